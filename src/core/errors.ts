@@ -1,0 +1,38 @@
+/**
+ * An error that helps: `code` for programs, the message for people, `hint` for what to do next.
+ *
+ * ```ts
+ * try { await hf.enqueue(resize, input); }
+ * catch (e) { if (e instanceof HoldfastError && e.code === "INPUT_INVALID") console.error(e.message, e.hint); }
+ * ```
+ */
+export class HoldfastError extends Error {
+  readonly code: string;
+  readonly hint: string;
+
+  constructor(code: string, message: string, hint: string, options?: { cause?: unknown }) {
+    super(message, options);
+    this.name = new.target.name;
+    this.code = code;
+    this.hint = hint;
+  }
+}
+
+/** The lease is gone: somebody else may run the job now, so this attempt's writes are refused. */
+export class LeaseLostError extends HoldfastError {
+  constructor(job: string, what = "write") {
+    super(
+      "LEASE_LOST",
+      `The lease on job ${job} is gone, so this attempt's ${what} was refused.`,
+      "Stop working on it: the job was reclaimed, cancelled or settled. `signal` tells a handler in time.",
+    );
+  }
+}
+
+/** Thrown by a handler: fail now, do not retry. */
+export class NonRetryableError extends Error {
+  constructor(message?: string, options?: { cause?: unknown }) {
+    super(message, options);
+    this.name = "NonRetryableError";
+  }
+}

@@ -1,0 +1,49 @@
+import type { Fence, JobKey, ProcessId } from "./ids.ts";
+
+/** One attempt's right to settle: every write of the attempt names it and is refused when it is no longer the job's. */
+export interface LeaseRef {
+  job: JobKey;
+  fence: Fence;
+}
+
+/** A running job's lease, as whoever considers reclaiming it sees it. `holder` is null for a claim by hand. */
+export interface HeldLease extends LeaseRef {
+  holder: ProcessId | null;
+  expiresAt: number;
+  lease: number;
+}
+
+/**
+ * What is known of a lease's holder. `dead` needs proof (the kernel freed its lock), `rebooted` the same and another
+ * boot since; `orphan` is this very process's lease that it never got (the claim's answer was lost).
+ */
+export type Holder = "by-hand" | "alive" | "orphan" | "unknown" | "dead" | "rebooted";
+
+export type Verdict = "keep" | "cut" | "crashed" | "interrupted" | "stalled";
+
+/** Leases are renewed when a third of them has passed. */
+export function renewalInterval(lease: number): number {
+  return Math.max(1, Math.floor(lease / 3));
+}
+
+/**
+ * Whether to reclaim. `expiredFor` is how long this observer has watched it expired, on its monotonic clock: wall
+ * clocks jump, and a whole host may have been suspended, its keepers about to renew.
+ */
+export function judge(held: HeldLease, holder: Holder, now: number, expiredFor: number): Verdict {
+  if (holder === "dead") return "crashed";
+  if (holder === "rebooted") return "interrupted";
+  // Further away than a lease can be: the clock was set back since. Left alone it would delay the reclaim by that much.
+  if (held.expiresAt > now + held.lease) return "cut";
+  if (held.expiresAt > now) return "keep";
+  switch (holder) {
+    case "by-hand":
+      return "crashed";
+    case "orphan":
+      return "stalled";
+    case "alive":
+      return expiredFor >= renewalInterval(held.lease) ? "stalled" : "keep";
+    case "unknown":
+      return expiredFor >= renewalInterval(held.lease) ? "crashed" : "keep";
+  }
+}

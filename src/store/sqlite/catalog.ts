@@ -1,0 +1,107 @@
+import type { Policy } from "../../core/retry.ts";
+import type { Connection, Statement } from "./driver.ts";
+import type { Tx } from "./group-commit.ts";
+
+export interface Lane {
+  id: number;
+  queue: string;
+  name: string;
+  version: number;
+}
+
+/**
+ * Lanes and policies are few and never change, so job rows hold their numbers and this holds what the numbers mean.
+ * Lanes that other processes make are noticed by their count, which every transaction reads anyway.
+ */
+export class Catalog {
+  readonly #allLanes: Statement;
+  readonly #addLane: Statement;
+  readonly #countLane: Statement;
+  readonly #policyByBody: Statement;
+  readonly #policyById: Statement;
+  readonly #addPolicy: Statement;
+  #lanes = new Map<number, Lane>();
+  #laneIds = new Map<string, number>();
+  #policies = new Map<number, Policy>();
+  #policyIds = new Map<string, number>();
+  /** Definitions reuse their policy object, so most look-ups need no text. */
+  #policyIdOf = new WeakMap<Policy, number>();
+
+  constructor(db: Connection) {
+    this.#allLanes = db.prepare("select id, queue, name, version from holdfast_lanes order by id");
+    this.#addLane = db.prepare("insert into holdfast_lanes (queue, name, version) values (:queue, :name, :version) returning id");
+    this.#countLane = db.prepare("update holdfast_counter set lanes = lanes + 1 where id = 1");
+    this.#policyByBody = db.prepare("select id from holdfast_policies where body = :body");
+    this.#policyById = db.prepare("select body from holdfast_policies where id = :id");
+    this.#addPolicy = db.prepare("insert into holdfast_policies (body) values (:body) returning id");
+  }
+
+  /** After an undone transaction: what it added is not there. */
+  forget(): void {
+    this.#lanes.clear();
+    this.#laneIds.clear();
+    this.#policies.clear();
+    this.#policyIds.clear();
+    this.#policyIdOf = new WeakMap();
+  }
+
+  laneFor(tx: Tx, lane: Omit<Lane, "id">): number {
+    const text = `${lane.name}\n${lane.version}\n${lane.queue}`;
+    const known = this.#laneIds.get(text);
+    if (known !== undefined) return known;
+    this.reload();
+    const reloaded = this.#laneIds.get(text);
+    if (reloaded !== undefined) return reloaded;
+    const { id } = this.#addLane.get<{ id: number }>({ queue: lane.queue, name: lane.name, version: lane.version }) as {
+      id: number;
+    };
+    this.#countLane.run();
+    tx.wrote();
+    this.#learn({ id, queue: lane.queue, name: lane.name, version: lane.version });
+    return id;
+  }
+
+  policyFor(tx: Tx, policy: Policy): number {
+    const same = this.#policyIdOf.get(policy);
+    if (same !== undefined) return same;
+    const body = JSON.stringify(policy, Object.keys(policy).sort());
+    let id = this.#policyIds.get(body) ?? this.#policyByBody.get<{ id: number }>({ body })?.id;
+    if (id === undefined) {
+      ({ id } = this.#addPolicy.get<{ id: number }>({ body }) as { id: number });
+      tx.wrote();
+    }
+    this.#policyIds.set(body, id);
+    this.#policyIdOf.set(policy, id);
+    return id;
+  }
+
+  lane(id: number): Lane {
+    if (!this.#lanes.has(id)) this.reload();
+    return this.#lanes.get(id) as Lane;
+  }
+
+  policy(id: number): Policy {
+    let policy = this.#policies.get(id);
+    if (policy === undefined) {
+      const { body } = this.#policyById.get<{ body: string }>({ id }) as { body: string };
+      policy = JSON.parse(body) as Policy;
+      this.#policies.set(id, policy);
+    }
+    return policy;
+  }
+
+  /** Every lane; `count` is how many there must be at least. */
+  lanes(count: number): Iterable<Lane> {
+    if (this.#lanes.size < count) this.reload();
+    return this.#lanes.values();
+  }
+
+  reload(): void {
+    for (const lane of this.#allLanes.all<Lane>()) this.#learn(lane);
+  }
+
+  #learn(lane: Lane): void {
+    this.#lanes.set(lane.id, lane);
+    this.#laneIds.set(`${lane.name}\n${lane.version}\n${lane.queue}`, lane.id);
+  }
+}

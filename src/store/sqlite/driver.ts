@@ -1,0 +1,124 @@
+import { createRequire } from "node:module";
+import { DatabaseSync, type SQLInputValue } from "node:sqlite";
+import { HoldfastError } from "../../core/errors.ts";
+
+export type DriverName = "node:sqlite" | "better-sqlite3";
+export type Value = string | number | null;
+export type Named = Record<string, Value>;
+
+/**
+ * The little that the store needs of a SQLite library. Hot statements bind by position and read rows as arrays:
+ * named binding alone halves the insert rate.
+ */
+export interface Connection {
+  readonly inTransaction: boolean;
+  exec(sql: string): void;
+  prepare(sql: string): Statement;
+  close(): void;
+}
+
+export interface Statement {
+  /** How many rows it changed. */
+  run(...params: Value[]): number;
+  runNamed(params: Named): number;
+  /** The first row, as an object. */
+  get<Row>(params?: Named): Row | undefined;
+  all<Row>(params?: Named): Row[];
+  /** The first row, as an array. */
+  row(...params: Value[]): Value[] | undefined;
+  rows(...params: Value[]): Value[][];
+}
+
+export interface ConnectOptions {
+  /** How long SQLite itself may wait for a lock; it blocks the thread. */
+  busyTimeout: number;
+  readOnly?: boolean;
+}
+
+export function connect(driver: DriverName, path: string, options: ConnectOptions): Connection {
+  return driver === "node:sqlite" ? connectNode(path, options) : connectBetter(path, options);
+}
+
+function connectNode(path: string, options: ConnectOptions): Connection {
+  const db = new DatabaseSync(path, { timeout: options.busyTimeout, readOnly: options.readOnly ?? false });
+  return {
+    get inTransaction() {
+      return db.isTransaction;
+    },
+    exec: (sql) => db.exec(sql),
+    close: () => db.close(),
+    prepare(sql) {
+      const objects = db.prepare(sql);
+      let arrays: ReturnType<DatabaseSync["prepare"]> | undefined;
+      const asArrays = () => {
+        if (arrays === undefined) {
+          arrays = db.prepare(sql);
+          arrays.setReturnArrays(true);
+        }
+        return arrays;
+      };
+      return {
+        run: (...params: SQLInputValue[]) => Number(objects.run(...params).changes),
+        runNamed: (params) => Number(objects.run(params).changes),
+        get: <Row>(params?: Named) => (params ? objects.get(params) : objects.get()) as Row | undefined,
+        all: <Row>(params?: Named) => (params ? objects.all(params) : objects.all()) as Row[],
+        row: (...params) => asArrays().get(...params) as unknown as Value[] | undefined,
+        rows: (...params) => asArrays().all(...params) as unknown as Value[][],
+      };
+    },
+  };
+}
+
+interface BetterStatement {
+  readonly reader: boolean;
+  run(...params: unknown[]): { changes: number };
+  get(...params: unknown[]): unknown;
+  all(...params: unknown[]): unknown[];
+  raw(on: boolean): BetterStatement;
+}
+interface BetterDatabase {
+  readonly inTransaction: boolean;
+  exec(sql: string): void;
+  prepare(sql: string): BetterStatement;
+  close(): void;
+}
+type BetterConstructor = new (path: string, options: object) => BetterDatabase;
+
+function connectBetter(path: string, options: ConnectOptions): Connection {
+  const Database = loadBetter();
+  const db = new Database(path, { timeout: options.busyTimeout, readonly: options.readOnly ?? false });
+  return {
+    get inTransaction() {
+      return db.inTransaction;
+    },
+    exec: (sql) => db.exec(sql),
+    close: () => db.close(),
+    prepare(sql) {
+      const objects = db.prepare(sql);
+      let arrays: BetterStatement | undefined;
+      const asArrays = () => (arrays ??= db.prepare(sql).raw(true));
+      const run = (...params: unknown[]) => (objects.reader ? objects.all(...params).length : objects.run(...params).changes);
+      return {
+        run,
+        runNamed: (params) => run(params),
+        get: <Row>(params?: Named) => (params ? objects.get(params) : objects.get()) as Row | undefined,
+        all: <Row>(params?: Named) => (params ? objects.all(params) : objects.all()) as Row[],
+        row: (...params) => asArrays().get(...params) as Value[] | undefined,
+        rows: (...params) => asArrays().all(...params) as Value[][],
+      };
+    },
+  };
+}
+
+function loadBetter(): BetterConstructor {
+  try {
+    return createRequire(import.meta.url)("better-sqlite3") as BetterConstructor;
+  } catch (cause) {
+    throw new HoldfastError(
+      "DRIVER_MISSING",
+      'The driver "better-sqlite3" could not be loaded.',
+      'Install it beside holdfast (npm install better-sqlite3), or leave `driver` out: "node:sqlite" needs nothing.',
+      { cause },
+    );
+  }
+}

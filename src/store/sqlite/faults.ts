@@ -1,0 +1,96 @@
+import { HoldfastError } from "../../core/errors.ts";
+
+/** SQLite's primary result codes that mean something to a caller. */
+const CODES = {
+  5: "BUSY",
+  6: "LOCKED",
+  8: "READONLY",
+  10: "IOERR",
+  11: "CORRUPT",
+  13: "FULL",
+  14: "CANTOPEN",
+  26: "NOTADB",
+} as const;
+export type SqliteFault = (typeof CODES)[keyof typeof CODES] | "OTHER";
+
+/** The kind of a SQLite error, of either driver. */
+export function faultOf(error: unknown): SqliteFault | null {
+  if (!(error instanceof Error)) return null;
+  const { errcode, code } = error as { errcode?: unknown; code?: unknown };
+  if (typeof errcode === "number") return CODES[(errcode & 0xff) as keyof typeof CODES] ?? "OTHER";
+  if (typeof code !== "string" || !code.startsWith("SQLITE_")) return null;
+  const name = Object.values(CODES).find((known) => code.startsWith(`SQLITE_${known}`));
+  return name ?? "OTHER";
+}
+
+export function isBusy(error: unknown): boolean {
+  const fault = faultOf(error);
+  return fault === "BUSY" || fault === "LOCKED";
+}
+
+/** What a caller is told; errors that are not SQLite's pass as they are. */
+export function explain(error: unknown, path: string): unknown {
+  const fault = faultOf(error);
+  if (fault === null || error instanceof HoldfastError) return error;
+  const cause = { cause: error };
+  const said = (error as Error).message;
+  switch (fault) {
+    case "BUSY":
+    case "LOCKED":
+      return new HoldfastError(
+        "BUSY",
+        `${path} was locked by another writer for too long, so nothing was changed.`,
+        "Look for a program that keeps a write transaction open on this file; try again when it is done.",
+        cause,
+      );
+    case "FULL":
+      return new HoldfastError(
+        "DISK_FULL",
+        `There was no room to write to ${path}, so nothing was changed.`,
+        "Free some space on that disk and try again.",
+        cause,
+      );
+    case "READONLY":
+      return new HoldfastError(
+        "READ_ONLY",
+        `${path} cannot be written.`,
+        "Check the owner and the permissions of the file and of its folder, and that the disk is not mounted read-only.",
+        cause,
+      );
+    case "CANTOPEN":
+      return new HoldfastError(
+        "CANNOT_OPEN",
+        `${path} cannot be opened: ${said}.`,
+        "Check that its folder exists and that you may read and write there.",
+        cause,
+      );
+    case "NOTADB":
+      return new HoldfastError(
+        "NOT_A_DATABASE",
+        `${path} is not a SQLite database; it was left as it is.`,
+        "Give the path of a Holdfast database, or of a file that does not exist yet.",
+        cause,
+      );
+    case "CORRUPT":
+      return new HoldfastError(
+        "DAMAGED",
+        `${path} is damaged: ${said}.`,
+        "Stop all workers, keep a copy of the file with its -wal and -shm, and restore the last backup.",
+        cause,
+      );
+    case "IOERR":
+      return new HoldfastError(
+        "DISK_ERROR",
+        `The disk under ${path} reported an error: ${said}.`,
+        "Check the disk and the system's log; what was acknowledged before is not affected by this call.",
+        cause,
+      );
+    case "OTHER":
+      return new HoldfastError(
+        "STORE_ERROR",
+        `SQLite refused: ${said}.`,
+        "This is likely a bug in Holdfast; please report it with the stack.",
+        cause,
+      );
+  }
+}

@@ -1,0 +1,277 @@
+import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { passPoint } from "../points.ts";
+import type { Connection, Statement } from "./driver.ts";
+import { explain, faultOf, isBusy } from "./faults.ts";
+
+/** One transaction, as the operations inside it see it. */
+export interface Tx {
+  readonly now: number;
+  /** This commit's number: the fence of what is claimed in it. */
+  readonly commit: Fence;
+  /** The lanes that exist; more than are known here means that another process has made some. */
+  readonly lanes: number;
+  nextKey(): JobKey;
+  /** Said by whoever changes a row: a transaction in which nobody did is not committed at all. */
+  wrote(): void;
+  /** A job of this queue may be claimable now. */
+  ready(queue: string): void;
+  /** This lease was ended by somebody else than its holder. */
+  ended(job: JobKey, fence: Fence): void;
+}
+
+/** What the world is told after a commit. */
+export interface Committed {
+  ready: Set<string>;
+  ended: { job: JobKey; fence: Fence }[];
+}
+
+interface Item {
+  operation: string;
+  /** How many job keys it may use. */
+  keys: number;
+  run: (tx: Tx) => unknown;
+  resolve: (value: unknown) => void;
+  reject: (reason: unknown) => void;
+  since: number;
+}
+
+export interface GroupCommitOptions {
+  path: string;
+  now: () => number;
+  monotonic: () => number;
+  /** Until this much has passed, a locked database is waited for; in milliseconds. */
+  patience: number;
+  onCommit: (committed: Committed) => void;
+  /** A transaction was undone: forget what was learnt inside it. */
+  onUndo: () => void;
+}
+
+/**
+ * What arrives in one turn of the event loop becomes one transaction, because a commit costs a hundred times what a row
+ * costs. A promise settles only after the commit, so what is acknowledged is durable.
+ */
+export class GroupCommit {
+  writer = 0 as ProcessId;
+  readonly #db: Connection;
+  readonly #options: GroupCommitOptions;
+  readonly #begin: Statement;
+  readonly #commit: Statement;
+  readonly #rollback: Statement;
+  readonly #count: Statement;
+  readonly #counted: Statement;
+  #queue: Item[] = [];
+  #scheduled = false;
+  #retries = 0;
+  #idle: (() => void)[] = [];
+
+  constructor(db: Connection, options: GroupCommitOptions) {
+    this.#db = db;
+    this.#options = options;
+    this.#begin = db.prepare("begin immediate");
+    this.#commit = db.prepare("commit");
+    this.#rollback = db.prepare("rollback");
+    this.#count = db.prepare(
+      "update holdfast_counter set commits = commits + 1, jobs = jobs + ?, writer = ? where id = 1 returning commits, jobs, lanes",
+    );
+    this.#counted = db.prepare("select commits, writer from holdfast_counter where id = 1");
+  }
+
+  /** `run` is synchronous and may run more than once, after everything it did was undone. */
+  submit<T>(operation: string, keys: number, run: (tx: Tx) => T): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      const since = this.#options.monotonic();
+      this.#queue.push({ operation, keys, run, resolve: resolve as (value: unknown) => void, reject, since });
+      this.#schedule();
+    });
+  }
+
+  /** Resolves when nothing is waiting for its commit. */
+  drained(): Promise<void> {
+    if (this.#queue.length === 0) return Promise.resolve();
+    return new Promise((resolve) => this.#idle.push(resolve));
+  }
+
+  #schedule(): void {
+    if (this.#scheduled) return;
+    this.#scheduled = true;
+    setImmediate(() => this.#flush());
+  }
+
+  #flush(): void {
+    this.#scheduled = false;
+    const items = this.#queue;
+    this.#queue = [];
+    if (items.length > 0) this.#run(items);
+    if (this.#queue.length === 0) for (const resolve of this.#idle.splice(0)) resolve();
+  }
+
+  #run(items: Item[]): void {
+    // Savepoints are only needed to tell a bad item from its neighbours, so the first try goes without.
+    for (const attempt of [this.#together, this.#withSavepoints, this.#oneByOne]) {
+      const done = attempt.call(this, items);
+      if (done === "busy") return this.#wait(items);
+      if (done === "done") return;
+    }
+  }
+
+  /** All items in one transaction; anything thrown undoes it. */
+  #together(items: Item[]): "done" | "busy" | "undone" {
+    const results: unknown[] = [];
+    const committed = this.#transact(items, (tx) => {
+      for (const item of items) results.push(item.run(tx));
+    });
+    if (committed instanceof Failed) {
+      if (committed.busy) return "busy";
+      if (items.length > 1 && !committed.atCommit) return "undone";
+      for (const item of items) item.reject(explain(committed.error, this.#options.path));
+      return "done";
+    }
+    for (let i = 0; i < items.length; i++) (items[i] as Item).resolve(results[i]);
+    this.#options.onCommit(committed);
+    return "done";
+  }
+
+  /** Each item in a savepoint: a bad one is undone alone. */
+  #withSavepoints(items: Item[]): "done" | "busy" | "undone" {
+    const answers: (() => void)[] = [];
+    const committed = this.#transact(items, (tx) => {
+      for (const item of items) {
+        this.#db.exec("savepoint holdfast_item");
+        try {
+          const value = item.run(tx);
+          answers.push(() => item.resolve(value));
+        } catch (error) {
+          // Some errors (a full disk) end the whole transaction; statements after that would commit by themselves.
+          if (!this.#db.inTransaction) throw error;
+          this.#db.exec("rollback to holdfast_item");
+          this.#options.onUndo();
+          answers.push(() => item.reject(explain(error, this.#options.path)));
+        }
+        this.#db.exec("release holdfast_item");
+      }
+    });
+    if (committed instanceof Failed) {
+      if (committed.busy) return "busy";
+      if (!committed.atCommit) return "undone";
+      for (const item of items) item.reject(explain(committed.error, this.#options.path));
+      return "done";
+    }
+    for (const answer of answers) answer();
+    this.#options.onCommit(committed);
+    return "done";
+  }
+
+  /** The last resort, when the transaction itself cannot hold all of them. */
+  #oneByOne(items: Item[]): "done" {
+    for (let i = 0; i < items.length; i++) {
+      if (this.#together([items[i] as Item]) !== "busy") continue;
+      this.#wait(items.slice(i));
+      break;
+    }
+    return "done";
+  }
+
+  #transact(items: Item[], body: (tx: Tx) => void): Committed | Failed {
+    let commit: number;
+    const committed: Committed = { ready: new Set(), ended: [] };
+    try {
+      this.#begin.run();
+    } catch (error) {
+      return new Failed(error, isBusy(error), false);
+    }
+    try {
+      let keys = 0;
+      for (const item of items) keys += item.keys;
+      const [commits, jobs, lanes] = this.#count.row(keys, this.writer) as [number, number, number];
+      commit = commits;
+      let nextKey = jobs - keys;
+      let wrote = false;
+      for (const item of items) passPoint(item.operation, "begun");
+      body({
+        now: this.#options.now(),
+        commit: commits as Fence,
+        lanes,
+        nextKey: () => ++nextKey as JobKey,
+        wrote: () => (wrote = true),
+        ready: (queue) => committed.ready.add(queue),
+        ended: (job, fence) => committed.ended.push({ job, fence }),
+      });
+      for (const item of items) passPoint(item.operation, "written");
+      if (!wrote) {
+        this.#rollback.run();
+        return committed;
+      }
+    } catch (error) {
+      this.#undo();
+      return new Failed(error, isBusy(error), false);
+    }
+    try {
+      this.#commit.run();
+    } catch (error) {
+      this.#undo();
+      const happened = this.#happened(commit);
+      if (happened === "no") return new Failed(error, isBusy(error), true);
+      if (happened === "unknown") return new Failed(unknown(error), false, true);
+    }
+    for (const item of items) passPoint(item.operation, "committed");
+    this.#retries = 0;
+    return committed;
+  }
+
+  #undo(): void {
+    if (this.#db.inTransaction) this.#rollback.run();
+    this.#options.onUndo();
+  }
+
+  /** A commit that threw may have happened. The counter tells, unless others have written since. */
+  #happened(commit: number): "yes" | "no" | "unknown" {
+    try {
+      const [commits, writer] = this.#counted.row() as [number, number];
+      if (commits < commit) return "no";
+      return commits === commit && writer === this.writer ? "yes" : "unknown";
+    } catch {
+      return "unknown";
+    }
+  }
+
+  /**
+   * Another writer has the lock. Waiting inside SQLite would freeze this thread, and the writer may be a handle of this
+   * very thread; so wait on a timer, with jitter because SQLite's own waiting is unfair.
+   */
+  #wait(items: Item[]): void {
+    const patient: Item[] = [];
+    for (const item of items) {
+      if (this.#options.monotonic() - item.since < this.#options.patience) patient.push(item);
+      else item.reject(explain(busy(), this.#options.path));
+    }
+    this.#queue = [...patient, ...this.#queue];
+    this.#scheduled = true;
+    const pause = Math.min(25, 1 + this.#retries++) * (0.5 + Math.random());
+    setTimeout(() => this.#flush(), pause);
+  }
+}
+
+class Failed {
+  readonly error: unknown;
+  readonly busy: boolean;
+  readonly atCommit: boolean;
+  constructor(error: unknown, busy: boolean, atCommit: boolean) {
+    this.error = error;
+    this.busy = busy;
+    this.atCommit = atCommit;
+  }
+}
+
+function busy(): Error {
+  return Object.assign(new Error("database is locked"), { errcode: 5 });
+}
+
+function unknown(error: unknown): HoldfastError {
+  return new HoldfastError(
+    "COMMIT_UNKNOWN",
+    `The commit failed (${faultOf(error) ?? String(error)}) and it cannot be told whether it took effect.`,
+    "Look the job up before you try again; enqueue with an `id` to make trying again safe.",
+    { cause: error },
+  );
+}

@@ -1,0 +1,102 @@
+import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
+import type { HeldLease } from "../../core/lease.ts";
+import type { Judgement, Reclaimed, RecoveryTotals } from "../store.ts";
+import type { Connection, Statement, Value } from "./driver.ts";
+import type { Tx } from "./group-commit.ts";
+import type { Settle } from "./settle.ts";
+import type { Tally } from "./tally.ts";
+
+const LOG_ROWS = 1_000;
+const LEASE = "select key, fence, holder, expires_at, lease from holdfast_jobs where state = 'running'";
+
+/** Finding leases that may have to be taken back, and taking them back. */
+export class Healing {
+  readonly #settle: Settle;
+  readonly #tally: Tally;
+  readonly #expired: Statement;
+  readonly #skewed: Statement;
+  readonly #heldBy: Statement;
+  readonly #same: Statement;
+  readonly #cut: Statement;
+  readonly #sum: Statement;
+  readonly #log: Statement;
+  readonly #trim: Statement;
+  readonly #totals: Statement;
+  readonly #lately: Statement;
+
+  constructor(db: Connection, settle: Settle, tally: Tally) {
+    this.#settle = settle;
+    this.#tally = tally;
+    // By holdfast_jobs_running; with nothing expired it reads one index page.
+    this.#expired = db.prepare(`${LEASE} and expires_at <= ? order by expires_at limit ?`);
+    this.#skewed = db.prepare(`${LEASE} and expires_at > ? + lease limit ?`);
+    this.#heldBy = db.prepare(`${LEASE} and holder = ? limit ?`);
+    // The lease that was judged, or another one since?
+    this.#same = db.prepare("select 1 from holdfast_jobs where key = ? and fence = ? and expires_at = ? and state = 'running'");
+    this.#cut = db.prepare("update holdfast_jobs set expires_at = ? + lease where key = ?");
+    this.#sum = db.prepare(
+      "update holdfast_recovery_totals set entries = entries + :entries, locks = locks + :locks, recovered_at = :at where id = 1",
+    );
+    this.#log = db.prepare(
+      `insert into holdfast_recovery_log (at, cause, entries, quarantined, failed, locks)
+       values (:at, :cause, :entries, :quarantined, :failed, :locks) returning id`,
+    );
+    this.#trim = db.prepare("delete from holdfast_recovery_log where id <= :before");
+    this.#totals = db.prepare("select entries, locks, recovered_at from holdfast_recovery_totals where id = 1");
+    this.#lately = db.prepare(
+      "select at, cause, entries, quarantined, failed, locks from holdfast_recovery_log order by id desc limit 50",
+    );
+  }
+
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }, now: number): HeldLease[] {
+    const rows = this.#expired.rows(now, query.limit);
+    if (query.skewed) rows.push(...this.#skewed.rows(now, query.limit));
+    for (const holder of query.dead) rows.push(...this.#heldBy.rows(holder, query.limit));
+    const seen = new Map<Value, HeldLease>();
+    for (const row of rows) if (seen.size < query.limit) seen.set(row[0] as number, toLease(row));
+    return [...seen.values()];
+  }
+
+  reclaim(tx: Tx, judgements: readonly Judgement[], cause: string): Reclaimed {
+    const reclaimed: Reclaimed = { entries: 0, quarantined: 0, failed: 0 };
+    for (const judgement of judgements) {
+      if (this.#same.row(judgement.job, judgement.fence, judgement.expiresAt) === undefined) continue;
+      if (judgement.verdict === "cut") {
+        this.#cut.run(tx.now, judgement.job);
+        tx.wrote();
+        continue;
+      }
+      const next = this.#settle.end(tx, judgement, { kind: judgement.verdict });
+      tx.ended(judgement.job, judgement.fence);
+      reclaimed.entries++;
+      if (next?.state === "quarantined") reclaimed.quarantined++;
+      if (next?.state === "failed") reclaimed.failed++;
+    }
+    this.#tally.write();
+    if (reclaimed.entries > 0) this.record(tx, cause, { ...reclaimed, locks: 0 });
+    return reclaimed;
+  }
+
+  /** What was healed, when and why stays on record. */
+  record(tx: Tx, cause: string, healed: Reclaimed & { locks: number }): void {
+    this.#sum.runNamed({ entries: healed.entries, locks: healed.locks, at: tx.now });
+    const { id } = this.#log.get<{ id: number }>({ at: tx.now, cause, ...healed }) as { id: number };
+    this.#trim.runNamed({ before: id - LOG_ROWS });
+    tx.wrote();
+  }
+
+  recovery(): RecoveryTotals {
+    const totals = this.#totals.get<{ entries: number; locks: number; recovered_at: number }>();
+    return {
+      locksCleaned: totals?.locks ?? 0,
+      entriesReclaimed: totals?.entries ?? 0,
+      recoveredAt: totals?.recovered_at ?? 0,
+      log: this.#lately.all(),
+    };
+  }
+}
+
+function toLease(row: Value[]): HeldLease {
+  const [job, fence, holder, expiresAt, lease] = row as [JobKey, Fence, ProcessId | null, number, number];
+  return { job, fence, holder, expiresAt, lease };
+}

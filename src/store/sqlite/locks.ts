@@ -1,0 +1,115 @@
+import type { LeaseRef } from "../../core/lease.ts";
+import type { LockView } from "../store.ts";
+import type { Connection, Statement } from "./driver.ts";
+import type { Tx } from "./group-commit.ts";
+
+/**
+ * Named, leased mutexes. A lock is free when it has no row, when its time is over, or when the exclusive claim that it
+ * belongs to is: that kind has no expiry and needs no release, it is read off the job's own row.
+ */
+const ENDED = `(
+  (lock.job is null and lock.expires_at <= :now)
+  or (lock.job is not null and not exists (
+    select 1 from holdfast_jobs where key = lock.job and fence = lock.fence and state = 'running')))`;
+
+export class Locks {
+  readonly #any: Statement;
+  readonly #held: Statement;
+  readonly #acquire: Statement;
+  readonly #bind: Statement;
+  readonly #extend: Statement;
+  readonly #release: Statement;
+  readonly #break: Statement;
+  readonly #clean: Statement;
+  readonly #cut: Statement;
+  readonly #all: Statement;
+
+  constructor(db: Connection) {
+    this.#any = db.prepare("select 1 from holdfast_locks limit 1");
+    this.#held = db.prepare(`select name from holdfast_locks as lock where not ${ENDED}`);
+    // One statement: of two that try at once, one inserts or replaces and the other changes nothing.
+    this.#acquire = db.prepare(
+      `insert into holdfast_locks as lock (name, holder, token, acquired_at, ttl, expires_at)
+       values (:name, :holder, :token, :now, :ttl, :now + :ttl)
+       on conflict (name) do update set
+         holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = excluded.ttl,
+         expires_at = excluded.expires_at, job = null, fence = null
+       where ${ENDED}`,
+    );
+    this.#bind = db.prepare(
+      `insert into holdfast_locks (name, holder, token, acquired_at, job, fence)
+       values (:name, :holder, :token, :now, :job, :fence)
+       on conflict (name) do update set
+         holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = null,
+         expires_at = null, job = excluded.job, fence = excluded.fence`,
+    );
+    this.#extend = db.prepare(
+      `update holdfast_locks as lock set ttl = :ttl, expires_at = :now + :ttl
+       where name = :name and token = :token and job is null and not ${ENDED}`,
+    );
+    this.#release = db.prepare(
+      `delete from holdfast_locks as lock where name = :name and token = :token and job is null and not ${ENDED}`,
+    );
+    this.#break = db.prepare("delete from holdfast_locks where name = ?");
+    this.#clean = db.prepare(`delete from holdfast_locks as lock where ${ENDED}`);
+    // Further away than its own time: the clock was set back since, and the lock must not last longer for it.
+    this.#cut = db.prepare("update holdfast_locks set expires_at = :now + ttl where expires_at > :now + ttl");
+    this.#all = db.prepare(
+      `select lock.name, lock.holder, lock.acquired_at as acquiredAt,
+              coalesce(lock.expires_at, job.expires_at, 0) as expiresAt, ${ENDED} as ended, lock.job
+       from holdfast_locks as lock left join holdfast_jobs as job on job.key = lock.job and job.fence = lock.fence
+       where :name is null or lock.name = :name order by lock.name`,
+    );
+  }
+
+  /** The names of locks that are held: queues that nobody may claim from. */
+  held(now: number): string[] {
+    if (this.#any.row() === undefined) return [];
+    return this.#held.all<{ name: string }>({ now }).map(({ name }) => name);
+  }
+
+  acquire(tx: Tx, name: string, holder: string, token: string, ttl: number): boolean {
+    return this.#wrote(tx, this.#acquire.runNamed({ name, holder, token, ttl, now: tx.now }));
+  }
+
+  /** The claim has made sure that the lock is free, in this very transaction. */
+  bind(tx: Tx, claim: LeaseRef & { queue: string }, holder: string, token: string): void {
+    this.#bind.runNamed({ name: claim.queue, holder, token, now: tx.now, job: claim.job, fence: claim.fence });
+    tx.wrote();
+  }
+
+  extend(tx: Tx, name: string, token: string, ttl: number): boolean {
+    return this.#wrote(tx, this.#extend.runNamed({ name, token, ttl, now: tx.now }));
+  }
+
+  release(tx: Tx, name: string, token: string): boolean {
+    const released = this.#wrote(tx, this.#release.runNamed({ name, token, now: tx.now }));
+    if (released) tx.ready(name);
+    return released;
+  }
+
+  break(tx: Tx, name: string): boolean {
+    const broken = this.#wrote(tx, this.#break.run(name));
+    if (broken) tx.ready(name);
+    return broken;
+  }
+
+  clean(tx: Tx): number {
+    const cleaned = this.#clean.runNamed({ now: tx.now });
+    if (cleaned + this.#cut.runNamed({ now: tx.now }) > 0) tx.wrote();
+    return cleaned;
+  }
+
+  /** Expired locks are shown too; the lock of an exclusive claim that is over is simply gone. */
+  all(name: string | null, now: number): LockView[] {
+    return this.#all
+      .all<Omit<LockView, "stale"> & { ended: 0 | 1; job: number | null }>({ name, now })
+      .filter(({ ended, job }) => job === null || ended === 0)
+      .map(({ ended, job: _, ...lock }) => ({ ...lock, stale: ended === 1 }));
+  }
+
+  #wrote(tx: Tx, changes: number): boolean {
+    if (changes > 0) tx.wrote();
+    return changes > 0;
+  }
+}

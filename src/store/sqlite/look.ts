@@ -1,0 +1,184 @@
+import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
+import { type Job, type JobError, JOB_STATES, type JobState } from "../../core/job.ts";
+import { fromJson } from "../../core/json.ts";
+import type { ListFilter, QueueOverview } from "../store.ts";
+import type { Catalog, Lane } from "./catalog.ts";
+import type { Connection, Statement, Value } from "./driver.ts";
+import { ELSEWHERE, keyOfSlot } from "./enqueue.ts";
+import type { Tally } from "./tally.ts";
+
+const COLUMNS = `
+  job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
+  job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message, body.body
+  from holdfast_jobs as job
+  left join holdfast_notes as note on note.job = job.key
+  left join holdfast_inputs as body on body.job = job.key and job.input = '${ELSEWHERE}'`;
+
+interface Row {
+  key: JobKey;
+  state: JobState;
+  lane: number;
+  priority: number;
+  attempt: number;
+  crashes: number;
+  run_at: number;
+  created_at: number;
+  started_at: number | null;
+  finished_at: number | null;
+  id: string | null;
+  slot: string | null;
+  input: string | null;
+  output: string | null;
+  error: string | null;
+  fraction: number | null;
+  message: string | null;
+  body: string | null;
+}
+
+/** Reading, for people and programs. */
+export class Look {
+  readonly #db: Connection;
+  readonly #catalog: Catalog;
+  readonly #tally: Tally;
+  readonly #byKey: Statement;
+  readonly #keyOf: Statement;
+  readonly #isGenerated: Statement;
+  readonly #unfinished: Statement;
+  readonly #oldest: Statement;
+  readonly #lists = new Map<string, Statement>();
+
+  constructor(db: Connection, catalog: Catalog, tally: Tally) {
+    this.#db = db;
+    this.#catalog = catalog;
+    this.#tally = tally;
+    this.#byKey = db.prepare(`select ${COLUMNS} where job.key = :key`);
+    this.#keyOf = db.prepare("select job from holdfast_ids where id = ?");
+    this.#isGenerated = db.prepare("select 1 from holdfast_jobs where key = ? and created_at = ? and id is null");
+    // Each arm walks one partial index and nothing else: the cost is that of what is unfinished, never of history.
+    this.#unfinished = db.prepare(
+      `select lane, 'pending' as state, count(*) as n from holdfast_jobs
+         where state = 'pending' and gate is null and crashes = 0 group by lane
+       union all
+       select lane, 'pending', count(*) from holdfast_jobs where state = 'pending' and gate is null and crashes > 0 group by lane
+       union all
+       select lane, 'pending', count(*) from holdfast_jobs where gate = 'time' group by lane
+       union all
+       select lane, 'running', count(*) from holdfast_jobs where state = 'running' group by lane
+       union all
+       select lane, 'waiting', count(*) from holdfast_jobs where state = 'waiting' group by lane`,
+    );
+    this.#oldest = db.prepare(
+      `select created_at from holdfast_jobs where key = (
+         select min(key) from holdfast_jobs where lane = ? and state = 'pending' and gate is null and crashes = 0)`,
+    );
+  }
+
+  /** The store's key of a public id, whichever kind it is. A chosen id may outlive its job. */
+  keyOf(id: string): JobKey | null {
+    const chosen = this.#keyOf.row(id);
+    if (chosen !== undefined) return chosen[0] as JobKey;
+    const generated = parseGeneratedId(id);
+    if (generated === null || this.#isGenerated.row(generated.key, generated.createdAt) === undefined) return null;
+    return generated.key;
+  }
+
+  get(id: string): Job | null {
+    const key = this.keyOf(id);
+    const row = key === null ? undefined : this.#byKey.get<Row>({ key });
+    return row === undefined ? null : this.#job(row);
+  }
+
+  list(filter: ListFilter): { items: Job[]; next?: string } {
+    const lanes = this.#matching(filter);
+    const params: Record<string, Value> = {
+      after: filter.after === undefined ? 0 : Number(filter.after),
+      limit: filter.limit + 1,
+    };
+    const where = ["job.key > :after"];
+    if (filter.state !== undefined) {
+      where.push("job.state = :state");
+      params["state"] = filter.state;
+    }
+    if (lanes !== null) {
+      if (lanes.length === 0) return { items: [] };
+      where.push("job.lane in (select value from json_each(:lanes))");
+      params["lanes"] = JSON.stringify(lanes.map(({ id }) => id));
+    }
+    const text = where.join(" and ");
+    let statement = this.#lists.get(text);
+    if (statement === undefined) {
+      statement = this.#db.prepare(`select ${COLUMNS} where ${text} order by job.key limit :limit`);
+      this.#lists.set(text, statement);
+    }
+    const rows = statement.all<Row>(params);
+    const items = rows.slice(0, filter.limit).map((row) => this.#job(row));
+    const last = rows[filter.limit - 1];
+    return rows.length > filter.limit && last !== undefined ? { items, next: String(last.key) } : { items };
+  }
+
+  counts(filter: { queue?: string; name?: string }): Record<JobState, number> {
+    const lanes = this.#matching(filter);
+    const wanted = lanes && new Set(lanes.map(({ id }) => id));
+    const counts = none();
+    for (const { lane, state, n } of this.#tallied()) if (wanted === null || wanted.has(lane)) counts[state] += n;
+    return counts;
+  }
+
+  queues(): QueueOverview[] {
+    const queues = new Map<string, QueueOverview>();
+    this.#catalog.reload();
+    for (const lane of this.#catalog.lanes(0)) {
+      let queue = queues.get(lane.queue);
+      if (queue === undefined) queues.set(lane.queue, (queue = { name: lane.queue, counts: none() }));
+      const at = this.#oldest.row(lane.id)?.[0] as number | undefined;
+      if (at !== undefined && (queue.oldestAt === undefined || at < queue.oldestAt)) queue.oldestAt = at;
+    }
+    for (const { lane, state, n } of this.#tallied()) {
+      const queue = queues.get(this.#catalog.lane(lane).queue);
+      if (queue !== undefined) queue.counts[state] += n;
+    }
+    return [...queues.values()].sort((a, b) => a.name.localeCompare(b.name));
+  }
+
+  #tallied(): { lane: number; state: JobState; n: number }[] {
+    return [...this.#tally.all(), ...this.#unfinished.all<{ lane: number; state: JobState; n: number }>()];
+  }
+
+  /** The lanes of a queue or a name; null for all of them. */
+  #matching(filter: { queue?: string; name?: string }): Lane[] | null {
+    if (filter.queue === undefined && filter.name === undefined) return null;
+    this.#catalog.reload();
+    return [...this.#catalog.lanes(0)].filter(
+      (lane) => (filter.queue ?? lane.queue) === lane.queue && (filter.name ?? lane.name) === lane.name,
+    );
+  }
+
+  #job(row: Row): Job {
+    const lane = this.#catalog.lane(row.lane);
+    const job: Job = {
+      id: row.id ?? generatedId(row.created_at, row.key),
+      name: lane.name,
+      queue: lane.queue,
+      state: row.state,
+      input: fromJson(row.body ?? row.input),
+      attempt: row.attempt,
+      crashes: row.crashes,
+      priority: row.priority,
+      createdAt: row.created_at,
+      runAt: row.run_at,
+    };
+    if (row.slot !== null) job.key = keyOfSlot(row.slot);
+    if (row.output !== null) job.output = fromJson(row.output);
+    if (row.error !== null) job.error = fromJson(row.error) as JobError;
+    if (row.started_at !== null) job.startedAt = row.started_at;
+    if (row.finished_at !== null) job.finishedAt = row.finished_at;
+    if (row.fraction !== null) {
+      job.progress = row.message === null ? { fraction: row.fraction } : { fraction: row.fraction, message: row.message };
+    }
+    return job;
+  }
+}
+
+function none(): Record<JobState, number> {
+  return Object.fromEntries(JOB_STATES.map((state) => [state, 0])) as Record<JobState, number>;
+}

@@ -1,0 +1,62 @@
+import { HoldfastError } from "../../core/errors.ts";
+import { passPoint } from "../points.ts";
+import type { Connection } from "./driver.ts";
+import * as jobs from "./migrations/001-jobs.ts";
+
+/** In order; a migration that was released never changes. */
+const MIGRATIONS: readonly { name: string; sql: string }[] = [jobs];
+export const SCHEMA_VERSION = MIGRATIONS.length;
+
+/**
+ * Brings the schema up to date, each step in one transaction that looks again what is there: two processes that start
+ * at once, or one killed in the middle, leave a whole schema of some version.
+ */
+export function migrate(db: Connection, path: string, now: number, whenNew: (db: Connection) => void): void {
+  refuseNewer(versionOf(db), path);
+  while (versionOf(db) < SCHEMA_VERSION) {
+    db.exec("begin immediate");
+    try {
+      step(db, path, now, whenNew);
+      db.exec("commit");
+    } catch (error) {
+      if (db.inTransaction) db.exec("rollback");
+      throw error;
+    }
+    passPoint("migrate", "committed");
+  }
+}
+
+function step(db: Connection, path: string, now: number, whenNew: (db: Connection) => void): void {
+  const version = versionOf(db);
+  refuseNewer(version, path);
+  const migration = MIGRATIONS[version];
+  if (migration === undefined) return;
+  passPoint("migrate", "begun");
+  if (version === 0) {
+    db.exec("create table holdfast_migrations (version integer primary key, name text not null, applied_at integer not null)");
+  }
+  db.exec(migration.sql);
+  if (version === 0) whenNew(db);
+  db.prepare("insert into holdfast_migrations (version, name, applied_at) values (?, ?, ?)").run(
+    version + 1,
+    migration.name,
+    now,
+  );
+  passPoint("migrate", "written");
+}
+
+/** 0: Holdfast has never been in this file. */
+export function versionOf(db: Connection): number {
+  const table = db.prepare("select 1 from sqlite_master where type = 'table' and name = 'holdfast_migrations'").row();
+  if (table === undefined) return 0;
+  return (db.prepare("select coalesce(max(version), 0) from holdfast_migrations").row() as [number])[0];
+}
+
+function refuseNewer(version: number, path: string): void {
+  if (version <= SCHEMA_VERSION) return;
+  throw new HoldfastError(
+    "SCHEMA_NEWER",
+    `${path} was written by a newer Holdfast (schema ${version}; this one knows ${SCHEMA_VERSION}). It was left as it is.`,
+    "Update holdfast here to the version that the other processes run.",
+  );
+}

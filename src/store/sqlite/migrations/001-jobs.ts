@@ -1,0 +1,159 @@
+/**
+ * Jobs in one table, updated in place, with an integer key. What costs in SQLite, measured: an index over all states
+ * (a third of the rate), a text key (a sixth), `in (…)` lists in a CHECK or a partial index (half: each row builds a
+ * temporary tree) — hence the partial indexes and the chains of `or`.
+ */
+export const name = "jobs";
+
+export const sql = `
+create table holdfast_database (
+  id           integer primary key check (id = 1),
+  database_id  text not null,
+  durability   text not null check (durability = 'power' or durability = 'process'),
+  created_at   integer not null
+);
+
+-- One row, written by every commit. commits: the fence of what is claimed in it. jobs: the highest key given out.
+-- Both only rise, so neither a fence nor a key is ever seen twice.
+create table holdfast_counter (
+  id       integer primary key check (id = 1),
+  commits  integer not null,
+  jobs     integer not null,
+  lanes    integer not null,
+  writer   integer not null
+);
+insert into holdfast_counter (id, commits, jobs, lanes, writer) values (1, 0, 0, 0, 0);
+
+-- A lane is what a worker can claim or not claim as a whole. Claims walk lanes, so jobs that nobody here can run
+-- are never stepped over.
+create table holdfast_lanes (
+  id       integer primary key,
+  queue    text not null,
+  name     text not null,
+  version  integer not null,
+  unique (name, version, queue)
+);
+
+create table holdfast_policies (
+  id    integer primary key,
+  body  text not null unique
+);
+
+create table holdfast_jobs (
+  key          integer primary key,
+  state        text not null check (
+                 state = 'pending' or state = 'running' or state = 'succeeded' or state = 'failed'
+                 or state = 'cancelled' or state = 'quarantined' or state = 'waiting'),
+  gate         text check (gate is null or (gate = 'time' and state = 'pending')),
+  lane         integer not null,
+  priority     integer not null,
+  policy       integer not null,
+  attempt      integer not null default 0,
+  errors       integer not null default 0,
+  crashes      integer not null default 0,
+  fence        integer not null default 0,
+  holder       integer,
+  worker       text,
+  lease        integer,
+  expires_at   integer,
+  run_at       integer not null,
+  created_at   integer not null,
+  started_at   integer,
+  finished_at  integer,
+  id           text,
+  slot         text,
+  input        text,
+  output       text,
+  error        text
+);
+
+-- What claims walk. Delayed jobs (gate 'time') are apart, or a million of them would slow every claim.
+create index holdfast_jobs_ready on holdfast_jobs (lane, priority desc, key)
+  where state = 'pending' and gate is null and crashes = 0;
+-- Jobs that were running when a worker died: a process takes one of them at a time.
+create index holdfast_jobs_suspect on holdfast_jobs (lane, priority desc, key)
+  where state = 'pending' and gate is null and crashes > 0;
+create index holdfast_jobs_suspect_running on holdfast_jobs (holder)
+  where state = 'running' and crashes > 0;
+create index holdfast_jobs_running on holdfast_jobs (expires_at)
+  where state = 'running';
+create index holdfast_jobs_timed on holdfast_jobs (run_at, lane)
+  where gate = 'time';
+create index holdfast_jobs_waiting on holdfast_jobs (lane)
+  where state = 'waiting';
+create index holdfast_jobs_trouble on holdfast_jobs (state, key)
+  where state = 'failed' or state = 'cancelled' or state = 'quarantined';
+-- One unfinished job of a name and key: slot is both.
+create unique index holdfast_jobs_slot on holdfast_jobs (slot)
+  where slot is not null and (state = 'pending' or state = 'running' or state = 'waiting');
+
+-- Inputs too large to be rewritten with each change of their job's row.
+create table holdfast_inputs (
+  job   integer primary key,
+  body  text not null
+);
+
+-- Every id that a caller chose, for ever: it outlives the job. Follow-ups' ids are here too, and go with their job.
+create table holdfast_ids (
+  id      text primary key,
+  job     integer not null,
+  name    text not null,
+  chosen  integer not null
+) without rowid;
+
+-- What a running attempt leaves behind for the next: only jobs that use it have a row.
+create table holdfast_notes (
+  job         integer primary key,
+  checkpoint  text,
+  fraction    real,
+  message     text
+);
+
+-- How many finished jobs there are, so that nobody has to count history.
+create table holdfast_tally (
+  lane   integer not null,
+  state  text not null,
+  n      integer not null,
+  primary key (lane, state)
+) without rowid;
+
+-- job and fence: an exclusive claim's lock, which lives and dies with that attempt and has no expiry of its own.
+create table holdfast_locks (
+  name         text primary key,
+  holder       text not null,
+  token        text not null,
+  acquired_at  integer not null,
+  ttl          integer,
+  expires_at   integer,
+  job          integer,
+  fence        integer
+) without rowid;
+
+create table holdfast_processes (
+  id          integer primary key autoincrement,
+  alive       text not null,
+  pid         integer not null,
+  host        text not null,
+  boot        text not null,
+  program     text not null,
+  started_at  integer not null
+);
+
+create table holdfast_recovery_totals (
+  id            integer primary key check (id = 1),
+  entries       integer not null,
+  locks         integer not null,
+  recovered_at  integer not null
+);
+insert into holdfast_recovery_totals (id, entries, locks, recovered_at) values (1, 0, 0, 0);
+
+create table holdfast_recovery_log (
+  id           integer primary key,
+  at           integer not null,
+  cause        text not null,
+  entries      integer not null,
+  quarantined  integer not null,
+  failed       integer not null,
+  locks        integer not null
+);
+`;

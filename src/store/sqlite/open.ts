@@ -1,0 +1,156 @@
+import { randomUUID } from "node:crypto";
+import { closeSync, existsSync, fsyncSync, openSync, realpathSync, statSync } from "node:fs";
+import { basename, dirname, join, resolve } from "node:path";
+import { HoldfastError } from "../../core/errors.ts";
+import type { Durability } from "../store.ts";
+import { connect, type Connection, type DriverName } from "./driver.ts";
+import { explain, isBusy } from "./faults.ts";
+import { refuseNetwork } from "./file-system.ts";
+import { migrate } from "./migrate.ts";
+
+const OLDEST_SQLITE = [3, 51, 3] as const;
+/** How long opening may wait for another process that is opening, too. */
+const PATIENCE = 5_000;
+
+export interface OpenSqliteOptions {
+  driver: DriverName;
+  /** Left out: what the database was made with, or "power". */
+  durability?: Durability;
+  now: () => number;
+  /** On the main thread SQLite itself waits only this long for a lock; the rest is waited for on a timer. */
+  busyTimeout: number;
+}
+
+export interface OpenedSqlite {
+  db: Connection;
+  databaseId: string;
+  durability: Durability;
+}
+
+/** ":memory:", or the file's one name, whatever it was called. */
+export function canonicalPath(where: string): string {
+  if (where === ":memory:") return where;
+  const path = resolve(where);
+  const folder = dirname(path);
+  if (!existsSync(folder)) {
+    throw new HoldfastError(
+      "FOLDER_MISSING",
+      `The folder ${folder} does not exist.`,
+      `Make it first (mkdir -p ${folder}), or give another path.`,
+    );
+  }
+  if (existsSync(path) && statSync(path).isDirectory()) {
+    throw new HoldfastError(
+      "NOT_A_DATABASE",
+      `${path} is a folder.`,
+      "Give the path of a file; it is made when it does not exist.",
+    );
+  }
+  return existsSync(path) ? realpathSync(path) : join(realpathSync(folder), basename(path));
+}
+
+/** A connection that is ready for use: checked, migrated, with its durability set and read back. Nothing is changed when it throws. */
+export async function openSqlite(path: string, options: OpenSqliteOptions): Promise<OpenedSqlite> {
+  const isNew = path !== ":memory:" && !existsSync(path);
+  if (path !== ":memory:") refuseNetwork(dirname(path));
+  let db: Connection | undefined;
+  try {
+    db = connect(options.driver, path, { busyTimeout: options.busyTimeout });
+    refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0]);
+    const opened = await patiently(() => prepare(db as Connection, path, options));
+    // A file whose folder entry is not on the disk is no file after a power cut.
+    if (isNew) syncFolder(dirname(path));
+    return { db, ...opened };
+  } catch (error) {
+    db?.close();
+    throw explain(error, path);
+  }
+}
+
+/** Settings belong to the connection, so every connection goes through here. */
+function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit<OpenedSqlite, "db"> {
+  if (path !== ":memory:") {
+    const [mode] = db.prepare("pragma journal_mode = wal").row() as [string];
+    if (mode !== "wal") {
+      throw new HoldfastError(
+        "READ_ONLY",
+        `${path} cannot be switched to write-ahead logging.`,
+        "Check that the file and its folder can be written.",
+      );
+    }
+  }
+  db.exec("pragma foreign_keys = off");
+  // Checkpoints are made off this thread: they would stall a commit.
+  db.exec("pragma wal_autocheckpoint = 0");
+  db.exec("pragma journal_size_limit = 67108864");
+  migrate(db, path, options.now(), (fresh) => {
+    fresh
+      .prepare("insert into holdfast_database (id, database_id, durability, created_at) values (1, ?, ?, ?)")
+      .run(randomUUID(), options.durability ?? "power", options.now());
+  });
+  const [databaseId, durability] = db.prepare("select database_id, durability from holdfast_database where id = 1").row() as [
+    string,
+    Durability,
+  ];
+  if (options.durability !== undefined && options.durability !== durability) {
+    throw new HoldfastError(
+      "DURABILITY_DIFFERS",
+      `${path} was made with durability "${durability}", and "${options.durability}" was asked for.`,
+      "Leave `durability` out to use what the database has. Two processes that disagree could acknowledge what is not on the disk.",
+    );
+  }
+  setSynchronous(db, path, durability);
+  return { databaseId, durability };
+}
+
+/** Set and read back after a first statement: one driver silently falls back to NORMAL on a WAL database. */
+function setSynchronous(db: Connection, path: string, durability: Durability): void {
+  const wanted = durability === "power" ? 2 : 1;
+  db.exec(`pragma synchronous = ${wanted === 2 ? "full" : "normal"}`);
+  const [actual] = db.prepare("pragma synchronous").row() as [number];
+  if (actual !== wanted) {
+    throw new HoldfastError(
+      "DURABILITY_REFUSED",
+      `SQLite did not take synchronous=${wanted} for ${path}.`,
+      "Please report this, with the driver and its version.",
+    );
+  }
+}
+
+export function refuseOldSqlite(version: string): void {
+  const parts = version.split(".").map(Number);
+  for (const [i, least] of OLDEST_SQLITE.entries()) {
+    const part = parts[i] ?? 0;
+    if (part > least) return;
+    if (part < least) {
+      throw new HoldfastError(
+        "SQLITE_TOO_OLD",
+        `This SQLite is ${version}; before ${OLDEST_SQLITE.join(".")} a WAL can be corrupted when it is reset.`,
+        "Use a newer Node (24.21 or later), or a newer better-sqlite3.",
+      );
+    }
+  }
+}
+
+async function patiently<T>(run: () => T): Promise<T> {
+  for (let waited = 0; ;) {
+    try {
+      return run();
+    } catch (error) {
+      if (!isBusy(error) || waited >= PATIENCE) throw error;
+      const pause = 5 + Math.random() * 20;
+      waited += pause;
+      await new Promise((resume) => setTimeout(resume, pause));
+    }
+  }
+}
+
+function syncFolder(folder: string): void {
+  if (process.platform === "win32") return;
+  const fd = openSync(folder, "r");
+  try {
+    fsyncSync(fd);
+  } finally {
+    closeSync(fd);
+  }
+}

@@ -1,0 +1,49 @@
+import type { ProcessId } from "../../core/ids.ts";
+import type { NewProcess, ProcessView } from "../store.ts";
+import type { Connection, Statement } from "./driver.ts";
+import type { Tx } from "./group-commit.ts";
+
+/** Who has the database open. */
+export class Processes {
+  readonly #add: Statement;
+  readonly #all: Statement;
+  readonly #running: Statement;
+  readonly #remove: Statement;
+
+  constructor(db: Connection) {
+    this.#add = db.prepare(
+      `insert into holdfast_processes (alive, pid, host, boot, program, started_at)
+       values (:alive, :pid, :host, :boot, :program, :now) returning id`,
+    );
+    this.#all = db.prepare(
+      "select id, alive, pid, host, boot, program, started_at as startedAt from holdfast_processes order by id",
+    );
+    this.#running = db.prepare("select holder, count(*) as n from holdfast_jobs where state = 'running' group by holder");
+    // Its jobs point at it: it stays until the last of them is taken back.
+    this.#remove = db.prepare(
+      `delete from holdfast_processes
+       where id = :id and not exists (select 1 from holdfast_jobs where state = 'running' and holder = :id)`,
+    );
+  }
+
+  add(tx: Tx, process: NewProcess): ProcessId {
+    const { id } = this.#add.get<{ id: ProcessId }>({ ...process, now: tx.now }) as { id: ProcessId };
+    tx.wrote();
+    return id;
+  }
+
+  all(): ProcessView[] {
+    return this.#all.all<ProcessView>().map((row) => ({ ...row }));
+  }
+
+  /** How many jobs each runs now. */
+  running(): Map<ProcessId | null, number> {
+    return new Map(this.#running.all<{ holder: ProcessId | null; n: number }>().map(({ holder, n }) => [holder, n]));
+  }
+
+  remove(tx: Tx, id: ProcessId): boolean {
+    const removed = this.#remove.runNamed({ id }) > 0;
+    if (removed) tx.wrote();
+    return removed;
+  }
+}

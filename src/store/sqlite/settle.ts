@@ -1,0 +1,104 @@
+import type { Fence, JobKey } from "../../core/ids.ts";
+import { isFinished } from "../../core/job.ts";
+import type { LeaseRef } from "../../core/lease.ts";
+import { decide, type Next, type Outcome } from "../../core/retry.ts";
+import type { Fate, Settlement } from "../store.ts";
+import type { Catalog } from "./catalog.ts";
+import type { Connection, Statement } from "./driver.ts";
+import type { Enqueue } from "./enqueue.ts";
+import type { Tx } from "./group-commit.ts";
+import type { Notes } from "./notes.ts";
+import type { Tally } from "./tally.ts";
+
+/** Ends attempts. Every write is guarded by job, fence and `running`: a zombie's late settle changes nothing. */
+export class Settle {
+  readonly #catalog: Catalog;
+  readonly #enqueue: Enqueue;
+  readonly #notes: Notes;
+  readonly #tally: Tally;
+  readonly #random: () => number;
+  readonly #succeed: Statement;
+  readonly #history: Statement;
+  readonly #move: Statement;
+  readonly #state: Statement;
+
+  constructor(db: Connection, parts: { catalog: Catalog; enqueue: Enqueue; notes: Notes; tally: Tally; random: () => number }) {
+    this.#catalog = parts.catalog;
+    this.#enqueue = parts.enqueue;
+    this.#notes = parts.notes;
+    this.#tally = parts.tally;
+    this.#random = parts.random;
+    this.#succeed = db.prepare(
+      `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
+       where key = ? and fence = ? and state = 'running' returning lane`,
+    );
+    this.#history = db.prepare(
+      "select attempt, errors, crashes, policy, lane from holdfast_jobs where key = ? and fence = ? and state = 'running'",
+    );
+    this.#move = db.prepare(
+      `update holdfast_jobs set
+         state = :state, gate = :gate, run_at = coalesce(:runAt, run_at), attempt = :attempt, errors = :errors, crashes = :crashes,
+         error = coalesce(:error, error), finished_at = :finishedAt, expires_at = null, holder = null, worker = null
+       where key = :key and fence = :fence and state = 'running'`,
+    );
+    this.#state = db.prepare("select state, fence from holdfast_jobs where key = ?");
+  }
+
+  run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
+    const fates = settlements.map((settlement) => this.#one(tx, settlement));
+    this.#tally.write();
+    return fates;
+  }
+
+  /** What became of a lease. */
+  fate(lease: LeaseRef): Fate {
+    const row = this.#state.row(lease.job) as [string, number] | undefined;
+    if (row === undefined) return "gone";
+    if (row[0] === "running" && row[1] === lease.fence) return "held";
+    return row[0] === "cancelled" ? "cancelled" : "lost";
+  }
+
+  /** Decides by what is in the row, and writes it; null when the lease is gone. */
+  end(tx: Tx, lease: LeaseRef, outcome: Outcome): Next | null {
+    const row = this.#history.row(lease.job, lease.fence) as [number, number, number, number, number] | undefined;
+    if (row === undefined) return null;
+    const [attempt, errors, crashes, policy, lane] = row;
+    const next = decide({ attempt, errors, crashes }, this.#catalog.policy(policy), outcome, this.#random());
+    const delayed = next.state === "pending" && next.delay > 0;
+    this.#move.runNamed({
+      key: lease.job,
+      fence: lease.fence,
+      state: next.state,
+      gate: delayed ? "time" : null,
+      runAt: delayed ? tx.now + next.delay : null,
+      attempt: next.attempt,
+      errors: next.errors,
+      crashes: next.crashes,
+      error: next.error === null ? null : JSON.stringify(next.error),
+      finishedAt: next.state === "pending" ? null : tx.now,
+    });
+    tx.wrote();
+    if (isFinished(next.state)) this.#tally.add(lane, next.state, 1);
+    else tx.ready(this.#catalog.lane(lane).queue);
+    if (next.dropCheckpoint) this.#notes.dropCheckpoint(lease.job);
+    return next;
+  }
+
+  #one(tx: Tx, settlement: Settlement): Fate {
+    const { outcome } = settlement;
+    const ended =
+      outcome.kind === "succeeded" ? this.#succeeded(tx, settlement, outcome.output) : this.end(tx, settlement, outcome) !== null;
+    if (!ended) return this.fate(settlement);
+    if (settlement.followUps !== undefined && settlement.followUps.length > 0) this.#enqueue.run(tx, settlement.followUps);
+    return "held";
+  }
+
+  #succeeded(tx: Tx, lease: { job: JobKey; fence: Fence }, output: string | null): boolean {
+    const row = this.#succeed.row(output, tx.now, lease.job, lease.fence);
+    if (row === undefined) return false;
+    tx.wrote();
+    this.#tally.add(row[0] as number, "succeeded", 1);
+    this.#notes.dropCheckpoint(lease.job);
+    return true;
+  }
+}

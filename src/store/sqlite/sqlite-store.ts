@@ -1,0 +1,287 @@
+import type { Clock } from "../../core/clock.ts";
+import type { JobKey, ProcessId } from "../../core/ids.ts";
+import type { Job, JobState } from "../../core/job.ts";
+import type { HeldLease, LeaseRef } from "../../core/lease.ts";
+import type {
+  Change,
+  Claimed,
+  ClaimRequest,
+  ClaimSource,
+  Durability,
+  Enqueued,
+  Fate,
+  Judgement,
+  ListFilter,
+  LockView,
+  NewJob,
+  NewProcess,
+  Outlook,
+  ProcessView,
+  ProgressReport,
+  QueueOverview,
+  Reclaimed,
+  RecoveryTotals,
+  Settlement,
+  Store,
+} from "../store.ts";
+import { Catalog } from "./catalog.ts";
+import { Claim } from "./claim.ts";
+import type { Connection, DriverName } from "./driver.ts";
+import { Enqueue } from "./enqueue.ts";
+import { explain } from "./faults.ts";
+import { GroupCommit, type Tx } from "./group-commit.ts";
+import { Healing } from "./healing.ts";
+import { Leases } from "./leases.ts";
+import { Locks } from "./locks.ts";
+import { Look } from "./look.ts";
+import { Notes } from "./notes.ts";
+import { openSqlite } from "./open.ts";
+import { Operate, type PruneFilter } from "./operate.ts";
+import { Processes } from "./processes.ts";
+import { Settle } from "./settle.ts";
+import { Tally } from "./tally.ts";
+import { Watch } from "./watch.ts";
+
+export interface SqliteStoreOptions {
+  driver: DriverName;
+  durability?: Durability;
+  clock: Clock;
+  random: () => number;
+  /** A thread of its own may wait inside SQLite; the main thread must not for long. */
+  busyTimeout: number;
+}
+
+/** The Store on one SQLite file: asynchronous outside, synchronous inside. Each area of SQL has a file of its own. */
+export class SqliteStore implements Store {
+  readonly databaseId: string;
+  readonly durability: Durability;
+  readonly #path: string;
+  readonly #db: Connection;
+  readonly #clock: Clock;
+  readonly #group: GroupCommit;
+  readonly #catalog: Catalog;
+  readonly #enqueue: Enqueue;
+  readonly #claim: Claim;
+  readonly #settle: Settle;
+  readonly #leases: Leases;
+  readonly #notes: Notes;
+  readonly #look: Look;
+  readonly #operate: Operate;
+  readonly #healing: Healing;
+  readonly #locks: Locks;
+  readonly #processes: Processes;
+  readonly #listeners = new Set<(change: Change) => void>();
+  #watch: Watch | null = null;
+  #closed: Promise<void> | null = null;
+
+  static async open(path: string, options: SqliteStoreOptions): Promise<SqliteStore> {
+    const opened = await openSqlite(path, { ...options, now: () => options.clock.now() });
+    return new SqliteStore(path, opened, options);
+  }
+
+  private constructor(
+    path: string,
+    opened: { db: Connection; databaseId: string; durability: Durability },
+    options: SqliteStoreOptions,
+  ) {
+    const { db } = opened;
+    this.#path = path;
+    this.#db = db;
+    this.databaseId = opened.databaseId;
+    this.durability = opened.durability;
+    this.#clock = options.clock;
+    const tally = new Tally(db);
+    this.#catalog = new Catalog(db);
+    this.#locks = new Locks(db);
+    this.#notes = new Notes(db);
+    this.#processes = new Processes(db);
+    this.#enqueue = new Enqueue(db, this.#catalog);
+    this.#claim = new Claim(db, this.#catalog, this.#locks);
+    this.#settle = new Settle(db, {
+      catalog: this.#catalog,
+      enqueue: this.#enqueue,
+      notes: this.#notes,
+      tally,
+      random: options.random,
+    });
+    this.#leases = new Leases(db, this.#settle);
+    this.#look = new Look(db, this.#catalog, tally);
+    this.#operate = new Operate(db, { catalog: this.#catalog, look: this.#look, tally });
+    this.#healing = new Healing(db, this.#settle, tally);
+    this.#group = new GroupCommit(db, {
+      path,
+      now: () => this.#clock.now(),
+      monotonic: () => performance.now(),
+      patience: 5_000,
+      onCommit: ({ ready, ended }) => this.#tell({ own: true, ready, ended }),
+      onUndo: () => {
+        this.#catalog.forget();
+        tally.forget();
+      },
+    });
+  }
+
+  enqueue(jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    return this.#write("enqueue", jobs.length, (tx) => this.#enqueue.run(tx, jobs));
+  }
+
+  claim(request: ClaimRequest): Promise<Claimed[]> {
+    return this.#write("claim", 0, (tx) => this.#claim.run(tx, request));
+  }
+
+  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
+    return this.#write("renew", 0, (tx) => this.#leases.renew(tx, leases));
+  }
+
+  settle(settlements: readonly Settlement[]): Promise<Fate[]> {
+    const keys = settlements.reduce((sum, { followUps }) => sum + (followUps?.length ?? 0), 0);
+    return this.#write("settle", keys, (tx) => this.#settle.run(tx, settlements));
+  }
+
+  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
+    return this.#write("checkpoint", 0, (tx) =>
+      this.#notes.saveCheckpoint(tx, lease, value) ? "held" : this.#settle.fate(lease),
+    );
+  }
+
+  loadCheckpoint(job: JobKey): Promise<string | null> {
+    return this.#read(() => this.#notes.checkpoint(job));
+  }
+
+  saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
+    return this.#write("progress", 0, (tx) =>
+      reports.map((report) => (this.#notes.saveProgress(tx, report) ? "held" : this.#settle.fate(report))),
+    );
+  }
+
+  inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
+    return this.#read(() => this.#leases.inspect(leases));
+  }
+
+  outlook(from: readonly ClaimSource[]): Promise<Outlook> {
+    return this.#read(() => this.#claim.outlook(from, this.#clock.now()));
+  }
+
+  get(id: string): Promise<Job | null> {
+    return this.#read(() => this.#look.get(id));
+  }
+
+  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
+    return this.#read(() => this.#look.list(filter));
+  }
+
+  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
+    return this.#read(() => this.#look.counts(filter));
+  }
+
+  queues(): Promise<QueueOverview[]> {
+    return this.#read(() => this.#look.queues());
+  }
+
+  cancel(id: string): Promise<boolean> {
+    return this.#write("cancel", 0, (tx) => this.#operate.cancel(tx, id));
+  }
+
+  retry(id: string): Promise<boolean | "key-taken"> {
+    return this.#write("retry", 0, (tx) => this.#operate.retry(tx, id));
+  }
+
+  prune(filter: PruneFilter): Promise<number> {
+    return this.#write("prune", 0, (tx) => this.#operate.prune(tx, filter));
+  }
+
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
+    return this.#read(() => this.#healing.stale(query, this.#clock.now()));
+  }
+
+  reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
+    return this.#write("reclaim", 0, (tx) => this.#healing.reclaim(tx, judgements, cause));
+  }
+
+  recovery(): Promise<RecoveryTotals> {
+    return this.#read(() => this.#healing.recovery());
+  }
+
+  acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
+    return this.#write("lock", 0, (tx) => this.#locks.acquire(tx, name, holder, token, ttl));
+  }
+
+  extendLock(name: string, token: string, ttl: number): Promise<boolean> {
+    return this.#write("lock", 0, (tx) => this.#locks.extend(tx, name, token, ttl));
+  }
+
+  releaseLock(name: string, token: string): Promise<boolean> {
+    return this.#write("lock", 0, (tx) => this.#locks.release(tx, name, token));
+  }
+
+  async getLock(name: string): Promise<LockView | null> {
+    return this.#read(() => this.#locks.all(name, this.#clock.now())[0] ?? null);
+  }
+
+  breakLock(name: string): Promise<boolean> {
+    return this.#write("lock", 0, (tx) => this.#locks.break(tx, name));
+  }
+
+  locks(): Promise<LockView[]> {
+    return this.#read(() => this.#locks.all(null, this.#clock.now()));
+  }
+
+  cleanLocks(): Promise<number> {
+    return this.#write("reclaim", 0, (tx) => {
+      const locks = this.#locks.clean(tx);
+      if (locks > 0) this.#healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
+      return locks;
+    });
+  }
+
+  /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
+  async register(process: NewProcess): Promise<ProcessId> {
+    const id = await this.#write("register", 0, (tx) => this.#processes.add(tx, process));
+    this.#group.writer = id;
+    return id;
+  }
+
+  processes(): Promise<ProcessView[]> {
+    return this.#read(() => this.#processes.all());
+  }
+
+  running(): Promise<Map<ProcessId | null, number>> {
+    return this.#read(() => this.#processes.running());
+  }
+
+  unregister(id: ProcessId): Promise<boolean> {
+    return this.#write("unregister", 0, (tx) => this.#processes.remove(tx, id));
+  }
+
+  onChange(call: (change: Change) => void): () => void {
+    this.#listeners.add(call);
+    if (this.#watch === null && this.#path !== ":memory:") {
+      this.#watch = new Watch(this.#db, this.#path, () => this.#tell({ own: false, ready: null, ended: [] }));
+    }
+    return () => this.#listeners.delete(call);
+  }
+
+  close(): Promise<void> {
+    this.#closed ??= this.#group.drained().then(() => {
+      this.#watch?.close();
+      this.#db.close();
+    });
+    return this.#closed;
+  }
+
+  #write<T>(operation: string, keys: number, run: (tx: Tx) => T): Promise<T> {
+    return this.#group.submit(operation, keys, run);
+  }
+
+  async #read<T>(run: () => T): Promise<T> {
+    try {
+      return run();
+    } catch (error) {
+      throw explain(error, this.#path);
+    }
+  }
+
+  #tell(change: Change): void {
+    for (const call of this.#listeners) call(change);
+  }
+}

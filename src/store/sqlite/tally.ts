@@ -1,0 +1,38 @@
+import type { FinishedState } from "../../core/job.ts";
+import type { Connection, Statement } from "./driver.ts";
+
+/** Counts of finished jobs, kept with each change of one, so that counting never walks history. */
+export class Tally {
+  readonly #add: Statement;
+  readonly #all: Statement;
+  /** Sums of one operation, written once at its end: a settled batch is one row here. */
+  #sums = new Map<number, Map<FinishedState, number>>();
+
+  constructor(db: Connection) {
+    this.#add = db.prepare(
+      "insert into holdfast_tally (lane, state, n) values (?, ?, ?) on conflict (lane, state) do update set n = n + excluded.n",
+    );
+    this.#all = db.prepare("select lane, state, n from holdfast_tally");
+  }
+
+  add(lane: number, state: FinishedState, n: number): void {
+    let states = this.#sums.get(lane);
+    if (states === undefined) this.#sums.set(lane, (states = new Map()));
+    states.set(state, (states.get(state) ?? 0) + n);
+  }
+
+  /** Called by each operation as its last act, so that an undone one leaves nothing here. */
+  write(): void {
+    if (this.#sums.size === 0) return;
+    for (const [lane, states] of this.#sums) for (const [state, n] of states) if (n !== 0) this.#add.run(lane, state, n);
+    this.#sums.clear();
+  }
+
+  forget(): void {
+    this.#sums.clear();
+  }
+
+  all(): { lane: number; state: FinishedState; n: number }[] {
+    return this.#all.all();
+  }
+}

@@ -1,0 +1,227 @@
+import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
+import type { FinishedState, Job, JobState } from "../core/job.ts";
+import type { HeldLease, LeaseRef } from "../core/lease.ts";
+import type { Outcome, Policy } from "../core/retry.ts";
+
+/**
+ * Where jobs live. Each call is one atomic unit: it happened, durably, when its promise resolves, or it did not happen.
+ * Calls made in one turn of the event loop share one commit, in the order they were made, and fail apart.
+ *
+ * What may be refused in the ordinary course of things (a duplicate, a lost lease) is a value here, never an exception.
+ */
+export interface Store {
+  /** Made with the database, once; part of every idempotency key. */
+  readonly databaseId: string;
+  /** "power": an answer survives a power cut. "process": it survives the process only. */
+  readonly durability: Durability;
+
+  // ── jobs in ──
+  enqueue(jobs: readonly NewJob[]): Promise<Enqueued[]>;
+
+  // ── jobs out ──
+  /** Promotes what is due, then takes up to `max` jobs: by priority, then first in, first out, queue by queue in fair shares. */
+  claim(request: ClaimRequest): Promise<Claimed[]>;
+  /** Each lease is extended to now + its `lease`; the answer says which of them are gone, and why. */
+  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]>;
+  /** Ends attempts. All that belongs to one (outcome, checkpoint, follow-ups) is written together, or refused together. */
+  settle(settlements: readonly Settlement[]): Promise<Fate[]>;
+  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate>;
+  loadCheckpoint(job: JobKey): Promise<string | null>;
+  saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]>;
+  /** How it stands with leases that somebody believes to hold; reads only. */
+  inspect(leases: readonly LeaseRef[]): Promise<Fate[]>;
+  /** When the next delayed job of these is due, null when there is none; `ready` when something can be claimed now. */
+  outlook(from: readonly ClaimSource[]): Promise<Outlook>;
+
+  // ── looking and operating ──
+  get(id: string): Promise<Job | null>;
+  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
+  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>>;
+  queues(): Promise<QueueOverview[]>;
+  cancel(id: string): Promise<boolean>;
+  /** failed or quarantined → pending, with fresh counts; "key-taken" when another unfinished job has its key by now. */
+  retry(id: string): Promise<boolean | "key-taken">;
+  /** Removes finished jobs; the ids their callers chose stay remembered. */
+  prune(filter: {
+    state: FinishedState;
+    queue?: string;
+    ids?: readonly string[];
+    finishedBefore?: number;
+    limit: number;
+  }): Promise<number>;
+
+  // ── healing ──
+  /** Leases worth a judgement: expired, expiring further away than they can (`skewed`), or of one of the `dead`. */
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]>;
+  /** Ends or cuts leases as judged; each only if it is still exactly the lease that was judged. */
+  reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed>;
+  recovery(): Promise<RecoveryTotals>;
+
+  // ── locks ──
+  acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean>;
+  extendLock(name: string, token: string, ttl: number): Promise<boolean>;
+  releaseLock(name: string, token: string): Promise<boolean>;
+  getLock(name: string): Promise<LockView | null>;
+  /** Removes a lock whoever holds it: an operator's act. */
+  breakLock(name: string): Promise<boolean>;
+  locks(): Promise<LockView[]>;
+  /** Removes locks that are expired, or whose exclusive claim is over. */
+  cleanLocks(): Promise<number>;
+
+  // ── processes ──
+  register(process: NewProcess): Promise<ProcessId>;
+  processes(): Promise<ProcessView[]>;
+  /** How many jobs each process runs now; those claimed by hand are under null. */
+  running(): Promise<Map<ProcessId | null, number>>;
+  /** Forgets a process that holds nothing any more. */
+  unregister(id: ProcessId): Promise<boolean>;
+
+  // ── news ──
+  /** Called after each commit of this store, and when another process has committed. Returns the way to stop. */
+  onChange(call: (change: Change) => void): () => void;
+  close(): Promise<void>;
+}
+
+export type Durability = "power" | "process";
+
+export interface NewJob {
+  name: string;
+  queue: string;
+  version: number;
+  policy: Policy;
+  input: string | null;
+  priority: number;
+  /** From the store's now. */
+  delay: number;
+  /** An instant instead of a delay. */
+  runAt?: number;
+  /** Chosen by the caller: one job ever. */
+  id?: string;
+  /** Made by the engine for a follow-up, whose id is known before it is committed. */
+  followUpId?: string;
+  /** One unfinished job of this name. */
+  key?: string;
+}
+
+export type Enqueued =
+  | { id: string; duplicate: boolean }
+  /** The id belongs to a job of another name. */
+  | { id: string; taken: string };
+
+/** Jobs of a queue, or of a name in some version. */
+export interface ClaimSource {
+  queue?: string;
+  name?: string;
+  version?: number;
+  /** At most this many of it, e.g. because of the definition's own `concurrency`. */
+  max?: number;
+  lease: number;
+}
+
+export interface ClaimRequest {
+  from: readonly ClaimSource[];
+  max: number;
+  /** The process whose life vouches for the claim; null for a claim by hand, where the lease alone decides. */
+  holder: ProcessId | null;
+  /** Who claims, for people to read. */
+  worker: string;
+  /** Take the queue's lock with the claim: its token. */
+  exclusive?: string;
+}
+
+/** What a worker needs to run a job. `Store.get` has the rest. */
+export interface Claimed extends LeaseRef {
+  id: string;
+  name: string;
+  queue: string;
+  version: number;
+  input: string | null;
+  attempt: number;
+  priority: number;
+  policy: Policy;
+  lease: number;
+  expiresAt: number;
+}
+
+/** What became of a lease: still held, or what the job is now. `gone`: there is no such job any more. */
+export type Fate = "held" | "lost" | "cancelled" | "gone";
+
+export interface Settlement extends LeaseRef {
+  outcome: Outcome;
+  followUps?: readonly NewJob[];
+}
+
+export interface ProgressReport extends LeaseRef {
+  fraction: number;
+  message: string | null;
+}
+
+export interface Outlook {
+  ready: boolean;
+  nextAt: number | null;
+}
+
+export interface ListFilter {
+  queue?: string;
+  name?: string;
+  state?: JobState;
+  limit: number;
+  after?: string;
+}
+
+export interface QueueOverview {
+  name: string;
+  counts: Record<JobState, number>;
+  /** When the oldest job that could run now was made. */
+  oldestAt?: number;
+}
+
+export interface Judgement extends HeldLease {
+  verdict: "cut" | "crashed" | "interrupted" | "stalled";
+}
+
+export interface Reclaimed {
+  entries: number;
+  quarantined: number;
+  failed: number;
+}
+
+export interface RecoveryTotals {
+  locksCleaned: number;
+  entriesReclaimed: number;
+  /** 0: never. */
+  recoveredAt: number;
+  /** The newest first, at most 50. */
+  log: { at: number; cause: string; entries: number; quarantined: number; failed: number; locks: number }[];
+}
+
+export interface LockView {
+  name: string;
+  holder: string;
+  acquiredAt: number;
+  expiresAt: number;
+  stale: boolean;
+}
+
+export interface NewProcess {
+  /** Names the file whose kernel lock proves life; "" where there is none. */
+  alive: string;
+  pid: number;
+  host: string;
+  boot: string;
+  program: string;
+}
+
+export interface ProcessView extends NewProcess {
+  id: ProcessId;
+  startedAt: number;
+}
+
+export interface Change {
+  /** By this store's own commit, or by somebody else's. */
+  own: boolean;
+  /** Jobs of these queues may have become claimable; null when it cannot be told. */
+  ready: ReadonlySet<string> | null;
+  /** These leases ended other than by their holder's settling, e.g. by `cancel`. */
+  ended: readonly { job: JobKey; fence: Fence }[];
+}

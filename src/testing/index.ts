@@ -1,0 +1,2 @@
+export { type TestClock, testClock } from "./clock.ts";
+export { crashAt } from "./crash.ts";
