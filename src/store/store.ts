@@ -69,7 +69,12 @@ export interface Store {
   cleanLocks(): Promise<number>;
 
   // ── processes ──
+  /** Enters this process, with a proof of life that ends with it. Its first commit: before it, it may claim and acknowledge nothing. */
   register(process: NewProcess): Promise<ProcessId>;
+  /** Another handle of an entered process, in a thread of it. */
+  actAs(id: ProcessId): void;
+  /** Who of the others lives, as far as it can be proven from here. */
+  probe(): Promise<{ process: ProcessView; life: Life }[]>;
   processes(): Promise<ProcessView[]>;
   /** How many jobs each process runs now; those claimed by hand are under null. */
   running(): Promise<Map<ProcessId | null, number>>;
@@ -79,6 +84,10 @@ export interface Store {
   // ── news ──
   /** Called after each commit of this store, and when another process has committed. Returns the way to stop. */
   onChange(call: (change: Change) => void): () => void;
+  /** Regular care of the storage, for a thread where a stall hurts nobody. */
+  maintain(): Promise<void>;
+  /** Whether that care is overdue. */
+  needsCare(): boolean;
   close(): Promise<void>;
 }
 
@@ -203,9 +212,10 @@ export interface LockView {
   stale: boolean;
 }
 
+/** "dead" is proven, "rebooted" too: its host was started anew since. */
+export type Life = "alive" | "dead" | "rebooted" | "unknown";
+
 export interface NewProcess {
-  /** Names the file whose kernel lock proves life; "" where there is none. */
-  alive: string;
   pid: number;
   host: string;
   boot: string;

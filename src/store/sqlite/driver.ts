@@ -1,5 +1,6 @@
 import { createRequire } from "node:module";
 import { DatabaseSync, type SQLInputValue } from "node:sqlite";
+import { pathToFileURL } from "node:url";
 import { HoldfastError } from "../../core/errors.ts";
 
 export type DriverName = "node:sqlite" | "better-sqlite3";
@@ -33,6 +34,8 @@ export interface ConnectOptions {
   /** How long SQLite itself may wait for a lock; it blocks the thread. */
   busyTimeout: number;
   readOnly?: boolean;
+  /** Do not make the file. */
+  mustExist?: boolean;
 }
 
 export function connect(driver: DriverName, path: string, options: ConnectOptions): Connection {
@@ -40,7 +43,8 @@ export function connect(driver: DriverName, path: string, options: ConnectOption
 }
 
 function connectNode(path: string, options: ConnectOptions): Connection {
-  const db = new DatabaseSync(path, { timeout: options.busyTimeout, readOnly: options.readOnly ?? false });
+  const file = options.mustExist ? new URL(`${pathToFileURL(path).href}?mode=rw`) : path;
+  const db = new DatabaseSync(file, { timeout: options.busyTimeout, readOnly: options.readOnly ?? false });
   return {
     get inTransaction() {
       return db.isTransaction;
@@ -86,7 +90,11 @@ type BetterConstructor = new (path: string, options: object) => BetterDatabase;
 
 function connectBetter(path: string, options: ConnectOptions): Connection {
   const Database = loadBetter();
-  const db = new Database(path, { timeout: options.busyTimeout, readonly: options.readOnly ?? false });
+  const db = new Database(path, {
+    timeout: options.busyTimeout,
+    readonly: options.readOnly ?? false,
+    fileMustExist: options.mustExist ?? false,
+  });
   return {
     get inTransaction() {
       return db.inTransaction;

@@ -3,6 +3,9 @@ import type { NewProcess, ProcessView } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
+/** `alive` names the file whose lock proves life; "" where there is none. */
+export type RegisteredProcess = ProcessView & { alive: string };
+
 /** Who has the database open. */
 export class Processes {
   readonly #add: Statement;
@@ -26,14 +29,21 @@ export class Processes {
     );
   }
 
-  add(tx: Tx, process: NewProcess): ProcessId {
-    const { id } = this.#add.get<{ id: ProcessId }>({ ...process, now: tx.now }) as { id: ProcessId };
+  add(tx: Tx, process: NewProcess & { alive: string }): ProcessId {
+    const { id } = this.#add.get<{ id: ProcessId }>({
+      alive: process.alive,
+      pid: process.pid,
+      host: process.host,
+      boot: process.boot,
+      program: process.program,
+      now: tx.now,
+    }) as { id: ProcessId };
     tx.wrote();
     return id;
   }
 
-  all(): ProcessView[] {
-    return this.#all.all<ProcessView>().map((row) => ({ ...row }));
+  all(): RegisteredProcess[] {
+    return this.#all.all<RegisteredProcess>().map((row) => ({ ...row }));
   }
 
   /** How many jobs each runs now. */

@@ -11,6 +11,7 @@ import type {
   Enqueued,
   Fate,
   Judgement,
+  Life,
   ListFilter,
   LockView,
   NewJob,
@@ -24,7 +25,9 @@ import type {
   Settlement,
   Store,
 } from "../store.ts";
+import { Alive } from "./alive.ts";
 import { Catalog } from "./catalog.ts";
+import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { Enqueue } from "./enqueue.ts";
@@ -37,10 +40,13 @@ import { Look } from "./look.ts";
 import { Notes } from "./notes.ts";
 import { openSqlite } from "./open.ts";
 import { Operate, type PruneFilter } from "./operate.ts";
-import { Processes } from "./processes.ts";
+import { Processes, type RegisteredProcess } from "./processes.ts";
 import { Settle } from "./settle.ts";
 import { Tally } from "./tally.ts";
 import { Watch } from "./watch.ts";
+
+/** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
+const NEEDS_CARE = 8 * 1024 * 1024;
 
 export interface SqliteStoreOptions {
   driver: DriverName;
@@ -71,6 +77,9 @@ export class SqliteStore implements Store {
   readonly #locks: Locks;
   readonly #processes: Processes;
   readonly #listeners = new Set<(change: Change) => void>();
+  readonly #alive: Alive | null;
+  readonly #checkpoint: Checkpoint | null;
+  #boot = "";
   #watch: Watch | null = null;
   #closed: Promise<void> | null = null;
 
@@ -90,6 +99,8 @@ export class SqliteStore implements Store {
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
     this.#clock = options.clock;
+    this.#alive = path === ":memory:" ? null : new Alive(path, options.driver);
+    this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
     const tally = new Tally(db);
     this.#catalog = new Catalog(db);
     this.#locks = new Locks(db);
@@ -236,9 +247,25 @@ export class SqliteStore implements Store {
 
   /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
   async register(process: NewProcess): Promise<ProcessId> {
-    const id = await this.#write("register", 0, (tx) => this.#processes.add(tx, process));
-    this.#group.writer = id;
+    const alive = this.#alive?.hold() ?? "";
+    const id = await this.#write("register", 0, (tx) => this.#processes.add(tx, { ...process, alive }));
+    this.#boot = process.boot;
+    this.#alive?.sweep(new Set(this.#processes.all().map((one) => one.alive)));
+    this.actAs(id);
     return id;
+  }
+
+  actAs(id: ProcessId): void {
+    this.#group.writer = id;
+  }
+
+  probe(): Promise<{ process: ProcessView; life: Life }[]> {
+    return this.#read(() =>
+      this.#processes
+        .all()
+        .filter(({ id }) => id !== this.#group.writer)
+        .map((process) => ({ process, life: this.#life(process) })),
+    );
   }
 
   processes(): Promise<ProcessView[]> {
@@ -249,8 +276,11 @@ export class SqliteStore implements Store {
     return this.#read(() => this.#processes.running());
   }
 
-  unregister(id: ProcessId): Promise<boolean> {
-    return this.#write("unregister", 0, (tx) => this.#processes.remove(tx, id));
+  async unregister(id: ProcessId): Promise<boolean> {
+    const alive = this.#processes.all().find((process) => process.id === id)?.alive;
+    const removed = await this.#write("unregister", 0, (tx) => this.#processes.remove(tx, id));
+    if (removed && alive !== undefined && alive !== "" && id !== this.#group.writer) this.#alive?.forget(alive);
+    return removed;
   }
 
   onChange(call: (change: Change) => void): () => void {
@@ -261,12 +291,26 @@ export class SqliteStore implements Store {
     return () => this.#listeners.delete(call);
   }
 
+  async maintain(): Promise<void> {
+    return this.#read(() => this.#checkpoint?.run());
+  }
+
+  needsCare(): boolean {
+    return (this.#checkpoint?.size() ?? 0) > NEEDS_CARE;
+  }
+
   close(): Promise<void> {
     this.#closed ??= this.#group.drained().then(() => {
       this.#watch?.close();
+      this.#alive?.close();
       this.#db.close();
     });
     return this.#closed;
+  }
+
+  #life(process: RegisteredProcess): Life {
+    const life = process.alive === "" || this.#alive === null ? "unknown" : this.#alive.probe(process.alive);
+    return life === "dead" && process.boot !== this.#boot ? "rebooted" : life;
   }
 
   #write<T>(operation: string, keys: number, run: (tx: Tx) => T): Promise<T> {

@@ -1,0 +1,48 @@
+import type { Clock } from "../core/clock.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { canonicalPath } from "./sqlite/open.ts";
+import type { DriverName } from "./sqlite/driver.ts";
+import { SqliteStore } from "./sqlite/sqlite-store.ts";
+import type { Durability, Store } from "./store.ts";
+
+/** Where a store is and how it is reached: plain data, so that a thread can open the same. */
+export interface StoreLocation {
+  path: string;
+  driver: DriverName;
+  durability?: Durability;
+}
+
+export interface OpenStoreOptions {
+  clock: Clock;
+  random?: () => number;
+  /** A thread with nothing else to do may block while it waits for a lock. */
+  ownThread?: boolean;
+}
+
+/** The one place that knows which stores there are. */
+export function locate(where: string, options: { driver?: DriverName; durability?: Durability }): StoreLocation {
+  if (/^postgres(ql)?:/.test(where)) {
+    throw new HoldfastError("NO_SUCH_STORE", "PostgreSQL is not supported yet.", "Give the path of a file.");
+  }
+  const driver = options.driver ?? "node:sqlite";
+  if (driver !== "node:sqlite" && driver !== "better-sqlite3") {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `There is no driver ${JSON.stringify(driver)}.`,
+      'Give "node:sqlite" or "better-sqlite3".',
+    );
+  }
+  const location: StoreLocation = { path: canonicalPath(where), driver };
+  if (options.durability !== undefined) location.durability = options.durability;
+  return location;
+}
+
+export function openStore(location: StoreLocation, options: OpenStoreOptions): Promise<Store> {
+  return SqliteStore.open(location.path, {
+    driver: location.driver,
+    ...(location.durability === undefined ? {} : { durability: location.durability }),
+    clock: options.clock,
+    random: options.random ?? Math.random,
+    busyTimeout: options.ownThread ? 1_000 : 10,
+  });
+}

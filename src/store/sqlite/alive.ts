@@ -1,0 +1,98 @@
+import { randomBytes } from "node:crypto";
+import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { connect, type Connection, type DriverName } from "./driver.ts";
+import { isBusy } from "./faults.ts";
+
+/** Files without a process row that are younger than this may belong to a process that is just starting. */
+const STARTING = 60_000;
+
+/**
+ * Proof of life. A process is alive while it holds a write transaction on a small file of its own beside the database:
+ * the kernel frees that lock at the instant of death, whatever killed it, and no pid is involved that could be reused
+ * or belong to another namespace. Whoever wants to know tries to take the lock.
+ */
+export class Alive {
+  readonly #folder: string;
+  readonly #driver: DriverName;
+  readonly #probes = new Map<string, Connection>();
+  #own: { token: string; db: Connection } | null = null;
+
+  constructor(path: string, driver: DriverName) {
+    this.#folder = `${path}-alive`;
+    this.#driver = driver;
+  }
+
+  /** Takes this process's own lock; the token names its file. */
+  hold(): string {
+    mkdirSync(this.#folder, { recursive: true });
+    for (;;) {
+      const token = randomBytes(8).toString("hex");
+      const file = this.#file(token);
+      const db = connect(this.#driver, file, { busyTimeout: 0 });
+      db.exec("begin immediate");
+      // Somebody who cleans up may have removed it before it was locked; a lock on a nameless file proves nothing.
+      if (existsSync(file)) {
+        this.#own = { token, db };
+        return token;
+      }
+      db.close();
+    }
+  }
+
+  /** "dead" is proven; a file that is not there proves nothing. */
+  probe(token: string): "alive" | "dead" | "unknown" {
+    if (token === this.#own?.token) return "alive";
+    try {
+      const db = this.#probeOf(token);
+      if (db === null) return "unknown";
+      db.exec("begin immediate");
+      db.exec("rollback");
+      return "dead";
+    } catch (error) {
+      return isBusy(error) ? "alive" : "unknown";
+    }
+  }
+
+  /** The process is gone and nothing points at it any more. */
+  forget(token: string): void {
+    this.#probes.get(token)?.close();
+    this.#probes.delete(token);
+    rmSync(this.#file(token), { force: true });
+  }
+
+  /** Files of processes that died before they were registered. */
+  sweep(registered: ReadonlySet<string>): void {
+    if (!existsSync(this.#folder)) return;
+    for (const file of readdirSync(this.#folder)) {
+      const token = file.replace(/\.lock$/, "");
+      if (token === file || registered.has(token) || token === this.#own?.token) continue;
+      const age = Date.now() - statSync(join(this.#folder, file)).mtimeMs;
+      if (age > STARTING && this.probe(token) === "dead") this.forget(token);
+    }
+  }
+
+  close(): void {
+    for (const db of this.#probes.values()) db.close();
+    this.#probes.clear();
+    if (this.#own === null) return;
+    // Unlinked while still held: nobody can find it unlocked and take its process for a dead one.
+    rmSync(this.#file(this.#own.token), { force: true });
+    this.#own.db.close();
+    this.#own = null;
+  }
+
+  /** Kept open: a probe is then two system calls. */
+  #probeOf(token: string): Connection | null {
+    const known = this.#probes.get(token);
+    if (known !== undefined) return known;
+    if (!existsSync(this.#file(token))) return null;
+    const db = connect(this.#driver, this.#file(token), { busyTimeout: 0, mustExist: true });
+    this.#probes.set(token, db);
+    return db;
+  }
+
+  #file(token: string): string {
+    return join(this.#folder, `${token}.lock`);
+  }
+}
