@@ -30,12 +30,16 @@ export class Claim {
   readonly #readyIn: Statement;
   readonly #nextAt: Statement;
   readonly #lanesCounted: Statement;
+  readonly #random: () => number;
   readonly #take = new Map<string, Statement>();
+  /** When each queue was last the first to be served here, in claims. */
+  readonly #served = new Map<string, number>();
 
-  constructor(db: Connection, catalog: Catalog, locks: Locks) {
+  constructor(db: Connection, catalog: Catalog, locks: Locks, random: () => number) {
     this.#db = db;
     this.#catalog = catalog;
     this.#locks = locks;
+    this.#random = random;
     this.#due = db.prepare("select 1 from holdfast_jobs where gate = 'time' and run_at <= ? limit 1");
     this.#promote = db.prepare(
       `update holdfast_jobs set gate = null
@@ -50,24 +54,28 @@ export class Claim {
        select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes > 0
        limit 1`,
     );
-    this.#nextAt = db.prepare("select min(run_at) as at from holdfast_jobs where gate = 'time'");
+    // Walks holdfast_jobs_timed, soonest first, to the first of these lanes.
+    this.#nextAt = db.prepare(
+      `select run_at from holdfast_jobs
+       where gate = 'time' and lane in (select value from json_each(?)) order by run_at limit 1`,
+    );
     this.#lanesCounted = db.prepare("select lanes from holdfast_counter where id = 1");
   }
 
   run(tx: Tx, request: ClaimRequest): Claimed[] {
     if (this.#due.row(tx.now) !== undefined && this.#promote.run(tx.now) > 0) tx.wrote();
-    const queues = this.#byQueue(request.from, tx.lanes, tx.now);
+    const queues = this.#inTurn(this.#byQueue(request.from, tx.lanes, tx.now));
     if (queues.length === 0) return [];
     let suspects = this.#maySuspect(request);
     const claimed: Claimed[] = [];
     // Each queue its share first, so that a long queue does not shut out the others; then what is left to whoever has more.
     const share = Math.max(1, Math.ceil(request.max / queues.length));
     for (const most of queues.length === 1 ? [request.max] : [share, request.max]) {
-      for (let i = 0; i < queues.length; i++) {
+      for (const lanes of queues) {
         const left = Math.min(most, request.max - claimed.length);
         if (left <= 0) return claimed;
-        const lanes = queues[(i + tx.commit) % queues.length] as LaneShare[];
-        const taken = this.#takeFrom(tx, request, lanes, left, suspects);
+        const taken = this.#takeWithin(tx, request, lanes, left, suspects);
+        if (claimed.length === 0 && taken.length > 0) this.#served.set(queueOf(lanes), tx.commit);
         for (const job of taken) claimed.push(job);
         if (suspects && taken.some((job) => job.suspect)) suspects = false;
       }
@@ -77,12 +85,11 @@ export class Claim {
 
   /** Reads only: is there anything, and if not, when? */
   outlook(from: readonly ClaimSource[], now: number): Outlook {
-    const [lanes] = this.#lanesCounted.row() as [number];
-    const ready = this.#byQueue(from, lanes, now).some((shares) =>
-      shares.some(({ lane }) => this.#readyIn.get({ lane: lane.id }) !== undefined),
-    );
-    const { at } = this.#nextAt.get<{ at: number | null }>() as { at: number | null };
-    return { ready: ready || (at !== null && at <= now), nextAt: at };
+    const [counted] = this.#lanesCounted.row() as [number];
+    const lanes = this.#byQueue(from, counted, now).flatMap((shares) => shares.map(({ lane }) => lane.id));
+    const ready = lanes.some((lane) => this.#readyIn.get({ lane }) !== undefined);
+    const nextAt = (this.#nextAt.row(JSON.stringify(lanes))?.[0] ?? null) as number | null;
+    return { ready: ready || (nextAt !== null && nextAt <= now), nextAt };
   }
 
   /** The lanes that may be claimed from, queue by queue; a queue whose lock is held has none. */
@@ -102,6 +109,14 @@ export class Claim {
     return [...queues.values()];
   }
 
+  /** The queue that has waited longest to be first comes first, so that a worker of one job at a time serves all of them. */
+  #inTurn(queues: LaneShare[][]): LaneShare[][] {
+    if (queues.length < 2) return queues;
+    const start = Math.floor(this.#random() * queues.length);
+    const turn = (lanes: LaneShare[]) => this.#served.get(queueOf(lanes)) ?? 0;
+    return [...queues.slice(start), ...queues.slice(0, start)].sort((a, b) => turn(a) - turn(b));
+  }
+
   /**
    * A process holds one job at a time that was running when a worker died. Otherwise one poison job would take its
    * neighbours along into quarantine.
@@ -109,6 +124,31 @@ export class Claim {
   #maySuspect(request: ClaimRequest): boolean {
     if (this.#anySuspect.row() === undefined) return false;
     return request.holder === null || this.#holdsSuspect.row(request.holder) === undefined;
+  }
+
+  /**
+   * The statement limits each lane, and suspects apart. Where a source's limit could be passed by their sum, jobs are
+   * taken one by one.
+   */
+  #takeWithin(
+    tx: Tx,
+    request: ClaimRequest,
+    lanes: LaneShare[],
+    max: number,
+    suspects: boolean,
+  ): (Claimed & { suspect: boolean })[] {
+    const taken: (Claimed & { suspect: boolean })[] = [];
+    let step: number;
+    do {
+      const open = lanes.filter(({ budget }) => budget.left > 0);
+      if (open.length === 0) break;
+      const maySuspect = suspects && !taken.some((job) => job.suspect);
+      step = limitsOverlap(open, max - taken.length, maySuspect) ? 1 : max - taken.length;
+      const batch = this.#takeFrom(tx, request, open, step, maySuspect);
+      if (batch.length === 0) break;
+      taken.push(...batch);
+    } while (step === 1 && taken.length < max);
+    return taken;
   }
 
   #takeFrom(
@@ -175,6 +215,15 @@ export class Claim {
   }
 }
 
+function queueOf(lanes: LaneShare[]): string {
+  return (lanes[0] as LaneShare).lane.queue;
+}
+
+function limitsOverlap(lanes: LaneShare[], max: number, suspects: boolean): boolean {
+  const limited = lanes.map(({ budget }) => budget).filter(({ left }) => left < max);
+  return suspects ? limited.length > 0 : new Set(limited).size < limited.length;
+}
+
 function matches(source: ClaimSource, lane: Lane): boolean {
   if (source.queue !== undefined && source.queue !== lane.queue) return false;
   if (source.name !== undefined && source.name !== lane.name) return false;
@@ -182,9 +231,6 @@ function matches(source: ClaimSource, lane: Lane): boolean {
 }
 
 function takeSql(lanes: number, suspects: boolean): string {
-  const head = (crashes: string, limit: string) =>
-    `select key, priority from holdfast_jobs
-     where lane = ? and state = 'pending' and gate is null and crashes ${crashes} order by priority desc, key limit ${limit}`;
   const all = (one: string) => Array(lanes).fill(`select key, priority from (${one})`).join(" union all ");
   const clean = lanes === 1 ? head("= 0", "?") : all(head("= 0", "?"));
   const suspect = `select key, priority from (${all(head("> 0", "1"))}) order by priority desc, key limit 1`;
@@ -198,4 +244,10 @@ function takeSql(lanes: number, suspects: boolean): string {
       lease = ${lease}, expires_at = ? + ${lease}
     where key in (${chosen})
     returning key, lane, policy, priority, attempt, crashes, created_at, id, input`;
+}
+
+/** The next jobs of one lane, by holdfast_jobs_ready or holdfast_jobs_suspect. */
+function head(crashes: string, limit: string): string {
+  return `select key, priority from holdfast_jobs
+     where lane = ? and state = 'pending' and gate is null and crashes ${crashes} order by priority desc, key limit ${limit}`;
 }

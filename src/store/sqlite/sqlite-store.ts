@@ -107,7 +107,7 @@ export class SqliteStore implements Store {
     this.#notes = new Notes(db);
     this.#processes = new Processes(db);
     this.#enqueue = new Enqueue(db, this.#catalog);
-    this.#claim = new Claim(db, this.#catalog, this.#locks);
+    this.#claim = new Claim(db, this.#catalog, this.#locks, options.random);
     this.#settle = new Settle(db, {
       catalog: this.#catalog,
       enqueue: this.#enqueue,

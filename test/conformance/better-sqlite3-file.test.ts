@@ -1,0 +1,4 @@
+import { betterSqliteFile } from "./stores.ts";
+import { conformance } from "./suite.ts";
+
+conformance(betterSqliteFile);

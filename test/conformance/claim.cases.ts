@@ -1,0 +1,450 @@
+import assert from "node:assert/strict";
+import type { ClaimSource } from "../../src/store/store.ts";
+import {
+  add,
+  addOne,
+  claim,
+  claimIds,
+  claimOne,
+  ERROR,
+  LEASE,
+  newJob,
+  pass,
+  POLICY,
+  register,
+  running,
+  see,
+  settle,
+  SUCCEEDED,
+  takeBack,
+} from "./parts.ts";
+import type { Check } from "./suite.ts";
+
+export function claimCases(check: Check): void {
+  check("a claim has all that a worker needs, and the job shows that it runs", async ({ store, clock }) => {
+    const policy = { ...POLICY, attempts: 7, timeout: 5 };
+    const id = await addOne(store, { name: "resize", queue: "images", version: 3, input: '{"a":[1]}', priority: 4, policy });
+    pass(clock, 500);
+    const claimed = await claimOne(store, { from: [{ lease: 12_000 }] });
+    const { job, fence, ...rest } = claimed;
+    assert.equal(typeof job, "number");
+    assert.ok(fence > 0);
+    const expected = {
+      id,
+      name: "resize",
+      queue: "images",
+      version: 3,
+      input: '{"a":[1]}',
+      attempt: 1,
+      priority: 4,
+      policy,
+      lease: 12_000,
+      expiresAt: clock.now() + 12_000,
+    };
+    assert.deepEqual(Object.fromEntries(Object.keys(expected).map((name) => [name, rest[name as keyof typeof rest]])), expected);
+    const seen = await see(store, id);
+    assert.deepEqual([seen.state, seen.attempt, seen.startedAt, seen.createdAt], ["running", 1, clock.now(), clock.now() - 500]);
+  });
+
+  check("an empty store has nothing to claim", async ({ store }) => {
+    assert.deepEqual(await claim(store), []);
+  });
+
+  check("a claimed job is not claimed again", async ({ store }) => {
+    await add(store, {});
+    assert.equal((await claim(store)).length, 1);
+    assert.deepEqual(await claim(store), []);
+  });
+
+  check("a claim takes no more than it asks for", async ({ store }) => {
+    const ids = await add(store, {}, {}, {}, {}, {});
+    assert.deepEqual(await claimIds(store, { max: 0 }), []);
+    assert.deepEqual(await claimIds(store, { max: 2 }), ids.slice(0, 2));
+    assert.deepEqual(await claimIds(store, { max: 2 }), ids.slice(2, 4));
+    assert.deepEqual(await claimIds(store, { max: 2 }), ids.slice(4));
+  });
+
+  check("fences rise with every claim", async ({ store }) => {
+    let last = 0;
+    await add(store, {});
+    for (let n = 0; n < 5; n++) {
+      const { job, fence } = await claimOne(store);
+      assert.ok(fence > last);
+      last = fence;
+      await settle(store, { job, fence }, { kind: "released" });
+    }
+  });
+
+  check("jobs that are claimed together have leases of their own", async ({ store }) => {
+    const ids = await add(store, {}, {});
+    const [a, b] = await claim(store);
+    assert.ok(a && b);
+    await settle(store, a, SUCCEEDED);
+    assert.deepEqual(await store.inspect([a, b]), ["lost", "held"]);
+    assert.equal((await see(store, ids[1] as string)).state, "running");
+  });
+
+  // ── order ──
+
+  check("higher priority first, then first in, first out", async ({ store }) => {
+    const [a, b, c, d, e] = await add(
+      store,
+      { priority: 0 },
+      { priority: 5 },
+      { priority: -5 },
+      { priority: 5 },
+      { priority: 0 },
+    );
+    assert.deepEqual(await claimIds(store, { max: 2 }), [b, d]);
+    assert.deepEqual(await claimIds(store), [a, e, c]);
+  });
+
+  check("the order holds over the names and versions of a queue", async ({ store }) => {
+    const ids = await add(
+      store,
+      { name: "a", queue: "q", priority: 1 },
+      { name: "b", queue: "q", priority: 2 },
+      { name: "a", queue: "q", version: 2, priority: 3 },
+      { name: "b", queue: "q", priority: 1 },
+      { name: "a", queue: "q", priority: 1 },
+    );
+    const [a1, b2, a3, b1, last] = ids;
+    assert.deepEqual(await claimIds(store, { max: 3 }), [a3, b2, a1]);
+    assert.deepEqual(await claimIds(store), [b1, last]);
+  });
+
+  check("a job that was given back keeps its place", async ({ store }) => {
+    const [first, second, third] = await add(store, {}, {}, {});
+    const claimed = await claimOne(store);
+    assert.equal(claimed.id, first);
+    await settle(store, claimed, { kind: "released" });
+    assert.deepEqual(await claimIds(store), [first, second, third]);
+  });
+
+  check("a job that was reclaimed keeps its place", async ({ store }) => {
+    const [first, second] = await add(store, {}, {});
+    await takeBack(store, "crashed", await claimOne(store));
+    assert.deepEqual(await claimIds(store), [first, second]);
+  });
+
+  check("a job that is retried keeps its place once its backoff is over", async ({ store, clock }) => {
+    const [first, second] = await add(store, {}, {});
+    await settle(store, await claimOne(store), { kind: "error", error: ERROR });
+    pass(clock, POLICY.delay);
+    const third = await addOne(store);
+    assert.deepEqual(await claimIds(store), [first, second, third]);
+  });
+
+  check("a delayed job stands where it was made, not where it became due", async ({ store, clock }) => {
+    const delayed = await addOne(store, { delay: 1_000 });
+    const later = await addOne(store);
+    pass(clock, 1_000);
+    assert.deepEqual(await claimIds(store), [delayed, later]);
+  });
+
+  // ── time ──
+
+  check("a delayed job is not claimed a millisecond early, and then it is", async ({ store, clock }) => {
+    const id = await addOne(store, { delay: 1_000 });
+    pass(clock, 999);
+    assert.deepEqual(await claim(store), []);
+    pass(clock, 1);
+    assert.deepEqual(await claimIds(store), [id]);
+  });
+
+  check("delayed jobs become due each at its time", async ({ store, clock }) => {
+    const [c, a, b] = await add(store, { delay: 3_000 }, { delay: 1_000 }, { delay: 2_000 });
+    for (const id of [a, b, c]) {
+      pass(clock, 1_000);
+      assert.deepEqual(await claimIds(store), [id]);
+    }
+  });
+
+  check("a far-future backlog stays where it is and blocks nothing", async ({ store, clock }) => {
+    await add(store, ...Array.from({ length: 2_500 }, () => ({ delay: 86_400_000, priority: 9 })));
+    const ready = await addOne(store);
+    assert.deepEqual(await claimIds(store), [ready]);
+    assert.deepEqual(await claim(store), []);
+    pass(clock, 86_400_000);
+    let claimed = 0;
+    for (let turn = 0; turn < 10 && claimed < 2_500; turn++) claimed += (await claim(store, { max: 1_000 })).length;
+    assert.equal(claimed, 2_500);
+  });
+
+  check("a job that comes back from a backoff is not claimed before its time", async ({ store, clock }) => {
+    await add(store, { policy: { delay: 5_000 } });
+    await settle(store, await claimOne(store), { kind: "error", error: ERROR });
+    pass(clock, 4_999);
+    assert.deepEqual(await claim(store), []);
+    pass(clock, 1);
+    assert.equal((await claimOne(store)).attempt, 2);
+  });
+
+  // ── what is asked for ──
+
+  check("a claim takes only names, versions and queues that it asks for", async ({ store }) => {
+    const [a1, a2, b1, far] = await add(
+      store,
+      { name: "a", queue: "q" },
+      { name: "a", queue: "q", version: 2 },
+      { name: "b", queue: "q" },
+      { name: "a", queue: "far" },
+    );
+    assert.deepEqual(await claimIds(store, from({ name: "c" })), []);
+    assert.deepEqual(await claimIds(store, from({ name: "a", version: 3 })), []);
+    assert.deepEqual(await claimIds(store, from({ queue: "p" })), []);
+    assert.deepEqual(await claimIds(store, from({ name: "b", queue: "far" })), []);
+    assert.deepEqual(await claimIds(store, { from: [] }), []);
+    assert.deepEqual(await claimIds(store, from({ name: "a", version: 2 })), [a2]);
+    assert.deepEqual(await claimIds(store, from({ queue: "far" })), [far]);
+    assert.deepEqual(await claimIds(store, from({ name: "a" })), [a1]);
+    assert.deepEqual(await claimIds(store, from({ queue: "q" })), [b1]);
+  });
+
+  check("jobs that nobody here can run never block the others", async ({ store }) => {
+    await add(store, ...Array.from({ length: 300 }, () => ({ name: "unknown", queue: "q", priority: 9 })));
+    const id = await addOne(store, { name: "known", queue: "q" });
+    assert.deepEqual(await claimIds(store, { from: [{ name: "known", version: 1, lease: LEASE }], max: 1 }), [id]);
+  });
+
+  check("each source has a lease of its own", async ({ store, clock }) => {
+    await add(store, { name: "a", queue: "q" }, { name: "b", queue: "q" });
+    const claimed = await claim(store, {
+      from: [
+        { name: "a", lease: 1_000 },
+        { name: "b", lease: 9_000 },
+      ],
+    });
+    assert.deepEqual(
+      claimed.map(({ name, lease, expiresAt }) => [name, lease, expiresAt - clock.now()]),
+      [
+        ["a", 1_000, 1_000],
+        ["b", 9_000, 9_000],
+      ],
+    );
+    pass(clock, 1_000);
+    assert.deepEqual(
+      (await store.stale({ dead: [], skewed: false, limit: 10 })).map(({ job, lease }) => [job, lease]),
+      [[claimed[0]?.job, 1_000]],
+    );
+  });
+
+  check("a job that another process has just made can be claimed, whatever its name", async ({ store }) => {
+    await claim(store);
+    const id = await addOne(store, { name: "new", queue: "new" });
+    assert.deepEqual(await claimIds(store), [id]);
+  });
+
+  check.shared("a name that another process brought is claimed here", async ({ store, another }) => {
+    await claim(store);
+    const other = await another();
+    const id = await addOne(other, { name: "brought", queue: "along", policy: { attempts: 11 } });
+    const claimed = await claimOne(store);
+    assert.deepEqual([claimed.id, claimed.name, claimed.policy.attempts], [id, "brought", 11]);
+    assert.deepEqual(await claim(other), []);
+  });
+
+  // ── fair shares ──
+
+  check("several queues get fair shares of one claim", async ({ store }) => {
+    await add(store, ...Array.from({ length: 20 }, () => ({ queue: "long", priority: 9 })));
+    await add(store, ...Array.from({ length: 5 }, () => ({ queue: "short" })));
+    const queues = (await claim(store, { max: 8 })).map(({ queue }) => queue);
+    assert.deepEqual([queues.filter((q) => q === "long").length, queues.filter((q) => q === "short").length], [4, 4]);
+  });
+
+  check("what a short queue leaves of its share goes to the others", async ({ store }) => {
+    await add(store, ...Array.from({ length: 20 }, () => ({ queue: "long" })));
+    await add(store, { queue: "short" });
+    const queues = (await claim(store, { max: 8 })).map(({ queue }) => queue);
+    assert.deepEqual([queues.filter((q) => q === "long").length, queues.filter((q) => q === "short").length], [7, 1]);
+  });
+
+  check("a worker of one job at a time serves every queue, settle by settle", async ({ store }) => {
+    for (const queue of ["a", "b", "c"]) await add(store, ...Array.from({ length: 12 }, () => ({ queue })));
+    const served: Record<string, number> = { a: 0, b: 0, c: 0 };
+    for (let n = 0; n < 12; n++) {
+      const claimed = await claimOne(store);
+      served[claimed.queue] = (served[claimed.queue] ?? 0) + 1;
+      await settle(store, claimed, SUCCEEDED);
+    }
+    assert.deepEqual(served, { a: 4, b: 4, c: 4 });
+  });
+
+  check("a worker of one job at a time serves every queue, whatever else is committed in between", async ({ store }) => {
+    for (const queue of ["a", "b"]) await add(store, ...Array.from({ length: 8 }, () => ({ queue })));
+    for (const between of [0, 1, 2, 3]) {
+      const served = new Set<string>();
+      for (let n = 0; n < 4; n++) {
+        served.add((await claimOne(store)).queue);
+        for (let i = 0; i < between; i++) await add(store, { name: "noise", queue: "noise", delay: 60_000 });
+      }
+      assert.deepEqual([...served].sort(), ["a", "b"], `${between} commits between claims`);
+    }
+  });
+
+  // ── per-source max ──
+
+  check("a source gives at most its max, and the others fill up", async ({ store }) => {
+    for (const name of ["few", "many"]) await add(store, ...Array.from({ length: 5 }, () => ({ name, queue: "q" })));
+    const names = (
+      await claim(store, {
+        from: [
+          { name: "few", max: 2, lease: LEASE },
+          { name: "many", lease: LEASE },
+        ],
+      })
+    ).map(({ name }) => name);
+    assert.deepEqual([names.filter((n) => n === "few").length, names.filter((n) => n === "many").length], [2, 5]);
+  });
+
+  check("a source with a max of none gives none", async ({ store }) => {
+    await add(store, { name: "a" }, { name: "b" });
+    const from = [
+      { name: "a", max: 0, lease: LEASE },
+      { name: "b", lease: LEASE },
+    ];
+    assert.deepEqual(
+      (await claim(store, { from })).map(({ name }) => name),
+      ["b"],
+    );
+  });
+
+  check("a source's max holds over its queues together", async ({ store }) => {
+    await add(store, { queue: "p" }, { queue: "p" }, { queue: "q" }, { queue: "q" });
+    assert.equal((await claim(store, { from: [{ name: "work", max: 3, lease: LEASE }] })).length, 3);
+  });
+
+  check("a source's max holds over its names and versions together, in order", async ({ store }) => {
+    const ids = await add(
+      store,
+      { name: "a", queue: "q", priority: 1 },
+      { name: "b", queue: "q", priority: 3 },
+      { name: "b", queue: "q", version: 2, priority: 2 },
+      { name: "a", queue: "q", priority: 1 },
+    );
+    assert.deepEqual(await claimIds(store, { from: [{ queue: "q", max: 2, lease: LEASE }] }), [ids[1], ids[2]]);
+    assert.deepEqual(await claimIds(store, { from: [{ queue: "q", max: 1, lease: LEASE }] }), [ids[0]]);
+  });
+
+  check("a source's max counts jobs that were running when a worker died", async ({ store }) => {
+    const holder = await register(store);
+    const suspect = await running(store);
+    await takeBack(store, "crashed", suspect);
+    const others = await add(store, {}, {}, {});
+    const from = [{ name: "work", max: 2, lease: LEASE }];
+    assert.deepEqual(await claimIds(store, { from, holder }), [suspect.id, others[0]]);
+  });
+
+  // ── suspects ──
+
+  check("a holder gets at most one job at a time that was running when a worker died", async ({ store }) => {
+    const holder = await register(store);
+    const ids = await add(store, {}, {}, {});
+    await takeBack(store, "crashed", ...(await claim(store)));
+    const innocent = await addOne(store);
+    const claimed = await claim(store, { holder });
+    assert.deepEqual(
+      claimed.map(({ id }) => id),
+      [ids[0], innocent],
+    );
+    assert.deepEqual(await claim(store, { holder }), []);
+    const other = await register(store);
+    assert.deepEqual(await claimIds(store, { holder: other }), [ids[1]], "another process may take the next");
+    await settle(store, claimed[0] ?? assert.fail(), SUCCEEDED);
+    assert.deepEqual(await claimIds(store, { holder }), [ids[2]], "and so may this one, when it is done with the first");
+  });
+
+  check("a holder gets one suspect out of many queues and names", async ({ store }) => {
+    const holder = await register(store);
+    await add(store, { name: "a" }, { name: "b" }, { name: "c", queue: "a" }, { name: "d", queue: "a" });
+    await takeBack(store, "crashed", ...(await claim(store)));
+    assert.equal((await claim(store, { holder })).length, 1);
+    assert.equal((await claim(store, { holder })).length, 0);
+  });
+
+  check("two claims of one holder in one turn get one suspect between them", async ({ store }) => {
+    const holder = await register(store);
+    await add(store, {}, {});
+    await takeBack(store, "crashed", ...(await claim(store)));
+    const [a, b] = await Promise.all([claim(store, { holder }), claim(store, { holder })]);
+    assert.deepEqual([a.length, b.length], [1, 0]);
+  });
+
+  check("a suspect has its turn by priority, like any other", async ({ store }) => {
+    const holder = await register(store);
+    const low = await addOne(store, { priority: 1 });
+    await takeBack(store, "crashed", await claimOne(store));
+    const [high, lower] = await add(store, { priority: 2 }, { priority: 0 });
+    assert.deepEqual(await claimIds(store, { holder, max: 2 }), [high, low]);
+    assert.deepEqual(await claimIds(store, { holder }), [lower]);
+  });
+
+  check("an operator's retry clears suspicion", async ({ store }) => {
+    const holder = await register(store);
+    const ids = await add(store, { policy: { crashes: 1 } }, { policy: { crashes: 1 } });
+    await takeBack(store, "crashed", ...(await claim(store)));
+    for (const id of ids) assert.equal(await store.retry(id), true);
+    assert.deepEqual(await claimIds(store, { holder }), ids);
+  });
+
+  // ── outlook ──
+
+  check("the outlook says whether there is something now, and when there will be", async ({ store, clock }) => {
+    const from = [{ lease: LEASE }];
+    assert.deepEqual(await store.outlook(from), { ready: false, nextAt: null });
+    await add(store, { delay: 5_000 }, { delay: 2_000 });
+    const dueAt = clock.now() + 2_000;
+    assert.deepEqual(await store.outlook(from), { ready: false, nextAt: dueAt });
+    pass(clock, 2_000);
+    assert.equal((await store.outlook(from)).ready, true, "due, though nobody has claimed yet");
+    await claimOne(store);
+    assert.deepEqual(await store.outlook(from), { ready: false, nextAt: dueAt + 3_000 });
+    await addOne(store);
+    assert.equal((await store.outlook(from)).ready, true);
+  });
+
+  check("the outlook is of what is asked for, not of others' jobs", async ({ store, clock }) => {
+    await add(store, { name: "mine", delay: 9_000 }, { name: "other", delay: 1_000 }, { name: "other" });
+    const from = [{ name: "mine", version: 1, lease: LEASE }];
+    const mine = { ready: false, nextAt: clock.now() + 9_000 };
+    assert.deepEqual(await store.outlook(from), mine);
+    pass(clock, 1_000);
+    assert.deepEqual(await store.outlook(from), mine);
+    assert.deepEqual(await store.outlook([{ name: "nobody", lease: LEASE }]), { ready: false, nextAt: null });
+  });
+
+  check("the outlook counts suspects, and not what a lock keeps back", async ({ store }) => {
+    const from = [{ lease: LEASE }];
+    await takeBack(store, "crashed", await running(store));
+    assert.equal((await store.outlook(from)).ready, true);
+    await store.acquireLock("work", "me", "token", 1_000);
+    assert.equal((await store.outlook(from)).ready, false);
+  });
+
+  check("a claim writes nothing but what it takes", async ({ store }) => {
+    const id = await addOne(store, { id: "a", key: "k", priority: 2, input: '"x"' });
+    const before = await see(store, id);
+    await claimOne(store);
+    const { state: _, attempt: __, startedAt: ___, ...rest } = await see(store, id);
+    const { state: ____, attempt: _____, ...was } = before;
+    assert.deepEqual(rest, was);
+    assert.deepEqual(await store.enqueue([newJob({ id: "a" })]), [{ id: "a", duplicate: true }]);
+  });
+
+  check.shared("two processes never claim the same job", async ({ store, another }) => {
+    const other = await another();
+    const ids = await add(store, ...Array.from({ length: 60 }, () => ({})));
+    const taken: string[] = [];
+    while (taken.length < 60) {
+      const [a, b] = await Promise.all([claimIds(store, { max: 7 }), claimIds(other, { max: 7 })]);
+      assert.ok(a.length + b.length > 0);
+      taken.push(...a, ...b);
+    }
+    assert.deepEqual(taken.sort(), ids);
+  });
+}
+
+function from(source: object): { from: ClaimSource[] } {
+  return { from: [{ ...source, lease: LEASE }] };
+}

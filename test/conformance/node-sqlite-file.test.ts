@@ -1,0 +1,4 @@
+import { nodeSqliteFile } from "./stores.ts";
+import { conformance } from "./suite.ts";
+
+conformance(nodeSqliteFile);

@@ -1,0 +1,4 @@
+import { nodeSqliteMemory } from "./stores.ts";
+import { conformance } from "./suite.ts";
+
+conformance(nodeSqliteMemory);

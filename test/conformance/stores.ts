@@ -1,0 +1,72 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Clock } from "../../src/core/clock.ts";
+import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";
+import type { Store } from "../../src/store/store.ts";
+
+/** A store that runs the suite. */
+export interface StoreUnderTest {
+  name: string;
+  open(clock: Clock): Promise<OpenStore>;
+  /** Why it cannot be reopened, or opened a second time; null when it can. */
+  alone: string | null;
+}
+
+export interface OpenStore {
+  store: Store;
+  /** A second handle on the same data, as another process would have. */
+  another(): Promise<Store>;
+  /** Closes every handle and opens the data again. */
+  reopen(): Promise<Store>;
+  cleanup(): Promise<void>;
+}
+
+export const nodeSqliteFile: StoreUnderTest = { name: "node:sqlite on a file", alone: null, open: openFile("node:sqlite") };
+export const betterSqliteFile: StoreUnderTest = {
+  name: "better-sqlite3 on a file",
+  alone: null,
+  open: openFile("better-sqlite3"),
+};
+export const nodeSqliteMemory: StoreUnderTest = {
+  name: "node:sqlite in memory",
+  alone: "a database in memory lives and dies with its one handle",
+  open: openMemory,
+};
+
+function openFile(driver: SqliteStoreOptions["driver"]): StoreUnderTest["open"] {
+  return async (clock) => {
+    const folder = await mkdtemp(join(tmpdir(), "holdfast-conformance-"));
+    const handles: Store[] = [];
+    const another = async () => {
+      const store = await SqliteStore.open(join(folder, "work.db"), optionsFor(driver, clock));
+      handles.push(store);
+      return store;
+    };
+    const close = async () => {
+      for (const handle of handles.splice(0)) await handle.close();
+    };
+    return {
+      store: await another(),
+      another,
+      async reopen() {
+        await close();
+        return another();
+      },
+      async cleanup() {
+        await close();
+        await rm(folder, { recursive: true });
+      },
+    };
+  };
+}
+
+async function openMemory(clock: Clock): Promise<OpenStore> {
+  const store = await SqliteStore.open(":memory:", optionsFor("node:sqlite", clock));
+  const refuse = () => Promise.reject(new Error(nodeSqliteMemory.alone ?? ""));
+  return { store, another: refuse, reopen: refuse, cleanup: () => store.close() };
+}
+
+function optionsFor(driver: SqliteStoreOptions["driver"], clock: Clock): SqliteStoreOptions {
+  return { driver, clock, random: () => 0.5, busyTimeout: 20 };
+}

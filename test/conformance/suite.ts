@@ -1,0 +1,65 @@
+import { describe, test } from "node:test";
+import { type TestClock, testClock } from "../../src/testing/index.ts";
+import type { Store } from "../../src/store/store.ts";
+import { claimCases } from "./claim.cases.ts";
+import { enqueueCases } from "./enqueue.cases.ts";
+import { groupCases } from "./group.cases.ts";
+import { healingCases } from "./healing.cases.ts";
+import { leaseCases } from "./leases.cases.ts";
+import { lockCases } from "./locks.cases.ts";
+import { lookCases } from "./look.cases.ts";
+import { noteCases } from "./notes.cases.ts";
+import { operateCases } from "./operate.cases.ts";
+import { processCases } from "./processes.cases.ts";
+import { settleCases } from "./settle.cases.ts";
+import type { StoreUnderTest } from "./stores.ts";
+
+/** What a case is given: a fresh store, and a clock that stands still. */
+export interface Ground {
+  store: Store;
+  clock: TestClock;
+  another(): Promise<Store>;
+  reopen(): Promise<Store>;
+}
+
+/** Names a promise in a sentence and tries to break it. */
+export interface Check {
+  (promise: string, attempt: (ground: Ground) => Promise<void>): void;
+  /** The case closes the data and opens it again, or opens it twice. */
+  shared(promise: string, attempt: (ground: Ground) => Promise<void>): void;
+}
+
+const AREAS: Record<string, (check: Check) => void> = {
+  enqueue: enqueueCases,
+  claim: claimCases,
+  settle: settleCases,
+  leases: leaseCases,
+  healing: healingCases,
+  locks: lockCases,
+  notes: noteCases,
+  look: lookCases,
+  operate: operateCases,
+  processes: processCases,
+  group: groupCases,
+};
+
+/** Every promise of the Store interface; nothing in it knows what the store is made of. */
+export function conformance(under: StoreUnderTest): void {
+  const run = (promise: string, attempt: (ground: Ground) => Promise<void>, skip: string | null) =>
+    test(promise, skip === null ? {} : { skip }, async () => {
+      const clock = testClock();
+      const { cleanup, ...opened } = await under.open(clock);
+      try {
+        await attempt({ clock, ...opened });
+      } finally {
+        await cleanup();
+      }
+    });
+  const check: Check = Object.assign(
+    (promise: string, attempt: (ground: Ground) => Promise<void>) => void run(promise, attempt, null),
+    { shared: (promise: string, attempt: (ground: Ground) => Promise<void>) => void run(promise, attempt, under.alone) },
+  );
+  describe(under.name, () => {
+    for (const [area, cases] of Object.entries(AREAS)) describe(area, () => cases(check));
+  });
+}
