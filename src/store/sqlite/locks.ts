@@ -51,7 +51,7 @@ export class Locks {
       `delete from holdfast_locks as lock where name = :name and token = :token and job is null and not ${ENDED}`,
     );
     this.#break = db.prepare("delete from holdfast_locks where name = ?");
-    this.#clean = db.prepare(`delete from holdfast_locks as lock where ${ENDED}`);
+    this.#clean = db.prepare(`delete from holdfast_locks as lock where ${ENDED} returning name`);
     // Further away than its own time: the clock was set back since, and the lock must not last longer for it.
     this.#cut = db.prepare("update holdfast_locks set expires_at = :now + ttl where expires_at > :now + ttl");
     this.#all = db.prepare(
@@ -62,9 +62,13 @@ export class Locks {
     );
   }
 
+  any(): boolean {
+    return this.#any.row() !== undefined;
+  }
+
   /** The names of locks that are held: queues that nobody may claim from. */
   held(now: number): string[] {
-    if (this.#any.row() === undefined) return [];
+    if (!this.any()) return [];
     return this.#held.all<{ name: string }>({ now }).map(({ name }) => name);
   }
 
@@ -95,9 +99,10 @@ export class Locks {
   }
 
   clean(tx: Tx): number {
-    const cleaned = this.#clean.runNamed({ now: tx.now });
-    if (cleaned + this.#cut.runNamed({ now: tx.now }) > 0) tx.wrote();
-    return cleaned;
+    const cleaned = this.#clean.all<{ name: string }>({ now: tx.now });
+    for (const { name } of cleaned) tx.ready(name);
+    if (cleaned.length + this.#cut.runNamed({ now: tx.now }) > 0) tx.wrote();
+    return cleaned.length;
   }
 
   /** Expired locks are shown too; the lock of an exclusive claim that is over is simply gone. */

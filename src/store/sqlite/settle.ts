@@ -7,6 +7,7 @@ import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Tx } from "./group-commit.ts";
+import type { Locks } from "./locks.ts";
 import type { Notes } from "./notes.ts";
 import type { Tally } from "./tally.ts";
 
@@ -16,17 +17,23 @@ export class Settle {
   readonly #enqueue: Enqueue;
   readonly #notes: Notes;
   readonly #tally: Tally;
+  readonly #locks: Locks;
+  #locked = false;
   readonly #random: () => number;
   readonly #succeed: Statement;
   readonly #history: Statement;
   readonly #move: Statement;
   readonly #state: Statement;
 
-  constructor(db: Connection, parts: { catalog: Catalog; enqueue: Enqueue; notes: Notes; tally: Tally; random: () => number }) {
+  constructor(
+    db: Connection,
+    parts: { catalog: Catalog; enqueue: Enqueue; notes: Notes; tally: Tally; locks: Locks; random: () => number },
+  ) {
     this.#catalog = parts.catalog;
     this.#enqueue = parts.enqueue;
     this.#notes = parts.notes;
     this.#tally = parts.tally;
+    this.#locks = parts.locks;
     this.#random = parts.random;
     this.#succeed = db.prepare(
       `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
@@ -45,6 +52,7 @@ export class Settle {
   }
 
   run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
+    this.#locked = this.#locks.any();
     const fates = settlements.map((settlement) => this.#one(tx, settlement));
     this.#tally.write();
     return fates;
@@ -79,7 +87,7 @@ export class Settle {
     });
     tx.wrote();
     if (isFinished(next.state)) this.#tally.add(lane, next.state, 1);
-    else tx.ready(this.#catalog.lane(lane).queue);
+    tx.ready(this.#catalog.lane(lane).queue);
     if (next.dropCheckpoint) this.#notes.dropCheckpoint(lease.job);
     return next;
   }
@@ -98,6 +106,8 @@ export class Settle {
     if (row === undefined) return false;
     tx.wrote();
     this.#tally.add(row[0] as number, "succeeded", 1);
+    // It may have been an exclusive claim: its queue is open again.
+    if (this.#locked) tx.ready(this.#catalog.lane(row[0] as number).queue);
     this.#notes.dropCheckpoint(lease.job);
     return true;
   }

@@ -113,6 +113,7 @@ export class SqliteStore implements Store {
       enqueue: this.#enqueue,
       notes: this.#notes,
       tally,
+      locks: this.#locks,
       random: options.random,
     });
     this.#leases = new Leases(db, this.#settle);

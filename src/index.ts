@@ -1,0 +1,14 @@
+export type { Duration } from "./core/duration.ts";
+export { HoldfastError, LeaseLostError, NonRetryableError } from "./core/errors.ts";
+export type { Finished, Job, JobState } from "./core/job.ts";
+export { RetryAfterError } from "./core/retry-after.ts";
+export type { StandardSchema } from "./core/schema.ts";
+export type { Claim } from "./runtime/claim.ts";
+export type { Enqueued, EnqueueOptions, JobContext } from "./runtime/context.ts";
+export { job, type JobDef, type JobOptions, type RunOptions } from "./runtime/definition.ts";
+export { type Holdfast, open, type OpenOptions } from "./runtime/holdfast.ts";
+export type { RecoveryStats } from "./runtime/janitor.ts";
+export type { Page } from "./runtime/jobs.ts";
+export type { Lock } from "./runtime/lock.ts";
+export type { Log } from "./runtime/log.ts";
+export type { Worker } from "./runtime/worker.ts";

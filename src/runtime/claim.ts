@@ -1,0 +1,227 @@
+import { randomUUID } from "node:crypto";
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError, LeaseLostError } from "../core/errors.ts";
+import { type Job, toJobError } from "../core/job.ts";
+import { fromJson, toJson } from "../core/json.ts";
+import type { Outcome } from "../core/retry.ts";
+import { parse } from "../core/schema.ts";
+import type { Claimed, ClaimSource } from "../store/store.ts";
+import { abortReason } from "./attempt.ts";
+import { checkName, type Definition, definitionOf, type JobDef } from "./definition.ts";
+import type { Engine } from "./engine.ts";
+import type { LossReason } from "./keeper.ts";
+import { outcomeOf, unreadable } from "./outcome.ts";
+
+const LEASE = 30_000;
+/** How long between looks while waiting, when nothing is heard. */
+const LOOK_AGAIN = 5_000;
+
+export interface ClaimOptions {
+  /** Who claims, for people to read. */
+  worker: string;
+  lease?: Duration;
+  /** "manual" (the default): the lease alone decides, whoever lives. "auto": it is renewed while this process lives. */
+  renew?: "auto" | "manual";
+  /** Takes the queue's lock as long as the claim lasts: nobody else claims from it. */
+  exclusive?: boolean;
+  /** Wait this long for a job. */
+  wait?: Duration;
+}
+
+/** A job in hand. Disposing of it releases it, unless it was settled. */
+export interface Claim<In = unknown> extends AsyncDisposable {
+  readonly job: Job<In>;
+  readonly signal: AbortSignal;
+  renew(lease?: Duration): Promise<void>;
+  succeed(output?: unknown): Promise<void>;
+  fail(error: unknown, options?: { retry?: boolean; delay?: Duration }): Promise<void>;
+  release(): Promise<void>;
+}
+
+/** Claims one job by hand. */
+export async function claimByHand<In>(
+  engine: Engine,
+  from: string | JobDef<In>,
+  options: ClaimOptions,
+): Promise<Claim<In> | null> {
+  const def = typeof from === "string" ? null : definitionOf(from);
+  const lease = options.lease === undefined ? (def?.lease ?? LEASE) : toMillis(options.lease, "lease");
+  if (lease < 1) throw new HoldfastError("DURATION_INVALID", "A lease of nothing holds nothing.", 'Give a lease, e.g. "30s".');
+  const source: ClaimSource =
+    def === null ? { queue: checkName(from, "The queue"), lease } : { name: def.name, version: def.version, lease };
+  const worker = checkName(options.worker, "worker");
+  const until = engine.clock.monotonic() + toMillis(options.wait ?? 0, "wait");
+  for (;;) {
+    const claim = await tryOnce(engine, source, def, worker, options);
+    if (claim !== null) return claim as unknown as Claim<In>;
+    const left = until - engine.clock.monotonic();
+    if (left <= 0) return null;
+    await news(engine, source, left);
+    engine.refuseClosed();
+  }
+}
+
+async function tryOnce(
+  engine: Engine,
+  source: ClaimSource,
+  def: Definition | null,
+  worker: string,
+  options: ClaimOptions,
+): Promise<HandClaim | null> {
+  const auto = options.renew === "auto";
+  for (;;) {
+    await engine.janitor.heal();
+    const before = engine.clock.monotonic();
+    const [claimed] = await engine.store.claim({
+      from: [source],
+      max: 1,
+      holder: auto ? engine.self : null,
+      worker,
+      ...(options.exclusive ? { exclusive: randomUUID() } : {}),
+    });
+    if (claimed === undefined) return null;
+    const job = await engine.store.get(claimed.id);
+    if (job === null) return null;
+    const refused = def === null ? null : await misfit(def, claimed);
+    if (refused === null) return new HandClaim(engine, claimed, job, { auto, before });
+    await engine.store.settle([{ job: claimed.job, fence: claimed.fence, outcome: refused }]);
+  }
+}
+
+/** A stored input that the definition's schema no longer takes is quarantined, not handed out. */
+async function misfit(def: Definition, claimed: Claimed): Promise<Outcome | null> {
+  if (def.input === undefined) return null;
+  try {
+    await parse(def.input, fromJson(claimed.input), `The stored input of job ${claimed.id}`);
+    return null;
+  } catch (error) {
+    return unreadable(error);
+  }
+}
+
+/** Until something may have become claimable, but no longer than `most`. */
+async function news(engine: Engine, source: ClaimSource, most: number): Promise<void> {
+  const { nextAt } = await engine.store.outlook([source]);
+  const due = nextAt === null ? LOOK_AGAIN : Math.max(1, nextAt - engine.clock.now());
+  await new Promise<void>((resolve) => {
+    // Somebody waits for this, so the process stays.
+    const stay = setInterval(() => {}, 2 ** 30);
+    const stop = engine.store.onChange(() => done());
+    const cancel = engine.clock.after(Math.min(most, due, LOOK_AGAIN), () => done());
+    const done = () => {
+      clearInterval(stay);
+      stop();
+      cancel();
+      resolve();
+    };
+  });
+}
+
+class HandClaim implements Claim {
+  readonly job: Job;
+  readonly #engine: Engine;
+  readonly #claimed: Claimed;
+  readonly #slot: number | null;
+  readonly #controller = new AbortController();
+  readonly #unwatch: () => void;
+  #over: "settled" | LossReason | null = null;
+
+  constructor(engine: Engine, claimed: Claimed, job: Job, how: { auto: boolean; before: number }) {
+    this.#engine = engine;
+    this.#claimed = claimed;
+    this.job = job;
+    engine.keep();
+    this.#slot = how.auto ? this.#hold(how.before) : null;
+    this.#unwatch = how.auto ? () => {} : watchLease(engine, claimed, (code) => this.#lose(code));
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  async renew(lease?: Duration): Promise<void> {
+    const millis = lease === undefined ? this.#claimed.lease : toMillis(lease, "lease");
+    this.#refuseOver("renewal");
+    const [fate] = await this.#engine.store.renew([{ job: this.#claimed.job, fence: this.#claimed.fence, lease: millis }]);
+    if (fate !== "held") this.#refuse(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", "renewal");
+  }
+
+  async succeed(output?: unknown): Promise<void> {
+    await this.#settle({ kind: "succeeded", output: toJson(output, "The output") }, "success");
+  }
+
+  async fail(error: unknown, options: { retry?: boolean; delay?: Duration } = {}): Promise<void> {
+    let outcome = outcomeOf(error, this.#engine.clock);
+    if (options.retry !== undefined || options.delay !== undefined) outcome = { kind: "error", error: toJobError(error) };
+    if (outcome.kind === "error" && options.retry === false) outcome.retry = false;
+    if (outcome.kind === "error" && options.delay !== undefined) outcome.delay = toMillis(options.delay, "delay");
+    await this.#settle(outcome, "failure");
+  }
+
+  async release(): Promise<void> {
+    await this.#settle({ kind: "released" }, "release");
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#over === null) await this.release().catch((error: unknown) => this.#ignoreLoss(error));
+  }
+
+  #lose(reason: LossReason): void {
+    if (this.#over !== null) return;
+    this.#over = reason;
+    this.#unwatch();
+    this.#controller.abort(abortReason(reason === "GIVEN_BACK" ? "LEASE_LOST" : reason, this.job.id));
+  }
+
+  #hold(before: number): number {
+    const slot = this.#engine.hold(this.#claimed, { lease: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
+    // By hand nothing times out: whoever holds it decides, as long as this process lives.
+    this.#engine.holdings.start(slot, Number.MAX_SAFE_INTEGER);
+    this.#engine.poke();
+    return slot;
+  }
+
+  async #settle(outcome: Outcome, what: string): Promise<void> {
+    this.#refuseOver(what);
+    const [fate] = await this.#engine.store.settle([{ job: this.#claimed.job, fence: this.#claimed.fence, outcome }]);
+    if (fate !== "held") return this.#refuse(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", what);
+    this.#over = "settled";
+    this.#unwatch();
+    if (this.#slot !== null) this.#engine.release(this.#slot);
+  }
+
+  #refuseOver(what: string): void {
+    if (this.#over === null) return;
+    if (this.#over === "settled") {
+      throw new HoldfastError("ALREADY_SETTLED", `Job ${this.job.id} was settled by this claim already.`, "Settle a claim once.");
+    }
+    throw new LeaseLostError(this.job.id, what);
+  }
+
+  #refuse(code: LossReason, what: string): never {
+    if (this.#over === null && this.#slot !== null) this.#engine.release(this.#slot);
+    this.#lose(code);
+    throw new LeaseLostError(this.job.id, what);
+  }
+
+  #ignoreLoss(error: unknown): void {
+    if (!(error instanceof LeaseLostError)) throw error;
+  }
+}
+
+/** Nobody renews a lease held by hand, so nobody would notice its loss: look when something was committed. */
+function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) => void): () => void {
+  let looking = false;
+  return engine.store.onChange(() => {
+    if (looking) return;
+    looking = true;
+    engine.store
+      .inspect([lease])
+      .then(([fate]) => {
+        if (fate === "cancelled") lose("CANCELLED");
+        else if (fate !== "held") lose("LEASE_LOST");
+      })
+      .catch(() => {})
+      .finally(() => (looking = false));
+  });
+}

@@ -1,0 +1,185 @@
+import { hostname } from "node:os";
+import { Worker as Thread } from "node:worker_threads";
+import type { Clock } from "../core/clock.ts";
+import { HoldfastError } from "../core/errors.ts";
+import type { ProcessId } from "../core/ids.ts";
+import type { LeaseRef } from "../core/lease.ts";
+import { openStore, type StoreLocation } from "../store/open-store.ts";
+import type { Change, Claimed, Store } from "../store/store.ts";
+import { bootId } from "./boot.ts";
+import { Holdings } from "./holdings.ts";
+import { Janitor } from "./janitor.ts";
+import { Keeper, type Loss, type LossReason } from "./keeper.ts";
+import type { FromKeeper, KeeperThreadData } from "./keeper-thread.ts";
+import type { Log } from "./log.ts";
+import { systemClock } from "./system-clock.ts";
+
+/** How often a process that only enqueues looks whether its store wants care. */
+const CARE = 1_000;
+
+/** Who holds a lease in this process, and must be told when it is gone. */
+export interface Owner {
+  readonly lease: LeaseRef;
+  lose(reason: LossReason): void;
+}
+
+/** What an open database consists of, shared by everything that works on it in this process. */
+export class Engine {
+  readonly store: Store;
+  readonly location: StoreLocation;
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly self: ProcessId;
+  readonly holdings = new Holdings();
+  readonly janitor: Janitor;
+  readonly #owners = new Map<number, Owner>();
+  readonly #care: () => void;
+  #unlisten: (() => void) | null = null;
+  #keeper: Keeper | null = null;
+  #thread: Thread | null = null;
+  #keeperTimer: (() => void) | null = null;
+  #closing = false;
+
+  static async open(location: StoreLocation, options: { clock: Clock; log: Log }): Promise<Engine> {
+    const store = await openStore(location, { clock: options.clock });
+    try {
+      const program = process.argv[1] ?? process.title;
+      const self = await store.register({ pid: process.pid, host: hostname(), boot: bootId(), program });
+      return new Engine(store, location, options, self);
+    } catch (error) {
+      await store.close();
+      throw error;
+    }
+  }
+
+  private constructor(store: Store, location: StoreLocation, options: { clock: Clock; log: Log }, self: ProcessId) {
+    this.store = store;
+    this.location = location;
+    this.clock = options.clock;
+    this.log = options.log;
+    this.self = self;
+    this.janitor = new Janitor({ store, holdings: this.holdings, clock: this.clock, log: this.log, self });
+    const interval = setInterval(() => store.needsCare() && this.keep(), CARE).unref();
+    this.#care = () => clearInterval(interval);
+  }
+
+  get closing(): boolean {
+    return this.#closing;
+  }
+
+  refuseClosed(): void {
+    if (!this.#closing) return;
+    throw new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
+  }
+
+  /** Room for this many leases more. */
+  get room(): number {
+    return this.holdings.room;
+  }
+
+  /** The lease is this process's own from here on: it is renewed until `release`. `before` is when the claim was asked for. */
+  hold(claimed: Claimed, owner: Owner, before: number): number {
+    const slot = this.holdings.take(claimed, { expiresAt: before + claimed.lease, since: before });
+    this.#owners.set(slot, owner);
+    return slot;
+  }
+
+  /** After taking or starting: a keeper on the main thread has to know when it is needed next. */
+  poke(): void {
+    if (this.#keeper === null) return;
+    this.#keeperTimer?.();
+    const wait = this.#keeper.nextAt() - this.clock.monotonic();
+    if (wait < 1e12) this.#keeperTimer = this.clock.after(Math.max(0, wait), () => this.#keep());
+  }
+
+  release(slot: number): void {
+    this.#owners.delete(slot);
+    this.holdings.free(slot);
+  }
+
+  /** Leases that were ended from outside, as this process's own commits tell. */
+  #ended(change: Change): void {
+    for (const { job, fence } of change.ended) {
+      for (const [slot, owner] of this.#owners) {
+        if (owner.lease.job === job && owner.lease.fence === fence) void this.#explainLoss(slot, owner);
+      }
+    }
+  }
+
+  /** Starts the keeper: in a thread, unless the store lives in this thread's memory or time is not real. */
+  keep(): void {
+    if (this.#keeper !== null || this.#thread !== null || this.#closing) return;
+    this.#unlisten ??= this.store.onChange((change) => this.#ended(change));
+    if (this.location.path !== ":memory:" && this.clock === systemClock) this.#startThread();
+    else
+      this.#keeper = new Keeper({
+        store: this.store,
+        holdings: this.holdings,
+        clock: this.clock,
+        onLoss: (loss) => this.#lost(loss),
+      });
+  }
+
+  async close(): Promise<void> {
+    this.#closing = true;
+    this.#care();
+    this.#keeperTimer?.();
+    await this.janitor.stop();
+    await this.#stopThread();
+    await this.store
+      .unregister(this.self)
+      .catch((error: unknown) => this.log.warn("could not sign off", { error: String(error) }));
+    await this.store.close();
+  }
+
+  #keep(): void {
+    void this.#keeper
+      ?.round()
+      .catch((error: unknown) => this.log.warn("renewing leases failed; it is tried again", { error: String(error) }))
+      .finally(() => this.poke());
+  }
+
+  #startThread(): void {
+    const here = import.meta.url;
+    const url = new URL(here.endsWith(".ts") ? "./keeper-thread.ts" : "./keeper-thread.js", here);
+    const data: KeeperThreadData = { location: this.location, process: this.self, holdings: this.holdings.buffer };
+    const thread = new Thread(url, { workerData: data });
+    thread.unref();
+    this.#thread = thread;
+    thread.on("message", (message: FromKeeper) => {
+      if (message.type === "loss") this.#lost(message.loss);
+      else if (message.type === "trouble") this.log.warn("the keeper had trouble; it tries again", { error: message.message });
+    });
+    thread.on("error", (error) => this.log.error("the keeper thread failed", { error: String(error) }));
+    thread.on("exit", () => {
+      this.#thread = null;
+      // Without a keeper the leases of this process would run out under it.
+      if (!this.#closing) setTimeout(() => this.keep(), 100).unref();
+    });
+  }
+
+  async #stopThread(): Promise<void> {
+    const thread = this.#thread;
+    if (thread === null) return;
+    await new Promise<void>((resolve) => {
+      thread.ref();
+      thread.once("exit", () => resolve());
+      thread.postMessage("close");
+    });
+  }
+
+  async #explainLoss(slot: number, owner: Owner): Promise<void> {
+    const held = this.holdings.read(slot);
+    if (held === null || held.fence !== owner.lease.fence) return;
+    const [fate] = await this.store.inspect([held]);
+    if (fate === "held" || !this.holdings.revoke(held)) return;
+    this.#lost({ slot, job: held.job, fence: held.fence, reason: fate === "cancelled" ? "CANCELLED" : "LEASE_LOST" });
+  }
+
+  #lost(loss: Loss): void {
+    const owner = this.#owners.get(loss.slot);
+    if (owner === undefined || owner.lease.fence !== loss.fence || owner.lease.job !== loss.job) return;
+    this.release(loss.slot);
+    owner.lose(loss.reason);
+  }
+}

@@ -1,0 +1,211 @@
+import { mkdirSync } from "node:fs";
+import { dirname } from "node:path";
+import type { Duration } from "../core/duration.ts";
+import { toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { locate } from "../store/open-store.ts";
+import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
+import { type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
+import type { Enqueued, EnqueueOptions } from "./context.ts";
+import { definitionOf, type JobDef } from "./definition.ts";
+import { Engine } from "./engine.ts";
+import type { RecoveryStats } from "./janitor.ts";
+import { Jobs } from "./jobs.ts";
+import { type Lock, lockOf } from "./lock.ts";
+import { type Log, quietLog } from "./log.ts";
+import { newJob } from "./new-job.ts";
+import { ProgressWriter } from "./progress.ts";
+import { onSignals } from "./signals.ts";
+import { clockFrom } from "./system-clock.ts";
+import { type Worker, WorkerLoop, type WorkOptions } from "./worker.ts";
+
+export interface OpenOptions {
+  /** "power" (the default): what is acknowledged survives a power cut. "process": a crash of the process, faster. */
+  durability?: Durability;
+  driver?: "node:sqlite" | "better-sqlite3";
+  log?: Log;
+  clock?: { now(): number };
+}
+
+const DEFAULT_PATH = ".holdfast/work.db";
+
+/** Open databases of this process. Kept on globalThis, so that a hot reload or a second copy of this package shares them. */
+interface Shared {
+  opened: Promise<Engine>;
+  driver: string;
+  users: number;
+}
+const REGISTRY = Symbol.for("holdfast.open");
+const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<string, Shared>()) as Map<string, Shared>;
+
+/**
+ * Opens a database, and makes it when it does not exist.
+ *
+ * ```ts
+ * const hf = await open("work.db");
+ * ```
+ */
+export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
+  const path = where ?? process.env["HOLDFAST_DB"] ?? DEFAULT_PATH;
+  if (path === DEFAULT_PATH) mkdirSync(dirname(path), { recursive: true });
+  const location = locate(path, options);
+  const start = () => Engine.open(location, { clock: clockFrom(options.clock), log: options.log ?? quietLog });
+  if (location.path === ":memory:") return new Holdfast(await start(), async (engine) => engine.close());
+
+  const known = registry.get(location.path);
+  if (known !== undefined) refuseOther(known, await known.opened, location.driver, options);
+  const shared = known ?? { opened: start(), driver: location.driver, users: 0 };
+  registry.set(location.path, shared);
+  shared.users++;
+  try {
+    return new Holdfast(await shared.opened, (engine) => leave(location.path, shared, engine));
+  } catch (error) {
+    registry.delete(location.path);
+    throw error;
+  }
+}
+
+/** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
+function refuseOther(shared: Shared, engine: Engine, driver: string, options: OpenOptions): void {
+  if (shared.driver !== driver) {
+    throw new HoldfastError(
+      "DRIVER_DIFFERS",
+      `This process has ${engine.location.path} open with "${shared.driver}" already, and "${driver}" was asked for.`,
+      "Use one driver for a file in one process.",
+    );
+  }
+  if (options.durability !== undefined && options.durability !== engine.store.durability) {
+    throw new HoldfastError(
+      "DURABILITY_DIFFERS",
+      `${engine.location.path} is open with durability "${engine.store.durability}", and "${options.durability}" was asked for.`,
+      "Leave `durability` out to use what the database has.",
+    );
+  }
+}
+
+async function leave(path: string, shared: Shared, engine: Engine): Promise<void> {
+  if (--shared.users > 0) return;
+  if (registry.get(path) === shared) registry.delete(path);
+  await engine.close();
+}
+
+/** An open database. */
+export class Holdfast implements AsyncDisposable {
+  readonly jobs: Jobs;
+  readonly recovery: {
+    /** Recovers now what would be recovered by itself in a moment. */
+    recoverStale(): Promise<RecoveryStats>;
+    /** What was recovered so far, by anybody, and when last. */
+    stats(): Promise<RecoveryStats>;
+    /** Takes back leases that expired at least this long ago. */
+    reclaimStale(expiredFor: Duration): Promise<RecoveryStats>;
+  };
+  readonly #engine: Engine;
+  readonly #progress: ProgressWriter;
+  readonly #leave: (engine: Engine) => Promise<void>;
+  readonly #workers = new Set<WorkerLoop>();
+  #closed: Promise<void> | null = null;
+
+  /** Use `open`. */
+  constructor(engine: Engine, leave: (engine: Engine) => Promise<void>) {
+    this.#engine = engine;
+    this.#leave = leave;
+    this.#progress = new ProgressWriter(engine);
+    this.jobs = new Jobs(engine);
+    this.recovery = {
+      recoverStale: async () => {
+        this.#refuseClosed();
+        return engine.janitor.recover();
+      },
+      stats: async () => {
+        this.#refuseClosed();
+        const { locksCleaned, entriesReclaimed, recoveredAt } = await engine.store.recovery();
+        return { locksCleaned, entriesReclaimed, recoveryTimestamp: recoveredAt };
+      },
+      reclaimStale: async (expiredFor) => {
+        this.#refuseClosed();
+        return engine.janitor.reclaimStale(toMillis(expiredFor, "expiredFor"));
+      },
+    };
+  }
+
+  /** The parts, for the commands. */
+  get engine(): Engine {
+    return this.#engine;
+  }
+
+  /** Resolves when the job is durable. */
+  async enqueue<In, Out>(def: JobDef<In, Out>, input: NoInfer<In>, options?: EnqueueOptions): Promise<Enqueued<Out>> {
+    this.#refuseClosed();
+    const drafted = newJob(definitionOf(def), input, options);
+    const job = drafted instanceof Promise ? await drafted : drafted;
+    const [answer] = await this.#engine.store.enqueue([job]);
+    return accepted(answer as StoreEnqueued, job);
+  }
+
+  /** All of them, or none. */
+  async enqueueMany<In, Out>(
+    def: JobDef<In, Out>,
+    inputs: NoInfer<In>[],
+    options?: EnqueueOptions | ((input: In, index: number) => EnqueueOptions),
+  ): Promise<Enqueued<Out>[]> {
+    this.#refuseClosed();
+    const definition = definitionOf(def);
+    const jobs: NewJob[] = [];
+    for (const [i, input] of inputs.entries()) {
+      const drafted = newJob(definition, input, typeof options === "function" ? options(input, i) : options);
+      jobs.push(drafted instanceof Promise ? await drafted : drafted);
+    }
+    const answers = await this.#engine.store.enqueue(jobs);
+    return answers.map((answer, i) => accepted(answer, jobs[i] as NewJob));
+  }
+
+  /** Runs these jobs here until it is stopped. Signals are left alone unless `signals` is true. */
+  work(defs: JobDef[], options: WorkOptions & { signals?: boolean } = {}): Worker {
+    this.#refuseClosed();
+    const worker = new WorkerLoop(this.#engine, this.#progress, defs.map(definitionOf), options);
+    this.#workers.add(worker);
+    if (options.signals) onSignals(() => this.close());
+    return worker;
+  }
+
+  /** One job in hand, or null when there is none. */
+  async claim<In = unknown>(from: string | JobDef<In>, options: ClaimOptions): Promise<Claim<In> | null> {
+    this.#refuseClosed();
+    return claimByHand(this.#engine, from, options);
+  }
+
+  lock(name: string): Lock {
+    return lockOf(this.#engine, name);
+  }
+
+  /** Stops this handle's workers, then lets go of the database. */
+  close(): Promise<void> {
+    this.#closed ??= this.#close();
+    return this.#closed;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  async #close(): Promise<void> {
+    await Promise.all([...this.#workers].map((worker) => worker.stop()));
+    this.#progress.flush();
+    await this.#leave(this.#engine);
+  }
+
+  #refuseClosed(): void {
+    if (this.#closed === null) return this.#engine.refuseClosed();
+    throw new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
+  }
+}
+
+function accepted<Out>(answer: StoreEnqueued, job: NewJob): Enqueued<Out> {
+  if (!("taken" in answer)) return answer;
+  throw new HoldfastError(
+    "ID_TAKEN",
+    `The id ${answer.id} belongs to a job "${answer.taken}", so it cannot be a job "${job.name}".`,
+    "Give ids that are unique over all jobs, e.g. with the job's name in front.",
+  );
+}

@@ -1,0 +1,192 @@
+import type { Clock } from "../core/clock.ts";
+import type { ProcessId } from "../core/ids.ts";
+import { type HeldLease, type Holder, judge, type Verdict } from "../core/lease.ts";
+import type { Judgement, Life, ProcessView, Store } from "../store/store.ts";
+import type { Holdings } from "./holdings.ts";
+import type { Log } from "./log.ts";
+
+/** At most this many leases in one transaction. */
+const CHUNK = 10_000;
+/** Before a claim only a few: it must not wait for a great clean-up. */
+const QUICK = 100;
+const TICK = 400;
+/** Wall and monotonic time that differ by more than this since the last look: the clock was set, or the host slept. */
+const JUMP = 1_000;
+
+export interface RecoveryStats {
+  locksCleaned: number;
+  entriesReclaimed: number;
+  recoveryTimestamp: number;
+}
+
+/**
+ * Finds what was left behind (leases of dead processes, expired leases, expired locks) and gives it back. Safe from
+ * many processes at once: it judges what it read, and the store changes only what is still exactly that.
+ */
+export class Janitor {
+  readonly #store: Store;
+  readonly #holdings: Holdings;
+  readonly #clock: Clock;
+  readonly #log: Log;
+  readonly #self: ProcessId;
+  #lives = new Map<ProcessId, Life>();
+  /** Since when a lease has been seen expired, on the monotonic clock. */
+  #sightings = new Map<number, { fence: number; expiresAt: number; since: number }>();
+  #lastLook: { wall: number; monotonic: number } | null = null;
+  #stop: (() => void) | null = null;
+  #ticking: Promise<void> | null = null;
+  #running = false;
+
+  constructor(parts: { store: Store; holdings: Holdings; clock: Clock; log: Log; self: ProcessId }) {
+    this.#store = parts.store;
+    this.#holdings = parts.holdings;
+    this.#clock = parts.clock;
+    this.#log = parts.log;
+    this.#self = parts.self;
+  }
+
+  /** From now on it looks around by itself. */
+  start(): void {
+    if (this.#running) return;
+    this.#running = true;
+    this.#schedule();
+  }
+
+  async stop(): Promise<void> {
+    this.#running = false;
+    this.#stop?.();
+    await this.#ticking;
+  }
+
+  /** Before a claim: a bounded look at expired leases, which costs one index probe when there are none. Never throws. */
+  async heal(): Promise<void> {
+    try {
+      const stale = await this.#store.stale({ dead: [], skewed: false, limit: QUICK });
+      if (stale.length > 0) await this.#reclaim(stale, "lease expired");
+    } catch (error) {
+      this.#log.warn("healing before a claim failed; the claim goes on", { error: String(error) });
+    }
+  }
+
+  /** Everything there is to recover, now. */
+  async recover(): Promise<RecoveryStats> {
+    const processes = await this.#probe();
+    const dead = processes.filter(({ life }) => life === "dead" || life === "rebooted");
+    let entriesReclaimed = await this.#drain({ dead: [], skewed: true }, "lease expired");
+    for (const { process } of dead) entriesReclaimed += await this.#bury(process);
+    const locksCleaned = await this.#cleanLocks();
+    return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
+  }
+
+  /** An operator's word: leases expired at least this long ago are taken back, whoever holds them. */
+  async reclaimStale(expiredFor: number): Promise<RecoveryStats> {
+    const before = this.#clock.now() - expiredFor;
+    let entriesReclaimed = 0;
+    for (;;) {
+      const stale = (await this.#store.stale({ dead: [], skewed: false, limit: CHUNK })).filter(
+        ({ expiresAt }) => expiresAt <= before,
+      );
+      const judged = stale.map((lease): Judgement =>
+        Object.assign(lease, { verdict: lease.holder === null ? "crashed" : "stalled" } as const),
+      );
+      const { entries } = judged.length === 0 ? { entries: 0 } : await this.#store.reclaim(judged, "reclaimed by an operator");
+      entriesReclaimed += entries;
+      if (entries === 0) break;
+    }
+    return { locksCleaned: await this.#cleanLocks(), entriesReclaimed, recoveryTimestamp: this.#clock.now() };
+  }
+
+  #schedule(): void {
+    this.#stop = this.#clock.after(TICK, () => {
+      this.#ticking = this.#tick()
+        .catch((error: unknown) =>
+          this.#log.warn("looking for dead processes failed; it is tried again", { error: String(error) }),
+        )
+        .finally(() => {
+          this.#ticking = null;
+          if (this.#running) this.#schedule();
+        });
+    });
+  }
+
+  async #tick(): Promise<void> {
+    const processes = await this.#probe();
+    await this.#drain({ dead: [], skewed: this.#jumped() }, "lease expired");
+    for (const { process, life } of processes) if (life === "dead" || life === "rebooted") await this.#bury(process);
+    if ((await this.#store.locks()).some(({ stale }) => stale)) await this.#cleanLocks();
+  }
+
+  async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
+    const processes = await this.#store.probe();
+    this.#lives = new Map(processes.map(({ process, life }) => [process.id, life]));
+    return processes;
+  }
+
+  /** A dead process's jobs go back, then its name is struck off. */
+  async #bury(process: ProcessView): Promise<number> {
+    const entries = await this.#drain(
+      { dead: [process.id], skewed: false },
+      `process ${process.pid} on ${process.host} died (${process.program})`,
+    );
+    if (await this.#store.unregister(process.id)) {
+      this.#log.info("a process died; its jobs are back in their queues", {
+        pid: process.pid,
+        host: process.host,
+        jobs: entries,
+      });
+    }
+    return entries;
+  }
+
+  async #drain(query: { dead: ProcessId[]; skewed: boolean }, cause: string): Promise<number> {
+    let entries = 0;
+    for (;;) {
+      const stale = await this.#store.stale({ ...query, limit: CHUNK });
+      const reclaimed = await this.#reclaim(stale, cause);
+      entries += reclaimed;
+      if (reclaimed === 0 || stale.length < CHUNK) return entries;
+    }
+  }
+
+  async #reclaim(stale: HeldLease[], cause: string): Promise<number> {
+    const judged: Judgement[] = [];
+    // Without a fresh look a process that has just started would be a stranger.
+    if (stale.some(({ holder }) => holder !== null && holder !== this.#self && !this.#lives.has(holder))) await this.#probe();
+    for (const lease of stale) {
+      const verdict = this.#judge(lease);
+      if (verdict !== "keep") judged.push(Object.assign(lease, { verdict }));
+    }
+    if (judged.length === 0) return 0;
+    return (await this.#store.reclaim(judged, cause)).entries;
+  }
+
+  #judge(lease: HeldLease): Verdict {
+    const now = this.#clock.monotonic();
+    let sighting = this.#sightings.get(lease.job);
+    if (sighting?.fence !== lease.fence || sighting.expiresAt !== lease.expiresAt) {
+      if (this.#sightings.size > CHUNK) this.#sightings.clear();
+      sighting = { fence: lease.fence, expiresAt: lease.expiresAt, since: now };
+      this.#sightings.set(lease.job, sighting);
+    }
+    const verdict = judge(lease, this.#holderOf(lease), this.#clock.now(), now - sighting.since);
+    if (verdict !== "keep") this.#sightings.delete(lease.job);
+    return verdict;
+  }
+
+  #holderOf(lease: HeldLease): Holder {
+    if (lease.holder === null) return "by-hand";
+    if (lease.holder === this.#self) return this.#holdings.holds(lease) ? "alive" : "orphan";
+    return this.#lives.get(lease.holder) ?? "unknown";
+  }
+
+  async #cleanLocks(): Promise<number> {
+    return this.#store.cleanLocks();
+  }
+
+  #jumped(): boolean {
+    const look = { wall: this.#clock.now(), monotonic: this.#clock.monotonic() };
+    const last = this.#lastLook;
+    this.#lastLook = look;
+    return last === null || Math.abs(look.wall - last.wall - (look.monotonic - last.monotonic)) > JUMP;
+  }
+}

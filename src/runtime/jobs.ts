@@ -1,0 +1,167 @@
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { type Finished, isFinished, type Job, JOB_STATES, type JobState } from "../core/job.ts";
+import type { Enqueued } from "./context.ts";
+import { checkCount } from "./definition.ts";
+import type { Engine } from "./engine.ts";
+
+/** A list's part, in creation order; `next` is an opaque cursor for `after`. */
+export interface Page<T> {
+  items: T[];
+  next?: string;
+}
+
+export interface ListOptions {
+  queue?: string;
+  name?: string;
+  state?: JobState;
+  limit?: number;
+  after?: string | undefined;
+}
+
+/** Looking at jobs, and an operator's hand on them. */
+export class Jobs {
+  readonly #engine: Engine;
+
+  constructor(engine: Engine) {
+    this.#engine = engine;
+  }
+
+  async get(id: string): Promise<Job | null> {
+    this.#engine.refuseClosed();
+    return this.#engine.store.get(id);
+  }
+
+  async list(options: ListOptions = {}): Promise<Page<Job>> {
+    this.#engine.refuseClosed();
+    if (options.state !== undefined && !JOB_STATES.includes(options.state)) {
+      throw new HoldfastError(
+        "OPTION_INVALID",
+        `There is no state ${JSON.stringify(options.state)}.`,
+        `Give one of ${JOB_STATES.join(", ")}.`,
+      );
+    }
+    if (options.after !== undefined && !/^\d{1,16}$/.test(options.after)) {
+      throw new HoldfastError("OPTION_INVALID", "`after` is no cursor of a list.", "Give the `next` of the page before.");
+    }
+    return this.#engine.store.list({
+      limit: checkCount(options.limit ?? 100, "limit", 1),
+      ...(options.queue === undefined ? {} : { queue: options.queue }),
+      ...(options.name === undefined ? {} : { name: options.name }),
+      ...(options.state === undefined ? {} : { state: options.state }),
+      ...(options.after === undefined ? {} : { after: options.after }),
+    });
+  }
+
+  async counts(options: { queue?: string; name?: string } = {}): Promise<Record<JobState, number>> {
+    this.#engine.refuseClosed();
+    return this.#engine.store.counts(options);
+  }
+
+  /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
+  async cancel(id: string): Promise<boolean> {
+    this.#engine.refuseClosed();
+    return this.#engine.store.cancel(id);
+  }
+
+  /** A failed or quarantined job starts anew, with fresh counts. */
+  async retry(id: string): Promise<boolean> {
+    this.#engine.refuseClosed();
+    const retried = await this.#engine.store.retry(id);
+    if (retried !== "key-taken") return retried;
+    throw new HoldfastError(
+      "KEY_TAKEN",
+      `Another unfinished job has the key of job ${id} by now.`,
+      "Let that one finish, or cancel it first.",
+    );
+  }
+
+  /** Resolves when the job has ended, however it ended. */
+  async wait<Out>(
+    job: Enqueued<Out> | string,
+    options: { timeout?: Duration; signal?: AbortSignal } = {},
+  ): Promise<Finished<Out>> {
+    const id = typeof job === "string" ? job : job.id;
+    const timeout = options.timeout === undefined ? null : toMillis(options.timeout, "timeout");
+    const stop = new AbortController();
+    const cancel = timeout === null ? () => {} : this.#engine.clock.after(timeout, () => stop.abort(waitedLong(id, timeout)));
+    const signal = options.signal === undefined ? stop.signal : AbortSignal.any([options.signal, stop.signal]);
+    try {
+      for await (const seen of this.#follow(id, signal)) if (isFinished(seen.state)) return seen as Finished<Out>;
+      throw signal.reason;
+    } finally {
+      cancel();
+    }
+  }
+
+  /** The job as it is, then each time it changes, until it has ended. */
+  async *watch(id: string, options: { signal?: AbortSignal } = {}): AsyncGenerator<Job> {
+    for await (const seen of this.#follow(id, options.signal ?? new AbortController().signal)) {
+      yield seen;
+      if (isFinished(seen.state)) return;
+    }
+  }
+
+  async *#follow(id: string, signal: AbortSignal): AsyncGenerator<Job> {
+    const news = new News(this.#engine, signal);
+    try {
+      let last = "";
+      while (!signal.aborted) {
+        this.#engine.refuseClosed();
+        const seen = await this.#engine.store.get(id);
+        if (seen === null) throw noSuchJob(id);
+        const text = JSON.stringify(seen);
+        if (text !== last) yield seen;
+        last = text;
+        await news.next();
+      }
+    } finally {
+      news.close();
+    }
+  }
+}
+
+/** Tells once for any number of changes since it was last asked; it keeps the process alive while somebody waits. */
+class News {
+  readonly #stop: () => void;
+  readonly #stay: NodeJS.Timeout;
+  #fresh = false;
+  #tell: (() => void) | null = null;
+
+  constructor(engine: Engine, signal: AbortSignal) {
+    const heard = () => {
+      this.#fresh = true;
+      this.#tell?.();
+    };
+    const unlisten = engine.store.onChange(heard);
+    signal.addEventListener("abort", heard);
+    this.#stay = setInterval(() => {}, 2 ** 30);
+    this.#stop = () => {
+      unlisten();
+      signal.removeEventListener("abort", heard);
+    };
+  }
+
+  async next(): Promise<void> {
+    if (!this.#fresh) await new Promise<void>((resolve) => (this.#tell = resolve));
+    this.#fresh = false;
+    this.#tell = null;
+  }
+
+  close(): void {
+    this.#stop();
+    clearInterval(this.#stay);
+  }
+}
+
+function noSuchJob(id: string): HoldfastError {
+  return new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been pruned; check the id and the database.");
+}
+
+function waitedLong(id: string, timeout: number): HoldfastError {
+  return new HoldfastError(
+    "WAIT_TIMEOUT",
+    `Job ${id} did not end within ${timeout} ms.`,
+    "Wait longer, or look at it with jobs.get; it goes on.",
+  );
+}

@@ -1,0 +1,107 @@
+import type { Clock } from "../core/clock.ts";
+import { renewalInterval } from "../core/lease.ts";
+import type { JobError } from "../core/job.ts";
+import type { Outcome } from "../core/retry.ts";
+import type { Fate, Store } from "../store/store.ts";
+import { type Holding, type Holdings, NEVER } from "./holdings.ts";
+
+/** A job that was claimed ahead and did not get to run for this long goes back: its worker is busy with another. */
+const PATIENCE = 1_000;
+/** How often it looks whether a running job was cancelled or taken by somebody else. */
+const PATROL = 250;
+
+/** Why the main thread no longer holds a lease. */
+export type LossReason = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "GIVEN_BACK";
+export interface Loss {
+  slot: number;
+  job: number;
+  fence: number;
+  reason: LossReason;
+}
+
+/**
+ * Renews all leases of a process together, ends attempts at their timeout, gives back what waits too long, and notices
+ * losses. It runs in a thread of its own wherever it can, so a handler that blocks the event loop keeps its job.
+ */
+export class Keeper {
+  readonly #store: Store;
+  readonly #holdings: Holdings;
+  readonly #clock: Clock;
+  readonly #onLoss: (loss: Loss) => void;
+  #patrolledAt = 0;
+  #round: Promise<void> | null = null;
+
+  constructor(parts: { store: Store; holdings: Holdings; clock: Clock; onLoss: (loss: Loss) => void }) {
+    this.#store = parts.store;
+    this.#holdings = parts.holdings;
+    this.#clock = parts.clock;
+    this.#onLoss = parts.onLoss;
+  }
+
+  /** One round; errors of the store are left for the next one, until a lease is in danger. */
+  round(): Promise<void> {
+    this.#round ??= this.#run().finally(() => (this.#round = null));
+    return this.#round;
+  }
+
+  /** When something will have to be done; NEVER when nothing is held. */
+  nextAt(): number {
+    let at = NEVER;
+    for (const held of this.#holdings.all()) at = Math.min(at, renewAt(held), held.timeoutAt);
+    return at;
+  }
+
+  async #run(): Promise<void> {
+    const now = this.#clock.monotonic();
+    const renew: Holding[] = [];
+    const patrol: Holding[] = [];
+    const patrolling = now - this.#patrolledAt >= PATROL;
+    for (const held of this.#holdings.all()) {
+      if (now >= held.timeoutAt) await this.#end(held, "TIMEOUT", { kind: "error", error: timeoutError(held, now) });
+      else if (!held.running && now - held.since >= PATIENCE) await this.#end(held, "GIVEN_BACK", { kind: "released" });
+      else if (now >= renewAt(held)) renew.push(held);
+      else if (patrolling && held.running && now - held.since >= PATROL) patrol.push(held);
+    }
+    if (patrolling) this.#patrolledAt = now;
+    if (renew.length > 0) await this.#renew(renew, now);
+    if (patrol.length > 0) this.#notice(patrol, await this.#store.inspect(patrol));
+  }
+
+  async #renew(held: Holding[], now: number): Promise<void> {
+    try {
+      const fates = await this.#store.renew(held);
+      for (const one of held) this.#holdings.renewed(one, now + one.lease);
+      this.#notice(held, fates);
+    } catch {
+      // A passing trouble is tried again in the next round; a lease that has run out meanwhile cannot be trusted.
+      const later = this.#clock.monotonic();
+      this.#notice(
+        held,
+        held.map((one) => (later >= one.expiresAt ? "lost" : "held")),
+      );
+    }
+  }
+
+  /** First take it from the main thread, then write: the other way round it might start what was just ended. */
+  async #end(held: Holding, reason: LossReason, outcome: Outcome): Promise<void> {
+    if (!this.#holdings.revoke(held)) return;
+    await this.#store.settle([{ job: held.job, fence: held.fence, outcome }]).catch(() => {});
+    this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason });
+  }
+
+  #notice(held: Holding[], fates: Fate[]): void {
+    for (const [i, one] of held.entries()) {
+      const fate = fates[i];
+      if (fate === "held" || !this.#holdings.revoke(one)) continue;
+      this.#onLoss({ slot: one.slot, job: one.job, fence: one.fence, reason: fate === "cancelled" ? "CANCELLED" : "LEASE_LOST" });
+    }
+  }
+}
+
+function renewAt(held: Holding): number {
+  return held.expiresAt - held.lease + renewalInterval(held.lease);
+}
+
+function timeoutError(held: Holding, now: number): JobError {
+  return { name: "TimeoutError", code: "TIMEOUT", message: `It ran for ${Math.round(now - held.since)} ms, past its timeout.` };
+}

@@ -1,0 +1,52 @@
+import { randomUUID } from "node:crypto";
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { checkName } from "./definition.ts";
+import type { Engine } from "./engine.ts";
+
+/** A named, leased mutex. Holding the lock of a queue's name keeps everybody from claiming there. */
+export interface Lock {
+  /** A token, or null while somebody holds it. */
+  acquire(holder: string, ttl: Duration): Promise<string | null>;
+  /** From now, by the holder of the living token only. */
+  extend(token: string, ttl: Duration): Promise<boolean>;
+  release(token: string): Promise<boolean>;
+  /** Shows an expired lock too. */
+  get(): Promise<{ holder: string; acquiredAt: number; expiresAt: number } | null>;
+  isStale(): Promise<boolean>;
+}
+
+export function lockOf(engine: Engine, given: string): Lock {
+  const name = checkName(given, "The lock's name");
+  const { store } = engine;
+  return {
+    async acquire(holder, ttl) {
+      engine.refuseClosed();
+      const token = randomUUID();
+      return (await store.acquireLock(name, checkName(holder, "The holder"), token, life(ttl))) ? token : null;
+    },
+    async extend(token, ttl) {
+      engine.refuseClosed();
+      return store.extendLock(name, token, life(ttl));
+    },
+    async release(token) {
+      engine.refuseClosed();
+      return store.releaseLock(name, token);
+    },
+    async get() {
+      engine.refuseClosed();
+      const lock = await store.getLock(name);
+      return lock && { holder: lock.holder, acquiredAt: lock.acquiredAt, expiresAt: lock.expiresAt };
+    },
+    async isStale() {
+      engine.refuseClosed();
+      return (await store.getLock(name))?.stale ?? false;
+    },
+  };
+}
+
+function life(ttl: Duration): number {
+  const millis = toMillis(ttl, "ttl");
+  if (millis >= 1) return millis;
+  throw new HoldfastError("DURATION_INVALID", "A lock for no time is no lock.", 'Give a ttl, e.g. "5m".');
+}

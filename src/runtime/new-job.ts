@@ -1,0 +1,62 @@
+import { toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { toJson } from "../core/json.ts";
+import { parse } from "../core/schema.ts";
+import type { NewJob } from "../store/store.ts";
+import type { EnqueueOptions } from "./context.ts";
+import type { Definition } from "./definition.ts";
+
+const NO_OPTIONS: EnqueueOptions = {};
+
+/**
+ * Checks everything there is to check, before anything is written. The value as given is stored, so a schema that
+ * transforms runs again at the claim. A promise only where the schema is asynchronous.
+ */
+export function newJob(def: Definition, input: unknown, options: EnqueueOptions = NO_OPTIONS): NewJob | Promise<NewJob> {
+  const job = draft(def, input, options);
+  if (def.input === undefined) return job;
+  const parsed = parse(def.input, input, `The input of job "${def.name}"`);
+  return parsed instanceof Promise ? parsed.then(() => job) : job;
+}
+
+function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob {
+  const job: NewJob = {
+    name: def.name,
+    queue: def.queue,
+    version: def.version,
+    policy: def.policy,
+    input: toJson(input, "The input"),
+    priority: 0,
+    delay: 0,
+  };
+  if (options === NO_OPTIONS) return job;
+  if (options.priority !== undefined) job.priority = checkPriority(options.priority);
+  if (options.id !== undefined) job.id = checkText(options.id, "id");
+  if (options.key !== undefined) job.key = checkText(options.key, "key");
+  if (options.delay !== undefined) job.delay = toMillis(options.delay, "delay");
+  if (options.runAt !== undefined) job.runAt = checkInstant(options.runAt);
+  if (options.delay !== undefined && options.runAt !== undefined) {
+    throw new HoldfastError("OPTION_INVALID", "Both delay and runAt were given.", "Give one of them.");
+  }
+  return job;
+}
+
+function checkPriority(priority: number): number {
+  if (Number.isSafeInteger(priority) && Math.abs(priority) <= 2 ** 31) return priority;
+  throw new HoldfastError(
+    "NUMBER_INVALID",
+    `priority is ${String(priority)}.`,
+    "Give a whole number; higher runs first, the default is 0.",
+  );
+}
+
+function checkText(text: string, what: string): string {
+  if (typeof text === "string" && text.length > 0 && text.length <= 1_000) return text;
+  throw new HoldfastError("OPTION_INVALID", `${what} is ${JSON.stringify(text)}.`, "Give a text of 1 to 1,000 characters.");
+}
+
+function checkInstant(at: Date | number): number {
+  const millis = at instanceof Date ? at.getTime() : at;
+  if (Number.isFinite(millis) && Math.abs(millis) < 8.64e15) return Math.round(millis);
+  throw new HoldfastError("OPTION_INVALID", `runAt is ${String(at)}.`, "Give a Date or milliseconds since 1970.");
+}

@@ -1,0 +1,442 @@
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { toJobError } from "../core/job.ts";
+import { fromJson, toJson } from "../core/json.ts";
+import type { Outcome } from "../core/retry.ts";
+import { parse } from "../core/schema.ts";
+import type { Change, Claimed, ClaimSource, Settlement } from "../store/store.ts";
+import { Attempt, contextFor } from "./attempt.ts";
+import { checkCount, type Definition } from "./definition.ts";
+import type { Engine } from "./engine.ts";
+import { failForGood, outcomeOf, unreadable } from "./outcome.ts";
+import type { ProgressWriter } from "./progress.ts";
+
+const CONCURRENCY = 10;
+/** The most that is claimed at once: a commit costs as much as some dozen jobs. */
+const BATCH = 256;
+/** Handlers may keep one turn of the event loop this busy, in milliseconds. */
+const TURN = 5;
+const DRAIN = 10_000;
+/** A handler that does not end after its lease is gone no longer counts against the concurrency after this long. */
+const ZOMBIE = 5_000;
+/** However far away the next delayed job is, look again by then: clocks are set. */
+const LOOK_AGAIN = 5_000;
+/** A settle that failed (a full disk, a locked file) is tried again after this. */
+const SETTLE_AGAIN = 250;
+
+export interface Worker extends AsyncDisposable {
+  /** Stops claiming, lets running jobs finish for `drain` (default 10 s), then gives the rest back uncharged. */
+  stop(options?: { drain?: Duration }): Promise<void>;
+}
+
+export interface WorkOptions {
+  /** How many jobs run at once in this worker; default 10. */
+  concurrency?: number;
+}
+
+interface Runnable {
+  def: Definition;
+  source: ClaimSource;
+  /** Claimed and not yet ended, for the definition's own concurrency. */
+  held: number;
+}
+
+/**
+ * Claims, runs, settles. One turn of the event loop is one commit: what is done is settled, and what is next is
+ * claimed, together.
+ */
+export class WorkerLoop implements Worker {
+  readonly #engine: Engine;
+  readonly #progress: ProgressWriter;
+  readonly #runnables = new Map<string, Runnable>();
+  readonly #concurrency: number;
+  readonly #unlisten: () => void;
+  readonly #stayAlive: NodeJS.Timeout;
+  #waiting: Attempt[] = [];
+  readonly #running = new Set<Attempt>();
+  #settlements: { attempt: Attempt; settlement: Settlement }[] = [];
+  /** Settlements on their way to the disk. */
+  #unsettled = 0;
+  /** Claimed beyond the concurrency. It grows while a whole batch is done within its turn, and shrinks otherwise. */
+  #ahead = 0;
+  #freshAt = 0;
+  #turning = false;
+  #pumping = false;
+  #claiming = false;
+  #peeking = false;
+  /** Nothing to claim, as far as is known; `#wakes` counts what may have changed that. */
+  #dry = false;
+  #wakes = 0;
+  #alarm: (() => void) | null = null;
+  #stopping: Promise<void> | null = null;
+  #quiet: (() => void)[] = [];
+
+  constructor(engine: Engine, progress: ProgressWriter, defs: readonly Definition[], options: WorkOptions) {
+    this.#engine = engine;
+    this.#progress = progress;
+    this.#concurrency = checkCount(options.concurrency ?? CONCURRENCY, "concurrency", 1);
+    for (const def of defs) this.#add(def);
+    this.#unlisten = engine.store.onChange((change) => this.#onChange(change));
+    // A worker with nothing to do is still a worker.
+    this.#stayAlive = setInterval(() => {}, 2 ** 30);
+    engine.keep();
+    engine.janitor.start();
+    this.#soon();
+  }
+
+  stop(options: { drain?: Duration } = {}): Promise<void> {
+    this.#stopping ??= this.#stop(toMillis(options.drain ?? DRAIN, "drain"));
+    return this.#stopping;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop();
+  }
+
+  #add(def: Definition): void {
+    if (def.run === undefined) {
+      throw new HoldfastError("NO_HANDLER", `Job "${def.name}" has no handler.`, "Give `run` in job({ … }), or def.handle(run).");
+    }
+    const id = idOf(def);
+    if (this.#runnables.has(id)) {
+      throw new HoldfastError(
+        "JOB_TWICE",
+        `Job "${def.name}", version ${def.version}, was given twice.`,
+        "Give each job once, or another name or version.",
+      );
+    }
+    this.#runnables.set(id, { def, source: { name: def.name, version: def.version, lease: def.lease }, held: 0 });
+  }
+
+  // ── turns ──
+
+  #soon(): void {
+    if (this.#turning) return;
+    this.#turning = true;
+    setImmediate(() => this.#turn());
+  }
+
+  #turn(): void {
+    this.#turning = false;
+    if (this.#settlements.length > 0) {
+      const allDone = this.#running.size + this.#waiting.length === 0;
+      this.#ahead = allDone && !this.#isTired() ? Math.min(BATCH, this.#ahead * 2 + this.#concurrency) : this.#ahead >> 1;
+      this.#settle();
+    }
+    this.#freshAt = performance.now();
+    this.#pump();
+    if (this.#dry || this.#claiming || this.#stopping !== null) return;
+    const most = Math.min(this.#concurrency + this.#ahead, Math.max(BATCH, this.#concurrency));
+    const want = Math.min(most - this.#running.size - this.#waiting.length, this.#engine.room);
+    if (want > 0) void this.#claim(want);
+  }
+
+  #settle(): void {
+    const batch = this.#settlements;
+    this.#settlements = [];
+    this.#unsettled += batch.length;
+    this.#engine.store.settle(batch.map(({ settlement }) => settlement)).then(
+      (fates) => {
+        this.#unsettled -= batch.length;
+        for (const [i, { attempt }] of batch.entries()) this.#settled(attempt, fates[i] === "held");
+        this.#hush();
+      },
+      (error: unknown) => {
+        this.#unsettled -= batch.length;
+        this.#engine.log.error("finished jobs could not be recorded; it is tried again", {
+          jobs: batch.length,
+          error: String(error),
+        });
+        // The leases are still held and renewed. Those that are lost meanwhile are refused by the store then.
+        for (const one of batch) if (one.attempt.lost === null) this.#settlements.push(one);
+        this.#engine.clock.after(SETTLE_AGAIN, () => this.#soon());
+      },
+    );
+  }
+
+  #settled(attempt: Attempt, kept: boolean): void {
+    if (attempt.lost !== null) return;
+    this.#forget(attempt);
+    if (!kept)
+      this.#engine.log.warn("a job's result was refused: its lease was gone", {
+        job: attempt.claimed.id,
+        name: attempt.claimed.name,
+      });
+  }
+
+  /** The lease is over, one way or the other. */
+  #forget(attempt: Attempt): void {
+    this.#engine.release(attempt.slot);
+    const runnable = this.#runnables.get(idOf(attempt.def)) as Runnable;
+    if (runnable.held-- === runnable.def.concurrency) this.#wake();
+  }
+
+  async #claim(max: number): Promise<void> {
+    this.#claiming = true;
+    const wakes = this.#wakes;
+    const before = this.#engine.clock.monotonic();
+    try {
+      const from = this.#sources();
+      await this.#engine.janitor.heal();
+      const claimed = await this.#engine.store.claim({ from, max, holder: this.#engine.self, worker: "" });
+      if (claimed.length > 0) this.#received(claimed, before);
+      if (claimed.length < max && wakes === this.#wakes) await this.#rest(from, wakes);
+    } catch (error) {
+      this.#engine.log.error("claiming failed; it is tried again", { error: String(error) });
+      this.#dry = true;
+      this.#alarmIn(SETTLE_AGAIN);
+    } finally {
+      this.#claiming = false;
+    }
+    if (!this.#dry) this.#soon();
+    this.#hush();
+  }
+
+  #sources(): ClaimSource[] {
+    const sources: ClaimSource[] = [];
+    for (const { def, source, held } of this.#runnables.values()) {
+      if (def.concurrency !== undefined) source.max = Math.max(0, def.concurrency - held);
+      sources.push(source);
+    }
+    return sources;
+  }
+
+  #received(claimed: Claimed[], before: number): void {
+    for (const job of claimed) {
+      const runnable = this.#runnables.get(idOf(job)) as Runnable;
+      const attempt = new Attempt(job, runnable.def, (lost) => this.#onLoss(lost));
+      attempt.slot = this.#engine.hold(job, attempt, before);
+      runnable.held++;
+      this.#waiting.push(attempt);
+    }
+    this.#freshAt = performance.now();
+    if (this.#stopping !== null) this.#giveBack();
+    else this.#pump();
+    this.#engine.poke();
+  }
+
+  /** Nothing there: sleep until somebody enqueues, or the next delayed job is due. */
+  async #rest(from: ClaimSource[], wakes: number): Promise<void> {
+    const { ready, nextAt } = await this.#engine.store.outlook(from);
+    if (wakes !== this.#wakes) return;
+    this.#ahead = 0;
+    if (ready && from.some(({ max }) => max !== 0) && this.#waiting.length === 0 && this.#running.size === 0)
+      return this.#alarmIn(50);
+    this.#dry = true;
+    if (nextAt !== null) this.#alarmIn(Math.min(LOOK_AGAIN, Math.max(1, nextAt - this.#engine.clock.now())));
+  }
+
+  #alarmIn(millis: number): void {
+    this.#alarm?.();
+    this.#dry = true;
+    this.#alarm = this.#engine.clock.after(millis, () => this.#wake());
+  }
+
+  #wake(): void {
+    this.#wakes++;
+    if (this.#stopping !== null) return;
+    this.#dry = false;
+    this.#soon();
+  }
+
+  #onChange(change: Change): void {
+    if (change.ready === null) this.#peek();
+    else if (change.ready.size > 0) this.#wake();
+  }
+
+  /** Somebody else has committed something: look before asking for the write lock. */
+  #peek(): void {
+    if (!this.#dry || this.#peeking) return void this.#wakes++;
+    this.#peeking = true;
+    const wakes = ++this.#wakes;
+    this.#engine.store
+      .outlook(this.#sources())
+      .then(({ ready, nextAt }) => {
+        if (ready) this.#wake();
+        else if (nextAt !== null && wakes === this.#wakes)
+          this.#alarmIn(Math.max(1, Math.min(LOOK_AGAIN, nextAt - this.#engine.clock.now())));
+      })
+      .catch((error: unknown) => this.#engine.log.warn("looking for jobs failed; it is tried again", { error: String(error) }))
+      .finally(() => (this.#peeking = false));
+  }
+
+  // ── running ──
+
+  #pump(): void {
+    if (this.#pumping) return;
+    this.#pumping = true;
+    const now = this.#engine.clock.monotonic();
+    let next = 0;
+    while (next < this.#waiting.length && this.#running.size < this.#concurrency && !this.#isTired()) {
+      this.#start(this.#waiting[next++] as Attempt, now);
+    }
+    this.#waiting = this.#waiting.slice(next);
+    this.#pumping = false;
+    if (this.#waiting.length > 0 && this.#isTired()) this.#soon();
+  }
+
+  /** Handlers that compute have had enough of this turn: what is done wants to be on the disk. */
+  #isTired(): boolean {
+    return performance.now() - this.#freshAt > TURN;
+  }
+
+  #start(attempt: Attempt, now: number): void {
+    if (attempt.lost !== null) return;
+    // False: the keeper has just given it back, and is about to say so.
+    if (!this.#engine.holdings.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
+    this.#running.add(attempt);
+    let input: unknown;
+    try {
+      input = this.#inputOf(attempt);
+    } catch (error) {
+      return this.#finish(attempt, unreadable(error));
+    }
+    if (input instanceof Promise) {
+      input.then(
+        (parsed) => this.#call(attempt, parsed),
+        (error: unknown) => this.#finish(attempt, unreadable(error)),
+      );
+    } else this.#call(attempt, input);
+  }
+
+  #inputOf({ claimed, def }: Attempt): unknown {
+    const input = fromJson(claimed.input);
+    return def.input === undefined ? input : parse(def.input, input, `The stored input of job ${claimed.id}`);
+  }
+
+  #call(attempt: Attempt, input: unknown): void {
+    const run = attempt.def.run as NonNullable<Definition["run"]>;
+    let result: unknown;
+    try {
+      result = run(contextFor(this.#engine, this.#progress, attempt, input));
+    } catch (error) {
+      return this.#threw(attempt, error);
+    }
+    if (isThenable(result)) {
+      result.then(
+        (output) => this.#returned(attempt, output),
+        (error: unknown) => this.#threw(attempt, error),
+      );
+    } else this.#returned(attempt, result);
+  }
+
+  #returned(attempt: Attempt, output: unknown): void {
+    try {
+      const checked =
+        attempt.def.output === undefined ? output : parse(attempt.def.output, output, `The output of job "${attempt.def.name}"`);
+      if (checked instanceof Promise) {
+        checked.then(
+          (late) => this.#succeeded(attempt, late),
+          (error: unknown) => this.#finish(attempt, failForGood(toJobError(error))),
+        );
+      } else this.#succeeded(attempt, checked);
+    } catch (error) {
+      // Running it again would give the same.
+      this.#finish(attempt, failForGood(toJobError(error)));
+    }
+  }
+
+  #succeeded(attempt: Attempt, output: unknown): void {
+    let text: string | null;
+    try {
+      text = toJson(output, "The output");
+    } catch (error) {
+      return this.#finish(attempt, failForGood(toJobError(error)));
+    }
+    this.#finish(attempt, { kind: "succeeded", output: text });
+  }
+
+  #threw(attempt: Attempt, error: unknown): void {
+    if (this.#stopping !== null && attempt.gaveUp(error)) this.#finish(attempt, { kind: "interrupted" });
+    else this.#finish(attempt, outcomeOf(error, this.#engine.clock));
+  }
+
+  #finish(attempt: Attempt, outcome: Outcome): void {
+    if (!this.#running.delete(attempt)) return;
+    if (attempt.lost === null) this.#record(attempt, outcome);
+    this.#soon();
+    this.#pump();
+    this.#hush();
+  }
+
+  #record(attempt: Attempt, outcome: Outcome): void {
+    const settlement: Settlement = { job: attempt.claimed.job, fence: attempt.claimed.fence, outcome };
+    if (outcome.kind === "succeeded" && attempt.followUps !== undefined) settlement.followUps = attempt.followUps;
+    this.#settlements.push({ attempt, settlement });
+  }
+
+  /** The lease is gone. The handler was told; it may take a while to end, but not for ever. */
+  #onLoss(attempt: Attempt): void {
+    const runnable = this.#runnables.get(idOf(attempt.def)) as Runnable;
+    runnable.held--;
+    this.#waiting = this.#waiting.filter((one) => one !== attempt);
+    this.#settlements = this.#settlements.filter((one) => one.attempt !== attempt);
+    if (this.#running.has(attempt)) {
+      this.#engine.clock.after(ZOMBIE, () => {
+        if (!this.#running.delete(attempt)) return;
+        this.#engine.log.warn("a handler goes on although its lease is gone", {
+          job: attempt.claimed.id,
+          name: attempt.claimed.name,
+        });
+        this.#pump();
+        this.#wake();
+        this.#hush();
+      });
+    }
+    this.#wake();
+    this.#hush();
+  }
+
+  // ── stopping ──
+
+  async #stop(drain: number): Promise<void> {
+    await Promise.resolve();
+    this.#alarm?.();
+    this.#giveBack();
+    await this.#untilQuiet(drain);
+    for (const attempt of this.#running) attempt.abort("STOPPING");
+    // Handlers that heed the signal end by themselves in these turns.
+    for (let turn = 0; turn < 3 && this.#running.size > 0; turn++) await new Promise((resolve) => setImmediate(resolve));
+    for (const attempt of this.#running) this.#finish(attempt, { kind: "interrupted" });
+    this.#progress.flush();
+    await this.#untilQuiet(DRAIN);
+    this.#unlisten();
+    clearInterval(this.#stayAlive);
+  }
+
+  /** What was claimed ahead and has not started. */
+  #giveBack(): void {
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    for (const attempt of waiting) if (attempt.lost === null) this.#record(attempt, { kind: "released" });
+    this.#soon();
+  }
+
+  /** Until nothing runs and everything is on the disk, or the time is over. */
+  #untilQuiet(most: number): Promise<void> {
+    return new Promise((resolve) => {
+      if (this.#isQuiet()) return resolve();
+      const cancel = this.#engine.clock.after(most, resolve);
+      this.#quiet.push(() => {
+        cancel();
+        resolve();
+      });
+    });
+  }
+
+  #isQuiet(): boolean {
+    return !this.#claiming && this.#running.size + this.#waiting.length + this.#settlements.length + this.#unsettled === 0;
+  }
+
+  #hush(): void {
+    if (this.#quiet.length > 0 && this.#isQuiet()) for (const resolve of this.#quiet.splice(0)) resolve();
+  }
+}
+
+function idOf(job: { name: string; version: number }): string {
+  return `${job.name}\n${job.version}`;
+}
+
+function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
+}
