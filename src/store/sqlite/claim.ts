@@ -22,7 +22,6 @@ export class Claim {
   readonly #db: Connection;
   readonly #catalog: Catalog;
   readonly #locks: Locks;
-  readonly #due: Statement;
   readonly #promote: Statement;
   readonly #anySuspect: Statement;
   readonly #holdsSuspect: Statement;
@@ -40,10 +39,9 @@ export class Claim {
     this.#catalog = catalog;
     this.#locks = locks;
     this.#random = random;
-    this.#due = db.prepare("select 1 from holdfast_jobs where gate = 'time' and run_at <= ? limit 1");
     this.#promote = db.prepare(
-      `update holdfast_jobs set gate = null
-       where key in (select key from holdfast_jobs where gate = 'time' and run_at <= ? order by run_at limit ${PROMOTED})`,
+      `update holdfast_jobs set gate = null where key in (
+         select key from holdfast_jobs where gate = 'time' and lane = ? and run_at <= ? order by run_at limit ${PROMOTED})`,
     );
     this.#anySuspect = db.prepare("select 1 from holdfast_jobs where state = 'pending' and gate is null and crashes > 0 limit 1");
     this.#holdsSuspect = db.prepare("select 1 from holdfast_jobs where holder = ? and state = 'running' and crashes > 0 limit 1");
@@ -54,18 +52,15 @@ export class Claim {
        select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes > 0
        limit 1`,
     );
-    // Walks holdfast_jobs_timed, soonest first, to the first of these lanes.
-    this.#nextAt = db.prepare(
-      `select run_at from holdfast_jobs
-       where gate = 'time' and lane in (select value from json_each(?)) order by run_at limit 1`,
-    );
+    // The first entry of the lane in holdfast_jobs_timed.
+    this.#nextAt = db.prepare("select min(run_at) from holdfast_jobs where gate = 'time' and lane = ?");
     this.#lanesCounted = db.prepare("select lanes from holdfast_counter where id = 1");
   }
 
   run(tx: Tx, request: ClaimRequest): Claimed[] {
-    if (this.#due.row(tx.now) !== undefined && this.#promote.run(tx.now) > 0) tx.wrote();
     const queues = this.#inTurn(this.#byQueue(request.from, tx.lanes, tx.now));
     if (queues.length === 0) return [];
+    this.#promoteDue(tx, queues);
     let suspects = this.#maySuspect(request);
     const claimed: Claimed[] = [];
     // Each queue its share first, so that a long queue does not shut out the others; then what is left to whoever has more.
@@ -88,8 +83,27 @@ export class Claim {
     const [counted] = this.#lanesCounted.row() as [number];
     const lanes = this.#byQueue(from, counted, now).flatMap((shares) => shares.map(({ lane }) => lane.id));
     const ready = lanes.some((lane) => this.#readyIn.get({ lane }) !== undefined);
-    const nextAt = (this.#nextAt.row(JSON.stringify(lanes))?.[0] ?? null) as number | null;
+    const nextAt = this.#soonest(lanes);
     return { ready: ready || (nextAt !== null && nextAt <= now), nextAt };
+  }
+
+  /** When the first delayed job of these lanes is due. */
+  #soonest(lanes: number[]): number | null {
+    let soonest: number | null = null;
+    for (const lane of lanes) {
+      const at = (this.#nextAt.row(lane)?.[0] ?? null) as number | null;
+      if (at !== null && (soonest === null || at < soonest)) soonest = at;
+    }
+    return soonest;
+  }
+
+  #promoteDue(tx: Tx, queues: LaneShare[][]): void {
+    for (const lanes of queues) {
+      for (const { lane } of lanes) {
+        const at = this.#soonest([lane.id]);
+        if (at !== null && at <= tx.now && this.#promote.run(lane.id, tx.now) > 0) tx.wrote();
+      }
+    }
   }
 
   /** The lanes that may be claimed from, queue by queue; a queue whose lock is held has none. */

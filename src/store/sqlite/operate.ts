@@ -74,7 +74,11 @@ export class Operate {
     this.#cancel.runNamed({ key: row.key, now: tx.now });
     this.#tally.add(row.lane, "cancelled", 1);
     this.#tally.write();
-    if (row.state === "running") tx.ended(row.key, row.fence);
+    if (row.state === "running") {
+      tx.ended(row.key, row.fence);
+      // It may have been an exclusive claim: its queue is open again.
+      tx.ready(this.#catalog.lane(row.lane).queue);
+    }
     tx.wrote();
     return true;
   }

@@ -77,7 +77,7 @@ create index holdfast_jobs_suspect_running on holdfast_jobs (holder)
   where state = 'running' and crashes > 0;
 create index holdfast_jobs_running on holdfast_jobs (expires_at)
   where state = 'running';
-create index holdfast_jobs_timed on holdfast_jobs (run_at, lane)
+create index holdfast_jobs_timed on holdfast_jobs (lane, run_at)
   where gate = 'time';
 create index holdfast_jobs_waiting on holdfast_jobs (lane)
   where state = 'waiting';
