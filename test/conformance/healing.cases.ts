@@ -1,3 +1,297 @@
+import assert from "node:assert/strict";
+import type { ProcessId } from "../../src/core/ids.ts";
+import {
+  add,
+  addOne,
+  changesDuring,
+  claim,
+  claimOne,
+  judged,
+  LEASE,
+  pass,
+  register,
+  running,
+  see,
+  seeAll,
+  settle,
+  SUCCEEDED,
+  takeBack,
+} from "./parts.ts";
 import type { Check } from "./suite.ts";
 
-export function healingCases(_check: Check): void {}
+const NOTHING = { entries: 0, quarantined: 0, failed: 0 };
+
+export function healingCases(check: Check): void {
+  // ── what is stale ──
+
+  check("with nothing running nothing is stale", async ({ store }) => {
+    await add(store, {});
+    assert.deepEqual(await store.stale({ dead: [], skewed: true, limit: 10 }), []);
+  });
+
+  check("a dead process's leases are stale at once, the living's are not", async ({ store }) => {
+    const [dead, alive] = [await register(store), await register(store)];
+    await add(store, {}, {}, {});
+    const mine = await claim(store, { holder: dead, max: 2 });
+    await claim(store, { holder: alive });
+    const stale = await store.stale({ dead: [dead], skewed: false, limit: 10 });
+    assert.deepEqual(
+      stale.map(({ job, holder }) => [job, holder]),
+      mine.map(({ job }) => [job, dead]),
+    );
+    assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: 10 }), []);
+    assert.deepEqual(await store.stale({ dead: [12_345 as ProcessId], skewed: false, limit: 10 }), []);
+  });
+
+  check("a lease is listed once, however many reasons there are", async ({ store, clock }) => {
+    const dead = await register(store);
+    await add(store, {});
+    await claim(store, { holder: dead });
+    pass(clock, LEASE);
+    assert.equal((await store.stale({ dead: [dead, dead], skewed: true, limit: 10 })).length, 1);
+  });
+
+  check("a limit is a limit, and the longest expired come first", async ({ store, clock }) => {
+    const first = await running(store);
+    pass(clock, 1_000);
+    const second = await running(store);
+    pass(clock, 1_000);
+    await running(store);
+    pass(clock, LEASE);
+    const stale = await store.stale({ dead: [], skewed: false, limit: 2 });
+    assert.deepEqual(
+      stale.map(({ job }) => job),
+      [first.job, second.job],
+    );
+  });
+
+  check("a lease further away than it can be is found only when asked for", async ({ store, clock }) => {
+    const claimed = await running(store);
+    clock.set(clock.now() - 1);
+    assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: 10 }), []);
+    const stale = await store.stale({ dead: [], skewed: true, limit: 10 });
+    assert.deepEqual(
+      stale.map(({ job }) => job),
+      [claimed.job],
+    );
+    clock.set(clock.now() + 1);
+    assert.deepEqual(await store.stale({ dead: [], skewed: true, limit: 10 }), []);
+  });
+
+  check("a settled, cancelled or released job is no longer stale", async ({ store, clock }) => {
+    const [a, b, c] = [await running(store), await running(store), await running(store, { delay: 0 })];
+    pass(clock, LEASE);
+    await settle(store, a, SUCCEEDED);
+    await store.cancel(b.id);
+    await settle(store, c, { kind: "released" });
+    assert.deepEqual(await store.stale({ dead: [], skewed: true, limit: 10 }), []);
+  });
+
+  // ── reclaim ──
+
+  check("a reclaimed job is as it was, but for its count of crashes", async ({ store }) => {
+    const id = await addOne(store, { id: "a", key: "k", priority: 3, input: JSON.stringify("v".repeat(4_000)) });
+    const before = await see(store, id);
+    const claimed = await claimOne(store);
+    assert.deepEqual(await takeBack(store, "crashed", claimed), { entries: 1, quarantined: 0, failed: 0 });
+    const { startedAt: _, ...after } = await see(store, id);
+    assert.deepEqual(after, { ...before, attempt: 1, crashes: 1 });
+    const again = await claimOne(store);
+    assert.deepEqual([again.id, again.attempt, again.input], [id, 2, claimed.input]);
+    assert.ok(again.fence > claimed.fence);
+  });
+
+  check("a reclaimed job has no holder", async ({ store }) => {
+    const holder = await register(store);
+    await add(store, {});
+    await takeBack(store, "crashed", await claimOne(store, { holder }));
+    assert.deepEqual(await store.running(), new Map());
+    await claimOne(store);
+    assert.deepEqual(await store.running(), new Map([[null, 1]]));
+  });
+
+  check("a reclaim is idempotent", async ({ store }) => {
+    const claimed = await running(store);
+    await takeBack(store, "crashed", claimed);
+    const before = { jobs: await seeAll(store), recovery: await store.recovery() };
+    assert.deepEqual(await takeBack(store, "crashed", claimed), NOTHING);
+    assert.deepEqual(await takeBack(store, "crashed", claimed, claimed), NOTHING);
+    assert.deepEqual({ jobs: await seeAll(store), recovery: await store.recovery() }, before);
+  });
+
+  check("a lease that is judged twice in one call is reclaimed once", async ({ store }) => {
+    const claimed = await running(store);
+    assert.equal((await takeBack(store, "crashed", claimed, claimed)).entries, 1);
+    assert.equal((await see(store, claimed.id)).crashes, 1);
+  });
+
+  check("a judgement of a lease that was renewed since does nothing", async ({ store, clock }) => {
+    const claimed = await running(store);
+    pass(clock, LEASE);
+    const [stale] = await store.stale({ dead: [], skewed: false, limit: 1 });
+    await store.renew([{ ...claimed, lease: LEASE }]);
+    assert.deepEqual(await takeBack(store, "crashed", stale ?? assert.fail()), NOTHING);
+    assert.deepEqual(await store.inspect([claimed]), ["held"]);
+    assert.equal((await store.recovery()).entriesReclaimed, 0);
+  });
+
+  check("a judgement of a lease that belongs to somebody else by now does nothing", async ({ store }) => {
+    const old = await running(store);
+    await settle(store, old, { kind: "released" });
+    const now = await claimOne(store);
+    assert.equal(now.expiresAt, old.expiresAt, "only the fence tells them apart");
+    for (const verdict of ["crashed", "interrupted", "stalled", "cut"] as const) {
+      assert.deepEqual(await takeBack(store, verdict, old), NOTHING);
+    }
+    assert.deepEqual(await store.inspect([now]), ["held"]);
+    assert.equal((await see(store, now.id)).crashes, 0);
+  });
+
+  check("a judgement of a finished, cancelled or pruned job does nothing", async ({ store }) => {
+    const [a, b, c] = [await running(store), await running(store), await running(store)];
+    await store.cancel(c.id);
+    await store.prune({ state: "cancelled", limit: 9 });
+    await settle(store, a, SUCCEEDED);
+    await store.cancel(b.id);
+    const before = await seeAll(store);
+    assert.deepEqual(await takeBack(store, "crashed", a, b, c), NOTHING);
+    assert.deepEqual(await seeAll(store), before);
+  });
+
+  check("one outdated judgement does not keep the others from being carried out", async ({ store }) => {
+    const [a, b, c] = [await running(store), await running(store), await running(store)];
+    await settle(store, b, SUCCEEDED);
+    assert.equal((await takeBack(store, "crashed", a, b, c)).entries, 2);
+    assert.deepEqual(
+      (await seeAll(store)).map(({ state, crashes }) => [state, crashes]),
+      [
+        ["pending", 1],
+        ["succeeded", 0],
+        ["pending", 1],
+      ],
+    );
+  });
+
+  check("only a crash is charged as one", async ({ store }) => {
+    for (const [verdict, crashes, attempt] of [
+      ["crashed", 1, 1],
+      ["interrupted", 0, 0],
+      ["stalled", 0, 1],
+    ] as const) {
+      const claimed = await running(store, { name: verdict });
+      await takeBack(store, verdict, claimed);
+      const job = await see(store, claimed.id);
+      assert.deepEqual([job.state, job.crashes, job.attempt], ["pending", crashes, attempt], verdict);
+    }
+  });
+
+  check("a job that keeps crashing its workers is quarantined, and told so", async ({ store, clock }) => {
+    const id = await addOne(store, { policy: { crashes: 2 } });
+    assert.deepEqual(await takeBack(store, "crashed", await claimOne(store)), { entries: 1, quarantined: 0, failed: 0 });
+    assert.deepEqual(await takeBack(store, "crashed", await claimOne(store)), { entries: 1, quarantined: 1, failed: 0 });
+    const job = await see(store, id);
+    assert.deepEqual([job.state, job.crashes, job.error?.code, job.finishedAt], ["quarantined", 2, "CRASHED", clock.now()]);
+    assert.deepEqual(await claim(store), []);
+    assert.equal((await store.counts({})).quarantined, 1);
+  });
+
+  check("a job that must not be interrupted is failed by a reclaim, and counted", async ({ store }) => {
+    const claimed = await running(store, { policy: { onInterrupt: "fail" } });
+    assert.deepEqual(await takeBack(store, "crashed", claimed), { entries: 1, quarantined: 0, failed: 1 });
+    assert.equal((await see(store, claimed.id)).state, "failed");
+    assert.equal((await store.counts({})).failed, 1);
+  });
+
+  check("a cut lease ends a lease from now, and is still held", async ({ store, clock }) => {
+    const claimed = await running(store);
+    clock.set(clock.now() - 3_600_000);
+    assert.deepEqual(await takeBack(store, "cut", claimed), NOTHING);
+    assert.deepEqual(await store.inspect([claimed]), ["held"]);
+    pass(clock, LEASE - 1);
+    assert.deepEqual(await store.stale({ dead: [], skewed: true, limit: 1 }), []);
+    pass(clock, 1);
+    assert.equal((await store.stale({ dead: [], skewed: false, limit: 1 }))[0]?.job, claimed.job);
+    assert.deepEqual((await store.recovery()).log, [], "nothing was reclaimed");
+  });
+
+  check("a cut of a lease that was renewed since does nothing", async ({ store, clock }) => {
+    const claimed = await running(store);
+    clock.set(clock.now() - 3_600_000);
+    await store.renew([{ ...claimed, lease: 60_000 }]);
+    await takeBack(store, "cut", claimed);
+    pass(clock, 59_999);
+    assert.deepEqual(await store.stale({ dead: [], skewed: true, limit: 1 }), []);
+  });
+
+  check("a reclaim tells whose lease it ended, and which queue has work again", async ({ store }) => {
+    const [a, b] = [await running(store, { name: "a" }), await running(store, { name: "b" })];
+    const changes = await changesDuring(store, () =>
+      store.reclaim([judged(a, "crashed"), judged({ ...b, expiresAt: 1 }, "crashed")], "test"),
+    );
+    assert.deepEqual(
+      changes.flatMap(({ ended }) => ended),
+      [{ job: a.job, fence: a.fence }],
+    );
+    assert.ok(changes.some(({ ready }) => ready?.has("a")));
+  });
+
+  // ── on record ──
+
+  check("nothing healed, nothing on record", async ({ store }) => {
+    assert.deepEqual(await store.recovery(), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
+    assert.deepEqual(await store.reclaim([], "nothing"), NOTHING);
+    assert.equal(await store.cleanLocks(), 0);
+    assert.deepEqual(await store.recovery(), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
+  });
+
+  check("what was healed, when and why, is on record: totals, and a log with the newest first", async ({ store, clock }) => {
+    const first = clock.now();
+    const [a, b] = [await running(store), await running(store, { policy: { crashes: 1 } })];
+    await store.reclaim([judged(a, "crashed"), judged(b, "crashed")], "process 7 died");
+    pass(clock, 1_000);
+    await store.acquireLock("l", "me", "t", 10);
+    pass(clock, 10);
+    assert.equal(await store.cleanLocks(), 1);
+    const second = clock.now();
+    pass(clock, 1_000);
+    const c = await running(store, { name: "c", policy: { onInterrupt: "fail" } });
+    await store.reclaim([judged(c, "stalled")], "stalled");
+    const { log, ...totals } = await store.recovery();
+    assert.deepEqual(totals, { locksCleaned: 1, entriesReclaimed: 3, recoveredAt: clock.now() });
+    assert.deepEqual(log, [
+      { at: clock.now(), cause: "stalled", entries: 1, quarantined: 0, failed: 1, locks: 0 },
+      { at: second, cause: log[1]?.cause, entries: 0, quarantined: 0, failed: 0, locks: 1 },
+      { at: first, cause: "process 7 died", entries: 2, quarantined: 1, failed: 0, locks: 0 },
+    ]);
+  });
+
+  check("the log shows the newest fifty, the totals all", async ({ store, clock }) => {
+    await add(store, { policy: { crashes: 1_000, delay: 0 } });
+    for (let n = 0; n < 60; n++) {
+      pass(clock, 1);
+      await store.reclaim([judged(await claimOne(store), "crashed")], `no. ${n}`);
+    }
+    const { log, entriesReclaimed } = await store.recovery();
+    assert.equal(entriesReclaimed, 60);
+    assert.deepEqual(
+      log.map(({ cause }) => cause),
+      Array.from({ length: 50 }, (_, n) => `no. ${59 - n}`),
+    );
+  });
+
+  check.shared("the record persists", async ({ store, reopen }) => {
+    await store.reclaim([judged(await running(store), "crashed")], "it died");
+    const before = await store.recovery();
+    assert.equal(before.log.length, 1);
+    assert.deepEqual(await (await reopen()).recovery(), before);
+  });
+
+  check.shared("two processes that reclaim the same lease do it once", async ({ store, another }) => {
+    const other = await another();
+    const claimed = await running(store);
+    const both = await Promise.all([takeBack(store, "crashed", claimed), takeBack(other, "crashed", claimed)]);
+    assert.equal(both[0].entries + both[1].entries, 1);
+    assert.equal((await see(store, claimed.id)).crashes, 1);
+    assert.equal((await store.recovery()).entriesReclaimed, 1);
+  });
+}

@@ -1,3 +1,313 @@
+import assert from "node:assert/strict";
+import {
+  add,
+  addOne,
+  changesDuring,
+  claim,
+  claimIds,
+  claimOne,
+  ERROR,
+  LEASE,
+  pass,
+  settle,
+  SUCCEEDED,
+  takeBack,
+} from "./parts.ts";
 import type { Check } from "./suite.ts";
 
-export function lockCases(_check: Check): void {}
+export function lockCases(check: Check): void {
+  check("a lock has one holder", async ({ store, clock }) => {
+    assert.equal(await store.acquireLock("l", "agent-1", "token-1", 5_000), true);
+    assert.equal(await store.acquireLock("l", "agent-2", "token-2", 5_000), false);
+    assert.equal(await store.acquireLock("l", "agent-1", "token-1", 5_000), false, "not even by who has it");
+    assert.deepEqual(await store.getLock("l"), {
+      name: "l",
+      holder: "agent-1",
+      acquiredAt: clock.now(),
+      expiresAt: clock.now() + 5_000,
+      stale: false,
+    });
+    assert.equal(await store.acquireLock("m", "agent-2", "token-2", 5_000), true, "another lock is another");
+  });
+
+  check("two who try at once: one gets it", async ({ store }) => {
+    const got = await Promise.all(["a", "b", "c"].map((who) => store.acquireLock("l", who, who, 1_000)));
+    assert.equal(got.filter(Boolean).length, 1);
+    assert.equal((await store.getLock("l"))?.holder, ["a", "b", "c"][got.indexOf(true)]);
+  });
+
+  check("a lock that nobody took is not there", async ({ store }) => {
+    assert.equal(await store.getLock("l"), null);
+    assert.deepEqual(await store.locks(), []);
+    assert.equal(await store.extendLock("l", "t", 1_000), false);
+    assert.equal(await store.releaseLock("l", "t"), false);
+    assert.equal(await store.breakLock("l"), false);
+  });
+
+  check("a lock ends at its instant, not a millisecond before; until somebody takes it, it shows as stale", async (ground) => {
+    const { store, clock } = ground;
+    await store.acquireLock("l", "a", "a", 5_000);
+    const { acquiredAt } = (await store.getLock("l")) ?? assert.fail();
+    pass(clock, 4_999);
+    assert.equal(await store.acquireLock("l", "b", "b", 5_000), false);
+    assert.equal((await store.getLock("l"))?.stale, false);
+    pass(clock, 1);
+    assert.deepEqual(await store.getLock("l"), { name: "l", holder: "a", acquiredAt, expiresAt: clock.now(), stale: true });
+    assert.equal(await store.acquireLock("l", "b", "b", 7_000), true);
+    assert.deepEqual(await store.getLock("l"), {
+      name: "l",
+      holder: "b",
+      acquiredAt: clock.now(),
+      expiresAt: clock.now() + 7_000,
+      stale: false,
+    });
+  });
+
+  check("a holder may take its own lock again once it has expired", async ({ store, clock }) => {
+    await store.acquireLock("l", "a", "first", 1_000);
+    pass(clock, 1_000);
+    assert.equal(await store.acquireLock("l", "a", "second", 1_000), true);
+    assert.equal(await store.releaseLock("l", "first"), false, "the old token is worth nothing");
+    assert.equal(await store.extendLock("l", "first", 1_000), false);
+    assert.equal(await store.releaseLock("l", "second"), true);
+  });
+
+  check("extending counts from now, by its token only", async ({ store, clock }) => {
+    await store.acquireLock("l", "a", "token", 5_000);
+    pass(clock, 4_000);
+    assert.equal(await store.extendLock("l", "other", 60_000), false);
+    assert.equal(await store.extendLock("m", "token", 60_000), false);
+    assert.equal((await store.getLock("l"))?.expiresAt, clock.now() + 1_000);
+    assert.equal(await store.extendLock("l", "token", 5_000), true);
+    assert.equal((await store.getLock("l"))?.expiresAt, clock.now() + 5_000);
+    assert.equal(await store.extendLock("l", "token", 100), true, "it may be shortened");
+    pass(clock, 100);
+    assert.equal((await store.getLock("l"))?.stale, true);
+  });
+
+  check("an expired lock can be neither extended nor released", async ({ store, clock }) => {
+    await store.acquireLock("l", "a", "t", 1_000);
+    pass(clock, 1_000);
+    assert.equal(await store.extendLock("l", "t", 1_000), false);
+    assert.equal(await store.releaseLock("l", "t"), false);
+    assert.equal((await store.getLock("l"))?.stale, true);
+  });
+
+  check("releasing needs the token, and frees it at once", async ({ store }) => {
+    await store.acquireLock("l", "a", "t", 1_000);
+    assert.equal(await store.releaseLock("l", "a"), false);
+    assert.equal(await store.releaseLock("m", "t"), false);
+    assert.equal((await store.getLock("l"))?.stale, false);
+    assert.equal(await store.releaseLock("l", "t"), true);
+    assert.equal(await store.releaseLock("l", "t"), false);
+    assert.equal(await store.getLock("l"), null);
+    assert.equal(await store.acquireLock("l", "b", "u", 1_000), true);
+  });
+
+  check("an operator breaks a lock whoever holds it", async ({ store }) => {
+    await store.acquireLock("l", "a", "t", 1_000);
+    await store.acquireLock("m", "a", "t", 1_000);
+    assert.equal(await store.breakLock("l"), true);
+    assert.equal(await store.getLock("l"), null);
+    assert.equal(await store.extendLock("l", "t", 1_000), false);
+    assert.equal((await store.getLock("m"))?.holder, "a");
+  });
+
+  check("all locks are listed by name, expired ones too", async ({ store, clock }) => {
+    await store.acquireLock("b", "2", "t", 9_000);
+    await store.acquireLock("a", "1", "t", 1_000);
+    pass(clock, 1_000);
+    assert.deepEqual(
+      (await store.locks()).map(({ name, holder, stale }) => [name, holder, stale]),
+      [
+        ["a", "1", true],
+        ["b", "2", false],
+      ],
+    );
+  });
+
+  check("cleaning removes what is expired and nothing else", async ({ store, clock }) => {
+    await store.acquireLock("old", "a", "t", 1_000);
+    await store.acquireLock("older", "a", "t", 500);
+    await store.acquireLock("new", "a", "t", 1_001);
+    pass(clock, 1_000);
+    assert.equal(await store.cleanLocks(), 2);
+    assert.equal(await store.cleanLocks(), 0);
+    assert.deepEqual(
+      (await store.locks()).map(({ name }) => name),
+      ["new"],
+    );
+    assert.equal((await store.recovery()).locksCleaned, 2);
+  });
+
+  check("a clock that was set back does not make a lock last longer than its time, once it is looked after", async (ground) => {
+    const { store, clock } = ground;
+    await store.acquireLock("l", "a", "t", 1_000);
+    clock.set(clock.now() - 3_600_000);
+    assert.equal(await store.cleanLocks(), 0);
+    assert.equal((await store.getLock("l"))?.expiresAt, clock.now() + 1_000);
+    pass(clock, 1_000);
+    assert.equal(await store.acquireLock("l", "b", "u", 1_000), true);
+  });
+
+  check.shared("a lock holds between processes and over reopenings", async ({ store, another, reopen, clock }) => {
+    await store.acquireLock("l", "a", "t", 5_000);
+    const other = await another();
+    assert.equal(await other.acquireLock("l", "b", "u", 5_000), false);
+    const reopened = await reopen();
+    assert.equal(await reopened.acquireLock("l", "b", "u", 5_000), false);
+    assert.equal(await reopened.extendLock("l", "t", 6_000), true);
+    pass(clock, 6_000);
+    assert.equal(await reopened.acquireLock("l", "b", "u", 5_000), true);
+  });
+
+  // ── a lock on a queue ──
+
+  check("while a queue's lock is held nobody claims from it, and other queues go on", async ({ store, clock }) => {
+    const [locked, free] = await add(store, { queue: "q" }, { queue: "free" });
+    await store.acquireLock("q", "a", "t", 5_000);
+    assert.deepEqual(await claimIds(store), [free]);
+    assert.deepEqual(await claim(store, { exclusive: "t" }), [], "not even exclusively");
+    pass(clock, 4_999);
+    assert.deepEqual(await claim(store), []);
+    pass(clock, 1);
+    assert.deepEqual(await claimIds(store), [locked]);
+  });
+
+  check("a queue whose lock was released can be claimed from, and is said to be ready", async ({ store }) => {
+    const id = await addOne(store, { queue: "q" });
+    await store.acquireLock("q", "a", "t", 5_000);
+    const changes = await changesDuring(store, () => store.releaseLock("q", "t"));
+    assert.ok(changes.some(({ ready }) => ready?.has("q")));
+    assert.deepEqual(await claimIds(store), [id]);
+  });
+
+  check("a queue whose lock was broken, or cleaned after its expiry, is said to be ready", async ({ store, clock }) => {
+    await store.acquireLock("q", "a", "t", 5_000);
+    const broken = await changesDuring(store, () => store.breakLock("q"));
+    assert.ok(broken.some(({ ready }) => ready?.has("q")));
+    await store.acquireLock("q", "a", "t", 5_000);
+    pass(clock, 5_000);
+    const cleaned = await changesDuring(store, () => store.cleanLocks());
+    assert.ok(cleaned.some(({ ready }) => ready?.has("q")));
+  });
+
+  // ── exclusive claims ──
+
+  check("an exclusive claim takes its queue's lock: nobody else claims there until it is settled", async ({ store, clock }) => {
+    const [first, second] = await add(store, { queue: "q" }, { queue: "q" });
+    const other = await addOne(store, { queue: "other" });
+    const from = [{ queue: "q", lease: LEASE }];
+    const claimed = await claimOne(store, { from, worker: "agent-1", exclusive: "token" });
+    assert.equal(claimed.id, first);
+    assert.deepEqual(await store.getLock("q"), {
+      name: "q",
+      holder: "agent-1",
+      acquiredAt: clock.now(),
+      expiresAt: claimed.expiresAt,
+      stale: false,
+    });
+    assert.deepEqual(await claim(store, { from }), []);
+    assert.deepEqual(await claim(store, { from, exclusive: "token" }), []);
+    assert.equal(await store.acquireLock("q", "agent-2", "u", 1_000), false);
+    assert.deepEqual(await claimIds(store), [other]);
+    await settle(store, claimed, SUCCEEDED);
+    assert.equal(await store.getLock("q"), null);
+    assert.deepEqual(await store.locks(), []);
+    assert.equal((await claimOne(store, { from, exclusive: "again" })).id, second);
+  });
+
+  check("an exclusive claim that finds nothing takes no lock", async ({ store }) => {
+    await add(store, { queue: "q", delay: 1_000 });
+    assert.deepEqual(await claim(store, { from: [{ queue: "q", lease: LEASE }], max: 1, exclusive: "t" }), []);
+    assert.equal(await store.getLock("q"), null);
+    assert.equal(await store.acquireLock("q", "a", "t", 1_000), true);
+  });
+
+  check("an exclusive claim's lock has no expiry of its own: it lasts as long as its lease is held", async ({ store, clock }) => {
+    await add(store, { queue: "q" }, { queue: "q" });
+    const claimed = await claimOne(store, { exclusive: "t" });
+    pass(clock, 10 * LEASE);
+    assert.equal(await store.cleanLocks(), 0);
+    assert.deepEqual(await claim(store), [], "expired, but nobody has taken it back");
+    assert.equal(await store.acquireLock("q", "b", "u", 1_000), false);
+    await store.renew([{ ...claimed, lease: LEASE }]);
+    assert.equal((await store.getLock("q"))?.expiresAt, clock.now() + LEASE);
+  });
+
+  check("an exclusive claim's lock is ended by its settling, never by its token", async ({ store }) => {
+    await add(store, { queue: "q" });
+    const claimed = await claimOne(store, { exclusive: "t" });
+    assert.equal(await store.extendLock("q", "t", 1), false);
+    assert.equal(await store.releaseLock("q", "t"), false);
+    assert.deepEqual(await store.inspect([claimed]), ["held"]);
+    assert.equal((await store.getLock("q"))?.stale, false);
+  });
+
+  const ENDS: Record<
+    string,
+    (store: Parameters<typeof settle>[0], claimed: Awaited<ReturnType<typeof claimOne>>) => Promise<unknown>
+  > = {
+    "was settled": (store, claimed) => settle(store, claimed, SUCCEEDED),
+    failed: (store, claimed) => settle(store, claimed, { kind: "error", error: ERROR, retry: false }),
+    "was released": (store, claimed) => settle(store, claimed, { kind: "released" }),
+    "was reclaimed": (store, claimed) => takeBack(store, "crashed", claimed),
+    "was cancelled": (store, claimed) => store.cancel(claimed.id),
+    "was cancelled and pruned": async (store, claimed) => {
+      await store.cancel(claimed.id);
+      await store.prune({ state: "cancelled", limit: 1 });
+    },
+  };
+  for (const [how, end] of Object.entries(ENDS)) {
+    check(`the lock of an exclusive claim that ${how} is free, and its queue is said to be ready`, async ({ store }) => {
+      await add(store, { queue: "q" }, { queue: "q", priority: -1 });
+      const claimed = await claimOne(store, { exclusive: "t" });
+      const changes = await changesDuring(store, () => end(store, claimed));
+      assert.ok(
+        changes.some(({ ready }) => ready?.has("q")),
+        "there is another job that could not be claimed before",
+      );
+      assert.equal(await store.getLock("q"), null);
+      assert.notDeepEqual(await claim(store), []);
+      assert.equal(await store.acquireLock("q", "b", "u", 1_000), true);
+      assert.equal((await store.getLock("q"))?.holder, "b");
+    });
+  }
+
+  check("the lock of an old exclusive claim does not come back to life with the job's next claim", async ({ store }) => {
+    await add(store, { queue: "q" }, { queue: "q" });
+    await takeBack(store, "stalled", await claimOne(store, { exclusive: "old" }));
+    await claimOne(store);
+    assert.equal(await store.getLock("q"), null);
+    assert.equal((await claim(store)).length, 1, "the second job is not kept back");
+  });
+
+  check("an exclusive claim takes over a lock that has expired", async ({ store, clock }) => {
+    await add(store, { queue: "q" });
+    await store.acquireLock("q", "a", "t", 1_000);
+    pass(clock, 1_000);
+    const claimed = await claimOne(store, { worker: "b", exclusive: "u" });
+    assert.equal((await store.getLock("q"))?.holder, "b");
+    pass(clock, 1_000);
+    assert.equal(await store.cleanLocks(), 0);
+    assert.deepEqual(await store.inspect([claimed]), ["held"]);
+    assert.equal(await store.extendLock("q", "t", 1_000), false);
+  });
+
+  check("two exclusive claims in one turn: one gets the queue", async ({ store }) => {
+    await add(store, { queue: "q" }, { queue: "q" });
+    const got = await Promise.all(["a", "b"].map((exclusive) => claim(store, { max: 1, exclusive, worker: exclusive })));
+    assert.deepEqual(got.map(({ length }) => length).sort(), [0, 1]);
+  });
+
+  check.shared("an exclusive claim holds between processes and over reopenings", async ({ store, another, reopen }) => {
+    await add(store, { queue: "q" }, { queue: "q" });
+    const claimed = await claimOne(store, { exclusive: "t" });
+    const other = await another();
+    assert.deepEqual(await claim(other), []);
+    const reopened = await reopen();
+    assert.deepEqual(await claim(reopened), []);
+    await settle(reopened, claimed, SUCCEEDED);
+    assert.equal((await claim(reopened)).length, 1);
+  });
+}

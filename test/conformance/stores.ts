@@ -63,10 +63,13 @@ function openFile(driver: SqliteStoreOptions["driver"]): StoreUnderTest["open"] 
 
 async function openMemory(clock: Clock): Promise<OpenStore> {
   const store = await SqliteStore.open(":memory:", optionsFor("node:sqlite", clock));
-  const refuse = () => Promise.reject(new Error(nodeSqliteMemory.alone ?? ""));
   return { store, another: refuse, reopen: refuse, cleanup: () => store.close() };
 }
 
 function optionsFor(driver: SqliteStoreOptions["driver"], clock: Clock): SqliteStoreOptions {
   return { driver, clock, random: () => 0.5, busyTimeout: 20 };
+}
+
+function refuse(): Promise<never> {
+  return Promise.reject(new Error("There is only one handle."));
 }
