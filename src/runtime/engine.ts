@@ -32,7 +32,8 @@ export class Engine {
   readonly self: ProcessId;
   readonly holdings = new Holdings();
   readonly janitor: Janitor;
-  readonly #owners = new Map<number, Owner>();
+  /** By slot. */
+  readonly #owners: (Owner | undefined)[] = [];
   readonly #care: () => void;
   #unlisten: (() => void) | null = null;
   #keeper: Keeper | null = null;
@@ -40,11 +41,10 @@ export class Engine {
   #keeperTimer: (() => void) | null = null;
   #closing = false;
 
-  static async open(location: StoreLocation, options: { clock: Clock; log: Log }): Promise<Engine> {
+  static async open(location: StoreLocation, options: { clock: Clock; log: Log; program: string }): Promise<Engine> {
     const store = await openStore(location, { clock: options.clock });
     try {
-      const program = process.argv[1] ?? process.title;
-      const self = await store.register({ pid: process.pid, host: hostname(), boot: bootId(), program });
+      const self = await store.register({ pid: process.pid, host: hostname(), boot: bootId(), program: options.program });
       return new Engine(store, location, options, self);
     } catch (error) {
       await store.close();
@@ -80,7 +80,7 @@ export class Engine {
   /** The lease is this process's own from here on: it is renewed until `release`. `before` is when the claim was asked for. */
   hold(claimed: Claimed, owner: Owner, before: number): number {
     const slot = this.holdings.take(claimed, { expiresAt: before + claimed.lease, since: before });
-    this.#owners.set(slot, owner);
+    this.#owners[slot] = owner;
     return slot;
   }
 
@@ -93,15 +93,15 @@ export class Engine {
   }
 
   release(slot: number): void {
-    this.#owners.delete(slot);
+    this.#owners[slot] = undefined;
     this.holdings.free(slot);
   }
 
   /** Leases that were ended from outside, as this process's own commits tell. */
   #ended(change: Change): void {
     for (const { job, fence } of change.ended) {
-      for (const [slot, owner] of this.#owners) {
-        if (owner.lease.job === job && owner.lease.fence === fence) void this.#explainLoss(slot, owner);
+      for (const [slot, owner] of this.#owners.entries()) {
+        if (owner?.lease.job === job && owner.lease.fence === fence) void this.#explainLoss(slot, owner);
       }
     }
   }
@@ -177,7 +177,7 @@ export class Engine {
   }
 
   #lost(loss: Loss): void {
-    const owner = this.#owners.get(loss.slot);
+    const owner = this.#owners[loss.slot];
     if (owner === undefined || owner.lease.fence !== loss.fence || owner.lease.job !== loss.job) return;
     this.release(loss.slot);
     owner.lose(loss.reason);

@@ -25,6 +25,8 @@ export interface OpenOptions {
   driver?: "node:sqlite" | "better-sqlite3";
   log?: Log;
   clock?: { now(): number };
+  /** What this process is called in `status` and in what recovery reports; default: the script's path. */
+  program?: string;
 }
 
 const DEFAULT_PATH = ".holdfast/work.db";
@@ -49,7 +51,8 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   const path = where ?? process.env["HOLDFAST_DB"] ?? DEFAULT_PATH;
   if (path === DEFAULT_PATH) mkdirSync(dirname(path), { recursive: true });
   const location = locate(path, options);
-  const start = () => Engine.open(location, { clock: clockFrom(options.clock), log: options.log ?? quietLog });
+  const program = options.program ?? process.argv[1] ?? process.title;
+  const start = () => Engine.open(location, { clock: clockFrom(options.clock), log: options.log ?? quietLog, program });
   if (location.path === ":memory:") return new Holdfast(await start(), async (engine) => engine.close());
 
   const known = registry.get(location.path);
