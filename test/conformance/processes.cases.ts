@@ -1,3 +1,132 @@
+import assert from "node:assert/strict";
+import type { ProcessId } from "../../src/core/ids.ts";
+import { add, claim, claimOne, pass, register, settle, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
-export function processCases(_check: Check): void {}
+const HERE = { pid: 4_711, host: "host", boot: "boot-1", program: "indexer" };
+
+export function processCases(check: Check): void {
+  check("a process that registers is known, with what is said of it", async ({ store, clock }) => {
+    assert.deepEqual(await store.processes(), []);
+    const id = await store.register(HERE);
+    const [process, ...rest] = await store.processes();
+    assert.deepEqual(rest, []);
+    assert.ok(process);
+    const { pid, host, boot, program, startedAt } = process;
+    assert.deepEqual({ id: process.id, pid, host, boot, program, startedAt }, { id, ...HERE, startedAt: clock.now() });
+  });
+
+  check("a process that holds nothing can be forgotten, once", async ({ store }) => {
+    const id = await register(store);
+    assert.equal(await store.unregister(id), true);
+    assert.equal(await store.unregister(id), false);
+    assert.equal(await store.unregister(999 as ProcessId), false);
+    assert.deepEqual(await store.processes(), []);
+  });
+
+  check("a process's number is never given again", async ({ store }) => {
+    const first = await register(store);
+    await store.unregister(first);
+    assert.ok((await register(store)) > first);
+  });
+
+  check("a process that holds jobs is not forgotten", async ({ store }) => {
+    const holder = await register(store);
+    await add(store, {}, {});
+    const [a, b] = await claim(store, { holder });
+    assert.ok(a && b);
+    assert.equal(await store.unregister(holder), false);
+    await settle(store, a, SUCCEEDED);
+    assert.equal(await store.unregister(holder), false);
+    assert.equal((await store.processes()).length, 1);
+    await takeBack(store, "crashed", b);
+    assert.equal(await store.unregister(holder), true);
+  });
+
+  check("who runs how much is known; claims by hand are nobody's", async ({ store }) => {
+    assert.deepEqual(await store.running(), new Map());
+    const [one, two] = [await register(store), await register(store)];
+    await add(store, {}, {}, {}, {}, {});
+    await claim(store, { holder: one, max: 2 });
+    const mine = await claimOne(store, { holder: two });
+    await claim(store, { holder: null, max: 1 });
+    assert.deepEqual(
+      await store.running(),
+      new Map([
+        [one, 2],
+        [two, 1],
+        [null, 1],
+      ]),
+    );
+    await settle(store, mine, SUCCEEDED);
+    assert.equal((await store.running()).has(two), false);
+  });
+
+  check("a cancelled job is no longer its process's", async ({ store }) => {
+    const holder = await register(store);
+    await add(store, {});
+    const { id } = await claimOne(store, { holder });
+    await store.cancel(id);
+    assert.equal(await store.unregister(holder), true);
+  });
+
+  check("nobody probes itself", async ({ store }) => {
+    await register(store);
+    assert.deepEqual(await store.probe(), []);
+  });
+
+  check.shared("processes are known to each other, and over reopenings until they are forgotten", async (ground) => {
+    const { store, another, reopen } = ground;
+    const one = await store.register(HERE);
+    const other = await another();
+    const two = await other.register({ ...HERE, pid: 2 });
+    assert.notEqual(one, two);
+    assert.deepEqual(
+      (await store.processes()).map(({ id }) => id),
+      [one, two],
+    );
+    const reopened = await reopen();
+    assert.deepEqual(
+      (await reopened.processes()).map(({ id, pid }) => [id, pid]),
+      [
+        [one, HERE.pid],
+        [two, 2],
+      ],
+    );
+    assert.equal(await reopened.unregister(one), true);
+  });
+
+  check.shared("a process that lives is never taken for dead", async ({ store, another, clock }) => {
+    await store.register(HERE);
+    const other = await another();
+    const two = await other.register({ ...HERE, pid: 2 });
+    for (let n = 0; n < 3; n++) {
+      const probed = await store.probe();
+      assert.deepEqual(
+        probed.map(({ process, life }) => [process.id, process.pid, life]),
+        [[two, 2, "alive"]],
+      );
+      pass(clock, 86_400_000);
+    }
+  });
+
+  check.shared("a change by another process is noticed", async ({ store, another }) => {
+    const other = await another();
+    const noticed = new Promise<void>((resolve) => {
+      store.onChange(({ own, ready }) => {
+        assert.equal(ready, null, "it cannot be told from here");
+        if (!own) resolve();
+      });
+    });
+    await add(other, {});
+    await noticed;
+  });
+
+  check.shared("databases have one identity each, for everybody and for ever", async ({ store, another, reopen }) => {
+    const { databaseId, durability } = store;
+    assert.ok(databaseId.length >= 16);
+    assert.equal((await another()).databaseId, databaseId);
+    const reopened = await reopen();
+    assert.deepEqual([reopened.databaseId, reopened.durability], [databaseId, durability]);
+  });
+}

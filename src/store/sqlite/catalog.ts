@@ -21,6 +21,8 @@ export class Catalog {
   readonly #policyById: Statement;
   readonly #addPolicy: Statement;
   #lanes = new Map<number, Lane>();
+  /** False after something was undone: what is known may be less than what is there. */
+  #loaded = true;
   #laneIds = new Map<string, number>();
   #policies = new Map<number, Policy>();
   #policyIds = new Map<string, number>();
@@ -38,6 +40,7 @@ export class Catalog {
 
   /** After an undone transaction: what it added is not there. */
   forget(): void {
+    this.#loaded = false;
     this.#lanes.clear();
     this.#laneIds.clear();
     this.#policies.clear();
@@ -92,12 +95,13 @@ export class Catalog {
 
   /** Every lane; `count` is how many there must be at least. */
   lanes(count: number): Iterable<Lane> {
-    if (this.#lanes.size < count) this.reload();
+    if (!this.#loaded || this.#lanes.size < count) this.reload();
     return this.#lanes.values();
   }
 
   reload(): void {
     for (const lane of this.#allLanes.all<Lane>()) this.#learn(lane);
+    this.#loaded = true;
   }
 
   #learn(lane: Lane): void {

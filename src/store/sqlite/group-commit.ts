@@ -128,7 +128,7 @@ export class GroupCommit {
       return "done";
     }
     for (let i = 0; i < items.length; i++) (items[i] as Item).resolve(results[i]);
-    this.#options.onCommit(committed);
+    if (committed !== null) this.#options.onCommit(committed);
     return "done";
   }
 
@@ -138,9 +138,16 @@ export class GroupCommit {
     const committed = this.#transact(items, (tx) => {
       for (const item of items) {
         this.#db.exec("savepoint holdfast_item");
+        const news: (() => void)[] = [];
         try {
-          const value = item.run(tx);
+          // What it has to tell is held back until it is known to be done.
+          const value = item.run({
+            ...tx,
+            ready: (queue) => news.push(() => tx.ready(queue)),
+            ended: (job, fence) => news.push(() => tx.ended(job, fence)),
+          });
           answers.push(() => item.resolve(value));
+          for (const tell of news) tell();
         } catch (error) {
           // Some errors (a full disk) end the whole transaction; statements after that would commit by themselves.
           if (!this.#db.inTransaction) throw error;
@@ -158,7 +165,7 @@ export class GroupCommit {
       return "done";
     }
     for (const answer of answers) answer();
-    this.#options.onCommit(committed);
+    if (committed !== null) this.#options.onCommit(committed);
     return "done";
   }
 
@@ -172,7 +179,8 @@ export class GroupCommit {
     return "done";
   }
 
-  #transact(items: Item[], body: (tx: Tx) => void): Committed | Failed {
+  /** Null when nobody wrote anything: then there is nothing to commit, and nothing to tell. */
+  #transact(items: Item[], body: (tx: Tx) => void): Committed | Failed | null {
     let commit: number;
     const committed: Committed = { ready: new Set(), ended: [] };
     try {
@@ -200,7 +208,7 @@ export class GroupCommit {
       for (const item of items) passPoint(item.operation, "written");
       if (!wrote) {
         this.#rollback.run();
-        return committed;
+        return null;
       }
     } catch (error) {
       this.#undo();

@@ -67,9 +67,14 @@ export class Look {
        union all
        select lane, 'waiting', count(*) from holdfast_jobs where state = 'waiting' group by lane`,
     );
+    // What is due but still marked as delayed could run now, too: nobody may have claimed there yet.
     this.#oldest = db.prepare(
-      `select created_at from holdfast_jobs where key = (
-         select min(key) from holdfast_jobs where lane = ? and state = 'pending' and gate is null and crashes = 0)`,
+      `select created_at from holdfast_jobs where key = (select min(key) from (
+         select min(key) as key from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes = 0
+         union all
+         select min(key) from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes > 0
+         union all
+         select min(key) from holdfast_jobs where lane = :lane and gate = 'time' and run_at <= :now))`,
     );
   }
 
@@ -124,13 +129,13 @@ export class Look {
     return counts;
   }
 
-  queues(): QueueOverview[] {
+  queues(now: number): QueueOverview[] {
     const queues = new Map<string, QueueOverview>();
     this.#catalog.reload();
     for (const lane of this.#catalog.lanes(0)) {
       let queue = queues.get(lane.queue);
       if (queue === undefined) queues.set(lane.queue, (queue = { name: lane.queue, counts: none() }));
-      const at = this.#oldest.row(lane.id)?.[0] as number | undefined;
+      const at = this.#oldest.get<{ created_at: number }>({ lane: lane.id, now })?.created_at;
       if (at !== undefined && (queue.oldestAt === undefined || at < queue.oldestAt)) queue.oldestAt = at;
     }
     for (const { lane, state, n } of this.#tallied()) {

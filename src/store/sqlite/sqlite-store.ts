@@ -29,6 +29,7 @@ import { Alive } from "./alive.ts";
 import { Catalog } from "./catalog.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
+import { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { Enqueue } from "./enqueue.ts";
 import { explain } from "./faults.ts";
@@ -107,13 +108,15 @@ export class SqliteStore implements Store {
     this.#notes = new Notes(db);
     this.#processes = new Processes(db);
     this.#enqueue = new Enqueue(db, this.#catalog);
-    this.#claim = new Claim(db, this.#catalog, this.#locks, options.random);
+    const lanes = new ClaimedLanes(db);
+    this.#claim = new Claim(db, { catalog: this.#catalog, locks: this.#locks, lanes, random: options.random });
     this.#settle = new Settle(db, {
       catalog: this.#catalog,
       enqueue: this.#enqueue,
       notes: this.#notes,
       tally,
       locks: this.#locks,
+      lanes,
       random: options.random,
     });
     this.#leases = new Leases(db, this.#settle);
@@ -187,7 +190,7 @@ export class SqliteStore implements Store {
   }
 
   queues(): Promise<QueueOverview[]> {
-    return this.#read(() => this.#look.queues());
+    return this.#read(() => this.#look.queues(this.#clock.now()));
   }
 
   cancel(id: string): Promise<boolean> {
