@@ -8,11 +8,9 @@ export type Fence = Branded<number, "Fence">;
 /** One registered process (or thread) that has the database open; never reused. */
 export type ProcessId = Branded<number, "ProcessId">;
 
-const DIGITS = "0123456789abcdefghjkmnpqrstvwxyz";
-const VALUES = new Map([...DIGITS].map((digit, value) => [digit, value]));
 const TIME = 9;
 const KEY = 8;
-const GENERATED = new RegExp(`^[${DIGITS}]{${TIME + KEY}}$`);
+const GENERATED = new RegExp(`^[0-9a-v]{${TIME + KEY}}$`);
 
 /**
  * The public id of a job that was given none: when it was made, then its key. So ids sort by creation, and the store
@@ -35,17 +33,11 @@ export function followUpId(createdAt: number, parent: JobKey, fence: Fence, inde
   return `${digits(createdAt, TIME)}${digits(parent, KEY)}-${fence.toString(32)}-${index}`;
 }
 
+/** Base 32 of a fixed width: sorts as the numbers do. */
 function digits(value: number, width: number): string {
-  let text = "";
-  for (let rest = Math.max(0, value), i = 0; i < width; i++) {
-    text = DIGITS[rest % 32] + text;
-    rest = Math.floor(rest / 32);
-  }
-  return text;
+  return value.toString(32).padStart(width, "0");
 }
 
 function number(text: string): number {
-  let value = 0;
-  for (const digit of text) value = value * 32 + (VALUES.get(digit) ?? 0);
-  return value;
+  return Number.parseInt(text, 32);
 }

@@ -1,8 +1,9 @@
 import { HoldfastError, LeaseLostError } from "../core/errors.ts";
 import { followUpId } from "../core/ids.ts";
 import { fromJson, toJson } from "../core/json.ts";
-import type { Claimed, NewJob } from "../store/store.ts";
-import type { JobContext } from "./context.ts";
+import type { Outcome } from "../core/retry.ts";
+import type { Claimed, ClaimSource, NewJob, Settlement } from "../store/store.ts";
+import type { EnqueueOptions, JobContext } from "./context.ts";
 import { type Definition, definitionOf } from "./definition.ts";
 import type { Engine, Owner } from "./engine.ts";
 import type { LossReason } from "./keeper.ts";
@@ -12,21 +13,35 @@ import type { ProgressWriter } from "./progress.ts";
 
 export type AbortCode = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "STOPPING";
 
-/** One attempt at one job in this process: its lease, its signal, what it wants to commit with its success. */
-export class Attempt implements Owner {
-  readonly claimed: Claimed;
+/** A definition that a worker runs. */
+export interface Runnable {
   readonly def: Definition;
+  readonly source: ClaimSource;
+  /** Claimed and not yet ended, for the definition's own concurrency. */
+  held: number;
+}
+
+/** One attempt at one job in this process: its lease, its signal, and in the end the settlement that the store gets. */
+export class Attempt implements Owner, Settlement {
+  readonly job: Claimed["job"];
+  readonly fence: Claimed["fence"];
+  readonly claimed: Claimed;
+  readonly runnable: Runnable;
+  outcome: Outcome = { kind: "released" };
   slot = -1;
   /** Set when the lease is gone: whatever the handler does now is in vain. */
   lost: LossReason | null = null;
+  /** What the handler enqueued; it goes with a success, or not at all. */
   followUps: NewJob[] | undefined;
   readonly #onLoss: (attempt: Attempt) => void;
-  #controller: AbortController | undefined;
-  #aborted: AbortCode | undefined;
+  readonly #controller = new AbortController();
+  #aborted = false;
 
-  constructor(claimed: Claimed, def: Definition, onLoss: (attempt: Attempt) => void) {
+  constructor(claimed: Claimed, runnable: Runnable, onLoss: (attempt: Attempt) => void) {
+    this.job = claimed.job;
+    this.fence = claimed.fence;
     this.claimed = claimed;
-    this.def = def;
+    this.runnable = runnable;
     this.#onLoss = onLoss;
   }
 
@@ -34,23 +49,18 @@ export class Attempt implements Owner {
     return this.claimed;
   }
 
-  /** Made when it is first asked for: most handlers of short jobs never do. */
   get signal(): AbortSignal {
-    if (this.#controller === undefined) {
-      this.#controller = new AbortController();
-      if (this.#aborted !== undefined) this.#controller.abort(abortReason(this.#aborted, this.claimed.id));
-    }
     return this.#controller.signal;
   }
 
   abort(code: AbortCode): void {
-    this.#aborted ??= code;
-    this.#controller?.abort(abortReason(code, this.claimed.id));
+    this.#aborted = true;
+    this.#controller.abort(abortReason(code, this.claimed.id));
   }
 
   /** The handler threw because it was told to stop. */
   gaveUp(error: unknown): boolean {
-    return this.#aborted !== undefined && (error === this.#controller?.signal.reason || isAbortError(error));
+    return this.#aborted && (error === this.signal.reason || isAbortError(error));
   }
 
   lose(reason: LossReason): void {
@@ -60,7 +70,7 @@ export class Attempt implements Owner {
   }
 }
 
-/** What the handler sees. The accessors keep a job that uses none of it cheap. */
+/** What the handler sees: plain properties, so that a handler may spread it. */
 export function contextFor(engine: Engine, progress: ProgressWriter, attempt: Attempt, input: unknown): JobContext<unknown> {
   const { claimed } = attempt;
   return {
@@ -68,48 +78,39 @@ export function contextFor(engine: Engine, progress: ProgressWriter, attempt: At
     id: claimed.id,
     attempt: claimed.attempt,
     scheduledFor: null,
-    get idempotencyKey() {
-      return `${engine.store.databaseId}:${claimed.id}`;
+    idempotencyKey: `${engine.store.databaseId}:${claimed.id}`,
+    log: logFor(engine.log, claimed),
+    signal: attempt.signal,
+    checkpoint: {
+      load: async () => fromJson(await engine.store.loadCheckpoint(claimed.job)),
+      save: (value) => saveCheckpoint(engine, attempt, value),
     },
-    get log() {
-      return logFor(engine.log, { job: claimed.id, name: claimed.name, attempt: claimed.attempt });
-    },
-    get signal() {
-      return attempt.signal;
-    },
-    get checkpoint() {
-      return {
-        load: async () => fromJson(await engine.store.loadCheckpoint(claimed.job)),
-        save: async (value: unknown) => {
-          const text = toJson(value, "The checkpoint");
-          if (attempt.lost !== null || (await engine.store.saveCheckpoint(claimed, text)) !== "held") {
-            throw new LeaseLostError(claimed.id, "checkpoint");
-          }
-        },
-      };
-    },
-    get progress() {
-      return (fraction: number, message?: string) => progress.report(claimed, fraction, message);
-    },
-    get enqueue() {
-      return (def: unknown, value: unknown, options?: object) => {
-        const definition = definitionOf(def);
-        const job = newJob(definition, value, options);
-        if (job instanceof Promise) {
-          job.catch(() => {});
-          throw new HoldfastError(
-            "SCHEMA_ASYNC",
-            `The schema of job "${definition.name}" validates asynchronously, and a handler's enqueue cannot wait.`,
-            "Use a synchronous schema for it, or hf.enqueue, which commits at once.",
-          );
-        }
-        const followUps = (attempt.followUps ??= []);
-        if (job.id === undefined) job.followUpId = followUpId(engine.clock.now(), claimed.job, claimed.fence, followUps.length);
-        followUps.push(job);
-        return { id: (job.id ?? job.followUpId) as string };
-      };
-    },
+    progress: (fraction, message) => progress.report(claimed, fraction, message),
+    enqueue: (def, value, options) => followUp(engine, attempt, definitionOf(def), value, options),
   };
+}
+
+async function saveCheckpoint(engine: Engine, attempt: Attempt, value: unknown): Promise<void> {
+  const text = toJson(value, "The checkpoint");
+  if (attempt.lost === null && (await engine.store.saveCheckpoint(attempt.claimed, text)) === "held") return;
+  throw new LeaseLostError(attempt.claimed.id, "checkpoint");
+}
+
+function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unknown, options?: EnqueueOptions): { id: string } {
+  const job = newJob(def, input, options);
+  if (job instanceof Promise) {
+    job.catch(() => {});
+    throw new HoldfastError(
+      "SCHEMA_ASYNC",
+      `The schema of job "${def.name}" validates asynchronously, and a handler's enqueue cannot wait.`,
+      "Use a synchronous schema for it, or hf.enqueue, which commits at once.",
+    );
+  }
+  const followUps = (attempt.followUps ??= []);
+  const { claimed } = attempt;
+  if (job.id === undefined) job.followUpId = followUpId(engine.clock.now(), claimed.job, claimed.fence, followUps.length);
+  followUps.push(job);
+  return { id: (job.id ?? job.followUpId) as string };
 }
 
 export function abortReason(code: AbortCode, id: string): HoldfastError {

@@ -14,12 +14,13 @@ export const quietLog: Log = {
 };
 
 /** The same log, saying which job speaks. */
-export function logFor(log: Log, about: object): Log {
+export function logFor(log: Log, job: { id: string; name: string; attempt: number }): Log {
+  const about = (data?: object) => ({ job: job.id, name: job.name, attempt: job.attempt, ...data });
   return {
-    debug: (message, data) => log.debug(message, { ...about, ...data }),
-    info: (message, data) => log.info(message, { ...about, ...data }),
-    warn: (message, data) => log.warn(message, { ...about, ...data }),
-    error: (message, data) => log.error(message, { ...about, ...data }),
+    debug: (message, data) => log.debug(message, about(data)),
+    info: (message, data) => log.info(message, about(data)),
+    warn: (message, data) => log.warn(message, about(data)),
+    error: (message, data) => log.error(message, about(data)),
   };
 }
 

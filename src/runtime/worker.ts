@@ -4,8 +4,8 @@ import { toJobError } from "../core/job.ts";
 import { fromJson, toJson } from "../core/json.ts";
 import type { Outcome } from "../core/retry.ts";
 import { parse } from "../core/schema.ts";
-import type { Change, Claimed, ClaimSource, Settlement } from "../store/store.ts";
-import { Attempt, contextFor } from "./attempt.ts";
+import type { Change, Claimed, ClaimSource } from "../store/store.ts";
+import { Attempt, contextFor, type Runnable } from "./attempt.ts";
 import { checkCount, type Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { failForGood, outcomeOf, unreadable } from "./outcome.ts";
@@ -34,13 +34,6 @@ export interface WorkOptions {
   concurrency?: number;
 }
 
-interface Runnable {
-  def: Definition;
-  source: ClaimSource;
-  /** Claimed and not yet ended, for the definition's own concurrency. */
-  held: number;
-}
-
 /**
  * Claims, runs, settles. One turn of the event loop is one commit: what is done is settled, and what is next is
  * claimed, together.
@@ -54,7 +47,7 @@ export class WorkerLoop implements Worker {
   readonly #stayAlive: NodeJS.Timeout;
   #waiting: Attempt[] = [];
   readonly #running = new Set<Attempt>();
-  #settlements: { attempt: Attempt; settlement: Settlement }[] = [];
+  #settlements: Attempt[] = [];
   /** Settlements on their way to the disk. */
   #unsettled = 0;
   /** Claimed beyond the concurrency. It grows while a whole batch is done within its turn, and shrinks otherwise. */
@@ -135,10 +128,10 @@ export class WorkerLoop implements Worker {
     const batch = this.#settlements;
     this.#settlements = [];
     this.#unsettled += batch.length;
-    this.#engine.store.settle(batch.map(({ settlement }) => settlement)).then(
+    this.#engine.store.settle(batch).then(
       (fates) => {
         this.#unsettled -= batch.length;
-        for (const [i, { attempt }] of batch.entries()) this.#settled(attempt, fates[i] === "held");
+        for (let i = 0; i < batch.length; i++) this.#settled(batch[i] as Attempt, fates[i] === "held");
         this.#hush();
       },
       (error: unknown) => {
@@ -148,7 +141,7 @@ export class WorkerLoop implements Worker {
           error: String(error),
         });
         // The leases are still held and renewed. Those that are lost meanwhile are refused by the store then.
-        for (const one of batch) if (one.attempt.lost === null) this.#settlements.push(one);
+        for (const attempt of batch) if (attempt.lost === null) this.#settlements.push(attempt);
         this.#engine.clock.after(SETTLE_AGAIN, () => this.#soon());
       },
     );
@@ -167,7 +160,7 @@ export class WorkerLoop implements Worker {
   /** The lease is over, one way or the other. */
   #forget(attempt: Attempt): void {
     this.#engine.release(attempt.slot);
-    const runnable = this.#runnables.get(idOf(attempt.def)) as Runnable;
+    const { runnable } = attempt;
     if (runnable.held-- === runnable.def.concurrency) this.#wake();
   }
 
@@ -204,7 +197,7 @@ export class WorkerLoop implements Worker {
   #received(claimed: Claimed[], before: number): void {
     for (const job of claimed) {
       const runnable = this.#runnables.get(idOf(job)) as Runnable;
-      const attempt = new Attempt(job, runnable.def, (lost) => this.#onLoss(lost));
+      const attempt = new Attempt(job, runnable, this.#onLoss);
       attempt.slot = this.#engine.hold(job, attempt, before);
       runnable.held++;
       this.#waiting.push(attempt);
@@ -299,13 +292,13 @@ export class WorkerLoop implements Worker {
     } else this.#call(attempt, input);
   }
 
-  #inputOf({ claimed, def }: Attempt): unknown {
+  #inputOf({ claimed, runnable: { def } }: Attempt): unknown {
     const input = fromJson(claimed.input);
     return def.input === undefined ? input : parse(def.input, input, `The stored input of job ${claimed.id}`);
   }
 
   #call(attempt: Attempt, input: unknown): void {
-    const run = attempt.def.run as NonNullable<Definition["run"]>;
+    const run = attempt.runnable.def.run as NonNullable<Definition["run"]>;
     let result: unknown;
     try {
       result = run(contextFor(this.#engine, this.#progress, attempt, input));
@@ -322,8 +315,8 @@ export class WorkerLoop implements Worker {
 
   #returned(attempt: Attempt, output: unknown): void {
     try {
-      const checked =
-        attempt.def.output === undefined ? output : parse(attempt.def.output, output, `The output of job "${attempt.def.name}"`);
+      const { def } = attempt.runnable;
+      const checked = def.output === undefined ? output : parse(def.output, output, `The output of job "${def.name}"`);
       if (checked instanceof Promise) {
         checked.then(
           (late) => this.#succeeded(attempt, late),
@@ -360,17 +353,16 @@ export class WorkerLoop implements Worker {
   }
 
   #record(attempt: Attempt, outcome: Outcome): void {
-    const settlement: Settlement = { job: attempt.claimed.job, fence: attempt.claimed.fence, outcome };
-    if (outcome.kind === "succeeded" && attempt.followUps !== undefined) settlement.followUps = attempt.followUps;
-    this.#settlements.push({ attempt, settlement });
+    attempt.outcome = outcome;
+    if (outcome.kind !== "succeeded") attempt.followUps = undefined;
+    this.#settlements.push(attempt);
   }
 
   /** The lease is gone. The handler was told; it may take a while to end, but not for ever. */
-  #onLoss(attempt: Attempt): void {
-    const runnable = this.#runnables.get(idOf(attempt.def)) as Runnable;
-    runnable.held--;
+  readonly #onLoss = (attempt: Attempt): void => {
+    attempt.runnable.held--;
     this.#waiting = this.#waiting.filter((one) => one !== attempt);
-    this.#settlements = this.#settlements.filter((one) => one.attempt !== attempt);
+    this.#settlements = this.#settlements.filter((one) => one !== attempt);
     if (this.#running.has(attempt)) {
       this.#engine.clock.after(ZOMBIE, () => {
         if (!this.#running.delete(attempt)) return;
@@ -385,7 +377,7 @@ export class WorkerLoop implements Worker {
     }
     this.#wake();
     this.#hush();
-  }
+  };
 
   // ── stopping ──
 

@@ -157,7 +157,7 @@ export type Fate = "held" | "lost" | "cancelled" | "gone";
 
 export interface Settlement extends LeaseRef {
   outcome: Outcome;
-  followUps?: readonly NewJob[];
+  followUps?: readonly NewJob[] | undefined;
 }
 
 export interface ProgressReport extends LeaseRef {

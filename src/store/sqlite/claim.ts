@@ -2,6 +2,7 @@ import { generatedId, type JobKey } from "../../core/ids.ts";
 import { byTurn } from "../../core/job.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
 import type { Catalog, Lane } from "./catalog.ts";
+import type { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import { ELSEWHERE } from "./enqueue.ts";
 import type { Tx } from "./group-commit.ts";
@@ -22,6 +23,7 @@ export class Claim {
   readonly #db: Connection;
   readonly #catalog: Catalog;
   readonly #locks: Locks;
+  readonly #lanes: ClaimedLanes;
   readonly #promote: Statement;
   readonly #anySuspect: Statement;
   readonly #holdsSuspect: Statement;
@@ -34,11 +36,12 @@ export class Claim {
   /** When each queue was last the first to be served here, in claims. */
   readonly #served = new Map<string, number>();
 
-  constructor(db: Connection, catalog: Catalog, locks: Locks, random: () => number) {
+  constructor(db: Connection, parts: { catalog: Catalog; locks: Locks; lanes: ClaimedLanes; random: () => number }) {
     this.#db = db;
-    this.#catalog = catalog;
-    this.#locks = locks;
-    this.#random = random;
+    this.#catalog = parts.catalog;
+    this.#locks = parts.locks;
+    this.#lanes = parts.lanes;
+    this.#random = parts.random;
     this.#promote = db.prepare(
       `update holdfast_jobs set gate = null where key in (
          select key from holdfast_jobs where gate = 'time' and lane = ? and run_at <= ? order by run_at limit ${PROMOTED})`,
@@ -200,6 +203,7 @@ export class Claim {
     ];
     const { lane, lease, budget } = lanes.find((one) => one.lane.id === laneId) as LaneShare;
     budget.left -= 1;
+    this.#lanes.add(key, laneId);
     return {
       job: key,
       fence: tx.commit,

@@ -38,8 +38,12 @@ export class Notes {
     return (this.#load.row(job)?.[0] ?? null) as string | null;
   }
 
+  any(): boolean {
+    return this.#any.row() !== undefined;
+  }
+
   dropCheckpoint(job: JobKey): void {
-    if (this.#any.row() !== undefined) this.#drop.run(job);
+    this.#drop.run(job);
   }
 
   #wrote(tx: Tx, changes: number): boolean {

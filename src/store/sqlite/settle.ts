@@ -4,6 +4,7 @@ import type { LeaseRef } from "../../core/lease.ts";
 import { decide, type Next, type Outcome } from "../../core/retry.ts";
 import type { Fate, Settlement } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
+import type { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Tx } from "./group-commit.ts";
@@ -18,7 +19,10 @@ export class Settle {
   readonly #notes: Notes;
   readonly #tally: Tally;
   readonly #locks: Locks;
+  readonly #lanes: ClaimedLanes;
+  /** Whether there are any locks, any notes: looked up once a batch. */
   #locked = false;
+  #noted = false;
   readonly #random: () => number;
   readonly #succeed: Statement;
   readonly #history: Statement;
@@ -27,17 +31,26 @@ export class Settle {
 
   constructor(
     db: Connection,
-    parts: { catalog: Catalog; enqueue: Enqueue; notes: Notes; tally: Tally; locks: Locks; random: () => number },
+    parts: {
+      catalog: Catalog;
+      enqueue: Enqueue;
+      notes: Notes;
+      tally: Tally;
+      locks: Locks;
+      lanes: ClaimedLanes;
+      random: () => number;
+    },
   ) {
     this.#catalog = parts.catalog;
     this.#enqueue = parts.enqueue;
     this.#notes = parts.notes;
     this.#tally = parts.tally;
     this.#locks = parts.locks;
+    this.#lanes = parts.lanes;
     this.#random = parts.random;
     this.#succeed = db.prepare(
       `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
-       where key = ? and fence = ? and state = 'running' returning lane`,
+       where key = ? and fence = ? and state = 'running'`,
     );
     this.#history = db.prepare(
       "select attempt, errors, crashes, policy, lane from holdfast_jobs where key = ? and fence = ? and state = 'running'",
@@ -53,6 +66,7 @@ export class Settle {
 
   run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
     this.#locked = this.#locks.any();
+    this.#noted = this.#notes.any();
     const fates = settlements.map((settlement) => this.#one(tx, settlement));
     this.#tally.write();
     return fates;
@@ -102,13 +116,13 @@ export class Settle {
   }
 
   #succeeded(tx: Tx, lease: { job: JobKey; fence: Fence }, output: string | null): boolean {
-    const row = this.#succeed.row(output, tx.now, lease.job, lease.fence);
-    if (row === undefined) return false;
+    if (this.#succeed.run(output, tx.now, lease.job, lease.fence) === 0) return false;
     tx.wrote();
-    this.#tally.add(row[0] as number, "succeeded", 1);
+    const lane = this.#lanes.of(lease.job);
+    this.#tally.add(lane, "succeeded", 1);
     // It may have been an exclusive claim: its queue is open again.
-    if (this.#locked) tx.ready(this.#catalog.lane(row[0] as number).queue);
-    this.#notes.dropCheckpoint(lease.job);
+    if (this.#locked) tx.ready(this.#catalog.lane(lane).queue);
+    if (this.#noted) this.#notes.dropCheckpoint(lease.job);
     return true;
   }
 }
