@@ -29,6 +29,15 @@ export class LeaseLostError extends HoldfastError {
   }
 }
 
+/** An id is one job ever, over all names. */
+export function idTaken(id: string, owner: string, name: string): HoldfastError {
+  return new HoldfastError(
+    "ID_TAKEN",
+    `The id ${id} belongs to a job "${owner}", so it cannot be a job "${name}".`,
+    "Give ids that are unique over all jobs, e.g. with the job's name in front.",
+  );
+}
+
 /** Thrown by a handler: fail now, do not retry. */
 export class NonRetryableError extends Error {
   constructor(message?: string, options?: { cause?: unknown }) {

@@ -1,4 +1,4 @@
-import { HoldfastError, LeaseLostError } from "../core/errors.ts";
+import { HoldfastError, idTaken, LeaseLostError } from "../core/errors.ts";
 import { followUpId } from "../core/ids.ts";
 import { fromJson, toJson } from "../core/json.ts";
 import type { Outcome } from "../core/retry.ts";
@@ -107,6 +107,8 @@ function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unkn
     );
   }
   const followUps = (attempt.followUps ??= []);
+  const other = job.id === undefined ? undefined : followUps.find(({ id, name }) => id === job.id && name !== job.name);
+  if (other !== undefined) throw idTaken(job.id as string, other.name, job.name);
   const { claimed } = attempt;
   if (job.id === undefined) job.followUpId = followUpId(engine.clock.now(), claimed.job, claimed.fence, followUps.length);
   followUps.push(job);

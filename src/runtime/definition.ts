@@ -71,7 +71,7 @@ export function job(
   const where = `job "${name}"`;
   const definition: Definition = {
     name,
-    queue: checkName(queueName(options.queue) ?? name, `The queue of ${where}`),
+    queue: options.queue === undefined ? name : checkName(queueName(options.queue), `The queue of ${where}`),
     version: checkCount(options.version ?? 1, `The version of ${where}`, 0),
     policy: policyOf(options, where),
     lease: checkAtLeast(toMillis(options.lease ?? "30s", `The lease of ${where}`), 100, `The lease of ${where}`),
@@ -123,8 +123,8 @@ function policyOf(options: JobOptions, where: string): Policy {
   };
 }
 
-function queueName(queue: JobOptions["queue"]): string | undefined {
-  return typeof queue === "object" ? queue.name : queue;
+function queueName(queue: NonNullable<JobOptions["queue"]>): unknown {
+  return typeof queue === "string" ? queue : queue?.name;
 }
 
 function checkAtLeast(millis: number, least: number, what: string): number {

@@ -2,7 +2,7 @@ import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError, idTaken } from "../core/errors.ts";
 import { locate } from "../store/open-store.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
 import { type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
@@ -159,7 +159,7 @@ export class Holdfast implements AsyncDisposable {
       const drafted = newJob(definition, input, typeof options === "function" ? options(input, i) : options);
       jobs.push(drafted instanceof Promise ? await drafted : drafted);
     }
-    const answers = await this.#engine.store.enqueue(jobs);
+    const answers = await this.#engine.store.enqueue(jobs, { whole: true });
     return answers.map((answer, i) => accepted(answer, jobs[i] as NewJob));
   }
 
@@ -206,9 +206,5 @@ export class Holdfast implements AsyncDisposable {
 
 function accepted<Out>(answer: StoreEnqueued, job: NewJob): Enqueued<Out> {
   if (!("taken" in answer)) return answer;
-  throw new HoldfastError(
-    "ID_TAKEN",
-    `The id ${answer.id} belongs to a job "${answer.taken}", so it cannot be a job "${job.name}".`,
-    "Give ids that are unique over all jobs, e.g. with the job's name in front.",
-  );
+  throw idTaken(answer.id, answer.taken, job.name);
 }

@@ -16,7 +16,8 @@ export interface Store {
   readonly durability: Durability;
 
   // ── jobs in ──
-  enqueue(jobs: readonly NewJob[]): Promise<Enqueued[]>;
+  /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */
+  enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]>;
 
   // ── jobs out ──
   /** Promotes what is due, then takes up to `max` jobs: by priority, then first in, first out, queue by queue in fair shares. */

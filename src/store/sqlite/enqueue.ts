@@ -75,6 +75,15 @@ export class Enqueue {
     return answers;
   }
 
+  /** The first of these whose id belongs to a job of another name. */
+  taken(jobs: readonly NewJob[]): { id: string; owner: string; name: string } | undefined {
+    for (const { id, name } of jobs) {
+      const owner = id === undefined ? undefined : this.#nameOf(id);
+      if (id !== undefined && owner !== undefined && owner !== name) return { id, owner, name };
+    }
+    return undefined;
+  }
+
   #write(values: Value[], rows: number): void {
     if (rows === ROWS) this.#insertMany.run(...values);
     else for (let i = 0; i < rows; i++) this.#insert.run(...values.slice(i * 10, i * 10 + 10));

@@ -1,5 +1,6 @@
 import type { Fence, JobKey } from "../../core/ids.ts";
-import { isFinished } from "../../core/job.ts";
+import { idTaken } from "../../core/errors.ts";
+import { isFinished, toJobError } from "../../core/job.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { decide, type Next, type Outcome } from "../../core/retry.ts";
 import type { Fate, Settlement } from "../store.ts";
@@ -107,12 +108,20 @@ export class Settle {
   }
 
   #one(tx: Tx, settlement: Settlement): Fate {
-    const { outcome } = settlement;
+    const outcome = this.#tenable(settlement);
+    if (outcome !== settlement.outcome) return this.end(tx, settlement, outcome) === null ? this.fate(settlement) : "held";
     const ended =
       outcome.kind === "succeeded" ? this.#succeeded(tx, settlement, outcome.output) : this.end(tx, settlement, outcome) !== null;
     if (!ended) return this.fate(settlement);
     if (settlement.followUps !== undefined && settlement.followUps.length > 0) this.#enqueue.run(tx, settlement.followUps);
     return "held";
+  }
+
+  /** A success and its follow-ups are one; where one of these cannot be, the attempt has failed, and would fail again. */
+  #tenable({ outcome, followUps }: Settlement): Outcome {
+    const taken = outcome.kind === "succeeded" && followUps !== undefined ? this.#enqueue.taken(followUps) : undefined;
+    if (taken === undefined) return outcome;
+    return { kind: "error", error: toJobError(idTaken(taken.id, taken.owner, taken.name)), retry: false };
   }
 
   #succeeded(tx: Tx, lease: { job: JobKey; fence: Fence }, output: string | null): boolean {

@@ -136,8 +136,11 @@ export class SqliteStore implements Store {
     });
   }
 
-  enqueue(jobs: readonly NewJob[]): Promise<Enqueued[]> {
-    return this.#write("enqueue", jobs.length, (tx) => this.#enqueue.run(tx, jobs));
+  enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
+    return this.#write("enqueue", jobs.length, (tx) => {
+      const taken = options?.whole ? this.#enqueue.taken(jobs) : undefined;
+      return taken === undefined ? this.#enqueue.run(tx, jobs) : [{ id: taken.id, taken: taken.owner }];
+    });
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {

@@ -1,0 +1,459 @@
+import assert from "node:assert/strict";
+import { suite, test } from "node:test";
+import { job, type JobDef, type JobOptions, open } from "../../src/index.ts";
+import { code, memory, see, seeAll, unchecked } from "./parts.ts";
+
+const send = job({ name: "send", run: (_c: { input: unknown }) => null });
+const resize = job({ name: "resize", queue: "images", run: () => null });
+
+suite("enqueue", () => {
+  test("an accepted job is there, as it was given", async (t) => {
+    const { hf, clock } = await memory(t);
+    const input = { to: "a@b.c", parts: [1, null, true, "x", { deep: [] }], skipped: undefined };
+    const { id, duplicate } = await hf.enqueue(send, input, { key: "a", priority: 5 });
+    assert.equal(duplicate, false);
+    assert.deepEqual(await see(hf, id), {
+      id,
+      name: "send",
+      queue: "send",
+      key: "a",
+      state: "pending",
+      input: { to: "a@b.c", parts: [1, null, true, "x", { deep: [] }] },
+      attempt: 0,
+      crashes: 0,
+      priority: 5,
+      createdAt: clock.now(),
+      runAt: clock.now(),
+    });
+  });
+
+  test("the queue is the job's name unless the definition says otherwise", async (t) => {
+    const { hf } = await memory(t);
+    const inObject = job({ name: "other", queue: { name: "lane" }, run: () => null });
+    assert.equal((await see(hf, (await hf.enqueue(send, 1)).id)).queue, "send");
+    assert.equal((await see(hf, (await hf.enqueue(resize, 1)).id)).queue, "images");
+    assert.equal((await see(hf, (await hf.enqueue(inObject, 1)).id)).queue, "lane");
+  });
+
+  test("every JSON value is an input, and so is none at all", async (t) => {
+    const { hf } = await memory(t);
+    for (const input of [null, 0, "", false, [], {}, "\u0000\n\u2028", 1e21, Number.MAX_SAFE_INTEGER, { "": { a: [[]] } }]) {
+      assert.deepEqual((await see(hf, (await hf.enqueue(send, input)).id)).input, input);
+    }
+    assert.equal((await see(hf, (await hf.enqueue(send, undefined)).id)).input, undefined);
+  });
+
+  test("an input of a megabyte comes back whole", async (t) => {
+    const { hf } = await memory(t);
+    const input = { text: "ä".repeat(1_000_000) };
+    assert.deepEqual((await see(hf, (await hf.enqueue(send, input)).id)).input, input);
+  });
+
+  test("what the caller changes after enqueue was called is not what is stored", async (t) => {
+    const { hf } = await memory(t);
+    const input = { n: 1 };
+    const accepted = hf.enqueue(send, input);
+    input.n = 2;
+    assert.deepEqual((await see(hf, (await accepted).id)).input, { n: 1 });
+  });
+
+  test("generated ids sort by creation", async (t) => {
+    const { hf, clock } = await memory(t);
+    const ids: string[] = [];
+    for (let round = 0; round < 5; round++) {
+      ids.push((await hf.enqueue(send, round)).id, ...(await hf.enqueueMany(send, [1, 2, 3])).map(({ id }) => id));
+      await clock.advance(round * 7);
+    }
+    assert.deepEqual(ids.toSorted(), ids);
+    assert.equal(new Set(ids).size, 20);
+  });
+});
+
+suite("an id is one job ever", () => {
+  test("given again it is a duplicate, whatever else is different", async (t) => {
+    const { hf } = await memory(t);
+    assert.deepEqual(await hf.enqueue(send, 1, { id: "x" }), { id: "x", duplicate: false });
+    assert.deepEqual(await hf.enqueue(send, 2, { id: "x", priority: 9, delay: "1h" }), { id: "x", duplicate: true });
+    const jobs = await seeAll(hf);
+    assert.deepEqual(
+      jobs.map(({ id, input, priority }) => [id, input, priority]),
+      [["x", 1, 0]],
+    );
+  });
+
+  test("it stays a duplicate in every end state", async (t) => {
+    const { hf } = await memory(t);
+    await hf.enqueue(send, 1, { id: "done" });
+    await (await hf.claim(send, { worker: "me" }))?.succeed();
+    await hf.enqueue(send, 1, { id: "failed" });
+    await (await hf.claim(send, { worker: "me" }))?.fail("no", { retry: false });
+    await hf.enqueue(send, 1, { id: "cancelled" });
+    await hf.jobs.cancel("cancelled");
+    for (const id of ["done", "failed", "cancelled"]) {
+      assert.deepEqual(await hf.enqueue(send, 2, { id }), { id, duplicate: true });
+    }
+    assert.equal((await hf.jobs.counts()).pending, 0);
+  });
+
+  test("held by a job of another name it is refused with ID_TAKEN", async (t) => {
+    const { hf } = await memory(t);
+    await hf.enqueue(send, 1, { id: "x" });
+    await assert.rejects(hf.enqueue(resize, 1, { id: "x" }), code("ID_TAKEN"));
+    assert.equal((await seeAll(hf)).length, 1);
+  });
+
+  test("a generated id given as an id is that job, or taken", async (t) => {
+    const { hf } = await memory(t);
+    const { id } = await hf.enqueue(send, 1);
+    assert.deepEqual(await hf.enqueue(send, 2, { id }), { id, duplicate: true });
+    await assert.rejects(hf.enqueue(resize, 2, { id }), code("ID_TAKEN"));
+  });
+
+  test("ten that ask for the same id at once make one job", async (t) => {
+    const { hf } = await memory(t);
+    const answers = await Promise.all(Array.from({ length: 10 }, (_, n) => hf.enqueue(send, n, { id: "x" })));
+    assert.deepEqual(
+      answers.map(({ duplicate }) => duplicate),
+      [false, ...Array<boolean>(9).fill(true)],
+    );
+    assert.equal((await seeAll(hf)).length, 1);
+  });
+});
+
+suite("a key is one unfinished job of that name", () => {
+  test("while it is pending, delayed or running, the existing id comes back", async (t) => {
+    const { hf } = await memory(t);
+    const { id } = await hf.enqueue(send, 1, { key: "k", delay: "1m" });
+    assert.deepEqual(await hf.enqueue(send, 2, { key: "k" }), { id, duplicate: true });
+    await hf.jobs.cancel(id);
+    const second = await hf.enqueue(send, 3, { key: "k" });
+    assert.equal(second.duplicate, false);
+    const claim = await hf.claim(send, { worker: "me" });
+    assert.equal(claim?.job.id, second.id);
+    assert.deepEqual(await hf.enqueue(send, 4, { key: "k" }), { id: second.id, duplicate: true });
+    await claim.succeed();
+    assert.equal((await hf.enqueue(send, 5, { key: "k" })).duplicate, false);
+  });
+
+  test("of another name it is another key", async (t) => {
+    const { hf } = await memory(t);
+    await hf.enqueue(send, 1, { key: "k" });
+    assert.equal((await hf.enqueue(resize, 1, { key: "k" })).duplicate, false);
+  });
+
+  test("of another version of the same name it is the same key", async (t) => {
+    const { hf } = await memory(t);
+    const { id } = await hf.enqueue(send, 1, { key: "k" });
+    const next = job({ name: "send", version: 2, run: () => null });
+    assert.deepEqual(await hf.enqueue(next, 1, { key: "k" }), { id, duplicate: true });
+  });
+
+  test("a job between its retries still has its key", async (t) => {
+    const { hf } = await memory(t);
+    const { id } = await hf.enqueue(send, 1, { key: "k" });
+    await (await hf.claim(send, { worker: "me" }))?.fail(new Error("again"));
+    assert.deepEqual(await hf.enqueue(send, 1, { key: "k" }), { id, duplicate: true });
+  });
+});
+
+suite("when and in which order", () => {
+  const order = async (hf: Awaited<ReturnType<typeof open>>) => {
+    const inputs: unknown[] = [];
+    for (let claim = await hf.claim(send, { worker: "me" }); claim; claim = await hf.claim(send, { worker: "me" })) {
+      inputs.push(claim.job.input);
+      await claim.succeed();
+    }
+    return inputs;
+  };
+
+  test("higher priority first, then first in, first out; negative goes last", async (t) => {
+    const { hf } = await memory(t);
+    for (const [input, priority] of [
+      ["a", 0],
+      ["b", 5],
+      ["low", -1],
+      ["c", 5],
+      ["d", 0],
+    ] as const) {
+      await hf.enqueue(send, input, { priority });
+    }
+    assert.deepEqual(await order(hf), ["b", "c", "a", "d", "low"]);
+  });
+
+  test("a delay is pending until its time, and not a millisecond earlier", async (t) => {
+    const { hf, clock } = await memory(t);
+    const { id } = await hf.enqueue(send, 1, { delay: "1.5s" });
+    const seen = await see(hf, id);
+    assert.deepEqual([seen.state, seen.runAt], ["pending", clock.now() + 1_500]);
+    await clock.advance(1_499);
+    assert.equal(await hf.claim(send, { worker: "me" }), null);
+    await clock.advance(1);
+    assert.equal((await hf.claim(send, { worker: "me" }))?.job.id, id);
+  });
+
+  test("runAt is a Date or milliseconds; in the past it means now", async (t) => {
+    const { hf, clock } = await memory(t);
+    await hf.enqueue(send, "date", { runAt: new Date(clock.now() + 1_000) });
+    await hf.enqueue(send, "number", { runAt: clock.now() + 2_000 });
+    await hf.enqueue(send, "past", { runAt: 0 });
+    assert.deepEqual(await order(hf), ["past"]);
+    await clock.advance(1_000);
+    assert.deepEqual(await order(hf), ["date"]);
+    await clock.advance(1_000);
+    assert.deepEqual(await order(hf), ["number"]);
+  });
+
+  test("a job that was delayed has its place by creation once it is due", async (t) => {
+    const { hf, clock } = await memory(t);
+    await hf.enqueue(send, "first", { delay: 10 });
+    await hf.enqueue(send, "second");
+    await clock.advance(10);
+    assert.deepEqual(await order(hf), ["first", "second"]);
+  });
+});
+
+suite("enqueueMany", () => {
+  test("answers in the order it was asked, duplicates among them", async (t) => {
+    const { hf } = await memory(t);
+    await hf.enqueue(send, 0, { id: "b" });
+    const answers = await hf.enqueueMany(send, ["a", "b", "c", "a"], (input) => ({ id: input as string }));
+    assert.deepEqual(answers, [
+      { id: "a", duplicate: false },
+      { id: "b", duplicate: true },
+      { id: "c", duplicate: false },
+      { id: "a", duplicate: true },
+    ]);
+    assert.deepEqual(
+      (await seeAll(hf)).map(({ id, input }) => [id, input]),
+      [
+        ["b", 0],
+        ["a", "a"],
+        ["c", "c"],
+      ],
+    );
+  });
+
+  test("options are for all, or made for each from input and index", async (t) => {
+    const { hf } = await memory(t);
+    await hf.enqueueMany(send, [1, 2], { priority: 3 });
+    await hf.enqueueMany(send, [3, 4], (input, index) => ({ priority: Number(input) * 10 + index }));
+    assert.deepEqual(
+      (await seeAll(hf)).map(({ priority }) => priority),
+      [3, 3, 30, 41],
+    );
+  });
+
+  test("with one bad input in the middle nothing is inserted", async (t) => {
+    const { hf } = await memory(t);
+    await assert.rejects(hf.enqueueMany(send, [1, new Date(), 3]), code("NOT_JSON"));
+    await assert.rejects(
+      hf.enqueueMany(send, [1, 2], (_, i) => (i === 1 ? { priority: Number.NaN } : {})),
+      code("NUMBER_INVALID"),
+    );
+    assert.deepEqual(await seeAll(hf), []);
+  });
+
+  test("with one taken id in the middle nothing is inserted", async (t) => {
+    const { hf } = await memory(t);
+    await hf.enqueue(resize, 0, { id: "taken" });
+    await assert.rejects(
+      hf.enqueueMany(send, ["a", "taken", "c"], (input) => ({ id: input as string })),
+      code("ID_TAKEN"),
+    );
+    assert.deepEqual(
+      (await seeAll(hf)).map(({ id }) => id),
+      ["taken"],
+    );
+    assert.deepEqual(await hf.enqueue(send, 1, { id: "a" }), { id: "a", duplicate: false });
+  });
+
+  test("a refused batch takes no neighbour of its turn along", async (t) => {
+    const { hf } = await memory(t);
+    await hf.enqueue(resize, 0, { id: "taken" });
+    const [before, refused, after] = await Promise.allSettled([
+      hf.enqueue(send, "before"),
+      hf.enqueueMany(send, ["a", "taken"], (input) => ({ id: input as string })),
+      hf.enqueue(send, "after"),
+    ]);
+    assert.deepEqual([before.status, refused.status, after.status], ["fulfilled", "rejected", "fulfilled"]);
+    assert.deepEqual(
+      (await hf.jobs.list({ name: "send" })).items.map(({ input }) => input),
+      ["before", "after"],
+    );
+  });
+
+  test("none is no error", async (t) => {
+    const { hf } = await memory(t);
+    assert.deepEqual(await hf.enqueueMany(send, []), []);
+  });
+
+  test("a thousand go in in one call, in order", async (t) => {
+    const { hf } = await memory(t);
+    const inputs = Array.from({ length: 1_000 }, (_, n) => n);
+    const answers = await hf.enqueueMany(send, inputs);
+    const jobs = await seeAll(hf);
+    assert.deepEqual(
+      jobs.map(({ input }) => input),
+      inputs,
+    );
+    assert.deepEqual(
+      jobs.map(({ id }) => id),
+      answers.map(({ id }) => id),
+    );
+  });
+});
+
+suite("bad input changes nothing", () => {
+  const cycle: { self?: unknown } = {};
+  cycle.self = { deep: [cycle] };
+  let deep: unknown = 1;
+  for (let i = 0; i < 100_000; i++) deep = [deep];
+  class Point {
+    x = 1;
+  }
+  const bent: Record<string, unknown> = {
+    "a Date": new Date(),
+    "a Map": new Map([["a", 1]]),
+    "a Set": new Set(),
+    "a bigint": 1n,
+    "a function": () => 1,
+    "a symbol": Symbol("s"),
+    NaN: Number.NaN,
+    Infinity: Number.POSITIVE_INFINITY,
+    "a class instance": new Point(),
+    "a Buffer": Buffer.from("x"),
+    "a RegExp": /x/,
+    "an Error": new Error("x"),
+    "a boxed string": Object("x"),
+    "an object with toJSON": { toJSON: () => 1 },
+    "an undefined array item": [1, undefined],
+    // oxlint-disable-next-line no-sparse-arrays
+    "a hole in an array": [1, , 2],
+    "a cycle": cycle,
+    "a nesting too deep": deep,
+  };
+  for (const [what, value] of Object.entries(bent)) {
+    test(`${what} is refused as an input, deep inside one too`, async (t) => {
+      const { hf } = await memory(t);
+      await assert.rejects(hf.enqueue(send, value), code("NOT_JSON"));
+      await assert.rejects(hf.enqueue(send, { list: [{ value }] }), code("NOT_JSON"));
+      assert.deepEqual(await seeAll(hf), []);
+    });
+  }
+
+  test("the message says where in the input it is", async (t) => {
+    const { hf } = await memory(t);
+    await assert.rejects(hf.enqueue(send, { a: [{ when: new Date() }] }), /\.a\[0\]\.when is a Date/);
+  });
+
+  test("the same object twice is no cycle", async (t) => {
+    const { hf } = await memory(t);
+    const shared = { x: 1 };
+    assert.deepEqual((await see(hf, (await hf.enqueue(send, { a: shared, b: [shared] })).id)).input, {
+      a: { x: 1 },
+      b: [{ x: 1 }],
+    });
+  });
+
+  const options: [string, object, string][] = [
+    ["an unknown unit", { delay: "5 minutes" }, "DURATION_INVALID"],
+    ["a negative delay", { delay: -1 }, "DURATION_INVALID"],
+    ["a negative delay as text", { delay: "-1s" }, "DURATION_INVALID"],
+    ["a delay of NaN", { delay: Number.NaN }, "DURATION_INVALID"],
+    ["an endless delay", { delay: Number.POSITIVE_INFINITY }, "DURATION_INVALID"],
+    ["an empty delay", { delay: "" }, "DURATION_INVALID"],
+    ["a delay of null", { delay: null }, "DURATION_INVALID"],
+    ["an invalid Date", { runAt: new Date(Number.NaN) }, "OPTION_INVALID"],
+    ["a runAt of text", { runAt: "tomorrow" }, "OPTION_INVALID"],
+    ["delay and runAt together", { delay: 1, runAt: 1 }, "OPTION_INVALID"],
+    ["a fractional priority", { priority: 0.5 }, "NUMBER_INVALID"],
+    ["a priority of text", { priority: "5" }, "NUMBER_INVALID"],
+    ["a huge priority", { priority: 2 ** 53 }, "NUMBER_INVALID"],
+    ["an empty id", { id: "" }, "OPTION_INVALID"],
+    ["an id of a number", { id: 7 }, "OPTION_INVALID"],
+    ["an id of a megabyte", { id: "x".repeat(1_000_000) }, "OPTION_INVALID"],
+    ["an empty key", { key: "" }, "OPTION_INVALID"],
+    ["a key that is null", { key: null }, "OPTION_INVALID"],
+  ];
+  for (const [what, given, expected] of options) {
+    test(`${what} is refused with ${expected}`, async (t) => {
+      const { hf } = await memory(t);
+      await assert.rejects(hf.enqueue(send, 1, unchecked(given)), code(expected));
+      assert.deepEqual(await seeAll(hf), []);
+    });
+  }
+
+  test("what is no definition is refused with NOT_A_JOB", async (t) => {
+    const { hf } = await memory(t);
+    for (const def of [null, undefined, "send", {}, { name: "send" }, () => 1]) {
+      await assert.rejects(hf.enqueue(unchecked<JobDef>(def), 1), code("NOT_A_JOB"));
+      assert.throws(() => hf.work([unchecked<JobDef>(def)]), code("NOT_A_JOB"));
+    }
+  });
+});
+
+suite("a definition is checked when it is made", () => {
+  const bad: [string, object, string][] = [
+    ["an empty name", { name: "" }, "NAME_INVALID"],
+    ["no name", { name: undefined }, "NAME_INVALID"],
+    ["a name with a line break", { name: "a\nb" }, "NAME_INVALID"],
+    ["a name that is too long", { name: "x".repeat(201) }, "NAME_INVALID"],
+    ["an empty queue", { queue: "" }, "NAME_INVALID"],
+    ["an unnamed queue", { queue: {} }, "NAME_INVALID"],
+    ["no attempts", { retry: { attempts: 0 } }, "NUMBER_INVALID"],
+    ["half an attempt", { retry: { attempts: 1.5 } }, "NUMBER_INVALID"],
+    ["an unknown backoff", { retry: { backoff: "linear" } }, "OPTION_INVALID"],
+    ["a backoff that is no duration", { retry: { delay: "soon" } }, "DURATION_INVALID"],
+    ["a longest backoff that is no duration", { retry: { maxDelay: -1 } }, "DURATION_INVALID"],
+    ["no crashes", { crashes: 0 }, "NUMBER_INVALID"],
+    ["no lease", { lease: 0 }, "DURATION_INVALID"],
+    ["a lease too short to renew", { lease: 10 }, "DURATION_INVALID"],
+    ["no timeout", { timeout: 0 }, "DURATION_INVALID"],
+    ["an endless timeout", { timeout: Number.POSITIVE_INFINITY }, "DURATION_INVALID"],
+    ["no concurrency", { concurrency: 0 }, "NUMBER_INVALID"],
+    ["a negative version", { version: -1 }, "NUMBER_INVALID"],
+    ["an unknown onInterrupt", { onInterrupt: "ignore" }, "OPTION_INVALID"],
+    ["an input that is no schema", { input: { type: "string" } }, "OPTION_INVALID"],
+    ["an output that is no schema", { output: "string" }, "OPTION_INVALID"],
+  ];
+  for (const [what, given, expected] of bad) {
+    test(`${what} is refused with ${expected}`, () => {
+      assert.throws(
+        () => job(unchecked<JobOptions & { run: () => null }>({ name: "x", run: () => null, ...given })),
+        code(expected),
+      );
+    });
+  }
+});
+
+suite("after close", () => {
+  test("everything is refused with CLOSED, and closing again is no error", async (t) => {
+    const { hf } = await memory(t);
+    const lock = hf.lock("x");
+    await hf.close();
+    await hf.close();
+    await assert.rejects(hf.enqueue(send, 1), code("CLOSED"));
+    await assert.rejects(hf.enqueueMany(send, [1]), code("CLOSED"));
+    await assert.rejects(hf.claim(send, { worker: "me" }), code("CLOSED"));
+    await assert.rejects(hf.jobs.get("x"), code("CLOSED"));
+    await assert.rejects(hf.jobs.list(), code("CLOSED"));
+    await assert.rejects(hf.jobs.counts(), code("CLOSED"));
+    await assert.rejects(hf.jobs.cancel("x"), code("CLOSED"));
+    await assert.rejects(hf.jobs.retry("x"), code("CLOSED"));
+    await assert.rejects(hf.jobs.wait("x"), code("CLOSED"));
+    await assert.rejects(hf.jobs.watch("x").next(), code("CLOSED"));
+    await assert.rejects(hf.recovery.recoverStale(), code("CLOSED"));
+    await assert.rejects(hf.recovery.stats(), code("CLOSED"));
+    await assert.rejects(hf.recovery.reclaimStale(0), code("CLOSED"));
+    await assert.rejects(lock.acquire("me", 1), code("CLOSED"));
+    await assert.rejects(lock.get(), code("CLOSED"));
+    assert.throws(() => hf.work([send]), code("CLOSED"));
+  });
+
+  test("what was asked for before is still done", async (t) => {
+    const { hf } = await memory(t);
+    const accepted = hf.enqueue(send, 1);
+    await hf.close();
+    assert.equal((await accepted).duplicate, false);
+  });
+});

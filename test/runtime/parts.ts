@@ -1,0 +1,142 @@
+import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { TestContext } from "node:test";
+import { Holdfast, open, type OpenOptions } from "../../src/runtime/holdfast.ts";
+import { Engine } from "../../src/runtime/engine.ts";
+import type { Log } from "../../src/runtime/log.ts";
+import { clockFrom } from "../../src/runtime/system-clock.ts";
+import { locate } from "../../src/store/open-store.ts";
+import { type TestClock, testClock } from "../../src/testing/index.ts";
+import { HoldfastError, type Job } from "../../src/index.ts";
+
+/** What the tests of the public API share: a database with its clock, promises in hand, what an error must say. */
+export interface Bench {
+  hf: Holdfast;
+  clock: TestClock;
+  logged: Logged[];
+}
+
+export interface Logged {
+  level: keyof Log;
+  message: string;
+  data: object | undefined;
+}
+
+/** A database in memory whose time stands still; it is closed when the test is over, whatever runs in it. */
+export async function memory(t: TestContext, start?: number): Promise<Bench> {
+  const clock = testClock(start);
+  const logged: Logged[] = [];
+  const hf = await open(":memory:", { clock, log: logInto(logged) });
+  t.after(() => closeAll(clock, hf));
+  return { hf, clock, logged };
+}
+
+/** A folder of its own, removed after the test. */
+export async function folder(t: TestContext): Promise<string> {
+  const path = await mkdtemp(join(tmpdir(), "holdfast-runtime-"));
+  t.after(() => rm(path, { recursive: true, force: true }));
+  return path;
+}
+
+/** A database in a file, opened as many times as asked for, each as if by a process of its own. */
+export async function file(t: TestContext): Promise<{ path: string; clock: TestClock; another: () => Promise<Holdfast> }> {
+  const path = join(await folder(t), "work.db");
+  const clock = testClock();
+  const handles: Holdfast[] = [];
+  // Hooks run in order, and the folder must go last.
+  t.after(() => closeAll(clock, ...handles));
+  const another = async () => {
+    const hf = await apart(path, { clock });
+    handles.push(hf);
+    return hf;
+  };
+  return { path, clock, another };
+}
+
+/** Past the registry that lets handles of one process share an engine. */
+export async function apart(path: string, options: OpenOptions = {}): Promise<Holdfast> {
+  const engine = await Engine.open(locate(path, options), {
+    clock: clockFrom(options.clock),
+    log: options.log ?? logInto([]),
+    program: "a test",
+  });
+  return new Holdfast(engine, (one) => one.close());
+}
+
+/** A handler that hangs holds the close up until its drain is over, so time has to pass. */
+async function closeAll(clock: TestClock, ...handles: Holdfast[]): Promise<void> {
+  const closed = Promise.all(handles.map((hf) => hf.close()));
+  await clock.advance("21s");
+  await closed;
+}
+
+export function logInto(logged: Logged[]): Log {
+  const at = (level: keyof Log) => (message: string, data?: object) => void logged.push({ level, message, data });
+  return { debug: at("debug"), info: at("info"), warn: at("warn"), error: at("error") };
+}
+
+export interface Deferred<T = void> {
+  promise: Promise<T>;
+  resolve: (value: T) => void;
+  reject: (reason: unknown) => void;
+}
+
+export function deferred<T = void>(): Deferred<T> {
+  let resolve!: (value: T) => void;
+  let reject!: (reason: unknown) => void;
+  const promise = new Promise<T>((yes, no) => {
+    resolve = yes;
+    reject = no;
+  });
+  return { promise, resolve, reject };
+}
+
+/** A handler in hand: what was called, and how each call ends. */
+export interface Stage<C> {
+  run: (context: C) => Promise<unknown>;
+  calls: { context: C; end: (output?: unknown) => void; fail: (error: unknown) => void }[];
+  /** Resolves when it was called this many times in all. */
+  called: (times: number) => Promise<void>;
+}
+
+export function stage<C>(): Stage<C> {
+  const calls: Stage<C>["calls"] = [];
+  const waiting: { times: number; resolve: () => void }[] = [];
+  return {
+    calls,
+    run: (context) =>
+      new Promise((resolve, reject) => {
+        calls.push({ context, end: resolve, fail: reject });
+        for (const { times, resolve: tell } of waiting) if (calls.length >= times) tell();
+      }),
+    called: (times) => new Promise((resolve) => (calls.length >= times ? resolve() : void waiting.push({ times, resolve }))),
+  };
+}
+
+export async function see(hf: Holdfast, id: string): Promise<Job> {
+  const job = await hf.jobs.get(id);
+  assert.ok(job, `job ${id} is there`);
+  return job;
+}
+
+export async function seeAll(hf: Holdfast): Promise<Job[]> {
+  return (await hf.jobs.list({ limit: 1_000 })).items;
+}
+
+/** An error that helps: this code, and something to do about it. */
+export function code(expected: string): (error: unknown) => true {
+  return (error) => {
+    if (!(error instanceof HoldfastError)) throw new assert.AssertionError({ message: `no HoldfastError: ${String(error)}` });
+    assert.equal(error.code, expected, error.message);
+    assert.ok(error.hint.length > 10, "a hint");
+    assert.ok(error.message.length > 0, "a message");
+    return true;
+  };
+}
+
+/** For values that the types would not let through. */
+export function unchecked<T>(value: unknown): T {
+  return value as T;
+}
