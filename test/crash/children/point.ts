@@ -1,0 +1,101 @@
+import { appendFileSync } from "node:fs";
+import { type Holdfast, open } from "../../../src/index.ts";
+import { crashAt } from "../../../src/testing/index.ts";
+import { after, type WorkInput, workJob } from "../jobs.ts";
+import { say, told } from "./port.ts";
+
+const { path, effects, acks, point } = told<{ point: string }>();
+const operation = point.slice(0, point.indexOf(":"));
+// So short that the keeper renews it soon.
+const work = workJob(effects, { lease: operation === "renew" ? 150 : "30s" });
+
+/** Does the operation that dies at the point; by the end of it this process should be no more. */
+const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
+  async enqueue(hf) {
+    await accepted(hf, {}, {}, {});
+    crashAt(point);
+    return accepted(hf, {});
+  },
+  async claim(hf) {
+    await accepted(hf, {}, {}, {});
+    crashAt(point);
+    return forever(hf.work([work, after]));
+  },
+  async renew(hf) {
+    await accepted(hf, { hang: true });
+    // Before there is a keeper thread, which inherits it.
+    crashAt(point);
+    return forever(hf.work([work, after]));
+  },
+  async settle(hf) {
+    await accepted(hf, {}, {});
+    crashAt(point);
+    return forever(hf.work([work, after]));
+  },
+  /** Somebody else was killed before, with jobs in hand. */
+  async reclaim(hf) {
+    crashAt(point);
+    return forever(hf.work([work, after]));
+  },
+  async checkpoint(hf) {
+    await accepted(hf, { checkpoint: true });
+    crashAt(point);
+    return forever(hf.work([work, after]));
+  },
+  async progress(hf) {
+    await accepted(hf, { progress: true, hang: true });
+    crashAt(point);
+    return forever(hf.work([work, after]));
+  },
+  async cancel(hf) {
+    const [id] = await accepted(hf, {});
+    crashAt(point);
+    return hf.jobs.cancel(id as string);
+  },
+  async retry(hf) {
+    const [id] = await accepted(hf, { fail: true });
+    const worker = hf.work([work, after]);
+    await hf.jobs.wait(id as string);
+    await worker.stop();
+    crashAt(point);
+    return hf.jobs.retry(id as string);
+  },
+  async prune(hf) {
+    // Not written down as acknowledged: it may be gone.
+    const { id } = await hf.enqueue(work, {});
+    await hf.jobs.cancel(id);
+    crashAt(point);
+    return hf.engine.store.prune({ state: "cancelled", limit: 10 });
+  },
+  async lock(hf) {
+    await accepted(hf, {});
+    crashAt(point);
+    return hf.lock("a lock").acquire("somebody", "1h");
+  },
+  async unregister(hf) {
+    await accepted(hf, {});
+    crashAt(point);
+    return hf.close();
+  },
+  migrate: forever,
+  register: forever,
+};
+
+async function accepted(hf: Holdfast, ...inputs: WorkInput[]): Promise<string[]> {
+  const ids: string[] = [];
+  for (const input of inputs) {
+    const { id } = await hf.enqueue(work, input);
+    appendFileSync(acks, `${id}\n`);
+    ids.push(id);
+  }
+  return ids;
+}
+
+function forever(_: unknown): Promise<never> {
+  return new Promise(() => {});
+}
+
+if (operation === "migrate" || operation === "register") crashAt(point);
+const hf = await open(path);
+await SCENES[operation]?.(hf);
+await say("survived");

@@ -1,0 +1,143 @@
+import assert from "node:assert/strict";
+import { FINISHED_STATES, type Job, JOB_MOVES, JOB_STATES, type JobState } from "../../src/core/job.ts";
+import type { Holdfast } from "../../src/index.ts";
+import { after, workJob } from "./jobs.ts";
+import { movesOf, query } from "./moves.ts";
+import type { Scene } from "./scene.ts";
+
+/**
+ * What must be true of a database whatever was killed on it: every acknowledged job is there, each in a legal state that
+ * it reached by legal moves, committed at most once, none stuck, and the counts are those of the list. Works off what
+ * is left, and returns every job as it ended.
+ */
+export async function checkInvariants(scene: Scene, hf: Holdfast): Promise<Job[]> {
+  checkRows(scene.path);
+  await checkCounts(hf);
+  checkPresent(scene, await everyJob(hf));
+
+  await workOff(scene, hf);
+  checkRows(scene.path);
+  await checkCounts(hf);
+  const jobs = await everyJob(hf);
+  checkPresent(scene, jobs);
+  const stuck = jobs.filter(({ state }) => !(FINISHED_STATES as readonly JobState[]).includes(state));
+  assert.deepEqual(stuck, [], "no job is stuck");
+  checkMoves(scene.path);
+  checkCommittedOnce(scene, jobs);
+  await checkBuried(hf);
+  return jobs;
+}
+
+export async function everyJob(hf: Holdfast): Promise<Job[]> {
+  const jobs: Job[] = [];
+  let after: string | undefined;
+  do {
+    const page = await hf.jobs.list({ limit: 1_000, after });
+    jobs.push(...page.items);
+    after = page.next;
+  } while (after !== undefined);
+  return jobs;
+}
+
+/** A worker on this handle, until nothing is left to do; nobody helps it. */
+export async function workOff(scene: Scene, hf: Holdfast): Promise<void> {
+  const worker = hf.work([workJob(scene.effects), after]);
+  await untilDone(hf);
+  await worker.stop();
+}
+
+/** Until every job has ended, whoever runs them. */
+export async function untilDone(hf: Holdfast): Promise<void> {
+  for (const state of ["waiting", "pending", "running"] as const) {
+    for (;;) {
+      const { items } = await hf.jobs.list({ state, limit: 1_000 });
+      const last = items.at(-1);
+      if (last === undefined) break;
+      await hf.jobs.wait(last.id, { timeout: "60s" });
+    }
+  }
+  // A running job's follow-ups, or one that went back while the others were waited for.
+  const { waiting, pending, running } = await hf.jobs.counts();
+  if (waiting + pending + running > 0) await untilDone(hf);
+}
+
+function checkPresent(scene: Scene, jobs: Job[]): void {
+  const ids = new Set(jobs.map(({ id }) => id));
+  assert.equal(ids.size, jobs.length, "ids are unique");
+  const lost = scene.acknowledged().filter((id) => !ids.has(id));
+  assert.deepEqual(lost, [], "every acknowledged job is there");
+}
+
+async function checkCounts(hf: Holdfast): Promise<void> {
+  const listed = Object.fromEntries(JOB_STATES.map((state) => [state, 0])) as Record<JobState, number>;
+  for (const { state } of await everyJob(hf)) listed[state]++;
+  assert.deepEqual(await hf.jobs.counts(), listed, "the counts are those of the list");
+}
+
+/** The rows say of each job one thing only: who holds it, or when it ended, or that it waits. */
+function checkRows(path: string): void {
+  assert.deepEqual(query(path, "pragma integrity_check"), [{ integrity_check: "ok" }]);
+  const illegal = query(
+    path,
+    `select key, state from holdfast_jobs where not case state
+       when 'pending' then holder is null and expires_at is null and finished_at is null
+       when 'running' then fence > 0 and attempt > 0 and lease > 0 and expires_at is not null and finished_at is null
+       when 'waiting' then holder is null and expires_at is null and finished_at is null
+       else finished_at is not null and expires_at is null and gate is null end`,
+  );
+  assert.deepEqual(illegal, [], "each job is in a legal state");
+  const [counter] = query(
+    path,
+    `select (select coalesce(max(fence), 0) from holdfast_jobs) <= commits as fences,
+            (select coalesce(max(key), 0) from holdfast_jobs) <= jobs as keys,
+            (select count(*) from holdfast_lanes) = lanes as lanes
+     from holdfast_counter`,
+  );
+  assert.deepEqual(counter, { fences: 1, keys: 1, lanes: 1 }, "the counters are ahead of what they gave out");
+}
+
+function checkMoves(path: string): void {
+  const legal = new Set<string>();
+  for (const { from, to } of Object.values(JOB_MOVES)) for (const state of from) legal.add(`${state} → ${to}`);
+  const succeeded = new Set<number>();
+  const last = new Map<number, { to: JobState; fence: number }>();
+  for (const { key, fence, from, to } of movesOf(path)) {
+    assert.ok(legal.has(`${from} → ${to}`), `job ${key} moved ${from} → ${to}`);
+    const before = last.get(key);
+    assert.ok(before === undefined || before.to === from, `job ${key} was ${before?.to} and moved from ${from}`);
+    if (to === "running") assert.ok(fence > (before?.fence ?? 0), `job ${key}: the fence rises with each claim`);
+    if (to === "succeeded") assert.ok(!succeeded.has(key), `job ${key} was committed twice`);
+    if (to === "succeeded") succeeded.add(key);
+    last.set(key, { to, fence });
+  }
+}
+
+/** Follow-ups commit with their attempt, so there is one for each success and none for anything else. */
+function checkCommittedOnce(scene: Scene, jobs: Job[]): void {
+  const followUps = new Map<string, number>();
+  for (const { name, input } of jobs) {
+    if (name !== "after") continue;
+    const { parent } = input as { parent: string };
+    followUps.set(parent, (followUps.get(parent) ?? 0) + 1);
+  }
+  const runs = new Map<string, number>();
+  for (const { id } of scene.ran()) runs.set(id, (runs.get(id) ?? 0) + 1);
+  for (const { id, name, state, attempt } of jobs) {
+    if (name !== "work") continue;
+    const ran = runs.get(id) ?? 0;
+    assert.equal(followUps.get(id) ?? 0, state === "succeeded" ? 1 : 0, `job ${id} (${state}) has its follow-up exactly once`);
+    if (state === "succeeded") assert.ok(ran >= 1, `job ${id} succeeded, so it ran`);
+    assert.ok(ran <= attempt, `job ${id} ran ${ran} times in ${attempt} attempts`);
+  }
+}
+
+/** The dead are struck off, so that nobody looks after them for ever. */
+async function checkBuried(hf: Holdfast): Promise<void> {
+  await hf.recovery.recoverStale();
+  const lives = await hf.engine.store.probe();
+  assert.deepEqual(
+    lives.filter(({ life }) => life !== "alive"),
+    [],
+    "no dead process is left on record",
+  );
+}

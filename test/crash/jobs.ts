@@ -1,0 +1,41 @@
+import { appendFileSync } from "node:fs";
+import { job, type JobDef, type JobOptions, NonRetryableError } from "../../src/index.ts";
+
+export interface WorkInput {
+  n?: number;
+  /** Never ends by itself, the first time. */
+  hang?: boolean;
+  fail?: boolean;
+  checkpoint?: boolean;
+  progress?: boolean;
+}
+
+/** Has to come to an end in spite of any number of crashes, and soon. */
+const PATIENT: Omit<JobOptions, "name"> = { crashes: 1_000_000, retry: { attempts: 3, delay: 5, maxDelay: 20 } };
+
+export const after: JobDef<{ parent: string }> = job<{ parent: string }>({ name: "after", ...PATIENT, run: () => {} });
+
+/** Leaves a line outside, and a follow-up inside that commits with it: one of those for each success, whatever happened. */
+export function workJob(
+  effects: string,
+  options: Partial<JobOptions> = {},
+  onStart: (id: string) => void = () => {},
+): JobDef<WorkInput> {
+  return job<WorkInput>({
+    name: "work",
+    ...PATIENT,
+    ...options,
+    run: async ({ input, id, attempt, checkpoint, progress, enqueue, signal }) => {
+      onStart(id);
+      const loaded = input.checkpoint ? await checkpoint.load() : undefined;
+      appendFileSync(effects, `${JSON.stringify({ id, attempt, pid: process.pid, checkpoint: loaded })}\n`);
+      if (input.checkpoint) await checkpoint.save({ step: attempt });
+      if (input.progress) progress(0.5, "half");
+      if (input.fail) throw new NonRetryableError("it was told to");
+      if (input.hang && attempt === 1) {
+        await new Promise((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+      }
+      enqueue(after, { parent: id });
+    },
+  });
+}

@@ -1,0 +1,151 @@
+import assert from "node:assert/strict";
+import { describe, test } from "node:test";
+import type { Holdfast, Job } from "../../src/index.ts";
+import { checkInvariants, everyJob } from "./invariants.ts";
+import { query, watchMoves } from "./moves.ts";
+import { Scene } from "./scene.ts";
+
+interface Found {
+  hf: Holdfast;
+  scene: Scene;
+  /** The process was killed after the commit, before anybody was told. */
+  committed: boolean;
+  /** As they were found, before anybody worked. */
+  before: Job[];
+}
+
+/** Each operation, and what is found after its process was killed in it; more is in the invariants. */
+const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => void> | ((after: Job[]) => void)> = {
+  enqueue({ before, committed }) {
+    assert.equal(before.length, committed ? 4 : 3, "a job is there from its commit on");
+    return allSucceed;
+  },
+  claim({ before, committed }) {
+    assert.deepEqual(states(before), committed ? ["running", "running", "running"] : ["pending", "pending", "pending"]);
+    return (after) => {
+      allSucceed(after);
+      assert.deepEqual(crashes(after), committed ? [1, 1, 1] : [0, 0, 0], "only jobs in hand are charged");
+    };
+  },
+  renew({ before }) {
+    assert.deepEqual(states(before), ["running"]);
+    return allSucceed;
+  },
+  settle({ before, scene, committed }) {
+    // The first settle is of one job or of both: each is whole.
+    const settled = before.filter(({ name, state }) => name === "work" && state === "succeeded");
+    if (committed) assert.ok(settled.length >= 1);
+    else assert.equal(settled.length, 0);
+    assert.equal(before.filter(({ name }) => name === "after").length, settled.length, "follow-ups commit with the success");
+    const ids = new Set(settled.map(({ id }) => id));
+    return (after) => {
+      allSucceed(after);
+      const runs = scene.ran().filter(({ id }) => ids.has(id));
+      assert.equal(runs.length, ids.size, "what is committed does not run again");
+    };
+  },
+  reclaim({ before, committed }) {
+    const work = before.filter(({ name }) => name === "work");
+    assert.deepEqual(states(work), committed ? ["pending", "pending", "pending"] : ["running", "running", "running"]);
+    return (after) => {
+      allSucceed(after);
+      assert.deepEqual(crashes(after), [1, 1, 1], "one crash is charged once");
+    };
+  },
+  checkpoint({ before, scene, committed }) {
+    assert.deepEqual(states(before), ["running"]);
+    return (after) => {
+      allSucceed(after);
+      const loaded = scene.ran().map(({ checkpoint }) => checkpoint);
+      assert.deepEqual(
+        loaded,
+        [undefined, committed ? { step: 1 } : undefined],
+        "the next attempt goes on from what is committed",
+      );
+    };
+  },
+  progress({ before, committed }) {
+    assert.deepEqual(before[0]?.progress, committed ? { fraction: 0.5, message: "half" } : undefined);
+    return allSucceed;
+  },
+  cancel({ before, committed }) {
+    assert.deepEqual(states(before), [committed ? "cancelled" : "pending"]);
+    return (after) => assert.deepEqual(states(ofWork(after)), [committed ? "cancelled" : "succeeded"]);
+  },
+  retry({ before, scene, committed }) {
+    assert.deepEqual(states(before), [committed ? "pending" : "failed"]);
+    return (after) => {
+      assert.deepEqual(states(after), ["failed"]);
+      assert.equal(scene.ran().length, committed ? 2 : 1);
+    };
+  },
+  prune({ before, committed }) {
+    assert.deepEqual(states(before), committed ? [] : ["cancelled"]);
+    return () => {};
+  },
+  async lock({ hf, committed }) {
+    const lock = hf.lock("a lock");
+    assert.equal((await lock.get())?.holder, committed ? "somebody" : undefined);
+    assert.equal((await lock.acquire("another", "1m")) === null, committed);
+    return allSucceed;
+  },
+  unregister({ scene, committed }) {
+    // This test's own handle is one.
+    assert.equal(query(scene.path, "select id from holdfast_processes").length, committed ? 1 : 2);
+    return allSucceed;
+  },
+  register({ scene, committed, before }) {
+    assert.equal(query(scene.path, "select id from holdfast_processes").length, committed ? 2 : 1);
+    assert.deepEqual(before, []);
+    return () => {};
+  },
+  migrate({ scene, before }) {
+    assert.equal(query(scene.path, "select version from holdfast_migrations").length, 1, "the next open completes it");
+    assert.deepEqual(before, []);
+    return () => {};
+  },
+};
+
+describe("killed at a named point", { concurrency: 3 }, () => {
+  for (const [operation, expected] of Object.entries(OPERATIONS)) {
+    for (const moment of ["begun", "written", "committed"] as const) {
+      test(`${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`, async (t) => {
+        const scene = new Scene(t);
+        if (operation !== "migrate") await scene.prepare();
+        if (operation === "reclaim") await dies(scene, "claim:committed");
+        await dies(scene, `${operation}:${moment}`);
+        if (operation === "migrate" && moment !== "committed") {
+          assert.deepEqual(query(scene.path, "select name from sqlite_master"), [], "half a migration is none");
+        }
+
+        const hf = await scene.open();
+        watchMoves(scene.path);
+        const found = { hf, scene, committed: moment === "committed", before: await everyJob(hf) };
+        const check = await expected(found);
+        check(await checkInvariants(scene, hf));
+      });
+    }
+  }
+});
+
+async function dies(scene: Scene, point: string): Promise<void> {
+  const child = scene.start("point", { point });
+  assert.equal((await child.end()).signal, "SIGKILL", `it died at ${point}; on stderr: ${child.stderr}`);
+}
+
+function allSucceed(jobs: Job[]): void {
+  const others = jobs.filter(({ state }) => state !== "succeeded");
+  assert.deepEqual(others, [], "every job succeeds in the end");
+}
+
+function ofWork(jobs: Job[]): Job[] {
+  return jobs.filter(({ name }) => name === "work");
+}
+
+function states(jobs: Job[]): string[] {
+  return jobs.map(({ state }) => state);
+}
+
+function crashes(jobs: Job[]): number[] {
+  return ofWork(jobs).map((job) => job.crashes);
+}

@@ -1,0 +1,88 @@
+import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { TestContext } from "node:test";
+import { type Holdfast, open } from "../../src/index.ts";
+import { Child } from "./spawn.ts";
+import { watchMoves } from "./moves.ts";
+
+/** A folder of its own, the processes that were started in it, and what they left there. Cleaned up after the test. */
+export class Scene {
+  readonly folder = mkdtempSync(join(tmpdir(), "holdfast-crash-"));
+  readonly path = join(this.folder, "work.db");
+  /** A line for each run of a handler: what the world outside saw. */
+  readonly effects = join(this.folder, "effects");
+  /** A line for each job that a producer was told is accepted. */
+  readonly acks = join(this.folder, "acks");
+  readonly #children: Child[] = [];
+  readonly #handles: Holdfast[] = [];
+
+  constructor(t: TestContext) {
+    t.after(() => this.#clean());
+  }
+
+  start(script: string, options: object = {}, how: { pidNamespace?: boolean } = {}): Child {
+    const all = { path: this.path, effects: this.effects, acks: this.acks, ...options };
+    const child = new Child(script, all, how);
+    this.#children.push(child);
+    return child;
+  }
+
+  /** This test's own handle. It works on nothing by itself. */
+  async open(): Promise<Holdfast> {
+    const hf = await open(this.path);
+    this.#handles.push(hf);
+    return hf;
+  }
+
+  /** Makes the database, with every change of a job's state on record from the start. */
+  async prepare(): Promise<void> {
+    await (await open(this.path)).close();
+    watchMoves(this.path);
+  }
+
+  acknowledged(): string[] {
+    return linesOf(this.acks);
+  }
+
+  acknowledge(id: string): void {
+    appendFileSync(this.acks, `${id}\n`);
+  }
+
+  ran(): Effect[] {
+    return linesOf(this.effects).map((line) => JSON.parse(line) as Effect);
+  }
+
+  async #clean(): Promise<void> {
+    for (const child of this.#children) child.kill();
+    for (const child of this.#children) await child.ended;
+    for (const hf of this.#handles) await hf.close();
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+export interface Effect {
+  id: string;
+  attempt: number;
+  pid: number;
+  checkpoint?: unknown;
+}
+
+/** Whole lines only: whoever was killed while writing one had not gone on. */
+function linesOf(file: string): string[] {
+  if (!existsSync(file)) return [];
+  return readFileSync(file, "utf8").split("\n").slice(0, -1);
+}
+
+/** Real time goes by, for processes that cannot say so themselves because they are stopped. */
+export async function passes(millis: number): Promise<void> {
+  const end = performance.now() + millis;
+  while (performance.now() < end) await new Promise((resolve) => setTimeout(resolve, 20));
+}
+
+/** The quickest of up to three: other programs on this machine may slow one down, a bug slows all. */
+export async function bestOfThree(bound: number, measure: () => Promise<number>): Promise<number> {
+  let best = Number.POSITIVE_INFINITY;
+  for (let i = 0; i < 3 && best >= bound; i++) best = Math.min(best, await measure());
+  return best;
+}
