@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { closeSync, existsSync, fsyncSync, openSync, realpathSync, statSync } from "node:fs";
+import { accessSync, closeSync, constants, existsSync, fsyncSync, openSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
@@ -53,6 +53,7 @@ export function canonicalPath(where: string): string {
 export async function openSqlite(path: string, options: OpenSqliteOptions): Promise<OpenedSqlite> {
   const isNew = path !== ":memory:" && !existsSync(path);
   if (path !== ":memory:") refuseNetwork(dirname(path));
+  if (path !== ":memory:" && !isNew) refuseReadOnly(path);
   let db: Connection | undefined;
   try {
     db = connect(options.driver, path, { busyTimeout: options.busyTimeout });
@@ -64,6 +65,25 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
   } catch (error) {
     db?.close();
     throw explain(error, path);
+  }
+}
+
+/** SQLite opens what it may only read without a word, and fails at the first write. */
+function refuseReadOnly(path: string): void {
+  if (!may(path, constants.R_OK) || may(path, constants.W_OK)) return;
+  throw new HoldfastError(
+    "READ_ONLY",
+    `${path} cannot be written.`,
+    "Check the owner and the permissions of the file and of its folder, and that the disk is not mounted read-only.",
+  );
+}
+
+function may(path: string, mode: number): boolean {
+  try {
+    accessSync(path, mode);
+    return true;
+  } catch {
+    return false;
   }
 }
 

@@ -1,0 +1,84 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { JobKey } from "../../src/core/ids.ts";
+import {
+  byTurn,
+  FINISHED_STATES,
+  isFinished,
+  JOB_MOVES,
+  JOB_STATES,
+  type JobMove,
+  type JobState,
+  mayMove,
+  toJobError,
+} from "../../src/core/job.ts";
+import { sql } from "../../src/store/sqlite/migrations/001-jobs.ts";
+
+test("the states of the table are those that SQLite's CHECK lets in", () => {
+  const check = /create table holdfast_jobs \(.*?state\s+text not null check \((.*?)\),/s.exec(sql)?.[1] ?? "";
+  const states = [...check.matchAll(/state = '(\w+)'/g)].map(([, state]) => state);
+  assert.deepEqual(states.sort(), [...JOB_STATES].sort());
+});
+
+test("every state of a move is a state", () => {
+  for (const { from, to } of Object.values(JOB_MOVES)) for (const state of [...from, to]) assert.ok(JOB_STATES.includes(state));
+});
+
+test("these moves may be made and no others", () => {
+  const allowed: Record<JobState, Partial<Record<JobMove, JobState>>> = {
+    waiting: { unblock: "pending", cancel: "cancelled" },
+    pending: { claim: "running", cancel: "cancelled" },
+    running: { succeed: "succeeded", fail: "failed", "give-back": "pending", quarantine: "quarantined", cancel: "cancelled" },
+    succeeded: {},
+    failed: { retry: "pending" },
+    cancelled: {},
+    quarantined: { retry: "pending" },
+  };
+  for (const state of JOB_STATES) {
+    const moves = (Object.keys(JOB_MOVES) as JobMove[]).filter((move) => mayMove(move, state));
+    assert.deepEqual(Object.fromEntries(moves.map((move) => [move, JOB_MOVES[move].to])), allowed[state], state);
+  }
+});
+
+test("a finished job moves only by an operator's retry, an unfinished one always somehow", () => {
+  for (const state of JOB_STATES) {
+    const moves = (Object.keys(JOB_MOVES) as JobMove[]).filter((move) => mayMove(move, state));
+    assert.equal(
+      isFinished(state),
+      FINISHED_STATES.some((finished) => finished === state),
+    );
+    if (isFinished(state)) assert.ok(moves.every((move) => move === "retry"));
+    else assert.ok(moves.includes("cancel"));
+  }
+});
+
+test("every state can be reached, and from every state a finished one", () => {
+  assert.deepEqual([...reach("waiting")].sort(), [...JOB_STATES].sort());
+  for (const state of JOB_STATES) assert.ok([...reach(state)].some(isFinished));
+});
+
+test("higher priority has its turn first, then the older", () => {
+  const jobs = [job(0, 1), job(5, 4), job(5, 2), job(-1, 3)];
+  assert.deepEqual(jobs.sort(byTurn), [job(5, 2), job(5, 4), job(0, 1), job(-1, 3)]);
+});
+
+test("whatever a handler throws can be stored", () => {
+  const error = Object.assign(new TypeError("no"), { code: "E_NO" });
+  assert.deepEqual(toJobError(error), { name: "TypeError", message: "no", code: "E_NO", stack: error.stack });
+  assert.equal(toJobError(Object.assign(new Error("x"), { code: 42 })).code, "42");
+  assert.equal("code" in toJobError(Object.assign(new Error("x"), { code: {} })), false);
+  assert.deepEqual(toJobError("plain"), { name: "Error", message: "plain" });
+  assert.deepEqual(toJobError({ a: 1 }), { name: "Error", message: '{"a":1}' });
+  assert.deepEqual(toJobError(undefined), { name: "Error", message: "undefined" });
+  assert.deepEqual(toJobError(5n), { name: "Error", message: "5" });
+});
+
+function reach(start: JobState): Set<JobState> {
+  const seen = new Set<JobState>([start]);
+  for (const state of seen) for (const { from, to } of Object.values(JOB_MOVES)) if (from.includes(state)) seen.add(to);
+  return seen;
+}
+
+function job(priority: number, key: number): { priority: number; key: JobKey } {
+  return { priority, key: key as JobKey };
+}

@@ -1,0 +1,92 @@
+import assert from "node:assert/strict";
+import { readdirSync, readFileSync } from "node:fs";
+import { dirname, join, relative, resolve } from "node:path";
+import { test } from "node:test";
+
+const SRC = resolve(import.meta.dirname, "../../src");
+
+/** What each folder of src may import besides itself. "" is src/index.ts, the public names. */
+const MAY_IMPORT: Record<string, readonly string[]> = {
+  "": ["runtime", "store", "artifacts", "core"],
+  cli: ["", "server", "runtime", "store", "artifacts", "core"],
+  server: ["", "runtime", "store", "artifacts", "core"],
+  // For users' own tests; nothing imports it.
+  testing: ["", "runtime", "store", "artifacts", "core"],
+  runtime: ["store", "artifacts", "core"],
+  store: ["core"],
+  artifacts: ["core"],
+  core: [],
+};
+
+/** Modules that are not ours, by who may use them. */
+const MAY_USE: Record<string, (module: string) => boolean> = {
+  core: () => false,
+  store: (module) => module.startsWith("node:") || module === "better-sqlite3" || module === "postgres",
+  cli: (module) => (module.startsWith("node:") && module !== "node:sqlite") || module === "commander",
+};
+const ANY_NODE = (module: string) => module.startsWith("node:") && module !== "node:sqlite";
+
+const files = readdirSync(SRC, { recursive: true, encoding: "utf8" })
+  .filter((file) => file.endsWith(".ts"))
+  .map((file) => ({ file, layer: layerOf(file), text: readFileSync(join(SRC, file), "utf8") }));
+
+test("there is something to check", () => {
+  assert.ok(files.length > 20);
+  assert.ok(files.some(({ file, text }) => file.startsWith("store") && importsOf(text).includes("node:sqlite")));
+});
+
+test("every folder of src is a known layer", () => {
+  for (const { file, layer } of files) assert.ok(layer in MAY_IMPORT, file);
+});
+
+for (const { file, layer, text } of files) {
+  test(`src/${file} imports only downwards`, () => {
+    for (const module of importsOf(text)) {
+      if (module.startsWith(".")) {
+        const target = relative(SRC, resolve(SRC, dirname(file), module));
+        assert.ok(!target.startsWith(".."), `${module} is outside src`);
+        const to = layerOf(target);
+        assert.ok(to === layer || MAY_IMPORT[layer]?.includes(to), `${layer || "index"} may not import ${module}`);
+      } else {
+        assert.ok((MAY_USE[layer] ?? ANY_NODE)(module), `${layer || "index"} may not import ${module}`);
+      }
+    }
+  });
+}
+
+for (const { file, layer, text } of files.filter(({ layer }) => layer !== "store")) {
+  test(`src/${file} knows no SQL`, () => {
+    for (const [literal] of text.matchAll(/"(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`/g)) {
+      assert.doesNotMatch(
+        literal,
+        /\b(select\s.+\sfrom|insert\s+into|delete\s+from|update\s+\w+\s+set|create\s+table|pragma)\b/is,
+      );
+      assert.doesNotMatch(literal, /^["`]\s*(begin|commit|rollback|savepoint)(\s+immediate)?["`]$/i);
+      assert.doesNotMatch(literal, /\bholdfast_\w+/, "a table");
+    }
+    if (layer === "core") {
+      assert.doesNotMatch(
+        text,
+        /\bDate\.now\b|\bnew Date\(\)|\bMath\.random\b|\bperformance\b|\bsetTimeout\b|\bprocess\./,
+        "pure",
+      );
+    }
+  });
+}
+
+function layerOf(file: string): string {
+  const [first = "", ...rest] = file.split("/");
+  return rest.length === 0 ? "" : first;
+}
+
+function importsOf(text: string): string[] {
+  const code = text.replace(/\/\*[\s\S]*?\*\//g, "").replace(/^\s*\/\/.*$/gm, "");
+  const found = [
+    ...code.matchAll(/\b(?:import|export)\s[^;"']*?\bfrom\s*["']([^"']+)["']/g),
+    ...code.matchAll(/\bimport\s*["']([^"']+)["']/g),
+    ...code.matchAll(/\bimport\(\s*["']([^"']+)["']/g),
+    ...code.matchAll(/\bcreateRequire\([^)]*\)\(\s*["']([^"']+)["']/g),
+    ...code.matchAll(/\brequire\(\s*["']([^"']+)["']/g),
+  ];
+  return found.map(([, module]) => module as string);
+}
