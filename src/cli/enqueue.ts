@@ -1,0 +1,82 @@
+import type { Command } from "commander";
+import type { Duration } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import type { EnqueueOptions } from "../runtime/context.ts";
+import { checkName, type Definition, definitionOf, job } from "../runtime/definition.ts";
+import { instantGiven, jsonGiven, wholeNumber } from "./arguments.ts";
+import { openOrMake } from "./database.ts";
+import { examples } from "./help.ts";
+import { definitionsIn } from "./modules.ts";
+import { paint } from "./terminal/colours.ts";
+import { answer } from "./terminal/output.ts";
+
+interface Options {
+  module?: string;
+  queue?: string;
+  id?: string;
+  key?: string;
+  priority?: number;
+  delay?: string;
+  runAt?: Date;
+}
+
+export function enqueueCommand(parent: Command): void {
+  parent
+    .command("enqueue")
+    .description("Put a job into its queue and print its id, once it is safe on the disk.")
+    .argument("<name>", "the job's name")
+    .argument("[json]", "its input; - reads it from standard input")
+    .option("--module <file>", "the module that defines the job: its schema, queue, version and retries are used")
+    .option("--queue <queue>", "another queue than the job's own")
+    .option("--id <id>", "one job ever with this id")
+    .option("--key <key>", "one unfinished job of this name with this key")
+    .option("--priority <number>", "higher runs first (default: 0)", wholeNumber)
+    .option("--delay <duration>", "not before this has passed, e.g. 30s, 10m, 2h")
+    .option("--run-at <date>", "not before then, e.g. 2026-12-31T23:00:00Z", instantGiven)
+    .addHelpText(
+      "after",
+      examples(
+        `holdfast enqueue resize '{"url":"https://example.com/a.png"}' --module jobs.ts`,
+        "cat input.json | holdfast enqueue resize - --key a.png --delay 10m",
+      ),
+    )
+    .action(async (name: string, json: string | undefined, options: Options, command: Command) => {
+      const input = await jsonGiven(json);
+      const definition = await find(name, options);
+      await using hf = await openOrMake(command);
+      const { id, duplicate } = await hf.enqueue(definition, input, optionsOf(options));
+      answer(command, { id, duplicate }, () => (duplicate ? `${id} ${paint("yellow", "duplicate")}` : id));
+    });
+}
+
+async function find(name: string, options: Options): Promise<Definition> {
+  const definition = options.module === undefined ? unknownJob(name) : await definedIn(options.module, name);
+  return options.queue === undefined ? definition : { ...definition, queue: checkName(options.queue, "The queue") };
+}
+
+/** Without a module: the name and the defaults. Whoever works it validates the input with its own definition. */
+function unknownJob(name: string): Definition {
+  return definitionOf(job({ name, run: () => undefined }));
+}
+
+async function definedIn(file: string, name: string): Promise<Definition> {
+  const all = await definitionsIn([file]);
+  const newest = all.filter((one) => one.name === name).sort((a, b) => b.version - a.version)[0];
+  if (newest !== undefined) return newest;
+  const names = [...new Set(all.map((one) => one.name))];
+  throw new HoldfastError(
+    "USAGE",
+    `${file} exports no job "${name}".`,
+    names.length === 0 ? "It exports no job at all: export what job({ … }) returns." : `It has ${names.join(", ")}.`,
+  );
+}
+
+function optionsOf({ id, key, priority, delay, runAt }: Options): EnqueueOptions {
+  return {
+    ...(id === undefined ? {} : { id }),
+    ...(key === undefined ? {} : { key }),
+    ...(priority === undefined ? {} : { priority }),
+    ...(delay === undefined ? {} : { delay: delay as Duration }),
+    ...(runAt === undefined ? {} : { runAt }),
+  };
+}

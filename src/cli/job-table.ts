@@ -1,0 +1,36 @@
+import type { Job } from "../core/job.ts";
+import type { Page } from "../runtime/jobs.ts";
+import { age } from "./terminal/age.ts";
+import { paint } from "./terminal/colours.ts";
+import { stateStyle } from "./terminal/state.ts";
+import { type Column, table } from "./terminal/table.ts";
+
+/** A page of jobs, for people. */
+export function jobTable(page: Page<Job>, now: number): string {
+  if (page.items.length === 0) return paint("dim", "No jobs.");
+  const columns: Column<Job>[] = [
+    { title: "ID", value: ({ id }) => id, least: 17 },
+    { title: "NAME", value: ({ name }) => name, least: 8 },
+    { title: "STATE", value: ({ state }) => state, style: ({ state }) => stateStyle(state) },
+    { title: "TRY", right: true, value: ({ attempt }) => String(attempt) },
+    { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
+    { title: "NOTE", value: (job) => note(job, now), least: 12, style: () => "dim" },
+  ];
+  // Most queues are called like their job.
+  if (page.items.some(({ name, queue }) => name !== queue)) {
+    columns.splice(2, 0, { title: "QUEUE", value: ({ queue }) => queue, least: 8 });
+  }
+  const more = page.next === undefined ? "" : `\n${paint("dim", `More: --after ${page.next}`)}`;
+  return table(columns, page.items) + more;
+}
+
+/** What matters most about it, in a few words. */
+function note(job: Job, now: number): string {
+  if (job.state === "pending" && job.runAt > now) {
+    return `in ${age(job.runAt - now)}${job.error === undefined ? "" : `: ${job.error.message}`}`;
+  }
+  if (job.error !== undefined && job.state !== "succeeded") return job.error.message;
+  if (job.state !== "running" || job.progress === undefined) return "";
+  const { fraction, message } = job.progress;
+  return `${Math.floor(fraction * 100)}%${message === undefined ? "" : ` ${message}`}`;
+}

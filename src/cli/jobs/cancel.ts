@@ -1,0 +1,22 @@
+import type { Command } from "commander";
+import { openExisting } from "../database.ts";
+import { examples } from "../help.ts";
+import { answerOperated, operate } from "../operate.ts";
+
+export function cancelCommand(parent: Command): void {
+  parent
+    .command("cancel")
+    .description("Cancel jobs that have not finished. A running one's signal aborts, and nothing of the attempt is kept.")
+    .argument("<ids...>", "ids of jobs")
+    .addHelpText("after", examples("holdfast jobs cancel 1p0k9r3zq00000007"))
+    .action(async (ids: string[], _options: object, command: Command) => {
+      await using hf = await openExisting(command);
+      const operated = await operate(
+        hf,
+        ids,
+        (id) => hf.jobs.cancel(id),
+        ({ state }) => `It is ${state} already.`,
+      );
+      answerOperated(command, "cancelled", operated);
+    });
+}

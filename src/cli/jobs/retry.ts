@@ -1,0 +1,22 @@
+import type { Command } from "commander";
+import { openExisting } from "../database.ts";
+import { examples } from "../help.ts";
+import { answerOperated, operate } from "../operate.ts";
+
+export function retryCommand(parent: Command): void {
+  parent
+    .command("retry")
+    .description("Start failed or quarantined jobs anew, with fresh counts.")
+    .argument("<ids...>", "ids of jobs")
+    .addHelpText("after", examples("holdfast jobs retry 1p0k9r3zq00000007"))
+    .action(async (ids: string[], _options: object, command: Command) => {
+      await using hf = await openExisting(command);
+      const operated = await operate(
+        hf,
+        ids,
+        (id) => hf.jobs.retry(id),
+        ({ state }) => `It is ${state}; only failed and quarantined jobs can be retried.`,
+      );
+      answerOperated(command, "retried", operated);
+    });
+}

@@ -1,0 +1,60 @@
+import { existsSync } from "node:fs";
+import { resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { HoldfastError } from "../core/errors.ts";
+import type { Definition } from "../runtime/definition.ts";
+
+/** Every job definition that these modules export, by default or by name, alone or in an array; each once. */
+export async function definitionsIn(files: readonly string[]): Promise<Definition[]> {
+  const found = new Set<Definition>();
+  for (const file of files) {
+    for (const value of Object.values(await load(file)).flat()) if (isDefinition(value)) found.add(value);
+  }
+  return [...found];
+}
+
+async function load(file: string): Promise<Record<string, unknown>> {
+  const path = resolve(file);
+  if (!existsSync(path)) {
+    throw new HoldfastError(
+      "MODULE_INVALID",
+      `There is no file ${file}.`,
+      "Give the path of a .ts or .js module that exports jobs.",
+    );
+  }
+  try {
+    return (await import(pathToFileURL(path).href)) as Record<string, unknown>;
+  } catch (error) {
+    throw explain(error, file);
+  }
+}
+
+/** What the module itself throws passes as it is, with its stack; what Node says of its form needs a hint. */
+function explain(error: unknown, file: string): unknown {
+  switch ((error as { code?: unknown } | null)?.code) {
+    case "ERR_UNKNOWN_FILE_EXTENSION":
+    case "ERR_UNSUPPORTED_DIR_IMPORT":
+      return new HoldfastError(
+        "MODULE_INVALID",
+        `${file} is no module.`,
+        "Give the path of a .ts or .js file that exports jobs.",
+      );
+    case "ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX":
+    case "ERR_INVALID_TYPESCRIPT_SYNTAX":
+      return new HoldfastError(
+        "MODULE_INVALID",
+        `${file} cannot be run as it is: ${(error as Error).message}`,
+        "Node only strips types: avoid enums, namespaces and parameter properties, or compile it first.",
+        { cause: error },
+      );
+    default:
+      return error;
+  }
+}
+
+/** By its shape: the module may bring another copy of this package. */
+function isDefinition(value: unknown): value is Definition {
+  if (typeof value !== "object" || value === null) return false;
+  const { name, policy, handle } = value as Partial<Definition>;
+  return typeof name === "string" && typeof policy === "object" && typeof handle === "function";
+}

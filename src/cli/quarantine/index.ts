@@ -1,0 +1,11 @@
+import type { Command } from "commander";
+import { listCommand } from "./list.ts";
+import { purgeCommand } from "./purge.ts";
+import { retryCommand } from "./retry.ts";
+
+export function quarantineCommand(parent: Command): void {
+  const quarantine = parent
+    .command("quarantine")
+    .description("Jobs that crashed their workers, or whose input cannot be read: look at them, retry or remove them.");
+  for (const add of [listCommand, retryCommand, purgeCommand]) add(quarantine);
+}

@@ -1,0 +1,44 @@
+import type { Command } from "commander";
+import { HoldfastError } from "../../core/errors.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import { idsOrAll } from "../arguments.ts";
+import { openExisting } from "../database.ts";
+import { examples } from "../help.ts";
+import { answerOperated, operate, type Operated } from "../operate.ts";
+import { plural } from "../terminal/text.ts";
+import { isQuarantined, quarantinedIds } from "./quarantined.ts";
+
+export function purgeCommand(parent: Command): void {
+  parent
+    .command("purge")
+    .description("Remove quarantined jobs for good, their inputs too.")
+    .argument("[ids...]", "ids of quarantined jobs")
+    .option("--all", "all of them; needs --yes")
+    .option("--yes", "do not ask")
+    .addHelpText("after", examples("holdfast quarantine purge 1p0k9r3zq00000007", "holdfast quarantine purge --all --yes"))
+    .action(async (ids: string[], options: { all?: boolean; yes?: boolean }, command: Command) => {
+      idsOrAll(ids, options.all);
+      await using hf = await openExisting(command);
+      const chosen = options.all ? await quarantinedIds(hf) : ids;
+      if (options.all && !options.yes) throw unsure(chosen.length);
+      answerOperated(command, "purged", await purge(hf, chosen));
+    });
+}
+
+function purge(hf: Holdfast, ids: readonly string[]): Promise<Operated> {
+  return operate(
+    hf,
+    ids,
+    async (id) =>
+      (await isQuarantined(hf, id)) && (await hf.engine.store.prune({ state: "quarantined", ids: [id], limit: 1 })) === 1,
+    ({ state }) => `It is ${state}, not quarantined.`,
+  );
+}
+
+function unsure(count: number): HoldfastError {
+  return new HoldfastError(
+    "USAGE",
+    `This would remove ${plural(count, "quarantined job")} for good, so nothing was removed.`,
+    "Add --yes if that is what you want, or give the ids of those to remove.",
+  );
+}

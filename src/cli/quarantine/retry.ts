@@ -1,0 +1,26 @@
+import type { Command } from "commander";
+import { idsOrAll } from "../arguments.ts";
+import { openExisting } from "../database.ts";
+import { examples } from "../help.ts";
+import { answerOperated, operate } from "../operate.ts";
+import { isQuarantined, quarantinedIds } from "./quarantined.ts";
+
+export function retryCommand(parent: Command): void {
+  parent
+    .command("retry")
+    .description("Give quarantined jobs another chance, with fresh counts.")
+    .argument("[ids...]", "ids of quarantined jobs")
+    .option("--all", "all of them")
+    .addHelpText("after", examples("holdfast quarantine retry 1p0k9r3zq00000007", "holdfast quarantine retry --all"))
+    .action(async (ids: string[], options: { all?: boolean }, command: Command) => {
+      idsOrAll(ids, options.all);
+      await using hf = await openExisting(command);
+      const operated = await operate(
+        hf,
+        options.all ? await quarantinedIds(hf) : ids,
+        async (id) => (await isQuarantined(hf, id)) && hf.jobs.retry(id),
+        ({ state }) => `It is ${state}, not quarantined.`,
+      );
+      answerOperated(command, "retried", operated);
+    });
+}

@@ -1,0 +1,24 @@
+const STEPS = [
+  [86_400_000, "d", 2],
+  [3_600_000, "h", 1],
+  [60_000, "m", 1],
+  [1_000, "s", 1],
+] as const;
+
+/** `12s`, `3m`, `7h`, `2d`: one unit, rounded down. */
+export function age(millis: number): string {
+  for (const [unit, letter, least] of STEPS) if (millis >= unit * least) return `${Math.floor(millis / unit)}${letter}`;
+  return "0s";
+}
+
+/** `2026-03-01 14:05:09 (3m ago)`, in local time. */
+export function instant(at: number, now: number): string {
+  const date = new Date(at);
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  return `${day} ${time} (${at > now ? `in ${age(at - now)}` : `${age(now - at)} ago`})`;
+}
+
+function two(value: number): string {
+  return String(value).padStart(2, "0");
+}

@@ -1,0 +1,46 @@
+import { stripVTControlCharacters } from "node:util";
+
+const graphemes = new Intl.Segmenter(undefined, { granularity: "grapheme" });
+/** East Asian wide letters, and symbols that terminals draw two cells wide. */
+const WIDE =
+  /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Emoji_Presentation}/u;
+
+/** What jobs carry is not ours: an escape sequence in an error message must not reach the terminal. */
+export function printable(text: string): string {
+  // oxlint-disable-next-line no-control-regex
+  return stripVTControlCharacters(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "");
+}
+
+/** The same on one line. */
+export function oneLine(text: string): string {
+  return printable(text.replace(/\s+/g, " ")).trim();
+}
+
+/** In cells of a terminal. */
+export function widthOf(text: string): number {
+  let width = 0;
+  for (const { segment } of graphemes.segment(text)) width += WIDE.test(segment) ? 2 : 1;
+  return width;
+}
+
+/** At most this wide, with … where something is missing. */
+export function cut(text: string, width: number): string {
+  if (widthOf(text) <= width) return text;
+  let kept = "";
+  let room = width - 1;
+  for (const { segment } of graphemes.segment(text)) {
+    room -= WIDE.test(segment) ? 2 : 1;
+    if (room < 0) break;
+    kept += segment;
+  }
+  return `${kept.trimEnd()}…`;
+}
+
+/** `1 job`, `2 jobs`, `12,000 jobs`. */
+export function plural(count: number, one: string, many = `${one}s`): string {
+  return `${number(count)} ${count === 1 ? one : many}`;
+}
+
+export function number(value: number): string {
+  return value.toLocaleString("en-US");
+}

@@ -1,0 +1,78 @@
+import type { Command } from "commander";
+import { type Duration, sayMillis, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import type { Definition } from "../runtime/definition.ts";
+import { atLeastOne } from "./arguments.ts";
+import { openOrMake, pathOf, programOf } from "./database.ts";
+import { EXIT } from "./exit.ts";
+import { examples } from "./help.ts";
+import { definitionsIn } from "./modules.ts";
+import { paint } from "./terminal/colours.ts";
+import { workerLog } from "./terminal/log.ts";
+import { answer } from "./terminal/output.ts";
+import { oneLine } from "./terminal/text.ts";
+
+interface Options {
+  concurrency: number;
+  drain: string;
+}
+
+const SIGNALS = ["SIGINT", "SIGTERM"] as const;
+
+export function workCommand(parent: Command): void {
+  parent
+    .command("work")
+    .description("Run the jobs that these modules define, until a signal stops it. A second signal exits at once.")
+    .argument("<files...>", ".ts or .js modules that export jobs with their handlers")
+    .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)
+    .option("--drain <duration>", "how long running jobs may finish after a signal; the rest is given back", "10s")
+    .addHelpText("after", examples("holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"))
+    .action(async (files: string[], options: Options, command: Command) => {
+      const drain = toMillis(options.drain as Duration, "--drain");
+      const definitions = withHandlers(await definitionsIn(files), files);
+      // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
+      const signals = listen();
+      const hf = await openOrMake(command, { program: [programOf(command), ...files].join(" "), log: workerLog("info") });
+      const worker = hf.work(definitions, { concurrency: options.concurrency });
+      tell(command, definitions, options.concurrency);
+
+      const signal = await signals.first;
+      answer(command, { event: "stopping", signal, drain }, () =>
+        paint("yellow", `Stopping: running jobs have ${sayMillis(drain)} to finish. Again to exit at once.`),
+      );
+      void signals.second.then(() => process.exit(EXIT.interrupted));
+      await worker.stop({ drain });
+      await hf.close();
+      answer(command, { event: "stopped" }, () => "Stopped.");
+    });
+}
+
+function withHandlers(definitions: Definition[], files: readonly string[]): Definition[] {
+  const runnable = definitions.filter(({ run }) => run !== undefined);
+  if (runnable.length > 0) return runnable;
+  const names = definitions.map(({ name }) => `"${name}"`).join(", ");
+  throw new HoldfastError(
+    "NO_HANDLER",
+    names === "" ? `No job is exported by ${files.join(", ")}.` : `No handler comes with ${names}.`,
+    "Export what job({ name, run }) returns, or def.handle(run): by default, by name, or in an array.",
+  );
+}
+
+function tell(command: Command, definitions: readonly Definition[], concurrency: number): void {
+  const path = pathOf(command);
+  const jobs = definitions.map(({ name, version, queue }) => ({ name, version, queue }));
+  answer(command, { event: "working", pid: process.pid, db: path, concurrency, jobs }, () => {
+    const names = jobs.map(({ name, version }) => (version === 1 ? name : `${name} v${version}`));
+    const about = paint("dim", `(pid ${process.pid}, ${concurrency} at once)`);
+    return `Working on ${oneLine(path)}: ${paint("bold", oneLine(names.join(", ")))} ${about}`;
+  });
+}
+
+/** The first signal and the one after it. */
+function listen(): { first: Promise<NodeJS.Signals>; second: Promise<NodeJS.Signals> } {
+  const first = Promise.withResolvers<NodeJS.Signals>();
+  const second = Promise.withResolvers<NodeJS.Signals>();
+  const waiting = [first, second];
+  for (const name of SIGNALS) process.on(name, (signal) => waiting.shift()?.resolve(signal));
+  return { first: first.promise, second: second.promise };
+}
