@@ -15,7 +15,7 @@ import type { Log } from "./log.ts";
 import { systemClock } from "./system-clock.ts";
 
 /** How often a process that only enqueues looks whether its store wants care. */
-const CARE = 1_000;
+const CARE = 250;
 
 /** Who holds a lease in this process, and must be told when it is gone. */
 export interface Owner {
@@ -109,7 +109,7 @@ export class Engine {
   /** Starts the keeper: in a thread, unless the store lives in this thread's memory or time is not real. */
   keep(): void {
     if (this.#keeper !== null || this.#thread !== null || this.#closing) return;
-    this.#unlisten ??= this.store.onChange((change) => this.#ended(change));
+    this.#unlisten ??= this.store.onChange((change) => this.#ended(change), { ownOnly: true });
     if (this.location.path !== ":memory:" && this.clock === systemClock) this.#startThread();
     else
       this.#keeper = new Keeper({

@@ -83,8 +83,8 @@ export interface Store {
   unregister(id: ProcessId): Promise<boolean>;
 
   // ── news ──
-  /** Called after each commit of this store, and when another process has committed. Returns the way to stop. */
-  onChange(call: (change: Change) => void): () => void;
+  /** Called after each commit of this store, and of others too unless `ownOnly`: watching for theirs is not free. Returns the way to stop. */
+  onChange(call: (change: Change) => void, options?: { ownOnly?: boolean }): () => void;
   /** Regular care of the storage, for a thread where a stall hurts nobody. */
   maintain(): Promise<void>;
   /** Whether that care is overdue. */

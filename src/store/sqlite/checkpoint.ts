@@ -2,9 +2,9 @@ import { statSync } from "node:fs";
 import type { Connection, Statement } from "./driver.ts";
 
 /** From here on the WAL's pages are copied into the database, beside the writers. */
-const COPY = 4 * 1024 * 1024;
+const COPY = 1024 * 1024;
 /** From here on writers are made to wait for a moment, so that the WAL can start anew: it must not grow without end. */
-const RESTART = 64 * 1024 * 1024;
+const RESTART = 8 * 1024 * 1024;
 
 /** Keeps the write-ahead log short, from a thread where a stall hurts nobody. */
 export class Checkpoint {

@@ -91,7 +91,7 @@ export class Healing {
       locksCleaned: totals?.locks ?? 0,
       entriesReclaimed: totals?.entries ?? 0,
       recoveredAt: totals?.recovered_at ?? 0,
-      log: this.#lately.all<RecoveryTotals["log"][number]>().map((row) => ({ ...row })),
+      log: this.#lately.all<RecoveryTotals["log"][number]>().map((row) => Object.assign({}, row)),
     };
   }
 }

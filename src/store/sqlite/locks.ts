@@ -110,7 +110,7 @@ export class Locks {
     return this.#all
       .all<Omit<LockView, "stale"> & { ended: 0 | 1; job: number | null }>({ name, now })
       .filter(({ ended, job }) => job === null || ended === 0)
-      .map(({ ended, job: _, ...lock }) => ({ ...lock, stale: ended === 1 }));
+      .map(({ name, holder, acquiredAt, expiresAt, ended }) => ({ name, holder, acquiredAt, expiresAt, stale: ended === 1 }));
   }
 
   #wrote(tx: Tx, changes: number): boolean {

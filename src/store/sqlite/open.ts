@@ -102,7 +102,7 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
   db.exec("pragma foreign_keys = off");
   // Checkpoints are made off this thread: they would stall a commit.
   db.exec("pragma wal_autocheckpoint = 0");
-  db.exec("pragma journal_size_limit = 67108864");
+  db.exec("pragma journal_size_limit = 16777216");
   migrate(db, path, options.now(), (fresh) => {
     fresh
       .prepare("insert into holdfast_database (id, database_id, durability, created_at) values (1, ?, ?, ?)")

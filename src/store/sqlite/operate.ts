@@ -51,7 +51,7 @@ export class Operate {
       `select key from holdfast_jobs
        where slot = ? and slot is not null and (state = 'pending' or state = 'running' or state = 'waiting')`,
     );
-    // By holdfast_jobs_trouble, or by the key: finished jobs are the oldest.
+    // By holdfast_jobs_aside, or by the key: finished jobs are the oldest.
     this.#prunable = db.prepare(
       `select key, state, lane, fence, slot from holdfast_jobs
        where state = :state and (:before is null or finished_at < :before)

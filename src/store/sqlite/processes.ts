@@ -43,7 +43,7 @@ export class Processes {
   }
 
   all(): RegisteredProcess[] {
-    return this.#all.all<RegisteredProcess>().map((row) => ({ ...row }));
+    return this.#all.all<RegisteredProcess>().map((row) => Object.assign({}, row));
   }
 
   /** How many jobs each runs now. */

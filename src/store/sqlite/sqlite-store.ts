@@ -47,7 +47,7 @@ import { Tally } from "./tally.ts";
 import { Watch } from "./watch.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
-const NEEDS_CARE = 8 * 1024 * 1024;
+const NEEDS_CARE = 2 * 1024 * 1024;
 
 export interface SqliteStoreOptions {
   driver: DriverName;
@@ -77,7 +77,7 @@ export class SqliteStore implements Store {
   readonly #healing: Healing;
   readonly #locks: Locks;
   readonly #processes: Processes;
-  readonly #listeners = new Set<(change: Change) => void>();
+  readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
   readonly #alive: Alive | null;
   readonly #checkpoint: Checkpoint | null;
   #boot = "";
@@ -290,12 +290,14 @@ export class SqliteStore implements Store {
     return removed;
   }
 
-  onChange(call: (change: Change) => void): () => void {
-    this.#listeners.add(call);
-    if (this.#watch === null && this.#path !== ":memory:") {
-      this.#watch = new Watch(this.#db, this.#path, () => this.#tell({ own: false, ready: null, ended: [] }));
-    }
-    return () => this.#listeners.delete(call);
+  onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {
+    const listener = { call, ownOnly: options.ownOnly ?? false };
+    this.#listeners.add(listener);
+    this.#watchIfNeeded();
+    return () => {
+      this.#listeners.delete(listener);
+      this.#watchIfNeeded();
+    };
   }
 
   async maintain(): Promise<void> {
@@ -332,7 +334,17 @@ export class SqliteStore implements Store {
     }
   }
 
+  /** Every commit touches the watched file, so nobody is to watch it who does not need to. */
+  #watchIfNeeded(): void {
+    const needed = this.#closed === null && this.#path !== ":memory:" && [...this.#listeners].some(({ ownOnly }) => !ownOnly);
+    if (needed) this.#watch ??= new Watch(this.#db, this.#path, () => this.#tell({ own: false, ready: null, ended: [] }));
+    else {
+      this.#watch?.close();
+      this.#watch = null;
+    }
+  }
+
   #tell(change: Change): void {
-    for (const call of this.#listeners) call(change);
+    for (const { call, ownOnly } of this.#listeners) if (change.own || !ownOnly) call(change);
   }
 }

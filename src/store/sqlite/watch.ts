@@ -4,6 +4,8 @@ import type { Connection, Statement } from "./driver.ts";
 
 /** Looked at this often even if the file system says nothing. */
 const FALLBACK = 500;
+/** Looks are at least this far apart, in milliseconds. */
+const BURST = 1;
 
 /**
  * Notices commits of other processes within milliseconds and without polling: their writes touch the -wal file, the
@@ -15,7 +17,8 @@ export class Watch {
   readonly #watcher: FSWatcher | null;
   readonly #fallback: NodeJS.Timeout;
   #seen: number;
-  #looking = false;
+  #lookedAt = 0;
+  #timer: NodeJS.Timeout | null = null;
 
   constructor(db: Connection, path: string, call: () => void) {
     this.#version = db.prepare("pragma data_version");
@@ -28,6 +31,7 @@ export class Watch {
   close(): void {
     this.#watcher?.close();
     clearInterval(this.#fallback);
+    if (this.#timer !== null) clearTimeout(this.#timer);
   }
 
   /** The folder is watched, not the -wal: that comes and goes. */
@@ -44,17 +48,19 @@ export class Watch {
     }
   }
 
-  /** A burst of events is one look. */
+  /** A burst of events is one look at once and one at its end: this process's own commits raise events, too. */
   #soon(): void {
-    if (this.#looking) return;
-    this.#looking = true;
-    setImmediate(() => {
-      this.#looking = false;
+    if (this.#timer !== null) return;
+    const rest = BURST - (performance.now() - this.#lookedAt);
+    if (rest <= 0) return this.#look();
+    this.#timer = setTimeout(() => {
+      this.#timer = null;
       this.#look();
-    });
+    }, rest).unref();
   }
 
   #look(): void {
+    this.#lookedAt = performance.now();
     let version: number;
     try {
       version = this.#read();
