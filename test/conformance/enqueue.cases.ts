@@ -150,6 +150,24 @@ export function enqueueCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 4);
   });
 
+  check("a whole batch is refused when one of its ids is another name's, and nothing of it is added", async ({ store }) => {
+    await add(store, { id: "theirs", name: "other" }, { id: "mine" });
+    const refused = await store.enqueue([newJob({ id: "new" }), newJob(), newJob({ id: "theirs" })], { whole: true });
+    assert.deepEqual(refused, [{ id: "theirs", taken: "other" }]);
+    assert.equal((await seeAll(store)).length, 2);
+    const added = await store.enqueue([newJob({ id: "new" }), newJob({ id: "mine" })], { whole: true });
+    assert.deepEqual(added, [
+      { id: "new", duplicate: false },
+      { id: "mine", duplicate: true },
+    ]);
+  });
+
+  check("a whole batch that gives one id to two names is refused", async ({ store }) => {
+    const batch = [newJob({ id: "x", name: "a" }), newJob({ id: "x", name: "b" })];
+    assert.deepEqual(await store.enqueue(batch, { whole: true }), [{ id: "x", taken: "a" }]);
+    assert.deepEqual(await seeAll(store), []);
+  });
+
   check("a generated id given back as an id is a duplicate of its job", async ({ store }) => {
     const id = await addOne(store);
     assert.deepEqual(await store.enqueue([newJob({ id })]), [{ id, duplicate: true }]);

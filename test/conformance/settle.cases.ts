@@ -374,6 +374,16 @@ export function settleCases(check: Check): void {
     );
   });
 
+  check("a success whose follow-up's id is another name's has failed, and leaves none of its follow-ups", async ({ store }) => {
+    await add(store, { id: "theirs", name: "other", delay: 1 });
+    const parent = await running(store);
+    await settle(store, parent, { kind: "succeeded", output: "1" }, [newJob({ id: "fine" }), newJob({ id: "theirs" })]);
+    const job = await see(store, parent.id);
+    assert.deepEqual([job.state, job.error?.code, job.output], ["failed", "ID_TAKEN", undefined]);
+    assert.equal(await store.get("fine"), null);
+    assert.deepEqual(await store.counts({ name: "work" }), { ...(await store.counts({ name: "nobody" })), failed: 1 });
+  });
+
   check("a job may be followed by one of its own key", async ({ store }) => {
     const parent = await running(store, { key: "k" });
     await settle(store, parent, SUCCEEDED, [newJob({ key: "k" })]);

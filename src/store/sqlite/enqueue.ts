@@ -75,11 +75,14 @@ export class Enqueue {
     return answers;
   }
 
-  /** The first of these whose id belongs to a job of another name. */
+  /** The first of these whose id belongs to a job of another name, be it one of these themselves. */
   taken(jobs: readonly NewJob[]): { id: string; owner: string; name: string } | undefined {
+    const owners = new Map<string, string>();
     for (const { id, name } of jobs) {
-      const owner = id === undefined ? undefined : this.#nameOf(id);
-      if (id !== undefined && owner !== undefined && owner !== name) return { id, owner, name };
+      if (id === undefined) continue;
+      const owner = owners.get(id) ?? this.#nameOf(id) ?? name;
+      if (owner !== name) return { id, owner, name };
+      owners.set(id, owner);
     }
     return undefined;
   }
