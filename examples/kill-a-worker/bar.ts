@@ -1,0 +1,30 @@
+import { styleText } from "node:util";
+
+const WIDTH = 40;
+
+/** A progress bar where somebody looks, a line a tenth where nobody does. */
+export class Bar {
+  readonly #total: number;
+  #tenth = -1;
+
+  constructor(total: number) {
+    this.#total = total;
+  }
+
+  show(done: number, note: string): void {
+    const fraction = Math.min(1, done / this.#total);
+    const percent = `${Math.floor(fraction * 100)}%`.padStart(4);
+    if (process.stdout.isTTY) {
+      const full = Math.round(fraction * WIDTH);
+      const bar = styleText("green", "█".repeat(full)) + styleText("gray", "░".repeat(WIDTH - full));
+      process.stdout.write(`\r\u001b[K${bar} ${percent}  ${note}`);
+    } else if (Math.floor(fraction * 10) > this.#tenth) {
+      this.#tenth = Math.floor(fraction * 10);
+      process.stdout.write(`${percent}  ${note}\n`);
+    }
+  }
+
+  end(): void {
+    if (process.stdout.isTTY) process.stdout.write("\n");
+  }
+}
