@@ -23,6 +23,7 @@ interface Options {
 export function enqueueCommand(parent: Command): void {
   parent
     .command("enqueue")
+    .summary("put a job into its queue")
     .description("Put a job into its queue and print its id, once it is safe on the disk.")
     .argument("<name>", "the job's name")
     .argument("[json]", "its input; - reads it from standard input")

@@ -13,6 +13,7 @@ import { number, oneLine, plural } from "./terminal/text.ts";
 export function healthCommand(parent: Command): void {
   parent
     .command("health")
+    .summary("one line and an exit code, for probes")
     .description(
       "For probes: one line, and exit code 0 when all is well, 1 when not, 5 when the database is damaged. Not well: it " +
         "cannot be opened or written, jobs wait and nobody works, jobs are quarantined.",

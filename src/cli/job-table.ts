@@ -1,6 +1,6 @@
 import type { Job } from "../core/job.ts";
 import type { Page } from "../runtime/jobs.ts";
-import { age } from "./terminal/age.ts";
+import { age, ahead } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
 import { stateStyle } from "./terminal/state.ts";
 import { type Column, table } from "./terminal/table.ts";
@@ -27,7 +27,7 @@ export function jobTable(page: Page<Job>, now: number): string {
 /** What matters most about it, in a few words. */
 function note(job: Job, now: number): string {
   if (job.state === "pending" && job.runAt > now) {
-    return `in ${age(job.runAt - now)}${job.error === undefined ? "" : `: ${job.error.message}`}`;
+    return `in ${ahead(job.runAt - now)}${job.error === undefined ? "" : `: ${job.error.message}`}`;
   }
   if (job.error !== undefined && job.state !== "succeeded") return job.error.message;
   if (job.state !== "running" || job.progress === undefined) return "";

@@ -44,8 +44,8 @@ Example:
   holdfast work jobs.ts
   holdfast status
 
-Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval, 4 lock held by a live process,
-5 damaged database, 130 interrupted.`,
+Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
+4 lock held by a live process, 5 damaged database, 130 interrupted.`,
     );
   for (const add of [
     workCommand,

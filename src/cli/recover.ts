@@ -18,6 +18,7 @@ const LOOK = 1_000;
 export function recoverCommand(parent: Command): void {
   parent
     .command("recover")
+    .summary("give back what dead processes left behind")
     .description(
       "Give back now what dead processes left behind: jobs, expired leases, expired locks. Workers do the same by themselves " +
         "within a second; this is for when none is there.",

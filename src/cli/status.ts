@@ -5,16 +5,17 @@ import { type Alarm, alarmsOf } from "./alarms.ts";
 import { openExisting, pathOf } from "./database.ts";
 import { examples } from "./help.ts";
 import { type Overview, overviewOf, type ProcessStatus } from "./overview.ts";
-import { age } from "./terminal/age.ts";
+import { age, ahead } from "./terminal/age.ts";
 import { paint, type Style } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
 import { stateStyle } from "./terminal/state.ts";
-import { type Column, table } from "./terminal/table.ts";
-import { number, oneLine, plural } from "./terminal/text.ts";
+import { type Column, table, terminalWidth } from "./terminal/table.ts";
+import { cut, number, oneLine, plural } from "./terminal/text.ts";
 
 export function statusCommand(parent: Command): void {
   parent
     .command("status")
+    .summary("how the queues stand, and what needs attention")
     .description("Show the queues, who works on them, locks, what was recovered, and what needs attention.")
     .addHelpText("after", examples("holdfast status", "holdfast status --db work.db --json"))
     .action(async (_options: object, command: Command) => {
@@ -28,7 +29,7 @@ export function statusCommand(parent: Command): void {
 function page(path: string, overview: Overview, alarms: readonly Alarm[]): string {
   return [
     headline(path, overview),
-    alarms.map(sayAlarm).join("\n"),
+    sayAlarms(alarms),
     overview.queues.length === 0 ? paint("dim", "No jobs yet.") : table(queueColumns(overview), overview.queues),
     processes(overview),
     overview.locks.length === 0 ? "" : table(lockColumns(overview.at), overview.locks),
@@ -44,8 +45,13 @@ function headline(path: string, { counts, processes }: Overview): string {
   return `${paint("bold", oneLine(path))}  ${parts.join(paint("dim", " · "))}`;
 }
 
-function sayAlarm({ grave, message, hint }: Alarm): string {
-  return `${paint(grave ? "red" : "yellow", `! ${message}`)}  ${paint("dim", hint)}`;
+function sayAlarms(alarms: readonly Alarm[]): string {
+  const width = Math.max(0, ...alarms.map(({ message }) => message.length));
+  return alarms
+    .map(({ grave, message, hint }) => {
+      return `${paint(grave ? "red" : "yellow", `! ${message.padEnd(width)}`)}  ${paint("dim", hint)}`;
+    })
+    .join("\n");
 }
 
 function queueColumns({ at, queues }: Overview): Column<QueueOverview>[] {
@@ -55,11 +61,11 @@ function queueColumns({ at, queues }: Overview): Column<QueueOverview>[] {
     count("running", "RUNNING"),
     count("succeeded", "SUCCEEDED"),
     count("failed", "FAILED"),
-    count("quarantined", "QUARANT."),
-    count("cancelled", "CANCELLED"),
+    count("quarantined", "QUARANTINED"),
     { title: "OLDEST", right: true, value: ({ oldestAt }) => (oldestAt === undefined ? "–" : age(at - oldestAt)) },
   ];
-  // Few use it, and eighty columns are soon full.
+  // Rare, and eighty columns are soon full.
+  if (queues.some(({ counts }) => counts.cancelled > 0)) columns.splice(6, 0, count("cancelled", "CANCELLED"));
   if (queues.some(({ counts }) => counts.waiting > 0)) columns.splice(1, 0, count("waiting", "WAITING"));
   return columns;
 }
@@ -99,7 +105,7 @@ function lockColumns(at: number): Column<LockView>[] {
     {
       title: "EXPIRES",
       right: true,
-      value: ({ stale, expiresAt }) => (stale ? "expired" : `in ${age(expiresAt - at)}`),
+      value: ({ stale, expiresAt }) => (stale ? "expired" : `in ${ahead(expiresAt - at)}`),
       style: lockStyle,
     },
   ];
@@ -107,8 +113,9 @@ function lockColumns(at: number): Column<LockView>[] {
 
 function recovered({ at, recovery }: Overview): string {
   if (recovery.recoveredAt === 0) return paint("dim", "Nothing had to be recovered so far.");
-  const cause = recovery.log[0]?.cause;
-  return `Recovered so far: ${plural(recovery.entriesReclaimed, "job")} and ${plural(recovery.locksCleaned, "lock")}, last ${age(at - recovery.recoveredAt)} ago${cause === undefined ? "" : paint("dim", ` (${oneLine(cause)})`)}`;
+  const totals = `${plural(recovery.entriesReclaimed, "job")} and ${plural(recovery.locksCleaned, "lock")}`;
+  const last = `${age(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks cleaned")}`;
+  return `Recovered so far: ${totals}\n${paint("dim", cut(`Last ${last}`, terminalWidth()))}`;
 }
 
 function isThere({ life }: ProcessStatus): boolean {

@@ -4,13 +4,14 @@ import { HoldfastError } from "../core/errors.ts";
 import type { LockView, Store } from "../store/store.ts";
 import { openExisting } from "./database.ts";
 import { examples } from "./help.ts";
-import { age } from "./terminal/age.ts";
+import { age, ahead } from "./terminal/age.ts";
 import { answer } from "./terminal/output.ts";
 import { oneLine } from "./terminal/text.ts";
 
 export function unlockCommand(parent: Command): void {
   parent
     .command("unlock")
+    .summary("remove a lock that was left behind")
     .description("Remove a lock that was left behind. One that is still held is refused with exit code 4.")
     .argument("<name>", "the lock's name, as in `holdfast status`")
     .option("--force", "remove it even while it is held: its holder is not told")
@@ -43,7 +44,7 @@ async function removeStale(store: Store, name: string): Promise<boolean> {
 function held({ name, holder, acquiredAt, expiresAt }: LockView, now: number): HoldfastError {
   return new HoldfastError(
     "LOCK_HELD",
-    `The lock ${name} is held by ${holder}, since ${age(now - acquiredAt)}, until it expires in ${age(expiresAt - now)} or is renewed.`,
+    `The lock ${name} is held by ${holder}, since ${age(now - acquiredAt)}, until it expires in ${ahead(expiresAt - now)} or is renewed.`,
     "Wait for it, stop its holder, or add --force if you are sure that the holder is gone.",
   );
 }

@@ -22,6 +22,7 @@ const SIGNALS = ["SIGINT", "SIGTERM"] as const;
 export function workCommand(parent: Command): void {
   parent
     .command("work")
+    .summary("run jobs until a signal")
     .description("Run the jobs that these modules define, until a signal stops it. A second signal exits at once.")
     .argument("<files...>", ".ts or .js modules that export jobs with their handlers")
     .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)

@@ -6,6 +6,7 @@ import { answerOperated, operate } from "../operate.ts";
 export function cancelCommand(parent: Command): void {
   parent
     .command("cancel")
+    .summary("cancel jobs that have not finished")
     .description("Cancel jobs that have not finished. A running one's signal aborts, and nothing of the attempt is kept.")
     .argument("<ids...>", "ids of jobs")
     .addHelpText("after", examples("holdfast jobs cancel 1p0k9r3zq00000007"))

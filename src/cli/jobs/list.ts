@@ -17,6 +17,7 @@ interface Options {
 export function listCommand(parent: Command): void {
   parent
     .command("list")
+    .summary("list jobs in the order they were made")
     .description("List jobs in the order they were made.")
     .option("--queue <queue>", "only jobs of this queue")
     .option("--name <name>", "only jobs of this name")

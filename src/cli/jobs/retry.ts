@@ -6,6 +6,7 @@ import { answerOperated, operate } from "../operate.ts";
 export function retryCommand(parent: Command): void {
   parent
     .command("retry")
+    .summary("start failed or quarantined jobs anew")
     .description("Start failed or quarantined jobs anew, with fresh counts.")
     .argument("<ids...>", "ids of jobs")
     .addHelpText("after", examples("holdfast jobs retry 1p0k9r3zq00000007"))

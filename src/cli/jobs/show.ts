@@ -12,6 +12,7 @@ import { oneLine, printable } from "../terminal/text.ts";
 export function showCommand(parent: Command): void {
   parent
     .command("show")
+    .summary("everything about one job")
     .description("Show everything about one job.")
     .argument("<id>", "the job's id")
     .addHelpText("after", examples("holdfast jobs show 1p0k9r3zq00000007", "holdfast jobs show invoice-2026-001 --json"))

@@ -1,4 +1,5 @@
 import type { Command } from "commander";
+import { examples } from "../help.ts";
 import { listCommand } from "./list.ts";
 import { purgeCommand } from "./purge.ts";
 import { retryCommand } from "./retry.ts";
@@ -6,6 +7,8 @@ import { retryCommand } from "./retry.ts";
 export function quarantineCommand(parent: Command): void {
   const quarantine = parent
     .command("quarantine")
-    .description("Jobs that crashed their workers, or whose input cannot be read: look at them, retry or remove them.");
+    .summary("jobs that crashed their workers: look, retry, remove")
+    .description("Jobs that crashed their workers, or whose input cannot be read: look at them, retry or remove them.")
+    .addHelpText("after", examples("holdfast quarantine list"));
   for (const add of [listCommand, retryCommand, purgeCommand]) add(quarantine);
 }

@@ -9,6 +9,7 @@ import { answer } from "../terminal/output.ts";
 export function listCommand(parent: Command): void {
   parent
     .command("list")
+    .summary("list the quarantined jobs")
     .description("List the quarantined jobs.")
     .option("--queue <queue>", "only jobs of this queue")
     .option("--name <name>", "only jobs of this name")

@@ -11,6 +11,7 @@ import { isQuarantined, quarantinedIds } from "./quarantined.ts";
 export function purgeCommand(parent: Command): void {
   parent
     .command("purge")
+    .summary("remove quarantined jobs for good")
     .description("Remove quarantined jobs for good, their inputs too.")
     .argument("[ids...]", "ids of quarantined jobs")
     .option("--all", "all of them; needs --yes")

@@ -8,6 +8,7 @@ import { isQuarantined, quarantinedIds } from "./quarantined.ts";
 export function retryCommand(parent: Command): void {
   parent
     .command("retry")
+    .summary("give quarantined jobs another chance")
     .description("Give quarantined jobs another chance, with fresh counts.")
     .argument("[ids...]", "ids of quarantined jobs")
     .option("--all", "all of them")

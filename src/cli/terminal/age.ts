@@ -11,12 +11,18 @@ export function age(millis: number): string {
   return "0s";
 }
 
+/** How long until then, to the nearest unit: what is due in 1h59m is due in `2h`. */
+export function ahead(millis: number): string {
+  const unit = STEPS.find(([size, , least]) => millis >= size * least)?.[0] ?? 1_000;
+  return age(millis + unit / 2);
+}
+
 /** `2026-03-01 14:05:09 (3m ago)`, in local time. */
 export function instant(at: number, now: number): string {
   const date = new Date(at);
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
   const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  return `${day} ${time} (${at > now ? `in ${age(at - now)}` : `${age(now - at)} ago`})`;
+  return `${day} ${time} (${at > now ? `in ${ahead(at - now)}` : `${age(now - at)} ago`})`;
 }
 
 function two(value: number): string {
