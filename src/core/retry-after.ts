@@ -13,6 +13,8 @@ export class RetryAfterError extends Error {
   constructor(after: Duration | Date, message = "again later") {
     super(message);
     this.name = "RetryAfterError";
-    this.after = after instanceof Date ? after : toMillis(after, "RetryAfterError's delay");
+    // A date that is none is no duration either, and says so.
+    const isTime = after instanceof Date && !Number.isNaN(after.getTime());
+    this.after = isTime ? after : toMillis(after as Duration, "RetryAfterError's delay");
   }
 }

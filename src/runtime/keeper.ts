@@ -47,7 +47,8 @@ export class Keeper {
   /** When something will have to be done; NEVER when nothing is held. */
   nextAt(): number {
     let at = NEVER;
-    for (const held of this.#holdings.all()) at = Math.min(at, renewAt(held), held.timeoutAt);
+    for (const held of this.#holdings.all())
+      at = Math.min(at, renewAt(held), held.running ? held.timeoutAt : held.since + PATIENCE);
     return at;
   }
 

@@ -25,13 +25,15 @@ const LOOK_AGAIN = 5_000;
 const SETTLE_AGAIN = 250;
 
 export interface Worker extends AsyncDisposable {
-  /** Stops claiming, lets running jobs finish for `drain` (default 10 s), then gives the rest back uncharged. */
+  /** Stops claiming, lets running jobs finish for `drain` (default: the worker's own), then gives the rest back uncharged. */
   stop(options?: { drain?: Duration }): Promise<void>;
 }
 
 export interface WorkOptions {
   /** How many jobs run at once in this worker; default 10. */
   concurrency?: number;
+  /** How long running jobs may go on when it stops, also by a signal or `close`; default 10 s. */
+  drain?: Duration;
 }
 
 /**
@@ -43,6 +45,7 @@ export class WorkerLoop implements Worker {
   readonly #progress: ProgressWriter;
   readonly #runnables = new Map<string, Runnable>();
   readonly #concurrency: number;
+  readonly #drain: number;
   readonly #unlisten: () => void;
   readonly #stayAlive: NodeJS.Timeout;
   #waiting: Attempt[] = [];
@@ -60,6 +63,8 @@ export class WorkerLoop implements Worker {
   /** Nothing to claim, as far as is known; `#wakes` counts what may have changed that. */
   #dry = false;
   #wakes = 0;
+  /** There is something that may not be taken now (a second suspect, say): any commit of this process may free it. */
+  #blocked = false;
   #alarm: (() => void) | null = null;
   #stopping: Promise<void> | null = null;
   #quiet: (() => void)[] = [];
@@ -68,6 +73,7 @@ export class WorkerLoop implements Worker {
     this.#engine = engine;
     this.#progress = progress;
     this.#concurrency = checkCount(options.concurrency ?? CONCURRENCY, "concurrency", 1);
+    this.#drain = toMillis(options.drain ?? DRAIN, "drain");
     for (const def of defs) this.#add(def);
     this.#unlisten = engine.store.onChange((change) => this.#onChange(change));
     // A worker with nothing to do is still a worker.
@@ -78,7 +84,7 @@ export class WorkerLoop implements Worker {
   }
 
   stop(options: { drain?: Duration } = {}): Promise<void> {
-    this.#stopping ??= this.#stop(toMillis(options.drain ?? DRAIN, "drain"));
+    this.#stopping ??= this.#stop(options.drain === undefined ? this.#drain : toMillis(options.drain, "drain"));
     return this.#stopping;
   }
 
@@ -216,6 +222,7 @@ export class WorkerLoop implements Worker {
     if (ready && from.some(({ max }) => max !== 0) && this.#waiting.length === 0 && this.#running.size === 0)
       return this.#alarmIn(50);
     this.#dry = true;
+    this.#blocked = ready;
     if (nextAt !== null) this.#alarmIn(Math.min(LOOK_AGAIN, Math.max(1, nextAt - this.#engine.clock.now())));
   }
 
@@ -234,7 +241,7 @@ export class WorkerLoop implements Worker {
 
   #onChange(change: Change): void {
     if (change.ready === null) this.#peek();
-    else if (change.ready.size > 0) this.#wake();
+    else if (change.ready.size > 0 || this.#blocked) this.#wake();
   }
 
   /** Somebody else has committed something: look before asking for the write lock. */

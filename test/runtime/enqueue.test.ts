@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
-import { job, type JobDef, type JobOptions, open } from "../../src/index.ts";
+import { type Holdfast, job, type JobDef, type JobOptions } from "../../src/index.ts";
 import { code, memory, see, seeAll, unchecked } from "./parts.ts";
 
 const send = job({ name: "send", run: (_c: { input: unknown }) => null });
@@ -157,15 +157,6 @@ suite("a key is one unfinished job of that name", () => {
 });
 
 suite("when and in which order", () => {
-  const order = async (hf: Awaited<ReturnType<typeof open>>) => {
-    const inputs: unknown[] = [];
-    for (let claim = await hf.claim(send, { worker: "me" }); claim; claim = await hf.claim(send, { worker: "me" })) {
-      inputs.push(claim.job.input);
-      await claim.succeed();
-    }
-    return inputs;
-  };
-
   test("higher priority first, then first in, first out; negative goes last", async (t) => {
     const { hf } = await memory(t);
     for (const [input, priority] of [
@@ -457,3 +448,13 @@ suite("after close", () => {
     assert.equal((await accepted).duplicate, false);
   });
 });
+
+/** Claims and settles until there is nothing more to claim. */
+async function order(hf: Holdfast): Promise<unknown[]> {
+  const inputs: unknown[] = [];
+  for (let claim = await hf.claim(send, { worker: "me" }); claim; claim = await hf.claim(send, { worker: "me" })) {
+    inputs.push(claim.job.input);
+    await claim.succeed();
+  }
+  return inputs;
+}
