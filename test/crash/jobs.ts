@@ -1,5 +1,5 @@
 import { appendFileSync } from "node:fs";
-import { job, type JobDef, type JobOptions, NonRetryableError } from "../../src/index.ts";
+import { job, type JobContext, type JobDef, type JobOptions, NonRetryableError } from "../../src/index.ts";
 
 export interface WorkInput {
   n?: number;
@@ -8,6 +8,12 @@ export interface WorkInput {
   fail?: boolean;
   checkpoint?: boolean;
   progress?: boolean;
+  /** For children/holder.ts: ends when it is told to; is deaf to its signal; blocks its event loop; takes its process down. */
+  hold?: boolean;
+  deaf?: boolean;
+  block?: number;
+  poison?: boolean;
+  lasts?: number;
 }
 
 /** Has to come to an end in spite of any number of crashes, and soon. */
@@ -19,16 +25,17 @@ export const after: JobDef<{ parent: string }> = job<{ parent: string }>({ name:
 export function workJob(
   effects: string,
   options: Partial<JobOptions> = {},
-  onStart: (id: string) => void = () => {},
+  body: (context: JobContext<WorkInput>) => void | Promise<void> = () => {},
 ): JobDef<WorkInput> {
   return job<WorkInput>({
     name: "work",
     ...PATIENT,
     ...options,
-    run: async ({ input, id, attempt, checkpoint, progress, enqueue, signal }) => {
-      onStart(id);
+    run: async (context) => {
+      const { input, id, attempt, checkpoint, progress, enqueue, signal } = context;
       const loaded = input.checkpoint ? await checkpoint.load() : undefined;
       appendFileSync(effects, `${JSON.stringify({ id, attempt, pid: process.pid, checkpoint: loaded })}\n`);
+      await body(context);
       if (input.checkpoint) await checkpoint.save({ step: attempt });
       if (input.progress) progress(0.5, "half");
       if (input.fail) throw new NonRetryableError("it was told to");

@@ -34,7 +34,7 @@ export function query(path: string, sql: string): Record<string, unknown>[] {
     return db
       .prepare(sql)
       .all()
-      .map((row) => ({ ...row }));
+      .map((row) => Object.assign({}, row));
   } finally {
     db.close();
   }

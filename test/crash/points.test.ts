@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { Holdfast, Job } from "../../src/index.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
-import { query, watchMoves } from "./moves.ts";
+import { watchMoves } from "./moves.ts";
 import { Scene } from "./scene.ts";
 
 interface Found {
@@ -91,16 +91,16 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
   },
   unregister({ scene, committed }) {
     // This test's own handle is one.
-    assert.equal(query(scene.path, "select id from holdfast_processes").length, committed ? 1 : 2);
+    assert.equal(scene.query("select id from holdfast_processes").length, committed ? 1 : 2);
     return allSucceed;
   },
   register({ scene, committed, before }) {
-    assert.equal(query(scene.path, "select id from holdfast_processes").length, committed ? 2 : 1);
+    assert.equal(scene.query("select id from holdfast_processes").length, committed ? 2 : 1);
     assert.deepEqual(before, []);
     return () => {};
   },
   migrate({ scene, before }) {
-    assert.equal(query(scene.path, "select version from holdfast_migrations").length, 1, "the next open completes it");
+    assert.equal(scene.query("select version from holdfast_migrations").length, 1, "the next open completes it");
     assert.deepEqual(before, []);
     return () => {};
   },
@@ -115,7 +115,7 @@ describe("killed at a named point", { concurrency: 3 }, () => {
         if (operation === "reclaim") await dies(scene, "claim:committed");
         await dies(scene, `${operation}:${moment}`);
         if (operation === "migrate" && moment !== "committed") {
-          assert.deepEqual(query(scene.path, "select name from sqlite_master"), [], "half a migration is none");
+          assert.deepEqual(scene.query("select name from sqlite_master"), [], "half a migration is none");
         }
 
         const hf = await scene.open();

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { type Holdfast, open } from "../../src/index.ts";
 import { Child } from "./spawn.ts";
-import { watchMoves } from "./moves.ts";
+import { query, watchMoves } from "./moves.ts";
 
 /** A folder of its own, the processes that were started in it, and what they left there. Cleaned up after the test. */
 export class Scene {
@@ -26,6 +26,19 @@ export class Scene {
     const child = new Child(script, all, how);
     this.#children.push(child);
     return child;
+  }
+
+  /** A worker process that does as it is told, and works already. */
+  async worker(options: object = {}, how: { pidNamespace?: boolean } = {}): Promise<Child> {
+    const child = this.start("holder", options, how);
+    await child.next("ready");
+    child.send({ type: "work" });
+    await child.next("working");
+    return child;
+  }
+
+  query(sql: string): Record<string, unknown>[] {
+    return query(this.path, sql);
   }
 
   /** This test's own handle. It works on nothing by itself. */

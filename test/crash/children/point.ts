@@ -19,33 +19,39 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
   async claim(hf) {
     await accepted(hf, {}, {}, {});
     crashAt(point);
-    return forever(hf.work([work, after]));
+    hf.work([work, after]);
+    return forever();
   },
   async renew(hf) {
     await accepted(hf, { hang: true });
     // Before there is a keeper thread, which inherits it.
     crashAt(point);
-    return forever(hf.work([work, after]));
+    hf.work([work, after]);
+    return forever();
   },
   async settle(hf) {
     await accepted(hf, {}, {});
     crashAt(point);
-    return forever(hf.work([work, after]));
+    hf.work([work, after]);
+    return forever();
   },
   /** Somebody else was killed before, with jobs in hand. */
   async reclaim(hf) {
     crashAt(point);
-    return forever(hf.work([work, after]));
+    hf.work([work, after]);
+    return forever();
   },
   async checkpoint(hf) {
     await accepted(hf, { checkpoint: true });
     crashAt(point);
-    return forever(hf.work([work, after]));
+    hf.work([work, after]);
+    return forever();
   },
   async progress(hf) {
     await accepted(hf, { progress: true, hang: true });
     crashAt(point);
-    return forever(hf.work([work, after]));
+    hf.work([work, after]);
+    return forever();
   },
   async cancel(hf) {
     const [id] = await accepted(hf, {});
@@ -91,7 +97,7 @@ async function accepted(hf: Holdfast, ...inputs: WorkInput[]): Promise<string[]>
   return ids;
 }
 
-function forever(_: unknown): Promise<never> {
+function forever(): Promise<never> {
   return new Promise(() => {});
 }
 

@@ -1,0 +1,20 @@
+import { open } from "../../../src/index.ts";
+import { crashAt } from "../../../src/testing/index.ts";
+import { workJob } from "../jobs.ts";
+import { hear, say, told } from "./port.ts";
+
+/** Opens what it is told to, uses it at once, and closes it again. */
+const { effects, crashAt: point } = told<{ crashAt?: string }>();
+if (point !== undefined) crashAt(point);
+const work = workJob(effects);
+
+hear("open", async ({ path }) => {
+  try {
+    await using hf = await open(path as string);
+    await hf.enqueue(work, {});
+    await say("opened", { databaseId: hf.engine.store.databaseId });
+  } catch (error) {
+    await say("opened", { error: String(error) });
+  }
+});
+await say("ready");

@@ -1,0 +1,50 @@
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { describe, test } from "node:test";
+import { open } from "../../src/index.ts";
+import { query } from "./moves.ts";
+import { Scene } from "./scene.ts";
+
+const ROUNDS = process.env["HOLDFAST_LONG"] ? 300 : 40;
+
+describe("a new file", () => {
+  test("opened by two processes at once, many times: both succeed, and there is one schema", async (t) => {
+    const scene = new Scene(t);
+    const openers = [scene.start("opener"), scene.start("opener")];
+    for (const opener of openers) await opener.next("ready");
+    for (let round = 0; round < ROUNDS; round++) {
+      const path = join(scene.folder, `${round}.db`);
+      for (const opener of openers) opener.send({ type: "open", path });
+      const answers = await Promise.all(openers.map((opener) => opener.next("opened")));
+      assert.deepEqual(
+        answers.map(({ error }) => error),
+        [undefined, undefined],
+      );
+      const [first, second] = answers.map(({ databaseId }) => databaseId);
+      assert.equal(first, second, "they have opened the same database");
+      assert.equal(query(path, "select version from holdfast_migrations").length, 1);
+      assert.equal(query(path, "select key from holdfast_jobs").length, 2, "both could enqueue at once");
+    }
+  });
+
+  test("whose maker is killed in the middle while another process opens it: that one completes it", async (t) => {
+    const scene = new Scene(t);
+    const opener = scene.start("opener");
+    await opener.next("ready");
+    for (const moment of ["begun", "written", "committed"]) {
+      const path = join(scene.folder, `${moment}.db`);
+      const killed = scene.start("opener", { crashAt: `migrate:${moment}` });
+      await killed.next("ready");
+      killed.send({ type: "open", path });
+      opener.send({ type: "open", path });
+      const { error } = await opener.next("opened");
+      assert.equal(error, undefined);
+      // It dies there only if it was first; either way the schema is whole.
+      await Promise.race([killed.ended, killed.next("opened").catch(() => {})]);
+      assert.equal(query(path, "select version from holdfast_migrations").length, 1);
+      const hf = await open(path);
+      assert.ok((await hf.jobs.list()).items.length >= 1);
+      await hf.close();
+    }
+  });
+});
