@@ -9,6 +9,8 @@ import { type Holding, type Holdings, NEVER } from "./holdings.ts";
 const PATIENCE = 1_000;
 /** How often it looks whether a running job was cancelled or taken by somebody else. */
 const PATROL = 250;
+/** Wall and monotonic time that part by more than this in one round have not just drifted. */
+const JUMP = 500;
 
 /** Why the main thread no longer holds a lease. */
 export type LossReason = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "GIVEN_BACK";
@@ -29,6 +31,8 @@ export class Keeper {
   readonly #clock: Clock;
   readonly #onLoss: (loss: Loss) => void;
   #patrolledAt = 0;
+  /** Wall time less monotonic time, when last looked. */
+  #drift: number | null = null;
   #round: Promise<void> | null = null;
 
   constructor(parts: { store: Store; holdings: Holdings; clock: Clock; onLoss: (loss: Loss) => void }) {
@@ -57,15 +61,27 @@ export class Keeper {
     const renew: Holding[] = [];
     const patrol: Holding[] = [];
     const patrolling = now - this.#patrolledAt >= PATROL;
+    const jumped = this.#jumped(now);
     for (const held of this.#holdings.all()) {
       if (now >= held.timeoutAt) await this.#end(held, "TIMEOUT", { kind: "error", error: timeoutError(held, now) });
       else if (!held.running && now - held.since >= PATIENCE) await this.#end(held, "GIVEN_BACK", { kind: "released" });
-      else if (now >= renewAt(held)) renew.push(held);
+      else if (jumped || now >= renewAt(held)) renew.push(held);
       else if (patrolling && held.running && now - held.since >= PATROL) patrol.push(held);
     }
     if (patrolling) this.#patrolledAt = now;
     if (renew.length > 0) await this.#renew(renew, now);
     if (patrol.length > 0) this.#notice(patrol, await this.#store.inspect(patrol));
+  }
+
+  /**
+   * The wall clock was set, or the host slept: what is written in the store no longer means what it meant, and to the
+   * others these leases may look expired.
+   */
+  #jumped(monotonic: number): boolean {
+    const drift = this.#clock.now() - monotonic;
+    const jumped = this.#drift !== null && Math.abs(drift - this.#drift) > JUMP;
+    this.#drift = drift;
+    return jumped;
   }
 
   async #renew(held: Holding[], now: number): Promise<void> {

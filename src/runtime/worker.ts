@@ -211,7 +211,6 @@ export class WorkerLoop implements Worker {
     this.#freshAt = performance.now();
     if (this.#stopping !== null) this.#giveBack();
     else this.#pump();
-    this.#engine.poke();
   }
 
   /** Nothing there: sleep until somebody enqueues, or the next delayed job is due. */
@@ -272,6 +271,7 @@ export class WorkerLoop implements Worker {
     }
     this.#waiting = this.#waiting.slice(next);
     this.#pumping = false;
+    if (next > 0) this.#engine.poke();
     if (this.#waiting.length > 0 && this.#isTired()) this.#soon();
   }
 
