@@ -1,0 +1,102 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, describe, test } from "node:test";
+import { pathToFileURL } from "node:url";
+import { pages, ROOT, type Snippet, snippets } from "./pages.ts";
+
+/*
+ * Every ```ts block of the docs is run, and checked by the compiler.
+ * - A block is a module. "holdfast" is src/index.ts; its working directory is an empty folder of its own.
+ * - `// jobs.ts` as its first line names it, and later blocks of the page may import "./jobs.ts".
+ * - `// → text` is a line that it prints. Where there are such comments, it prints these lines and no others, in any order.
+ * - ```ts no-run: a signature to read. It is neither run nor checked, and its first line is a comment that says why.
+ */
+
+const RESOLVE = pathToFileURL(join(ROOT, "test/docs/resolve.ts")).href;
+const folder = mkdtempSync(join(tmpdir(), "holdfast-docs-"));
+symlinkSync(join(ROOT, "node_modules"), join(folder, "node_modules"), "junction");
+after(() => rmSync(folder, { recursive: true, force: true }));
+
+interface Example {
+  where: string;
+  folder: string;
+  file: string;
+  printed: string[];
+}
+
+const examples = pages().flatMap((page) => examplesOf(snippets(page)));
+
+describe("every example in the docs", { concurrency: 2 }, () => {
+  test("is there", () => {
+    assert.ok(examples.length >= 5, `${examples.length} found`);
+    assert.ok(examples.some(({ where }) => where.startsWith("README.md")));
+  });
+
+  test("has the types it uses", async () => {
+    const { code, output } = await run(["node_modules/typescript/bin/tsc", "-p", typeProject()], ROOT);
+    assert.equal(code, 0, output.replaceAll(folder, ""));
+  });
+
+  for (const { where, folder, file, printed } of examples) {
+    test(`${where} runs, and ends by itself`, async () => {
+      const { code, stdout, output } = await run(["--import", RESOLVE, file], folder);
+      assert.equal(code, 0, output);
+      if (printed.length > 0) assert.deepEqual(stdout.trimEnd().split("\n").sort(), printed.toSorted());
+    });
+  }
+});
+
+test("a block that is not run says why", () => {
+  for (const { where, info, code } of pages().flatMap(snippets)) {
+    if (/^(ts|typescript|js|javascript)\b/.test(info)) assert.ok(info === "ts" || info === "ts no-run", `${where}: ${info}`);
+    if (info === "ts no-run") assert.match(code, /^\/\/ \S/, where);
+  }
+});
+
+/** Each in a folder of its own, with the named ones of its page before it. */
+function examplesOf(blocks: Snippet[]): Example[] {
+  const named = new Map<string, string>();
+  return blocks
+    .filter(({ info }) => info === "ts")
+    .map(({ where, code }) => {
+      const name = /^\/\/ ([\w-]+\.ts)\n/.exec(code)?.[1];
+      const own = join(folder, where.replaceAll(/\W+/g, "-"));
+      mkdirSync(own);
+      writeFileSync(join(own, "package.json"), '{ "type": "module" }\n');
+      for (const [file, text] of named) writeFileSync(join(own, file), text);
+      if (name !== undefined) named.set(name, code);
+      const file = join(own, name ?? "example.ts");
+      writeFileSync(file, code);
+      return { where, folder: own, file, printed: [...code.matchAll(/\/\/ → (.*)$/gm)].map(([, line]) => line as string) };
+    });
+}
+
+function typeProject(): string {
+  const file = join(folder, "tsconfig.json");
+  const project = {
+    extends: join(ROOT, "tsconfig.json"),
+    compilerOptions: {
+      typeRoots: [join(ROOT, "node_modules/@types")],
+      paths: {
+        holdfast: [join(ROOT, "src/index.ts")],
+        "holdfast/testing": [join(ROOT, "src/testing/index.ts")],
+      },
+    },
+    include: [],
+    files: examples.map(({ file }) => file),
+  };
+  writeFileSync(file, JSON.stringify(project));
+  return file;
+}
+
+function run(args: string[], cwd: string): Promise<{ code: number | null; stdout: string; output: string }> {
+  return new Promise((resolve) => {
+    const env = { ...process.env, NODE_TEST_CONTEXT: undefined, FORCE_COLOR: undefined };
+    const child = execFile(process.execPath, args, { cwd, env, timeout: 60_000 }, (error, stdout, stderr) => {
+      resolve({ code: child.exitCode, stdout, output: `${stdout}${stderr}${error?.killed ? "it did not end by itself" : ""}` });
+    });
+  });
+}
