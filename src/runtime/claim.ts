@@ -7,7 +7,7 @@ import type { Outcome } from "../core/retry.ts";
 import { parse } from "../core/schema.ts";
 import type { Claimed, ClaimSource } from "../store/store.ts";
 import { abortReason } from "./attempt.ts";
-import { checkName, type Definition, definitionOf, type JobDef } from "./definition.ts";
+import { checkName, checkOneOf, type Definition, definitionOf, type JobDef } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import type { LossReason } from "./keeper.ts";
 import { outcomeOf, unreadable } from "./outcome.ts";
@@ -39,14 +39,12 @@ export interface Claim<In = unknown> extends AsyncDisposable {
 }
 
 /** Claims one job by hand. */
-export async function claimByHand<In>(
-  engine: Engine,
-  from: string | JobDef<In>,
-  options: ClaimOptions,
-): Promise<Claim<In> | null> {
+export async function claimByHand<In>(engine: Engine, from: string | JobDef<In>, given: ClaimOptions): Promise<Claim<In> | null> {
   const def = typeof from === "string" ? null : definitionOf(from);
-  const lease = options.lease === undefined ? (def?.lease ?? LEASE) : toMillis(options.lease, "lease");
-  if (lease < 1) throw new HoldfastError("DURATION_INVALID", "A lease of nothing holds nothing.", 'Give a lease, e.g. "30s".');
+  // Programs without types may leave the options out.
+  const options: Partial<ClaimOptions> = given ?? {};
+  const lease = options.lease === undefined ? (def?.lease ?? LEASE) : leaseOf(options.lease);
+  checkOneOf(options.renew ?? "manual", ["auto", "manual"], "renew");
   const source: ClaimSource =
     def === null ? { queue: checkName(from, "The queue"), lease } : { name: def.name, version: def.version, lease };
   const worker = checkName(options.worker, "worker");
@@ -61,12 +59,18 @@ export async function claimByHand<In>(
   }
 }
 
+function leaseOf(given: Duration): number {
+  const lease = toMillis(given, "lease");
+  if (lease >= 1) return lease;
+  throw new HoldfastError("DURATION_INVALID", "A lease of nothing holds nothing.", 'Give a lease, e.g. "30s".');
+}
+
 async function tryOnce(
   engine: Engine,
   source: ClaimSource,
   def: Definition | null,
   worker: string,
-  options: ClaimOptions,
+  options: Partial<ClaimOptions>,
 ): Promise<HandClaim | null> {
   const auto = options.renew === "auto";
   for (;;) {
@@ -140,7 +144,7 @@ class HandClaim implements Claim {
   }
 
   async renew(lease?: Duration): Promise<void> {
-    const millis = lease === undefined ? this.#claimed.lease : toMillis(lease, "lease");
+    const millis = lease === undefined ? this.#claimed.lease : leaseOf(lease);
     this.#refuseOver("renewal");
     const [fate] = await this.#engine.store.renew([{ job: this.#claimed.job, fence: this.#claimed.fence, lease: millis }]);
     if (fate !== "held") this.#refuse(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", "renewal");

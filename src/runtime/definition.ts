@@ -132,7 +132,7 @@ function checkAtLeast(millis: number, least: number, what: string): number {
   throw new HoldfastError("DURATION_INVALID", `${what} is ${millis} ms.`, `Give at least ${least} ms.`);
 }
 
-function checkOneOf<T extends string>(value: T, allowed: readonly T[], what: string): T {
+export function checkOneOf<T extends string>(value: T, allowed: readonly T[], what: string): T {
   if (allowed.includes(value)) return value;
   throw new HoldfastError(
     "OPTION_INVALID",

@@ -125,6 +125,12 @@ export async function seeAll(hf: Holdfast): Promise<Job[]> {
   return (await hf.jobs.list({ limit: 1_000 })).items;
 }
 
+export async function collect<T>(from: AsyncIterable<T>): Promise<T[]> {
+  const items: T[] = [];
+  for await (const item of from) items.push(item);
+  return items;
+}
+
 /** An error that helps: this code, and something to do about it. */
 export function code(expected: string): (error: unknown) => true {
   return (error) => {
