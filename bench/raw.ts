@@ -31,7 +31,9 @@ export class Raw {
        where key in (select key from jobs where state = 'pending' order by priority desc, key limit ?)
        returning key, fence, input`,
     );
-    this.#complete = db.prepare("update jobs set state = 'succeeded', output = ? where key = ? and fence = ? and state = 'running'");
+    this.#complete = db.prepare(
+      "update jobs set state = 'succeeded', output = ? where key = ? and fence = ? and state = 'running'",
+    );
   }
 
   /** Jobs a second; `batch` inserts in a commit. */
