@@ -1,15 +1,6 @@
-import { readFileSync } from "node:fs";
-import { Command } from "commander";
-import { enqueueCommand } from "./enqueue.ts";
 import { EXIT } from "./exit.ts";
 import { report } from "./failure.ts";
-import { healthCommand } from "./health.ts";
-import { jobsCommand } from "./jobs/index.ts";
-import { quarantineCommand } from "./quarantine/index.ts";
-import { recoverCommand } from "./recover.ts";
-import { statusCommand } from "./status.ts";
-import { unlockCommand } from "./unlock.ts";
-import { workCommand } from "./work.ts";
+import { program } from "./program.ts";
 
 /** Runs one command and ends the process with its exit code. */
 export async function main(args: readonly string[]): Promise<void> {
@@ -25,44 +16,4 @@ export async function main(args: readonly string[]): Promise<void> {
   }
   // A user's module may keep the event loop busy for ever, so the end is ours to make, once all is written.
   process.stdout.write("", () => process.exit(process.exitCode ?? EXIT.done));
-}
-
-function program(): Command {
-  const root = new Command("holdfast")
-    .description("A crash-safe job queue in one SQLite file.")
-    .version(version(), "-v, --version")
-    .option("--db <path>", "the database (default: HOLDFAST_DB, else .holdfast/work.db)")
-    .option("--json", "only JSON on standard output, logs on standard error")
-    .configureHelp({ showGlobalOptions: true })
-    .configureOutput({ outputError: () => {} })
-    .exitOverride()
-    .addHelpText(
-      "after",
-      `
-Example:
-  holdfast enqueue resize '{"url":"https://example.com/a.png"}' --module jobs.ts
-  holdfast work jobs.ts
-  holdfast status
-
-Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
-4 lock held by a live process, 5 damaged database, 130 interrupted.`,
-    );
-  for (const add of [
-    workCommand,
-    enqueueCommand,
-    statusCommand,
-    healthCommand,
-    jobsCommand,
-    quarantineCommand,
-    recoverCommand,
-    unlockCommand,
-  ]) {
-    add(root);
-  }
-  return root;
-}
-
-function version(): string {
-  const file = new URL("../../package.json", import.meta.url);
-  return (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version;
 }

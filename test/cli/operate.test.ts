@@ -1,0 +1,139 @@
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { type Holdfast, type Job, job, open, type Page, type StandardSchema } from "../../src/index.ts";
+import { type JsonError, Place } from "./holdfast.ts";
+
+let place: Place;
+let hf: Holdfast;
+const ids: Record<"good" | "failed" | "waiting" | "odd" | "odder", string> = {
+  good: "",
+  failed: "",
+  waiting: "",
+  odd: "",
+  odder: "",
+};
+
+before(async () => {
+  place = await Place.make();
+  hf = await open(place.db);
+  const good = job({ name: "good", run: () => ({ answer: 42 }) });
+  const broken = job({
+    name: "broken",
+    queue: "trouble",
+    retry: { attempts: 1 },
+    run: () => Promise.reject(new Error(COLOURED)),
+  });
+  const odd = job({ name: "odd", run: () => {} });
+  const enqueued = await Promise.all([
+    hf.enqueue(good, { page: 1 }, { key: "first" }),
+    hf.enqueue(broken, 1),
+    hf.enqueue(job({ name: "later", run: () => {} }), 1, { delay: "2h" }),
+    hf.enqueue(odd, 1),
+    hf.enqueue(odd, 2),
+  ]);
+  [ids.good, ids.failed, ids.waiting, ids.odd, ids.odder] = enqueued.map(({ id }) => id) as [
+    string,
+    string,
+    string,
+    string,
+    string,
+  ];
+  // Whoever works it cannot read its input any more, so it is quarantined.
+  const worker = hf.work([good, broken, job({ name: "odd", input: nothing, run: () => {} })]);
+  for (const id of [ids.good, ids.failed, ids.odd, ids.odder]) await hf.jobs.wait(id);
+  await worker.stop();
+});
+after(async () => {
+  await hf.close();
+  await place.remove();
+});
+
+const COLOURED = "no \u001b[31mluck\nat all";
+const nothing: StandardSchema = {
+  "~standard": { version: 1, vendor: "test", validate: () => ({ issues: [{ message: "Not this." }] }) },
+};
+
+test("jobs list pages through jobs in the order they were made", async () => {
+  const first = await place.json<Page<Job>>(["jobs", "list", "--limit", "3"]);
+  assert.deepEqual(
+    first.items.map(({ id, state }) => [id, state]),
+    [
+      [ids.good, "succeeded"],
+      [ids.failed, "failed"],
+      [ids.waiting, "pending"],
+    ],
+  );
+  const rest = await place.json<Page<Job>>(["jobs", "list", "--after", first.next ?? ""]);
+  assert.deepEqual(
+    rest.items.map(({ id }) => id),
+    [ids.odd, ids.odder],
+  );
+  assert.equal(rest.next, undefined);
+  const trouble = await place.json<Page<Job>>(["jobs", "list", "--queue", "trouble", "--name", "broken", "--state", "failed"]);
+  assert.deepEqual(
+    trouble.items.map(({ id }) => id),
+    [ids.failed],
+  );
+
+  const { stdout } = await place.run(["jobs", "list", "--limit", "3"]);
+  const lines = stdout.split("\n");
+  assert.match(lines[0] ?? "", /^ID +NAME +QUEUE +STATE +TRY +AGE +NOTE$/);
+  assert.match(lines[2] ?? "", / broken +trouble +failed +1 +\d+s +no luck at all$/);
+  assert.match(lines[3] ?? "", / later +later +pending +0 +\d+s +in 2h$/);
+  assert.match(lines[4] ?? "", /^More: --after \d+$/);
+});
+
+test("jobs show tells everything about one job, and lets no escape codes through", async () => {
+  const good = await place.json<Job>(["jobs", "show", ids.good]);
+  assert.deepEqual(good, await hf.jobs.get(ids.good));
+  const { stdout } = await place.run(["jobs", "show", ids.failed]);
+  assert.match(stdout, /\nqueue {5}trouble\nstate {5}failed\n[^]*\ninput {5}1\nerror {5}Error: no luck\n {10}at all\n/);
+  assert.ok(!stdout.includes("\u001b"));
+  const { error } = await place.json<JsonError>(["jobs", "show", "nope"], 1);
+  assert.equal(error.code, "NO_SUCH_JOB");
+});
+
+test("jobs retry and cancel do what can be done, say what cannot, and then exit 1", async () => {
+  const retried = await place.json<object>(["jobs", "retry", ids.failed, ids.good], 1);
+  assert.deepEqual(retried, {
+    retried: [ids.failed],
+    refused: [{ id: ids.good, reason: "It is succeeded; only failed and quarantined jobs can be retried." }],
+  });
+  assert.equal((await hf.jobs.get(ids.failed))?.state, "pending");
+  const cancelled = await place.run(["jobs", "cancel", ids.failed, ids.waiting]);
+  assert.deepEqual([cancelled.code, cancelled.stdout], [0, "Cancelled 2 jobs.\n"]);
+  const again = await place.run(["jobs", "cancel", ids.waiting, "nope"]);
+  assert.equal(again.code, 1);
+  assert.equal(
+    again.stdout,
+    `not cancelled ${ids.waiting}: It is cancelled already.\nnot cancelled nope: There is no job nope.\n`,
+  );
+});
+
+test("quarantine retry and purge touch quarantined jobs only, and purge --all wants --yes", async () => {
+  const list = await place.json<Page<Job>>(["quarantine", "list"]);
+  assert.deepEqual(
+    list.items.map(({ id, state }) => [id, state]),
+    [
+      [ids.odd, "quarantined"],
+      [ids.odder, "quarantined"],
+    ],
+  );
+  const health = await place.run(["health"]);
+  assert.deepEqual([health.code, health.stdout], [1, "not ok: 2 jobs are quarantined\n"]);
+
+  const purged = await place.json<object>(["quarantine", "purge", ids.odd, ids.good], 1);
+  assert.deepEqual(purged, { purged: [ids.odd], refused: [{ id: ids.good, reason: "It is succeeded, not quarantined." }] });
+  assert.equal(await hf.jobs.get(ids.odd), null);
+  const unsure = await place.run(["quarantine", "purge", "--all"]);
+  assert.equal(unsure.code, 2);
+  assert.match(
+    unsure.stderr,
+    /error: This would remove 1 quarantined job for good, so nothing was removed\.\nhint: {2}Add --yes/,
+  );
+
+  const retried = await place.json<object>(["quarantine", "retry", "--all"]);
+  assert.deepEqual(retried, { retried: [ids.odder], refused: [] });
+  assert.equal((await hf.jobs.get(ids.odder))?.state, "pending");
+  assert.deepEqual(await place.json(["quarantine", "purge", "--all", "--yes"]), { purged: [], refused: [] });
+});

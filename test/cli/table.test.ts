@@ -1,0 +1,36 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { age, ahead } from "../../src/cli/terminal/age.ts";
+import { type Column, table } from "../../src/cli/terminal/table.ts";
+import { oneLine } from "../../src/cli/terminal/text.ts";
+
+type Row = [name: string, count: string, note: string];
+const COLUMNS: Column<Row>[] = [
+  { title: "NAME", value: ([name]) => name, least: 4 },
+  { title: "COUNT", value: ([, count]) => count, right: true },
+  { title: "NOTE", value: ([, , note]) => note, least: 4 },
+];
+
+test("columns line up, numbers to the right, wide letters counted as two", () => {
+  const rows: Row[] = [
+    ["resize", "12,000", "fine"],
+    ["画像", "7", ""],
+  ];
+  assert.equal(table(COLUMNS, rows), "NAME     COUNT  NOTE\nresize  12,000  fine\n画像         7");
+});
+
+test("in a narrow terminal the widest text gives way, with an ellipsis", () => {
+  const rows: Row[] = [["a rather long name", "1", "an even longer note\nof two lines"]];
+  const lines = table(COLUMNS, rows, 32).split("\n");
+  assert.deepEqual(lines, ["NAME         COUNT  NOTE", "a rather l…      1  an even lon…"]);
+  assert.ok(lines.every((line) => line.length <= 32));
+});
+
+test("what jobs carry cannot steer the terminal", () => {
+  assert.equal(oneLine("red \u001b[31malert\u001b]0;title\u0007\r\n\tnext\u0000"), "red alert next");
+});
+
+test("ages have one unit, rounded down; what is ahead goes to the nearest", () => {
+  assert.deepEqual([0, 999, 61_000, 7_199_000, 172_800_000].map(age), ["0s", "0s", "1m", "1h", "2d"]);
+  assert.deepEqual([400, 7_199_000, 599_900].map(ahead), ["0s", "2h", "10m"]);
+});

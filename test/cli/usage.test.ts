@@ -1,0 +1,86 @@
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import type { Command } from "commander";
+import { program } from "../../src/cli/program.ts";
+import { type JsonError, Place } from "./holdfast.ts";
+
+let place: Place;
+before(async () => (place = await Place.make()));
+after(() => place.remove());
+
+test("an old Node is told what to do, in one line, before anything is imported", async () => {
+  const old = "data:text/javascript,Object.defineProperty(process,'versions',{value:{...process.versions,node:'22.9.0'}})";
+  const { code, stdout, stderr } = await place.run(["status"], { node: ["--import", old] });
+  assert.equal(code, 2);
+  assert.equal(stdout, "");
+  assert.match(stderr, /^holdfast needs Node 24\.21 or newer, and this is 22\.9\.0: .*\n$/);
+});
+
+test("every command has a help text with an example", async () => {
+  const helps = commandsOf(program()).map((command) => {
+    let text = "";
+    command.configureOutput({ writeOut: (more) => (text += more) }).outputHelp();
+    assert.match(text, /\n {2}--db <path>/, command.name());
+    assert.match(text, /\n {2}--json/, command.name());
+    assert.match(text, /\nExample:\n {2}.*holdfast /, command.name());
+    return text;
+  });
+  assert.equal(helps.length, 16);
+  const { code, stdout } = await place.run(["jobs", "list", "--help"]);
+  assert.equal(code, 0);
+  assert.match(stdout, /^Usage: holdfast jobs list \[options\]\n[^]*\nExample:\n {2}holdfast jobs list/);
+});
+
+function commandsOf(command: Command): Command[] {
+  return [command, ...command.commands.flatMap((child) => commandsOf(child as Command))];
+}
+
+test("wrong usage exits 2 with a line that helps", async () => {
+  const cases: [string[], RegExp][] = [
+    [["stats"], /unknown command 'stats'\. Did you mean status\?/],
+    [["status", "--quick"], /unknown option '--quick'/],
+    [["jobs", "list", "--state", "done"], /Allowed choices are waiting, pending, running/],
+    [["quarantine", "retry"], /Neither an id nor --all was given/],
+  ];
+  const all = await Promise.all(cases.map(([args]) => place.run(args)));
+  for (const [i, { code, stdout, stderr }] of all.entries()) {
+    assert.equal(code, 2);
+    assert.equal(stdout, "");
+    assert.match(stderr, (cases[i] as [string[], RegExp])[1]);
+    assert.match(stderr, /\nhint: {2}.+\n$/);
+    assert.doesNotMatch(stderr, /\n\s+at /, "no stack");
+  }
+  const { error } = await place.json<JsonError>(["status", "--quick"], 2);
+  assert.deepEqual(error, {
+    code: "USAGE",
+    message: "unknown option '--quick'",
+    hint: "Add --help to see what the command takes.",
+  });
+});
+
+test("a command that reads or operates makes no database where there is none", async () => {
+  const commands = [["status"], ["health"], ["unlock", "x"]];
+  const missing = join(place.folder, "missing.db");
+  for (const { code, stderr } of await Promise.all(commands.map((args) => place.run([...args, "--db", missing])))) {
+    assert.equal(code, 2);
+    assert.match(stderr, /error: There is no database at .*missing\.db\.\nhint: {2}Name another with --db PATH/);
+  }
+  assert.equal(existsSync(missing), false);
+});
+
+test("what cannot be a database is refused, and --db may come before the command", async () => {
+  const text = join(place.folder, "notes.txt");
+  await writeFile(text, "These are my notes, and they are no database.\n".repeat(50));
+  const { error } = await place.json<JsonError>(["--db", text, "status"], 2);
+  assert.equal(error.code, "NOT_A_DATABASE");
+  assert.match(error.message, /notes\.txt is not a SQLite database/);
+});
+
+test("without --db and HOLDFAST_DB it is .holdfast/work.db", async () => {
+  const elsewhere = await place.run(["enqueue", "echo"], { env: { HOLDFAST_DB: undefined } });
+  assert.equal(elsewhere.code, 0, elsewhere.stderr);
+  assert.equal(existsSync(join(place.folder, ".holdfast/work.db")), true);
+});
