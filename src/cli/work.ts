@@ -32,16 +32,15 @@ export function workCommand(parent: Command): void {
       const drain = toMillis(options.drain as Duration, "--drain");
       const definitions = withHandlers(await definitionsIn(files), files);
       // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
-      const signals = listen();
+      const signalled = listen();
       const hf = await openOrMake(command, { program: [programOf(command), ...files].join(" "), log: workerLog("info") });
       const worker = hf.work(definitions, { concurrency: options.concurrency });
       tell(command, definitions, options.concurrency);
 
-      const signal = await signals.first;
+      const signal = await signalled;
       answer(command, { event: "stopping", signal, drain }, () =>
         paint("yellow", `Stopping: running jobs have ${sayMillis(drain)} to finish. Again to exit at once.`),
       );
-      void signals.second.then(() => process.exit(EXIT.interrupted));
       await worker.stop({ drain });
       await hf.close();
       answer(command, { event: "stopped" }, () => "Stopped.");
@@ -69,11 +68,16 @@ function tell(command: Command, definitions: readonly Definition[], concurrency:
   });
 }
 
-/** The first signal and the one after it. */
-function listen(): { first: Promise<NodeJS.Signals>; second: Promise<NodeJS.Signals> } {
-  const first = Promise.withResolvers<NodeJS.Signals>();
-  const second = Promise.withResolvers<NodeJS.Signals>();
-  const waiting = [first, second];
-  for (const name of SIGNALS) process.on(name, (signal) => waiting.shift()?.resolve(signal));
-  return { first: first.promise, second: second.promise };
+/** Resolves with the first signal; the one after it ends the process, whatever it is in the middle of. */
+function listen(): Promise<NodeJS.Signals> {
+  const { promise, resolve } = Promise.withResolvers<NodeJS.Signals>();
+  let heard = false;
+  for (const name of SIGNALS) {
+    process.on(name, (signal) => {
+      if (heard) process.exit(EXIT.interrupted);
+      heard = true;
+      resolve(signal);
+    });
+  }
+  return promise;
 }
