@@ -111,9 +111,11 @@ export class Janitor {
 
   async #tick(): Promise<void> {
     const processes = await this.#probe();
-    await this.#drain({ dead: [], skewed: this.#jumped() }, "lease expired");
+    const jumped = this.#jumped();
+    await this.#drain({ dead: [], skewed: jumped }, "lease expired");
     for (const { process, life } of processes) if (life === "dead" || life === "rebooted") await this.#bury(process);
-    if ((await this.#store.locks()).some(({ stale }) => stale)) await this.#cleanLocks();
+    // After the clock was set back no lock looks stale, and one of a minute would last for an hour: cleaning cuts it, too.
+    if (jumped || (await this.#store.locks()).some(({ stale }) => stale)) await this.#cleanLocks();
   }
 
   async #probe(): Promise<{ process: ProcessView; life: Life }[]> {

@@ -1,0 +1,113 @@
+import type { Clock } from "../../src/core/clock.ts";
+import type { JobKey, ProcessId } from "../../src/core/ids.ts";
+import type { LeaseRef } from "../../src/core/lease.ts";
+import type { Holdings } from "../../src/runtime/holdings.ts";
+import { Janitor } from "../../src/runtime/janitor.ts";
+import type { Claimed, Life, Store } from "../../src/store/store.ts";
+import type { CheckedStore } from "./checked-store.ts";
+
+/** A lease that its claimer knows of. */
+export interface Held extends LeaseRef {
+  id: string;
+  lease: number;
+  /** True time. */
+  renewedAt: number;
+}
+
+export type Condition = "working" | "stalled" | "dead" | "rebooted";
+
+/** Somebody who uses the store: a process with a janitor of its own, or (without an id) a person or script by hand. */
+export class Actor {
+  readonly name: string;
+  readonly id: ProcessId | null;
+  /** Whether the others can prove its death, or can only wait for its leases. */
+  readonly isLocal: boolean;
+  readonly store: CheckedStore;
+  readonly clock: ActorClock;
+  readonly holds = new Map<JobKey, Held>();
+  readonly janitor: Janitor | null;
+  condition: Condition = "working";
+  /** True time. */
+  wakesAt = 0;
+
+  constructor(parts: { name: string; id: ProcessId | null; isLocal: boolean; store: CheckedStore; clock: ActorClock }) {
+    this.name = parts.name;
+    this.id = parts.id;
+    this.isLocal = parts.isLocal;
+    this.store = parts.store;
+    this.clock = parts.clock;
+    this.janitor = parts.id === null ? null : this.#janitor(parts.id);
+  }
+
+  take(claimed: readonly Claimed[], trueTime: number): void {
+    for (const { job, fence, id, lease } of claimed) this.holds.set(job, { job, fence, id, lease, renewedAt: trueTime });
+  }
+
+  life(): Life {
+    if (!this.isLocal) return "unknown";
+    return this.condition === "working" || this.condition === "stalled" ? "alive" : this.condition;
+  }
+
+  /** The janitor's next tick, to its end. */
+  async tick(): Promise<void> {
+    this.janitor?.start();
+    this.clock.fire();
+    // It sets its next timer when it is done.
+    for (let turn = 0; !this.clock.isSet && turn < 1_000; turn++) await new Promise((resolve) => setImmediate(resolve));
+  }
+
+  #janitor(self: ProcessId): Janitor {
+    const holdings = { holds: ({ job, fence }: LeaseRef) => this.holds.get(job)?.fence === fence };
+    return new Janitor({
+      store: this.store as unknown as Store,
+      holdings: holdings as unknown as Holdings,
+      clock: this.clock,
+      log: { debug: () => {}, info: () => {}, warn: complain, error: complain },
+      self,
+    });
+  }
+}
+
+/** Nothing may go wrong inside a janitor either. */
+function complain(message: string, data?: object): void {
+  throw new Error(`${message} ${JSON.stringify(data)}`);
+}
+
+/** An actor's own clocks, both made from the true time of the world. */
+export class ActorClock implements Clock {
+  /** What its wall clock is wrong by. */
+  skew = 0;
+  readonly #trueTime: () => number;
+  readonly #wall: () => number;
+  readonly #bootedAt: number;
+  #timer: (() => void) | null = null;
+
+  constructor(parts: { trueTime: () => number; wall: () => number; bootedAt: number }) {
+    this.#trueTime = parts.trueTime;
+    this.#wall = parts.wall;
+    this.#bootedAt = parts.bootedAt;
+  }
+
+  get isSet(): boolean {
+    return this.#timer !== null;
+  }
+
+  now(): number {
+    return this.#wall() + this.skew;
+  }
+
+  monotonic(): number {
+    return this.#trueTime() - this.#bootedAt;
+  }
+
+  after(_millis: number, call: () => void): () => void {
+    this.#timer = call;
+    return () => (this.#timer = null);
+  }
+
+  fire(): void {
+    const call = this.#timer;
+    this.#timer = null;
+    call?.();
+  }
+}

@@ -1,0 +1,176 @@
+import type { JobKey, ProcessId } from "../../src/core/ids.ts";
+import type { HeldLease, LeaseRef } from "../../src/core/lease.ts";
+import type {
+  Claimed,
+  ClaimRequest,
+  ClaimSource,
+  Enqueued,
+  Fate,
+  Judgement,
+  Life,
+  LockView,
+  NewJob,
+  Outlook,
+  ProcessView,
+  ProgressReport,
+  Reclaimed,
+  Settlement,
+  Store,
+} from "../../src/store/store.ts";
+import { checkOutlook, checkTaking } from "./invariants.ts";
+import type { PruneFilter } from "./model.ts";
+import { mustEqual, Violation } from "./violation.ts";
+import type { World } from "./world.ts";
+
+/**
+ * The store as one actor sees it: each call goes to the real one, and the model is asked about the answer. Calls of one
+ * turn are answered in their order, so the model hears of them in the order in which they were committed.
+ */
+export class CheckedStore {
+  readonly #world: World;
+  readonly #store: Store;
+  readonly #actor: { name: string; now: () => number; acts: () => void };
+
+  constructor(world: World, store: Store, actor: { name: string; now: () => number; acts: () => void }) {
+    this.#world = world;
+    this.#store = store;
+    this.#actor = actor;
+  }
+
+  enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
+    return this.#call("enqueue", [jobs, options], (answer) => this.#model.enqueue(this.#now, jobs, answer, options?.whole));
+  }
+
+  claim(request: ClaimRequest): Promise<Claimed[]> {
+    return this.#call("claim", [request], (answer) => this.#model.claim(this.#now, this.#world.time, request, answer));
+  }
+
+  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
+    return this.#call("renew", [leases], (answer) => this.#model.renew(this.#now, this.#world.time, leases, answer));
+  }
+
+  settle(settlements: readonly Settlement[]): Promise<Fate[]> {
+    return this.#call("settle", [settlements], (answer) => this.#model.settle(this.#now, settlements, answer));
+  }
+
+  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
+    return this.#call("saveCheckpoint", [lease, value], (answer) => this.#model.saveCheckpoint(lease, value, answer));
+  }
+
+  saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
+    return this.#call("saveProgress", [reports], (answer) => this.#model.saveProgress(reports, answer));
+  }
+
+  loadCheckpoint(job: JobKey): Promise<string | null> {
+    return this.#call("loadCheckpoint", [job], () => {});
+  }
+
+  inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
+    return this.#call("inspect", [leases], (answer) => {
+      const expected = leases.map((lease) => this.#model.fate(lease));
+      mustEqual(answer, expected, "what became of leases");
+    });
+  }
+
+  outlook(from: readonly ClaimSource[]): Promise<Outlook> {
+    return this.#call("outlook", [from], (answer) => checkOutlook(this.#model, this.#now, from, answer));
+  }
+
+  cancel(id: string): Promise<boolean> {
+    return this.#call("cancel", [id], (answer) => this.#model.cancel(this.#now, id, answer));
+  }
+
+  retry(id: string): Promise<boolean | "key-taken"> {
+    return this.#call("retry", [id], (answer) => this.#model.retry(this.#now, id, answer));
+  }
+
+  prune(filter: PruneFilter): Promise<number> {
+    return this.#call("prune", [filter], (answer) => this.#model.prune(filter, answer));
+  }
+
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
+    return this.#call("stale", [query], (answer) => this.#model.stale(this.#now, query, answer));
+  }
+
+  reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
+    return this.#call("reclaim", [judgements, cause], (answer) => {
+      for (const judgement of judgements) checkTaking(this.#world, this.#now, judgement);
+      this.#model.reclaim(this.#now, judgements, answer);
+    });
+  }
+
+  acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
+    return this.#call("acquireLock", [name, holder, token, ttl], (answer) =>
+      mustEqual(answer, this.#model.locks.acquire(name, holder, token, ttl, this.#now), `acquiring lock ${name}`),
+    );
+  }
+
+  extendLock(name: string, token: string, ttl: number): Promise<boolean> {
+    return this.#call("extendLock", [name, token, ttl], (answer) =>
+      mustEqual(answer, this.#model.locks.extend(name, token, ttl, this.#now), `extending lock ${name}`),
+    );
+  }
+
+  releaseLock(name: string, token: string): Promise<boolean> {
+    return this.#call("releaseLock", [name, token], (answer) =>
+      mustEqual(answer, this.#model.locks.release(name, token, this.#now), `releasing lock ${name}`),
+    );
+  }
+
+  breakLock(name: string): Promise<boolean> {
+    return this.#call("breakLock", [name], (answer) => mustEqual(answer, this.#model.locks.break(name), `breaking lock ${name}`));
+  }
+
+  locks(): Promise<LockView[]> {
+    return this.#call("locks", [], (answer) => mustEqual(plain(answer), this.#model.locks.views(this.#now), "the locks"));
+  }
+
+  cleanLocks(): Promise<number> {
+    return this.#call("cleanLocks", [], (answer) => this.#model.cleanLocks(this.#now, answer));
+  }
+
+  /** Nobody is really killed here: who lives is the world's to say. */
+  async probe(): Promise<{ process: ProcessView; life: Life }[]> {
+    const found = await this.#call("probe", [], () => {});
+    return found.map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
+  }
+
+  unregister(id: ProcessId): Promise<boolean> {
+    return this.#call("unregister", [id], (answer) => this.#model.unregister(id, answer));
+  }
+
+  get #model() {
+    return this.#world.model;
+  }
+
+  get #now(): number {
+    return this.#actor.now();
+  }
+
+  async #call<Method extends Asked>(
+    method: Method,
+    args: Parameters<Store[Method]>,
+    check: (answer: Awaited<ReturnType<Store[Method]>>) => void,
+  ): Promise<Awaited<ReturnType<Store[Method]>>> {
+    this.#actor.acts();
+    const entry = this.#world.trace.add(this.#actor.name, method, args);
+    try {
+      const ask = this.#store[method] as (...args: unknown[]) => Promise<Awaited<ReturnType<Store[Method]>>>;
+      const answer = await ask.apply(this.#store, args);
+      entry.answer = answer;
+      check(answer);
+      return answer;
+    } catch (error) {
+      entry.answer = error;
+      // Remembered, because a janitor swallows what goes wrong before a claim.
+      if (error instanceof Violation) this.#world.violation ??= error;
+      throw error;
+    }
+  }
+}
+
+type Asked = Exclude<keyof CheckedStore & keyof Store, never>;
+
+export function plain<T extends object>(rows: readonly T[]): T[] {
+  return rows.map((row) => ({ ...row }));
+}

@@ -1,0 +1,127 @@
+import type { ClaimRequest, ClaimSource } from "../../src/store/store.ts";
+import type { Model } from "./model.ts";
+import { inTurn, type ModelJob } from "./model-job.ts";
+import { must } from "./violation.ts";
+
+/**
+ * Whether these jobs may be the answer to that request: which queue is served first is the store's to choose, within a
+ * queue it is not. Returns the lease of each.
+ */
+export function checkChoice(model: Model, at: number, request: ClaimRequest, chosen: readonly ModelJob[]): number[] {
+  const choice = new Choice(model, at, request, chosen);
+  choice.checkEach();
+  choice.checkOrder();
+  choice.checkNothingLeftOut();
+  choice.checkShares();
+  return chosen.map((job) => (choice.sourceOf(job) as ClaimSource).lease);
+}
+
+class Choice {
+  readonly #model: Model;
+  readonly #at: number;
+  readonly #request: ClaimRequest;
+  readonly #chosen: readonly ModelJob[];
+  readonly #taken = new Map<ClaimSource, number>();
+  readonly #holdsSuspect: boolean;
+
+  constructor(model: Model, at: number, request: ClaimRequest, chosen: readonly ModelJob[]) {
+    this.#model = model;
+    this.#at = at;
+    this.#request = request;
+    this.#chosen = chosen;
+    const { holder } = request;
+    this.#holdsSuspect = holder !== null && model.running().some((job) => job.lease.holder === holder && job.crashes > 0);
+  }
+
+  sourceOf(job: { queue: string; name: string; version: number }): ClaimSource | undefined {
+    return this.#request.from.find(
+      ({ queue, name, version }) =>
+        (queue ?? job.queue) === job.queue && (name ?? job.name) === job.name && (version ?? job.version) === job.version,
+    );
+  }
+
+  checkEach(): void {
+    must(this.#chosen.length <= this.#request.max, "no more are claimed than were asked for");
+    must(new Set(this.#chosen).size === this.#chosen.length, "no job is claimed twice in one answer");
+    for (const job of this.#chosen) {
+      const source = this.sourceOf(job);
+      must(source !== undefined, () => `${job.id} is of what was asked for`);
+      must(job.state === "pending", () => `${job.id} is ${job.state} and was claimed: no two hold it`);
+      must(job.readyAt(this.#at) !== "no", () => `${job.id} was claimed before it was due`);
+      must(!this.#model.locks.isHeld(job.queue, this.#at), () => `${job.id} was claimed from the locked queue ${job.queue}`);
+      const taken = (this.#taken.get(source) ?? 0) + 1;
+      must(taken <= (source.max ?? Infinity), "no more of a source are claimed than its max");
+      this.#taken.set(source, taken);
+    }
+    const suspects = this.#chosen.filter(isSuspect).length;
+    must(suspects <= (this.#holdsSuspect ? 0 : 1), "a holder has at most one suspect");
+  }
+
+  /** Within a queue nobody is passed over who could have been taken instead. */
+  checkOrder(): void {
+    for (const queue of new Set(this.#chosen.map((job) => job.queue))) {
+      const chosen = this.#chosen.filter((job) => job.queue === queue);
+      for (const [i, job] of chosen.entries()) {
+        const before = chosen[i - 1];
+        must(before === undefined || inTurn(before, job) < 0, () => `${job.id} was handed out after ${before?.id}`);
+      }
+      const last = chosen.at(-1) as ModelJob;
+      for (const job of this.#leftOut()) {
+        if (job.queue !== queue || inTurn(job, last) > 0) continue;
+        must(this.#excused(job), () => `${job.id} (priority ${job.priority}) was passed over for ${last.id} (${last.priority})`);
+      }
+      // The suspect that is taken is the first of its queue's.
+      const suspect = chosen.find(isSuspect);
+      for (const job of suspect === undefined ? [] : this.#leftOut()) {
+        if (job.queue !== queue || !isSuspect(job) || this.#exhausted(job)) continue;
+        must(inTurn(job, suspect as ModelJob) > 0, () => `suspect ${job.id} was passed over for suspect ${suspect?.id}`);
+      }
+    }
+  }
+
+  checkNothingLeftOut(): void {
+    if (this.#chosen.length === this.#request.max) return;
+    for (const job of this.#leftOut()) must(this.#excused(job), () => `${job.id} could be claimed and was not`);
+  }
+
+  /** A queue gets more than its share only when every other has had its own. */
+  checkShares(): void {
+    const queues = new Set<string>();
+    for (const lane of this.#model.lanes) {
+      const [queue, name, version] = lane.split("\n") as [string, string, string];
+      const source = this.sourceOf({ queue, name, version: Number(version) });
+      if (source !== undefined && source.max !== 0 && !this.#model.locks.isHeld(queue, this.#at)) queues.add(queue);
+    }
+    const share = Math.max(1, Math.ceil(this.#request.max / queues.size));
+    const got = (queue: string) => this.#chosen.filter((job) => job.queue === queue).length;
+    if (![...queues].some((queue) => got(queue) > share)) return;
+    for (const job of this.#leftOut()) {
+      if (isSuspect(job) || this.sourceOf(job)?.max !== undefined) continue;
+      must(got(job.queue) >= share, () => `queue ${job.queue} had no share of the claim`);
+    }
+  }
+
+  /** Jobs that could have been claimed for sure, and were not. */
+  *#leftOut(): Iterable<ModelJob> {
+    for (const job of this.#model.jobs.values()) {
+      if (job.readyAt(this.#at) !== "yes" || this.#chosen.includes(job)) continue;
+      const source = this.sourceOf(job);
+      if (source === undefined || source.max === 0 || this.#model.locks.isHeld(job.queue, this.#at)) continue;
+      yield job;
+    }
+  }
+
+  #excused(job: ModelJob): boolean {
+    if (this.#exhausted(job)) return true;
+    return isSuspect(job) && (this.#holdsSuspect || this.#chosen.some(isSuspect));
+  }
+
+  #exhausted(job: ModelJob): boolean {
+    const source = this.sourceOf(job) as ClaimSource;
+    return (this.#taken.get(source) ?? 0) >= (source.max ?? Infinity);
+  }
+}
+
+function isSuspect(job: ModelJob): boolean {
+  return job.crashes > 0;
+}

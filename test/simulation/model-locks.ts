@@ -1,0 +1,86 @@
+import type { Fence } from "../../src/core/ids.ts";
+import type { LockView } from "../../src/store/store.ts";
+import type { ModelJob } from "./model-job.ts";
+
+interface ModelLock {
+  name: string;
+  holder: string;
+  token: string;
+  acquiredAt: number;
+  /** Its own time, or the attempt that it lives and dies with. */
+  bound: { ttl: number; expiresAt: number } | { job: ModelJob; fence: Fence };
+}
+
+/** Named mutexes: at most one living token each. */
+export class ModelLocks {
+  readonly #locks = new Map<string, ModelLock>();
+
+  isHeld(name: string, at: number): boolean {
+    const lock = this.#locks.get(name);
+    return lock !== undefined && lives(lock, at);
+  }
+
+  /** Names and tokens there ever were a row for, ended or not. */
+  all(): readonly ModelLock[] {
+    return [...this.#locks.values()];
+  }
+
+  acquire(name: string, holder: string, token: string, ttl: number, at: number): boolean {
+    if (this.isHeld(name, at)) return false;
+    this.#locks.set(name, { name, holder, token, acquiredAt: at, bound: { ttl, expiresAt: at + ttl } });
+    return true;
+  }
+
+  bind(job: ModelJob, fence: Fence, holder: string, token: string, at: number): void {
+    this.#locks.set(job.queue, { name: job.queue, holder, token, acquiredAt: at, bound: { job, fence } });
+  }
+
+  extend(name: string, token: string, ttl: number, at: number): boolean {
+    const lock = this.#own(name, token, at);
+    if (lock === undefined) return false;
+    lock.bound = { ttl, expiresAt: at + ttl };
+    return true;
+  }
+
+  release(name: string, token: string, at: number): boolean {
+    return this.#own(name, token, at) !== undefined && this.#locks.delete(name);
+  }
+
+  break(name: string): boolean {
+    return this.#locks.delete(name);
+  }
+
+  clean(at: number): number {
+    let cleaned = 0;
+    for (const lock of this.all()) {
+      if (!lives(lock, at)) {
+        this.#locks.delete(lock.name);
+        cleaned++;
+      } else if ("ttl" in lock.bound) lock.bound.expiresAt = Math.min(lock.bound.expiresAt, at + lock.bound.ttl);
+    }
+    return cleaned;
+  }
+
+  views(at: number): LockView[] {
+    return this.all()
+      .filter((lock) => "ttl" in lock.bound || lives(lock, at))
+      .map((lock) => ({
+        name: lock.name,
+        holder: lock.holder,
+        acquiredAt: lock.acquiredAt,
+        expiresAt: "ttl" in lock.bound ? lock.bound.expiresAt : (lock.bound.job.lease?.expiresAt ?? 0),
+        stale: !lives(lock, at),
+      }))
+      .sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  /** Only a lock with a time of its own is extended and released; the other kind goes with its claim. */
+  #own(name: string, token: string, at: number): ModelLock | undefined {
+    const lock = this.#locks.get(name);
+    return lock?.token === token && "ttl" in lock.bound && lives(lock, at) ? lock : undefined;
+  }
+}
+
+function lives({ bound }: ModelLock, at: number): boolean {
+  return "ttl" in bound ? bound.expiresAt > at : bound.job.lease?.fence === bound.fence;
+}
