@@ -1,21 +1,19 @@
-import { statSync } from "node:fs";
+import { existsSync } from "node:fs";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { type Holdfast, open } from "../runtime/holdfast.ts";
 import type { Log } from "../runtime/log.ts";
 import { workerLog } from "./terminal/log.ts";
 
-/** For commands that look or operate: they must not leave an empty database behind where a path was mistyped. */
-export function openExisting(command: Command): Promise<Holdfast> {
+/** For commands that look or operate: where a path was mistyped, nothing may be made, nor put into another program's database. */
+export async function openExisting(command: Command): Promise<Holdfast> {
   const path = pathOf(command);
-  if (!holdsSomething(path)) {
-    throw new HoldfastError(
-      "NO_DATABASE",
-      `There is no database at ${path}.`,
-      "Name another with --db PATH or HOLDFAST_DB. `holdfast enqueue` and `holdfast work` make one.",
-    );
+  if (!existsSync(path)) throw noDatabase(path);
+  try {
+    return await open(path, { program: programOf(command), log: workerLog("warn"), create: false });
+  } catch (error) {
+    throw error instanceof HoldfastError && error.code === "NO_DATABASE" ? noDatabase(path) : error;
   }
-  return open(path, { program: programOf(command), log: workerLog("warn") });
 }
 
 export function openOrMake(command: Command, options: { program?: string; log?: Log } = {}): Promise<Holdfast> {
@@ -36,7 +34,10 @@ function given(command: Command): string | undefined {
   return command.optsWithGlobals<{ db?: string }>().db;
 }
 
-function holdsSomething(path: string): boolean {
-  const found = statSync(path, { throwIfNoEntry: false });
-  return found !== undefined && (found.isDirectory() || found.size > 0);
+function noDatabase(path: string): HoldfastError {
+  return new HoldfastError(
+    "NO_DATABASE",
+    `There is no Holdfast database at ${path}.`,
+    "Name another with --db PATH or HOLDFAST_DB. `holdfast enqueue` and `holdfast work` make one.",
+  );
 }

@@ -23,6 +23,8 @@ export interface OpenOptions {
   /** "power" (the default): what is acknowledged survives a power cut. "process": a crash of the process, faster. */
   durability?: Durability;
   driver?: "node:sqlite" | "better-sqlite3";
+  /** False: refuse (`NO_DATABASE`) instead of making a database where there is none. Default true. */
+  create?: boolean;
   log?: Log;
   clock?: { now(): number };
   /** What this process is called in `status` and in what recovery reports; default: the script's path. */
@@ -49,7 +51,7 @@ const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<
  */
 export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
   const path = where ?? process.env["HOLDFAST_DB"] ?? DEFAULT_PATH;
-  if (path === DEFAULT_PATH) mkdirSync(dirname(path), { recursive: true });
+  if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
   const location = locate(path, options);
   const program = options.program ?? process.argv[1] ?? process.title;
   const start = () => Engine.open(location, { clock: clockFrom(options.clock), log: options.log ?? quietLog, program });

@@ -10,6 +10,8 @@ export interface StoreLocation {
   path: string;
   driver: DriverName;
   durability?: Durability;
+  /** False: it must be there already. */
+  create?: boolean;
 }
 
 export interface OpenStoreOptions {
@@ -20,7 +22,10 @@ export interface OpenStoreOptions {
 }
 
 /** The one place that knows which stores there are. */
-export function locate(where: string, options: { driver?: DriverName; durability?: Durability }): StoreLocation {
+export function locate(
+  where: string,
+  options: { driver?: DriverName; durability?: Durability; create?: boolean },
+): StoreLocation {
   if (/^postgres(ql)?:/.test(where)) {
     throw new HoldfastError("NO_SUCH_STORE", "PostgreSQL is not supported yet.", "Give the path of a file.");
   }
@@ -34,6 +39,7 @@ export function locate(where: string, options: { driver?: DriverName; durability
   }
   const location: StoreLocation = { path: canonicalPath(where), driver };
   if (options.durability !== undefined) location.durability = options.durability;
+  if (options.create !== undefined) location.create = options.create;
   return location;
 }
 
@@ -41,6 +47,7 @@ export function openStore(location: StoreLocation, options: OpenStoreOptions): P
   return SqliteStore.open(location.path, {
     driver: location.driver,
     ...(location.durability === undefined ? {} : { durability: location.durability }),
+    ...(location.create === undefined ? {} : { create: location.create }),
     clock: options.clock,
     random: options.random ?? Math.random,
     busyTimeout: options.ownThread ? 1_000 : 10,

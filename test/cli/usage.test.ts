@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
-import { writeFile } from "node:fs/promises";
+import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { after, before, test } from "node:test";
 import type { Command } from "commander";
 import { program } from "../../src/cli/program.ts";
@@ -66,9 +67,20 @@ test("a command that reads or operates makes no database where there is none", a
   const missing = join(place.folder, "missing.db");
   for (const { code, stderr } of await Promise.all(commands.map((args) => place.run([...args, "--db", missing])))) {
     assert.equal(code, 2);
-    assert.match(stderr, /error: There is no database at .*missing\.db\.\nhint: {2}Name another with --db PATH/);
+    assert.match(stderr, /error: There is no Holdfast database at .*missing\.db\.\nhint: {2}Name another with --db PATH/);
   }
   assert.equal(existsSync(missing), false);
+});
+
+test("another program's database is left as it is by a command that reads", async () => {
+  const path = join(place.folder, "app.db");
+  const app = new DatabaseSync(path);
+  app.exec("create table users (name text)");
+  app.close();
+  const before = await readFile(path);
+  const { error } = await place.json<JsonError>(["status", "--db", path], 2);
+  assert.equal(error.code, "NO_DATABASE");
+  assert.deepEqual(await readFile(path), before);
 });
 
 test("what cannot be a database is refused, and --db may come before the command", async () => {

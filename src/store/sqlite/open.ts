@@ -6,7 +6,7 @@ import type { Durability } from "../store.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
 import { refuseNetwork } from "./file-system.ts";
-import { migrate } from "./migrate.ts";
+import { migrate, versionOf } from "./migrate.ts";
 
 const OLDEST_SQLITE = [3, 51, 3] as const;
 /** How long opening may wait for another process that is opening, too. */
@@ -16,6 +16,8 @@ export interface OpenSqliteOptions {
   driver: DriverName;
   /** Left out: what the database was made with, or "power". */
   durability?: Durability;
+  /** False: a file in which Holdfast has never been is refused, and left as it is. */
+  create?: boolean;
   now: () => number;
   /** On the main thread SQLite itself waits only this long for a lock; the rest is waited for on a timer. */
   busyTimeout: number;
@@ -52,6 +54,7 @@ export function canonicalPath(where: string): string {
 /** A connection that is ready for use: checked, migrated, with its durability set and read back. Nothing is changed when it throws. */
 export async function openSqlite(path: string, options: OpenSqliteOptions): Promise<OpenedSqlite> {
   const isNew = path !== ":memory:" && !existsSync(path);
+  if (isNew && options.create === false) throw noDatabase(path);
   if (path !== ":memory:") refuseNetwork(dirname(path));
   if (path !== ":memory:" && !isNew) refuseReadOnly(path);
   let db: Connection | undefined;
@@ -89,6 +92,8 @@ function may(path: string, mode: number): boolean {
 
 /** Settings belong to the connection, so every connection goes through here. */
 function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit<OpenedSqlite, "db"> {
+  // Before anything is switched: it may be somebody else's database.
+  if (options.create === false && versionOf(db) === 0) throw noDatabase(path);
   if (path !== ":memory:") {
     const [mode] = db.prepare("pragma journal_mode = wal").row() as [string];
     if (mode !== "wal") {
@@ -121,6 +126,14 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
   }
   setSynchronous(db, path, durability);
   return { databaseId, durability };
+}
+
+function noDatabase(path: string): HoldfastError {
+  return new HoldfastError(
+    "NO_DATABASE",
+    `There is no Holdfast database at ${path}, and none was made.`,
+    "Check the path, or leave `create: false` out to make one.",
+  );
 }
 
 /** Set and read back after a first statement: one driver silently falls back to NORMAL on a WAL database. */

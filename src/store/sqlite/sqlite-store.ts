@@ -52,6 +52,7 @@ const NEEDS_CARE = 2 * 1024 * 1024;
 export interface SqliteStoreOptions {
   driver: DriverName;
   durability?: Durability;
+  create?: boolean;
   clock: Clock;
   random: () => number;
   /** A thread of its own may wait inside SQLite; the main thread must not for long. */
