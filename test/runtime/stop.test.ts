@@ -1,0 +1,250 @@
+import assert from "node:assert/strict";
+import { suite, test } from "node:test";
+import { type Holdfast, job, type JobContext, open, type Worker } from "../../src/index.ts";
+import { testClock } from "../../src/testing/index.ts";
+import { code, deferred, memory, see, stage, unchecked } from "./parts.ts";
+
+type C = JobContext<unknown>;
+
+suite("stopping a worker", () => {
+  test("lets what runs finish, and starts nothing more", async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    const worker = hf.work([def], { concurrency: 1 });
+    const [first, second] = await hf.enqueueMany(def, [1, 2]);
+    await slow.called(1);
+    let stopped = false;
+    const stopping = worker.stop().then(() => (stopped = true));
+    await clock.advance("9s");
+    assert.deepEqual([stopped, slow.calls[0]?.context.signal.aborted], [false, false]);
+    slow.calls[0]?.end("finished");
+    await stopping;
+    assert.equal((await see(hf, first?.id ?? "")).output, "finished", "it is on the disk when stop resolves");
+    await clock.advance("1m");
+    assert.deepEqual([slow.calls.length, (await see(hf, second?.id ?? "")).state], [1, "pending"]);
+  });
+
+  test("an idle worker stops at once, and does nothing afterwards", async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    const worker = hf.work([def]);
+    await clock.advance("1m");
+    await worker.stop();
+    const { id } = await hf.enqueue(def, 1);
+    await clock.advance("1m");
+    assert.deepEqual([slow.calls.length, (await see(hf, id)).attempt], [0, 0]);
+  });
+
+  test("after the drain, what is left goes back uncharged: pending, at its place, attempt not counted", async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    const worker = hf.work([def]);
+    const { id } = await hf.enqueue(def, 1);
+    await slow.called(1);
+    const stopping = worker.stop({ drain: "3s" });
+    await clock.advance(2_999);
+    assert.equal((await see(hf, id)).state, "running");
+    await clock.advance(1);
+    await stopping;
+    const back = await see(hf, id);
+    assert.deepEqual([back.state, back.attempt, back.crashes, back.error], ["pending", 0, 0, undefined]);
+    assert.ok(code("STOPPING")(slow.calls[0]?.context.signal.reason), "though the handler does not listen");
+    slow.calls[0]?.end("too late");
+    hf.work([def]);
+    await slow.called(2);
+    assert.equal(slow.calls[1]?.context.attempt, 1);
+    slow.calls[1]?.end("again");
+    assert.equal((await hf.jobs.wait(id)).output, "again");
+  });
+
+  test("ten seconds is the default drain", async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    const worker = hf.work([def]);
+    const { id } = await hf.enqueue(def, 1);
+    await slow.called(1);
+    const stopping = worker.stop();
+    await clock.advance(9_999);
+    assert.equal((await see(hf, id)).state, "running");
+    await clock.advance(1);
+    await stopping;
+    assert.equal((await see(hf, id)).state, "pending");
+  });
+
+  test("a handler that ends itself within the signal's turn keeps what it made of it", async (t) => {
+    const { hf, clock } = await memory(t);
+    const started = deferred();
+    const def = job({
+      name: "x",
+      run: async ({ signal }: C) => {
+        started.resolve();
+        await new Promise((resolve) => signal.addEventListener("abort", resolve));
+        return "wrapped up";
+      },
+    });
+    const worker = hf.work([def]);
+    const { id } = await hf.enqueue(def, 1);
+    await started.promise;
+    await Promise.all([worker.stop({ drain: 0 }), clock.advance(0)]);
+    const ended = await see(hf, id);
+    assert.deepEqual([ended.state, ended.output], ["succeeded", "wrapped up"]);
+  });
+
+  test("an error of its own, thrown while stopping, is an error", async (t) => {
+    const { hf, clock } = await memory(t);
+    const started = deferred();
+    const def = job({
+      name: "x",
+      run: async ({ signal }: C) => {
+        started.resolve();
+        await new Promise((resolve) => signal.addEventListener("abort", resolve));
+        throw new Error("something else");
+      },
+    });
+    const worker = hf.work([def]);
+    const { id } = await hf.enqueue(def, 1);
+    await started.promise;
+    await Promise.all([worker.stop({ drain: 0 }), clock.advance(0)]);
+    const ended = await see(hf, id);
+    assert.deepEqual([ended.state, ended.attempt, ended.error?.message], ["pending", 1, "something else"]);
+  });
+
+  test("what fetch and friends throw when their signal aborts is no error", async (t) => {
+    const { hf, clock } = await memory(t);
+    const started = deferred();
+    const def = job({
+      name: "x",
+      run: async ({ signal }: C) => {
+        started.resolve();
+        await new Promise((resolve) => signal.addEventListener("abort", resolve));
+        throw new DOMException("This operation was aborted", "AbortError");
+      },
+    });
+    const worker = hf.work([def]);
+    const { id } = await hf.enqueue(def, 1);
+    await started.promise;
+    await Promise.all([worker.stop({ drain: 0 }), clock.advance(0)]);
+    const ended = await see(hf, id);
+    assert.deepEqual([ended.state, ended.attempt, ended.error], ["pending", 0, undefined]);
+  });
+
+  test('with onInterrupt "fail" what is left fails as interrupted', async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", onInterrupt: "fail", run: slow.run });
+    const worker = hf.work([def]);
+    const { id } = await hf.enqueue(def, 1);
+    await slow.called(1);
+    await Promise.all([worker.stop({ drain: 0 }), clock.advance(0)]);
+    const ended = await see(hf, id);
+    assert.deepEqual([ended.state, ended.error?.code, ended.crashes], ["failed", "INTERRUPTED", 0]);
+  });
+
+  test("twice is once", async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    const worker = hf.work([def]);
+    await hf.enqueue(def, 1);
+    await slow.called(1);
+    const stops = [worker.stop({ drain: "1s" }), worker.stop(), worker[Symbol.asyncDispose]()];
+    await clock.advance("1s");
+    await Promise.all(stops);
+    await worker.stop();
+  });
+
+  test("one worker leaves the others working", async (t) => {
+    const { hf } = await memory(t);
+    const def = job({ name: "x", run: () => "done" });
+    const first = hf.work([def]);
+    hf.work([def]);
+    await first.stop();
+    assert.equal((await hf.jobs.wait(await hf.enqueue(def, 1))).output, "done");
+  });
+
+  test("a drain that is no duration is refused, and the worker goes on", async (t) => {
+    const { hf } = await memory(t);
+    const def = job({ name: "x", run: () => "done" });
+    const worker = hf.work([def]);
+    await assert.rejects(async () => worker.stop({ drain: unchecked<number>("soon") }), code("DURATION_INVALID"));
+    assert.equal((await hf.jobs.wait(await hf.enqueue(def, 1))).output, "done");
+  });
+
+  test("a job whose claim is under way when the worker stops is not lost", async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    const accepted = await hf.enqueueMany(def, [1, 2, 3]);
+    const worker = hf.work([def]);
+    // One turn later the claim is on its way to the disk, its answer not yet here.
+    await new Promise((resolve) => setImmediate(resolve));
+    await Promise.all([worker.stop({ drain: 0 }), clock.advance(0)]);
+    for (const { id } of accepted) {
+      const { state, attempt, crashes } = await see(hf, id);
+      assert.deepEqual([state, attempt, crashes], ["pending", 0, 0]);
+    }
+  });
+});
+
+suite("closing", () => {
+  test("stops the workers first: what runs finishes, its result is kept", async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    const outcomes: unknown[] = [];
+    const { store } = hf.engine;
+    const settle = store.settle.bind(store);
+    store.settle = (settlements) => {
+      outcomes.push(...settlements.map(({ outcome }) => outcome));
+      return settle(settlements);
+    };
+    hf.work([def]);
+    hf.work([def]);
+    await hf.enqueue(def, 1);
+    await slow.called(1);
+    let closed = false;
+    const closing = hf.close().then(() => (closed = true));
+    await assert.rejects(hf.enqueue(def, 2), code("CLOSED"));
+    await clock.advance("1s");
+    assert.equal(closed, false);
+    slow.calls[0]?.end("finished");
+    await closing;
+    assert.deepEqual(outcomes, [{ kind: "succeeded", output: '"finished"' }]);
+  });
+
+  test("gives back what does not finish within the drain", async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    hf.work([def]);
+    await hf.enqueue(def, 1);
+    await slow.called(1);
+    const closing = hf.close();
+    await clock.advance("10s");
+    await closing;
+    assert.ok(code("STOPPING")(slow.calls[0]?.context.signal.reason));
+  });
+
+  test("`await using` stops and closes at the end of the block", async () => {
+    const clock = testClock();
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    let outside: Holdfast;
+    let worker: Worker;
+    {
+      await using hf = await open(":memory:", { clock });
+      await using inside = hf.work([def]);
+      await hf.enqueue(def, 1);
+      await slow.called(1);
+      outside = hf;
+      worker = inside;
+      slow.calls[0]?.end();
+    }
+    await assert.rejects(outside.jobs.list(), code("CLOSED"));
+    await worker.stop();
+  });
+});
