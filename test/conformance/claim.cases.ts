@@ -336,6 +336,15 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { from, holder }), [suspect.id, others[0]]);
   });
 
+  check("a source that has given its max gives no suspect on top", async ({ store }) => {
+    const suspect = await running(store);
+    await takeBack(store, "crashed", suspect);
+    const [first] = await add(store, { priority: 5 }, { priority: 4 });
+    const holder = await register(store);
+    const limited = [{ name: "work", max: 1, lease: LEASE }];
+    assert.deepEqual(await claimIds(store, { from: limited, holder }), [first]);
+  });
+
   // ── suspects ──
 
   check("a holder gets at most one job at a time that was running when a worker died", async ({ store }) => {
@@ -380,6 +389,33 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { holder }), [lower]);
   });
 
+  check("of several suspects the one with the highest priority comes first, whatever its name", async ({ store }) => {
+    const holder = await register(store);
+    await add(
+      store,
+      { name: "a", queue: "q", priority: 1 },
+      { name: "b", queue: "q", priority: 3 },
+      { name: "c", queue: "q", priority: 2 },
+    );
+    await takeBack(store, "crashed", ...(await claim(store)));
+    const names = (await claim(store, { holder })).map(({ name }) => name);
+    assert.deepEqual(names, ["b"]);
+  });
+
+  check("a suspect of one queue is claimed along with another queue's innocents", async ({ store }) => {
+    const holder = await register(store);
+    for (const [suspect, clean] of [
+      ["a", "b"],
+      ["d", "c"],
+    ] as const) {
+      await takeBack(store, "crashed", await running(store, { name: suspect }));
+      await add(store, { name: clean });
+      const claimed = await claim(store, { holder });
+      assert.deepEqual(claimed.map(({ name }) => name).sort(), [suspect, clean].sort());
+      for (const lease of claimed) await settle(store, lease, SUCCEEDED);
+    }
+  });
+
   check("an operator's retry clears suspicion", async ({ store }) => {
     const holder = await register(store);
     const ids = await add(store, { policy: { crashes: 1 } }, { policy: { crashes: 1 } });
@@ -412,6 +448,17 @@ export function claimCases(check: Check): void {
     pass(clock, 1_000);
     assert.deepEqual(await store.outlook(from), mine);
     assert.deepEqual(await store.outlook([{ name: "nobody", lease: LEASE }]), { ready: false, nextAt: null });
+  });
+
+  check("the outlook is of the soonest, whatever its name and queue", async ({ store, clock }) => {
+    await add(store, { name: "a", delay: 5_000 }, { name: "b", delay: 3_000 }, { name: "c", queue: "a", delay: 4_000 });
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: clock.now() + 3_000 });
+  });
+
+  check("the outlook is not ready for a suspect that waits out its backoff", async ({ store, clock }) => {
+    await add(store, { policy: { delay: 4_000 } });
+    for (let n = 0; n < 2; n++) await takeBack(store, "crashed", await claimOne(store));
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: clock.now() + 4_000 });
   });
 
   check("the outlook counts suspects, and not what a lock keeps back", async ({ store }) => {

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { parseGeneratedId } from "../../src/core/ids.ts";
+import { generatedId, parseGeneratedId } from "../../src/core/ids.ts";
 import { add, addOne, claim, claimIds, claimOne, newJob, pass, see, seeAll, settle, SUCCEEDED } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
@@ -173,6 +173,21 @@ export function enqueueCases(check: Check): void {
     assert.deepEqual(await store.enqueue([newJob({ id })]), [{ id, duplicate: true }]);
     assert.deepEqual(await store.enqueue([newJob({ id, name: "other" })]), [{ id, taken: "work" }]);
     assert.equal((await seeAll(store)).length, 1);
+  });
+
+  check("an id that looks generated but is no job's is an id like any other", async ({ store }) => {
+    const generated = await addOne(store);
+    const { createdAt, key } = parseGeneratedId(generated) ?? assert.fail("a generated id");
+    const otherTime = generatedId(createdAt - 1, key);
+    await add(store, { id: otherTime, name: "other" });
+    assert.equal((await see(store, otherTime)).name, "other");
+    assert.equal((await see(store, generated)).name, "work");
+    await add(store, { id: "chosen" });
+    const { items } = await store.list({ limit: 9 });
+    const ofChosen = generatedId(createdAt, (key + items.length - 1) as typeof key);
+    assert.equal(await store.get(ofChosen), null, "a job has one id");
+    await add(store, { id: ofChosen, name: "third" });
+    assert.equal((await see(store, "chosen")).name, "work");
   });
 
   check("a chosen id may look like anything", async ({ store }) => {
