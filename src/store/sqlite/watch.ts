@@ -4,8 +4,9 @@ import type { Connection, Statement } from "./driver.ts";
 
 /** Looked at this often even if the file system says nothing. */
 const FALLBACK = 500;
-/** Looks are at least this far apart, in milliseconds. */
-const BURST = 1;
+/** After a sign of writing: the first look, and the longest pause between looks, in milliseconds. */
+const FIRST_LOOK = 1;
+const LAST_LOOK = 64;
 
 /**
  * Notices commits of other processes within milliseconds and without polling: their writes touch the -wal file, the
@@ -17,7 +18,7 @@ export class Watch {
   readonly #watcher: FSWatcher | null;
   readonly #fallback: NodeJS.Timeout;
   #seen: number;
-  #lookedAt = 0;
+  #pause = FIRST_LOOK;
   #timer: NodeJS.Timeout | null = null;
 
   constructor(db: Connection, path: string, call: () => void) {
@@ -48,19 +49,22 @@ export class Watch {
     }
   }
 
-  /** A burst of events is one look at once and one at its end: this process's own commits raise events, too. */
+  /**
+   * The event comes when the writer writes, but its commit can be seen only after its fsync; so look again for a while,
+   * even after a find: the event of the next commit may have come before it. Events during that while (this process's own commits raise them, too) prolong it, and start nothing more.
+   */
   #soon(): void {
-    if (this.#timer !== null) return;
-    const rest = BURST - (performance.now() - this.#lookedAt);
-    if (rest <= 0) return this.#look();
-    this.#timer = setTimeout(() => {
-      this.#timer = null;
-      this.#look();
-    }, rest).unref();
+    this.#pause = FIRST_LOOK;
+    this.#timer ??= setTimeout(() => this.#lookAgain(), this.#pause).unref();
+  }
+
+  #lookAgain(): void {
+    this.#look();
+    this.#pause *= 2;
+    this.#timer = this.#pause > LAST_LOOK ? null : setTimeout(() => this.#lookAgain(), this.#pause).unref();
   }
 
   #look(): void {
-    this.#lookedAt = performance.now();
     let version: number;
     try {
       version = this.#read();
