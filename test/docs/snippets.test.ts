@@ -31,7 +31,7 @@ const examples = pages().flatMap((page) => examplesOf(snippets(page)));
 
 describe("every example in the docs", { concurrency: 2 }, () => {
   test("is there", () => {
-    assert.ok(examples.length >= 5, `${examples.length} found`);
+    assert.ok(examples.length >= 7, `${examples.length} found`);
     assert.ok(examples.some(({ where }) => where.startsWith("README.md")));
   });
 
