@@ -1,0 +1,5 @@
+import { job, open } from "../../../src/index.ts";
+
+const hf = await open(process.argv[2]);
+hf.work([job<number, number>({ name: "echo", run: ({ input }) => input })], { signals: true });
+process.send?.("ready");

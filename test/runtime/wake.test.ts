@@ -1,0 +1,33 @@
+import assert from "node:assert/strict";
+import { fork } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { job, open } from "../../src/index.ts";
+
+const ROUNDS = 30;
+/** What the store falls back to when the file system tells it nothing. */
+const FALLBACK = 500;
+
+test("a worker of another process is woken by each commit, and its own commits wake the waiter here", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-wake-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const path = join(folder, "work.db");
+  const hf = await open(path);
+  t.after(() => hf.close());
+  const echo = job<number, number>({ name: "echo", run: ({ input }) => input });
+  const child = fork(new URL("./children/echo-worker.ts", import.meta.url), [path]);
+  t.after(() => child.kill("SIGKILL"));
+  await once(child, "message");
+
+  const start = performance.now();
+  for (let i = 0; i < ROUNDS; i++) {
+    const done = await hf.jobs.wait(await hf.enqueue(echo, i));
+    assert.equal(done.output, i);
+  }
+  // Each round is two wake-ups. Were they left to the fallback, a round would take about one of its intervals.
+  const each = (performance.now() - start) / ROUNDS;
+  assert.ok(each < FALLBACK / 2, `a round took ${each.toFixed(0)} ms: the wake-ups came from the fallback`);
+});
