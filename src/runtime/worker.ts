@@ -218,10 +218,10 @@ export class WorkerLoop implements Worker {
     const { ready, nextAt } = await this.#engine.store.outlook(from);
     if (wakes !== this.#wakes) return;
     this.#ahead = 0;
+    this.#blocked = ready;
     if (ready && from.some(({ max }) => max !== 0) && this.#waiting.length === 0 && this.#running.size === 0)
       return this.#alarmIn(50);
     this.#dry = true;
-    this.#blocked = ready;
     if (nextAt !== null) this.#alarmIn(Math.min(LOOK_AGAIN, Math.max(1, nextAt - this.#engine.clock.now())));
   }
 

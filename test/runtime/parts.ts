@@ -1,8 +1,10 @@
 import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
+import { fileURLToPath } from "node:url";
 import { Holdfast, open, type OpenOptions } from "../../src/runtime/holdfast.ts";
 import { Engine } from "../../src/runtime/engine.ts";
 import type { Log } from "../../src/runtime/log.ts";
@@ -10,6 +12,7 @@ import { clockFrom } from "../../src/runtime/system-clock.ts";
 import { locate } from "../../src/store/open-store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { HoldfastError, type Job } from "../../src/index.ts";
+import { DEFINITIONS } from "./children/tasks.ts";
 
 /** What the tests of the public API share: a database with its clock, promises in hand, what an error must say. */
 export interface Bench {
@@ -145,4 +148,32 @@ export function code(expected: string): (error: unknown) => true {
 /** For values that the types would not let through. */
 export function unchecked<T>(value: unknown): T {
   return value as T;
+}
+
+/** A database whose three tasks are held by a child process, which has saved a checkpoint for each. */
+export async function interruptedChild(t: TestContext): Promise<{ path: string; hf: Holdfast; kill: () => Promise<void> }> {
+  const path = join(await folder(t), "work.db");
+  const hf = await open(path);
+  t.after(() => hf.close());
+  for (const def of DEFINITIONS) await hf.enqueue(def, def.name, { id: def.name });
+  const child = spawnChild(path);
+  t.after(() => child.kill("SIGKILL"));
+  await new Promise<void>((resolve, reject) => {
+    child.stdout?.on("data", (text: Buffer) => text.toString().includes("held") && resolve());
+    child.once("exit", (status) => reject(new Error(`the child ended with ${String(status)}`)));
+  });
+  const kill = async () => {
+    const gone = new Promise((resolve) => child.once("exit", resolve));
+    child.kill("SIGKILL");
+    await gone;
+  };
+  return { path, hf, kill };
+}
+
+/** The process that is in the middle of its work, or that kills itself at a point. */
+export function spawnChild(path: string, point?: string): ChildProcess {
+  const program = fileURLToPath(new URL("children/interrupted.ts", import.meta.url));
+  return spawn(process.execPath, [program, path, ...(point === undefined ? [] : [point])], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
 }
