@@ -73,6 +73,7 @@ async function tryOnce(
   options: Partial<ClaimOptions>,
 ): Promise<HandClaim | null> {
   const auto = options.renew === "auto";
+  if (auto) await engine.kept();
   for (;;) {
     await engine.janitor.heal();
     const before = engine.clock.monotonic();

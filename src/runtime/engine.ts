@@ -38,6 +38,7 @@ export class Engine {
   #unlisten: (() => void) | null = null;
   #keeper: Keeper | null = null;
   #thread: Thread | null = null;
+  #kept: Promise<void> = Promise.resolve();
   #keeperTimer: (() => void) | null = null;
   #closing = false;
 
@@ -120,6 +121,12 @@ export class Engine {
       });
   }
 
+  /** Resolves when the keeper is at work. A lease shorter than a thread's start would run out before it is renewed once. */
+  kept(): Promise<void> {
+    this.keep();
+    return this.#kept;
+  }
+
   async close(): Promise<void> {
     this.#closing = true;
     this.#care();
@@ -146,13 +153,17 @@ export class Engine {
     const thread = new Thread(url, { workerData: data });
     thread.unref();
     this.#thread = thread;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#kept = promise;
     thread.on("message", (message: FromKeeper) => {
       if (message.type === "loss") this.#lost(message.loss);
+      else if (message.type === "ready") resolve();
       else if (message.type === "trouble") this.log.warn("the keeper had trouble; it tries again", { error: message.message });
     });
     thread.on("error", (error) => this.log.error("the keeper thread failed", { error: String(error) }));
     thread.on("exit", () => {
       this.#thread = null;
+      resolve();
       // Without a keeper the leases of this process would run out under it.
       if (!this.#closing) setTimeout(() => this.keep(), 100).unref();
     });

@@ -10,6 +10,8 @@ const CHUNK = 10_000;
 /** Before a claim only a few: it must not wait for a great clean-up. */
 const QUICK = 100;
 const TICK = 400;
+/** Every so many ticks leases are looked for that expire further away than they can; it reads every running job. */
+const SKEW_TICKS = 5;
 /** Wall and monotonic time that differ by more than this since the last look: the clock was set, or the host slept. */
 const JUMP = 1_000;
 
@@ -35,6 +37,7 @@ export class Janitor {
   #lastLook: { wall: number; monotonic: number } | null = null;
   #stop: (() => void) | null = null;
   #ticking: Promise<void> | null = null;
+  #ticks = 0;
   #running = false;
 
   constructor(parts: { store: Store; holdings: Holdings; clock: Clock; log: Log; self: ProcessId }) {
@@ -72,8 +75,10 @@ export class Janitor {
   async recover(): Promise<RecoveryStats> {
     const processes = await this.#probe();
     const dead = processes.filter(({ life }) => life === "dead" || life === "rebooted");
-    let entriesReclaimed = await this.#drain({ dead: [], skewed: true }, "lease expired");
+    let entriesReclaimed = 0;
+    // The dead first: a lease of theirs may have expired too, and the death is what an operator wants to read.
     for (const { process } of dead) entriesReclaimed += await this.#bury(process);
+    entriesReclaimed += await this.#drain({ dead: [], skewed: true }, "lease expired");
     const locksCleaned = await this.#cleanLocks();
     return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
   }
@@ -112,7 +117,9 @@ export class Janitor {
   async #tick(): Promise<void> {
     const processes = await this.#probe();
     const jumped = this.#jumped();
-    await this.#drain({ dead: [], skewed: jumped }, "lease expired");
+    // Not only after a jump: another process's clock may be wrong all the time.
+    const skewed = jumped || ++this.#ticks % SKEW_TICKS === 0;
+    await this.#drain({ dead: [], skewed }, "lease expired");
     for (const { process, life } of processes) if (life === "dead" || life === "rebooted") await this.#bury(process);
     // After the clock was set back no lock looks stale, and one of a minute would last for an hour: cleaning cuts it, too.
     if (jumped || (await this.#store.locks()).some(({ stale }) => stale)) await this.#cleanLocks();

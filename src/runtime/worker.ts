@@ -23,6 +23,8 @@ const ZOMBIE = 5_000;
 const LOOK_AGAIN = 5_000;
 /** A settle that failed (a full disk, a locked file) is tried again after this. */
 const SETTLE_AGAIN = 250;
+/** Leases shorter than this are claimed only once the keeper is at work: on a busy machine it takes a while to start. */
+const BRIEF = 10_000;
 
 export interface Worker extends AsyncDisposable {
   /** Stops claiming, lets running jobs finish for `drain` (default: the worker's own), then gives the rest back uncharged. */
@@ -46,6 +48,7 @@ export class WorkerLoop implements Worker {
   readonly #runnables = new Map<string, Runnable>();
   readonly #concurrency: number;
   readonly #drain: number;
+  readonly #brief: boolean;
   readonly #unlisten: () => void;
   readonly #stayAlive: NodeJS.Timeout;
   #waiting: Attempt[] = [];
@@ -74,6 +77,7 @@ export class WorkerLoop implements Worker {
     this.#progress = progress;
     this.#concurrency = checkCount(options.concurrency ?? CONCURRENCY, "concurrency", 1);
     this.#drain = toMillis(options.drain ?? DRAIN, "drain");
+    this.#brief = defs.some(({ lease }) => lease < BRIEF);
     for (const def of defs) this.#add(def);
     this.#unlisten = engine.store.onChange((change) => this.#onChange(change));
     // A worker with nothing to do is still a worker.
@@ -172,6 +176,7 @@ export class WorkerLoop implements Worker {
 
   async #claim(max: number): Promise<void> {
     this.#claiming = true;
+    if (this.#brief) await this.#engine.kept();
     const wakes = this.#wakes;
     const before = this.#engine.clock.monotonic();
     try {

@@ -39,3 +39,16 @@ export function query(path: string, sql: string): Record<string, unknown>[] {
     db.close();
   }
 }
+
+/** Whether a write transaction could begin now. */
+export function isWritable(path: string): boolean {
+  const db = new DatabaseSync(path, { timeout: 0 });
+  try {
+    db.exec("begin immediate; rollback");
+    return true;
+  } catch {
+    return false;
+  } finally {
+    db.close();
+  }
+}

@@ -1,10 +1,10 @@
-import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { appendFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { type Holdfast, open } from "../../src/index.ts";
 import { Child } from "./spawn.ts";
-import { query, watchMoves } from "./moves.ts";
+import { isWritable, query, watchMoves } from "./moves.ts";
 
 /** A folder of its own, the processes that were started in it, and what they left there. Cleaned up after the test. */
 export class Scene {
@@ -39,6 +39,11 @@ export class Scene {
 
   query(sql: string): Record<string, unknown>[] {
     return query(this.path, sql);
+  }
+
+  /** Nobody holds the one write lock at this instant. */
+  isWritable(): boolean {
+    return isWritable(this.path);
   }
 
   /** This test's own handle. It works on nothing by itself. */
@@ -91,6 +96,27 @@ function linesOf(file: string): string[] {
 export async function passes(millis: number): Promise<void> {
   const end = performance.now() + millis;
   while (performance.now() < end) await new Promise((resolve) => setTimeout(resolve, 20));
+}
+
+/**
+ * Stops these processes, as a suspended laptop or a debugger does, at a moment when none of them is in the middle of a
+ * write: SQLite has one writer at a time, and one that is stopped there stops everybody.
+ */
+export async function freeze(scene: Scene, ...children: Child[]): Promise<void> {
+  for (;;) {
+    for (const child of children) child.kill("SIGSTOP");
+    while (!children.every(isStopped)) await passes(1);
+    if (scene.isWritable()) return;
+    for (const child of children) child.kill("SIGCONT");
+    await passes(5);
+  }
+}
+
+/** Every thread of it: one may have been waiting for the disk. */
+function isStopped(child: Child): boolean {
+  const tasks = `/proc/${child.pid}/task`;
+  if (!existsSync(tasks)) return true;
+  return readdirSync(tasks).every((task) => / [TtZ] /.test(readFileSync(join(tasks, task, "stat"), "utf8").replace(/^.*\)/, "")));
 }
 
 /** The quickest of up to three: other programs on this machine may slow one down, a bug slows all. */

@@ -1,4 +1,4 @@
-import { type Claim, type Duration, HoldfastError, type JobContext, open } from "../../../src/index.ts";
+import { type Claim, type Duration, HoldfastError, type JobContext, type Log, open } from "../../../src/index.ts";
 import { after, type WorkInput, workJob } from "../jobs.ts";
 import { hear, say, told } from "./port.ts";
 
@@ -7,7 +7,15 @@ const options = told<{ concurrency?: number; lease?: Duration; offset?: number; 
 const { path, effects, concurrency = 10, lease = "30s", signals = false } = options;
 
 let offset = options.offset;
-const hf = await open(path, offset === undefined ? {} : { clock: { now: () => Date.now() + (offset as number) } });
+const log: Log = {
+  debug: () => {},
+  info: () => {},
+  warn: (message, data) => {
+    if (/refused/.test(message)) void say("aborted", { ...data, code: "REFUSED" });
+  },
+  error: (message, data) => console.error(message, data),
+};
+const hf = await open(path, { log, ...(offset === undefined ? {} : { clock: { now: () => Date.now() + (offset as number) } }) });
 const holding = new Map<string, () => void>();
 let running = 0;
 
