@@ -30,13 +30,22 @@ export class Actor {
   /** True time. */
   wakesAt = 0;
 
-  constructor(parts: { name: string; id: ProcessId | null; isLocal: boolean; store: CheckedStore; clock: ActorClock }) {
+  constructor(parts: {
+    name: string;
+    id: ProcessId | null;
+    isLocal: boolean;
+    store: CheckedStore;
+    /** The store as its janitor sees it. */
+    healed: Store;
+    clock: ActorClock;
+    complain: (message: string) => void;
+  }) {
     this.name = parts.name;
     this.id = parts.id;
     this.isLocal = parts.isLocal;
     this.store = parts.store;
     this.clock = parts.clock;
-    this.janitor = parts.id === null ? null : this.#janitor(parts.id);
+    this.janitor = parts.id === null ? null : this.#janitor(parts.id, parts.healed, parts.complain);
   }
 
   take(claimed: readonly Claimed[], trueTime: number): void {
@@ -56,21 +65,17 @@ export class Actor {
     for (let turn = 0; !this.clock.isSet && turn < 1_000; turn++) await new Promise((resolve) => setImmediate(resolve));
   }
 
-  #janitor(self: ProcessId): Janitor {
+  #janitor(self: ProcessId, store: Store, complain: (message: string) => void): Janitor {
+    const warn = (message: string, data?: object) => complain(`${message} ${JSON.stringify(data)}`);
     const holdings = { holds: ({ job, fence }: LeaseRef) => this.holds.get(job)?.fence === fence };
     return new Janitor({
-      store: this.store as unknown as Store,
+      store,
       holdings: holdings as unknown as Holdings,
       clock: this.clock,
-      log: { debug: () => {}, info: () => {}, warn: complain, error: complain },
+      log: { debug: () => {}, info: () => {}, warn, error: warn },
       self,
     });
   }
-}
-
-/** Nothing may go wrong inside a janitor either. */
-function complain(message: string, data?: object): void {
-  throw new Error(`${message} ${JSON.stringify(data)}`);
 }
 
 /** An actor's own clocks, both made from the true time of the world. */

@@ -23,7 +23,6 @@ export async function drain(world: World, random: Random): Promise<void> {
     must(round < ROUNDS, () => `${unfinished(world)} jobs are stuck`);
     await worker.tick();
     if (world.violation !== null) throw world.violation;
-    await worker.janitor?.heal();
     const claimed = await worker.store.claim({ from: [{ lease: 30_000 }], max: 100, holder: worker.id, worker: worker.name });
     worker.take(claimed, world.time);
     await worker.store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: { kind: "succeeded", output: null } })));
@@ -31,7 +30,7 @@ export async function drain(world: World, random: Random): Promise<void> {
     await world.checkStep(false);
     if (claimed.length > 0) continue;
     const { nextAt } = await worker.store.outlook([{ lease: 30_000 }]);
-    await world.pass(Math.max(11_000, Math.min(nextAt === null ? 0 : nextAt - worker.clock.now(), 2 * 3_600_000)));
+    await world.pass(Math.max(16_000, Math.min(nextAt === null ? 0 : nextAt - worker.clock.now(), 2 * 3_600_000)));
   }
   await world.checkStep(true);
 }

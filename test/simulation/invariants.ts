@@ -9,7 +9,11 @@ import type { World } from "./world.ts";
 
 /** After each step: what the step had to do with is as the model says. */
 export async function checkTouched(store: Store, model: Model): Promise<void> {
-  for (const id of model.touched) checkJob(await store.get(id), model.jobs.get(id), id);
+  for (const id of model.touched) {
+    const job = model.jobs.get(id);
+    checkJob(await store.get(id), job, id);
+    if (job?.jobKey) mustEqual(await store.loadCheckpoint(job.jobKey), job.checkpoint, `the checkpoint of ${id}`);
+  }
   model.touched.clear();
 }
 
@@ -25,8 +29,9 @@ export async function checkEverything(world: World, store: Store): Promise<void>
     "the list of all jobs, in the order of acceptance",
   );
   for (const [i, job] of jobs.entries()) checkJob(listed[i] as Job, job, job.id);
-  for (const job of jobs) {
-    if (job.jobKey !== null) mustEqual(await store.loadCheckpoint(job.jobKey), job.checkpoint, `the checkpoint of ${job.id}`);
+  for (const { id, jobKey, checkpoint } of jobs) {
+    if (checkpoint !== null && jobKey !== null)
+      mustEqual(await store.loadCheckpoint(jobKey), checkpoint, `the checkpoint of ${id}`);
   }
   await checkCounts(store, model);
   const running = new Map<number | null, number>();

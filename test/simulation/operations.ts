@@ -11,8 +11,8 @@ import type { World } from "./world.ts";
 /** One step: something that somebody does, or that happens. */
 export type Operation = (world: World, random: Random) => Promise<unknown>;
 
-const NAMES = ["mail", "scan", "trim"] as const;
-const QUEUES = ["mail", "scan", "trim", "slow"] as const;
+const NAMES = ["mail", "scan"] as const;
+const QUEUES = ["mail", "scan", "slow"] as const;
 const LEASES = [1_500, 9_000, 30_000];
 const HOUR = 3_600_000;
 const ERROR: JobError = { name: "Error", message: "boom" };
@@ -44,9 +44,11 @@ export const operations: Record<string, { weight: number; run: Operation }> = {
   look: { weight: 3, run: look },
   pass: { weight: 12, run: (world, random) => world.pass(random.pick([1, 40, 450, 2_111, 7_013, 21_777, 61_003])) },
   tick: { weight: 8, run: (world, random) => heal(world, random, (actor) => actor.tick()) },
+  watch: { weight: 3, run: watch },
   recover: { weight: 2, run: (world, random) => heal(world, random, (actor) => actor.janitor?.recover()) },
   healAndClaim: { weight: 5, run: healAndClaim },
   judge: { weight: 3, run: judgeByHand },
+  race: { weight: 2, run: race },
   force: { weight: 1, run: force },
   crash: { weight: 4, run: crash },
   stall: { weight: 4, run: stall },
@@ -117,7 +119,7 @@ async function claim(world: World, actor: Actor, random: Random): Promise<void> 
 
 function requestOf(actor: Actor, random: Random): ClaimRequest {
   const request: ClaimRequest = {
-    from: Array.from({ length: random.int(1, 3) }, () => source(random)),
+    from: Array.from({ length: random.pick([1, 1, 1, 2, 3]) }, () => source(random)),
     max: random.pick([1, 1, 2, 5, 20]),
     holder: actor.id,
     worker: actor.name,
@@ -129,10 +131,10 @@ function requestOf(actor: Actor, random: Random): ClaimRequest {
 function source(random: Random): ClaimSource {
   return {
     lease: random.pick(LEASES),
-    ...(random.chance(0.4) && { queue: random.pick(QUEUES) }),
+    ...(random.chance(0.5) && { queue: random.pick(QUEUES) }),
     ...(random.chance(0.3) && { name: random.pick(NAMES) }),
     ...(random.chance(0.1) && { version: random.int(1, 2) }),
-    ...(random.chance(0.2) && { max: random.int(0, 3) }),
+    ...(random.chance(0.12) && { max: random.int(0, 3) }),
   };
 }
 
@@ -257,6 +259,18 @@ async function heal(world: World, random: Random, act: (actor: Actor) => Promise
   checkHealed(world, actor);
 }
 
+/** The same janitor a few times in a row, as it does by itself; the clock may be set shortly before. */
+async function watch(world: World, random: Random): Promise<void> {
+  const actor = await someProcess(world, random);
+  if (random.chance(0.3)) world.jump(random.pick([-HOUR, HOUR]));
+  for (let ticks = random.int(2, 4); ticks > 0; ticks--) {
+    await actor.tick();
+    if (world.violation !== null) throw world.violation;
+    checkHealed(world, actor);
+    await world.pass(400);
+  }
+}
+
 async function healAndClaim(world: World, random: Random): Promise<void> {
   const actor = await someProcess(world, random);
   await actor.janitor?.heal();
@@ -268,9 +282,25 @@ async function judgeByHand(world: World, random: Random): Promise<void> {
   const actor = await someProcess(world, random);
   const stale = await actor.store.stale({ dead: [], skewed: random.chance(0.5), limit: 1_000 });
   for (const lease of stale) {
-    const verdict = judge(lease, holderOf(world, actor, lease), actor.clock.now(), 0);
+    // As somebody would judge who has watched it since it ran out.
+    const renewedAt = world.model.held(lease)?.lease?.renewedAt ?? world.time;
+    const watched = Math.max(0, world.time - renewedAt - lease.lease);
+    const verdict = judge(lease, holderOf(world, actor, lease), actor.clock.now(), watched);
     if (verdict !== "keep") world.judgements.push({ ...lease, verdict });
   }
+}
+
+/** A holder stalls beyond its lease, and comes back and renews between the judgement and its execution. */
+async function race(world: World, random: Random): Promise<void> {
+  const holders = world.workingProcesses.filter(({ holds }) => holds.size > 0);
+  if (holders.length === 0 || world.workingProcesses.length < 2) return;
+  const holder = random.pick(holders);
+  const longest = Math.max(...[...holder.holds.values()].map(({ lease }) => lease));
+  world.stall(holder, 2 * longest);
+  await world.pass(Math.ceil((longest * 4) / 3));
+  await judgeByHand(world, random);
+  await world.wake(holder);
+  await reclaimLate(world, await someProcess(world, random));
 }
 
 function reclaimLate(world: World, actor: Actor): Promise<unknown> {
@@ -335,7 +365,7 @@ function newJob(world: World, actor: Actor, random: Random): NewJob {
   return {
     name,
     queue: random.chance(0.7) ? name : "slow",
-    version: random.chance(0.9) ? 1 : 2,
+    version: name === "mail" && random.chance(0.1) ? 2 : 1,
     policy: policy(random),
     input: random.chance(0.05) ? JSON.stringify("x".repeat(2_500)) : JSON.stringify({ n: random.int(0, 99) }),
     priority: random.weighted([0, 5, -5, 9].map((value, i) => ({ weight: 8 >> i, value }))),

@@ -5,7 +5,7 @@ import { type Break, World } from "./world.ts";
 
 export interface ScheduleOptions {
   break?: Break | undefined;
-  misjudges?: boolean | undefined;
+  misguide?: Break | undefined;
   /** Only these steps of it. */
   steps?: readonly number[] | undefined;
 }
@@ -27,7 +27,7 @@ const PLAN = -1;
 const STORE = -2;
 const DRAIN = -3;
 /** Between two comparisons of everything. */
-const STRIDE = 20;
+const STRIDE = 25;
 
 /**
  * One schedule, wholly decided by its seed. Each step draws from a stream of its own, so a schedule can be run without
@@ -37,11 +37,11 @@ export async function runSchedule(seed: number, options: ScheduleOptions = {}): 
   const plan = new Random(seed, PLAN);
   const where = plan.chance(0.04) ? "file" : "memory";
   const kinds = moods(plan);
-  const length = plan.int(30, 110);
-  const processes = where === "file" ? 2 : plan.int(2, 5);
+  const length = plan.chance(0.1) ? 120 : plan.int(30, 60);
+  const processes = where === "file" ? 2 : plan.int(2, 4);
   const steps = options.steps ?? Array.from({ length }, (_, step) => step);
   const jitter = new Random(seed, STORE);
-  const world = new World({ where, random: () => jitter.next(), break: options.break, misjudges: options.misjudges });
+  const world = new World({ where, random: () => jitter.next(), break: options.break, misguide: options.misguide });
   let done = 0;
   try {
     await world.start("byHand", plan);

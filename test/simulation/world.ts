@@ -10,7 +10,7 @@ import { checkEverything, checkTouched } from "./invariants.ts";
 import { Model } from "./model.ts";
 import type { Random } from "./random.ts";
 import { Trace } from "./trace.ts";
-import { must, mustEqual, type Violation } from "./violation.ts";
+import { must, mustEqual, Violation } from "./violation.ts";
 
 const EPOCH = Date.UTC(2026, 0, 1);
 
@@ -22,8 +22,8 @@ export interface WorldOptions {
   where: "memory" | "file";
   random: () => number;
   break?: Break | undefined;
-  /** Says of the living that they are dead. */
-  misjudges?: boolean | undefined;
+  /** The same between the store and the janitors. */
+  misguide?: Break | undefined;
 }
 
 /** Processes, their clocks, the true time, and the store that they share. */
@@ -74,8 +74,7 @@ export class World {
   }
 
   lifeOf(id: ProcessId): Life {
-    const actor = this.actorOf(id);
-    return this.#options.misjudges && actor.isLocal ? "dead" : actor.life();
+    return this.actorOf(id).life();
   }
 
   /** The clock by which a handle goes. */
@@ -101,7 +100,9 @@ export class World {
     if (id !== null) this.model.processes.add(id);
     const acts = () => this.#act(actor);
     const checked = new CheckedStore(this, store, { name, now: () => clock.now(), acts });
-    const actor = new Actor({ name, id, isLocal: kind !== "remote", store: checked, clock });
+    const healed = this.#options.misguide?.(checked as unknown as Store) ?? (checked as unknown as Store);
+    const complain = (message: string) => void (this.violation ??= new Violation(message));
+    const actor = new Actor({ name, id, isLocal: kind !== "remote", store: checked, healed, clock, complain });
     this.actors.push(actor);
     this.#handles.set(actor, store);
     this.trace.add(name, `starts (${kind})`, []);
@@ -121,6 +122,12 @@ export class World {
     this.trace.add(actor.name, `stalls for ${millis} ms`, []);
     actor.condition = "stalled";
     actor.wakesAt = this.time + millis;
+  }
+
+  /** Sooner than it would have. */
+  async wake(actor: Actor): Promise<void> {
+    actor.wakesAt = this.time;
+    await this.#goOn(actor, this.time);
   }
 
   // ── time ──

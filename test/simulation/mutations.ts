@@ -1,0 +1,164 @@
+import type { Fence, JobKey } from "../../src/core/ids.ts";
+import type { LeaseRef } from "../../src/core/lease.ts";
+import type { Claimed, NewJob, Settlement, Store } from "../../src/store/store.ts";
+import type { ScheduleOptions } from "./schedule.ts";
+
+/** Stores with one thing wrong each, as a careless change might make it. A simulation that finds none of them proves nothing. */
+export const mutations: Record<string, ScheduleOptions> = {
+  "settles under any fence": { break: ignoreFence },
+  "hands out a job twice": { break: handOutTwice },
+  "forgets follow-ups": broken((store) => ({
+    settle: (settlements) => store.settle(settlements.map(({ job, fence, outcome }) => ({ job, fence, outcome }))),
+  })),
+  "commits the follow-ups of a refused attempt": broken((store) => ({
+    settle: async (settlements) => {
+      const fates = await store.settle(settlements);
+      const refused = settlements.filter((_, i) => fates[i] !== "held");
+      await store.enqueue(refused.flatMap(({ followUps }) => followUps ?? []));
+      return fates;
+    },
+  })),
+  "takes a living process for dead": misguided((store) => ({
+    probe: async () => (await store.probe()).map(({ process }) => ({ process, life: "dead" })),
+  })),
+  "takes expired leases at once, whoever holds them": misguided((store) => ({
+    stale: async (query) => (await store.stale(query)).map((lease) => Object.assign(lease, { holder: null })),
+  })),
+  "waits a millisecond instead of a renewal before it takes": misguided((store) => ({
+    stale: async (query) => (await store.stale(query)).map((lease) => Object.assign(lease, { lease: 1 })),
+  })),
+  "takes back a lease that was renewed after it was judged": { break: takeBackRenewed },
+  "charges a crash for a stall": misguided((store) => ({
+    reclaim: (judgements, cause) =>
+      store.reclaim(
+        judgements.map((one) => Object.assign(one, one.verdict === "stalled" && { verdict: "crashed" })),
+        cause,
+      ),
+  })),
+  "forgets a chosen id when its job is pruned": { break: forgetIds },
+  "lets two unfinished jobs have one key": broken((store) => ({
+    enqueue: (jobs, options) =>
+      store.enqueue(
+        jobs.map((job) => ({ ...job, key: undefined as never })),
+        options,
+      ),
+  })),
+  "passes over the first in line": { break: passOver },
+  "claims from a locked queue": broken((store) => ({
+    claim: async (request) => {
+      for (const { queue } of request.from) if (queue !== undefined) await store.breakLock(queue);
+      return store.claim(request);
+    },
+  })),
+  "gives a lock to everybody": broken((store) => ({
+    acquireLock: async (...args) => (await store.acquireLock(...args)) || true,
+  })),
+  "says a lost lease is renewed": broken((store) => ({
+    renew: async (leases) => (await store.renew(leases)).map((fate) => (fate === "lost" ? "held" : fate)),
+  })),
+  "renews without writing": broken((store) => ({ renew: (leases) => store.inspect(leases) })),
+  "loses a checkpoint": broken((store) => ({ saveCheckpoint: async (lease) => (await store.inspect([lease]))[0] ?? "gone" })),
+  "lets a running job be cancelled only in words": broken((store) => ({
+    cancel: async (id) => ((await store.get(id))?.state === "running" ? true : store.cancel(id)),
+  })),
+  "never brings back what failed once": broken((store) => ({
+    settle: (settlements) => store.settle(settlements.map(neverBack)),
+  })),
+  "prunes more than it was asked to": broken((store) => ({ prune: (filter) => store.prune({ ...filter, limit: 1_000 }) })),
+  "leaves the jobs of remote processes where they are": misguided((store) => ({
+    stale: async (query) => (await store.stale(query)).filter(({ holder }) => holder === null || query.dead.includes(holder)),
+  })),
+  "never looks for locks to clean": misguided(() => ({ locks: async () => [], cleanLocks: async () => 0 })),
+};
+
+/** The real store, with some methods of its own. */
+function broken(own: (store: Store) => Partial<Store>): ScheduleOptions {
+  return { break: (store) => overlay(store, own(store)) };
+}
+
+/** The real store, wrongly understood by the janitors. */
+function misguided(own: (store: Store) => Partial<Store>): ScheduleOptions {
+  return { misguide: (store) => overlay(store, own(store)) };
+}
+
+function overlay(store: Store, own: Partial<Store>): Store {
+  return new Proxy(store, {
+    get(target, name) {
+      const value: unknown = Reflect.get(own, name) ?? Reflect.get(target, name, target);
+      return typeof value === "function" ? value.bind(target) : value;
+    },
+  });
+}
+
+function ignoreFence(store: Store): Store {
+  const fences = new Map<JobKey, Fence>();
+  return overlay(store, {
+    claim: async (request) => {
+      const claimed = await store.claim(request);
+      for (const { job, fence } of claimed) fences.set(job, fence);
+      return claimed;
+    },
+    settle: (settlements) => store.settle(settlements.map((one) => ({ ...one, fence: fences.get(one.job) ?? one.fence }))),
+  });
+}
+
+function handOutTwice(store: Store): Store {
+  let last: Claimed | undefined;
+  return overlay(store, {
+    claim: async (request) => {
+      const claimed = await store.claim(request);
+      const again = last;
+      last = claimed[0];
+      return again !== undefined && claimed.length < request.max ? [...claimed, again] : claimed;
+    },
+  });
+}
+
+/** Whatever was judged, the lease as it is now is taken. */
+function takeBackRenewed(store: Store): Store {
+  return overlay(store, {
+    reclaim: async (judgements, cause) => {
+      const dead = judgements.map(({ holder }) => holder).filter((holder) => holder !== null);
+      const held = await store.stale({ dead, skewed: true, limit: 1_000 });
+      const now = ({ job, fence }: LeaseRef) => held.find((lease) => lease.job === job && lease.fence === fence);
+      const bent = judgements.map((one) => Object.assign({}, one, { expiresAt: now(one)?.expiresAt ?? one.expiresAt }));
+      return store.reclaim(bent, cause);
+    },
+  });
+}
+
+function forgetIds(store: Store): Store {
+  const seen = new Set<string>();
+  let again = 0;
+  const withoutId = async (job: NewJob): Promise<NewJob> => {
+    if (job.id === undefined || (await store.get(job.id)) !== null) return job;
+    const { id, ...rest } = job;
+    if (seen.has(id)) return { ...rest, followUpId: `${id}-again-${again++}` };
+    seen.add(id);
+    return job;
+  };
+  return overlay(store, {
+    enqueue: async (jobs, options) => {
+      const answers = await store.enqueue(await Promise.all(jobs.map(withoutId)), options);
+      return answers.map((answer) => Object.assign(answer, { id: answer.id.replace(/-again.*/, "") }));
+    },
+  });
+}
+
+function passOver(store: Store): Store {
+  return overlay(store, {
+    claim: async (request) => {
+      const claimed = await store.claim({ ...request, max: request.max + 1 });
+      const [first] = claimed;
+      if (first === undefined || claimed.length <= request.max) return claimed;
+      await store.settle([{ job: first.job, fence: first.fence, outcome: { kind: "released" } }]);
+      return claimed.slice(1);
+    },
+  });
+}
+
+function neverBack(settlement: Settlement): Settlement {
+  const { outcome } = settlement;
+  if (outcome.kind !== "error" || outcome.retry === false) return settlement;
+  return { ...settlement, outcome: { ...outcome, delay: 10 * 365 * 24 * 3_600_000 } };
+}
