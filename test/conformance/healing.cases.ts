@@ -65,6 +65,16 @@ export function healingCases(check: Check): void {
     );
   });
 
+  check("a limit holds over all the reasons together", async ({ store, clock }) => {
+    const dead = await register(store);
+    await add(store, {}, {});
+    await claim(store, { holder: dead });
+    pass(clock, LEASE);
+    await add(store, {}, {});
+    await claim(store, { holder: dead });
+    for (const limit of [1, 2, 3, 4]) assert.equal((await store.stale({ dead: [dead], skewed: true, limit })).length, limit);
+  });
+
   check("a lease further away than it can be is found only when asked for", async ({ store, clock }) => {
     const claimed = await running(store);
     clock.set(clock.now() - 1);

@@ -236,6 +236,32 @@ export function lookCases(check: Check): void {
     pass(clock, 3_600_000);
     assert.equal(await oldest(), first - 1_000, "the delayed one is due, though nobody has come for it");
   });
+
+  check("the oldest is the oldest of many, of every kind", async ({ store, clock }) => {
+    const made: Record<string, number> = {};
+    for (const kind of ["due", "crashed", "ready"]) {
+      for (let n = 0; n < 3; n++) {
+        pass(clock, 1_000);
+        made[kind] ??= clock.now();
+        if (kind === "due") await add(store, { name: kind, queue: "q", delay: 20_000 });
+        else if (kind === "ready") await add(store, { name: kind, queue: "q" });
+        else
+          await takeBack(
+            store,
+            "crashed",
+            await running(store, { name: "crashed", queue: "q", policy: { crashes: 9 }, priority: n }),
+          );
+      }
+    }
+    const oldest = async () => (await store.queues())[0]?.oldestAt;
+    assert.equal(await oldest(), made["crashed"]);
+    pass(clock, 20_000);
+    assert.equal(await oldest(), made["due"]);
+    assert.equal((await claim(store, { from: [{ name: "due", lease: LEASE }] })).length, 3);
+    assert.equal(await oldest(), made["crashed"]);
+    for (let n = 0; n < 3; n++) await claim(store, { from: [{ name: "crashed", lease: LEASE }] });
+    assert.equal(await oldest(), made["ready"]);
+  });
 }
 
 const OUTCOMES: Outcome[] = [
