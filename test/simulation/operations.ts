@@ -80,9 +80,7 @@ async function turn(world: World, random: Random): Promise<void> {
 }
 
 function enqueue(world: World, actor: Actor, random: Random): Promise<unknown> {
-  const jobs = Array.from({ length: random.weighted([2, 3, 4].map((value) => ({ weight: 1 / value ** 2, value }))) - 1 }, () =>
-    newJob(world, actor, random),
-  );
+  const jobs = newJobs(world, actor, random, random.pick([1, 1, 1, 2, 3]));
   return actor.store.enqueue(jobs, random.chance(0.3) ? { whole: random.chance(0.7) } : undefined);
 }
 
@@ -90,7 +88,7 @@ function enqueue(world: World, actor: Actor, random: Random): Promise<unknown> {
 async function enqueueMuch(world: World, random: Random): Promise<void> {
   const actor = await somebody(world, random);
   const count = random.int(25, 55);
-  await actor.store.enqueue(Array.from({ length: count }, () => newJob(world, actor, random)));
+  await actor.store.enqueue(newJobs(world, actor, random, count));
 }
 
 /** A job that no store can take fails alone. */
@@ -148,10 +146,10 @@ async function settle(world: World, actor: Actor, random: Random): Promise<void>
 }
 
 function settlement(world: World, actor: Actor, { job, fence }: Held, random: Random) {
-  const followUps = Array.from({ length: random.chance(0.3) ? random.int(1, 3) : 0 }, (_, index) => ({
-    ...newJob(world, actor, random),
-    followUpId: followUpId(actor.clock.now(), job, fence, index + world.spent.length * 10),
-  }));
+  const followUps = newJobs(world, actor, random, random.chance(0.3) ? random.int(1, 3) : 0);
+  for (const [index, followUp] of followUps.entries()) {
+    followUp.followUpId = followUpId(actor.clock.now(), job, fence, index + world.spent.length * 10);
+  }
   return { job, fence, outcome: outcome(random), ...(followUps.length > 0 && { followUps }) };
 }
 
@@ -358,6 +356,14 @@ async function somebody(world: World, random: Random): Promise<Actor> {
 
 async function someProcess(world: World, random: Random): Promise<Actor> {
   return world.workingProcesses.length > 0 ? random.pick(world.workingProcesses) : start(world, random);
+}
+
+function newJobs(world: World, actor: Actor, random: Random, count: number): NewJob[] {
+  const jobs = Array.from({ length: count }, () => newJob(world, actor, random));
+  // One id for two of them, of whatever names.
+  const [first, second] = jobs;
+  if (first !== undefined && second !== undefined && random.chance(0.1)) second.id = first.id ??= `id-${random.int(1, 12)}`;
+  return jobs;
 }
 
 function newJob(world: World, actor: Actor, random: Random): NewJob {
