@@ -1,0 +1,165 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Fence, JobKey } from "../../src/core/ids.ts";
+import { Holdings } from "../../src/runtime/holdings.ts";
+import { Keeper, type Loss } from "../../src/runtime/keeper.ts";
+import type { Fate, Settlement, Store } from "../../src/store/store.ts";
+import { type TestClock, testClock } from "../../src/testing/index.ts";
+
+const LEASE = 30_000;
+
+test("renews together what is due, and nothing else, when a third of a lease has passed", async () => {
+  const scene = new Scene();
+  scene.running(1);
+  scene.running(2);
+  await scene.pass(5_000);
+  scene.running(3);
+  assert.equal(await scene.pass(4_999), "nothing renewed");
+  await scene.pass(1);
+  assert.deepEqual(scene.renewed, [[1, 2]]);
+  await scene.pass(5_000);
+  assert.deepEqual(scene.renewed, [[1, 2], [3]]);
+});
+
+test("what is settled is not renewed any more", async () => {
+  const scene = new Scene();
+  const slot = scene.running(1);
+  scene.holdings.free(slot);
+  await scene.pass(LEASE);
+  assert.deepEqual(scene.renewed, []);
+});
+
+test("a renewal that fails is tried again, and nobody loses anything before the lease has run out", async () => {
+  const scene = new Scene();
+  scene.running(1);
+  scene.trouble = new Error("database is locked");
+  for (let waited = 0; waited < LEASE - 1_000; waited += 1_000) await scene.pass(1_000);
+  assert.deepEqual(scene.losses, []);
+  scene.trouble = null;
+  await scene.pass(0);
+  assert.deepEqual(scene.renewed, [[1]]);
+
+  scene.trouble = new Error("database is locked");
+  await scene.pass(LEASE);
+  assert.deepEqual(scene.losses, ["1: LEASE_LOST"]);
+});
+
+test("a lease that is somebody else's by now is told at the renewal", async () => {
+  const scene = new Scene();
+  scene.running(1);
+  scene.running(2);
+  scene.fates.set(1, "lost");
+  await scene.pass(10_000);
+  assert.deepEqual(scene.losses, ["1: LEASE_LOST"]);
+});
+
+test("a job that was cancelled elsewhere is noticed within a quarter of a second", async () => {
+  const scene = new Scene();
+  scene.running(1);
+  scene.fates.set(1, "cancelled");
+  await scene.pass(250);
+  assert.deepEqual(scene.losses, ["1: CANCELLED"]);
+});
+
+test("an attempt past its timeout is ended as an error, and is out of the main thread's hands before that is written", async () => {
+  const scene = new Scene();
+  const slot = scene.running(1, 60_000);
+  scene.onSettle = () => assert.equal(scene.holdings.read(slot), null);
+  await scene.pass(59_999);
+  assert.deepEqual(scene.settled, []);
+  await scene.pass(1);
+  assert.deepEqual(scene.settled, ["1: error TIMEOUT"]);
+  assert.deepEqual(scene.losses, ["1: TIMEOUT"]);
+});
+
+test("what was claimed ahead and has not started within a second is given back, and can no longer start", async () => {
+  const scene = new Scene();
+  const slot = scene.waiting(1);
+  scene.onSettle = () => assert.equal(scene.holdings.start(slot, scene.clock.monotonic() + 60_000), false);
+  await scene.pass(999);
+  assert.deepEqual(scene.settled, []);
+  await scene.pass(1);
+  assert.deepEqual(scene.settled, ["1: released"]);
+  assert.deepEqual(scene.losses, ["1: GIVEN_BACK"]);
+});
+
+test("what starts at the last moment is not given back", async () => {
+  const scene = new Scene();
+  const slot = scene.waiting(1);
+  await scene.pass(999);
+  assert.equal(scene.holdings.start(slot, scene.clock.monotonic() + 60_000), true);
+  await scene.pass(1);
+  assert.deepEqual([scene.settled, scene.losses], [[], []]);
+});
+
+test("a slot that was freed and used again while it was being looked at is not taken for the old lease", () => {
+  const scene = new Scene();
+  const slot = scene.running(1);
+  const old = scene.holdings.read(slot);
+  assert.ok(old);
+  scene.holdings.free(slot);
+  assert.equal(scene.running(2), slot, "the same slot");
+  assert.equal(scene.holdings.revoke(old), false);
+  scene.holdings.renewed(old, 1e9);
+  assert.equal(scene.holdings.read(slot)?.job, 2);
+  assert.notEqual(scene.holdings.read(slot)?.expiresAt, 1e9);
+});
+
+/** A keeper over a store that only writes down what it is asked. */
+class Scene {
+  readonly clock: TestClock = testClock();
+  readonly holdings = new Holdings();
+  readonly renewed: number[][] = [];
+  readonly settled: string[] = [];
+  readonly losses: string[] = [];
+  readonly fates = new Map<number, Fate>();
+  trouble: Error | null = null;
+  onSettle: () => void = () => {};
+  readonly #keeper: Keeper;
+
+  constructor() {
+    const fateOf = ({ job }: { job: number }): Fate => this.fates.get(job) ?? "held";
+    const store: Pick<Store, "renew" | "settle" | "inspect"> = {
+      renew: async (leases) => {
+        if (this.trouble !== null) throw this.trouble;
+        this.renewed.push(leases.map(({ job }) => job));
+        return leases.map(fateOf);
+      },
+      settle: async (settlements) => {
+        this.onSettle();
+        this.settled.push(...settlements.map(say));
+        return settlements.map(fateOf);
+      },
+      inspect: async (leases) => leases.map(fateOf),
+    };
+    this.#keeper = new Keeper({
+      store: store as Store,
+      holdings: this.holdings,
+      clock: this.clock,
+      onLoss: ({ job, reason }: Loss) => this.losses.push(`${job}: ${reason}`),
+    });
+  }
+
+  waiting(job: number): number {
+    const since = this.clock.monotonic();
+    const lease = { job: job as JobKey, fence: 7 as Fence, lease: LEASE };
+    return this.holdings.take(lease, { expiresAt: since + LEASE, since });
+  }
+
+  running(job: number, timeout = 3_600_000): number {
+    const slot = this.waiting(job);
+    this.holdings.start(slot, this.clock.monotonic() + timeout);
+    return slot;
+  }
+
+  async pass(millis: number): Promise<string> {
+    const before = this.renewed.length;
+    await this.clock.advance(millis);
+    await this.#keeper.round();
+    return this.renewed.length === before ? "nothing renewed" : "renewed";
+  }
+}
+
+function say({ job, outcome }: Settlement): string {
+  return `${job}: ${outcome.kind}${outcome.kind === "error" ? ` ${outcome.error.code}` : ""}`;
+}
