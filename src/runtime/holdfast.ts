@@ -38,6 +38,8 @@ interface Shared {
   opened: Promise<Engine>;
   driver: string;
   users: number;
+  /** Set by the last to leave: whoever opens meanwhile waits, since another driver must not touch the file before. */
+  closing?: Promise<void>;
 }
 const REGISTRY = Symbol.for("holdfast.open");
 const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<string, Shared>()) as Map<string, Shared>;
@@ -50,24 +52,31 @@ const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<
  * ```
  */
 export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
-  const path = where ?? process.env["HOLDFAST_DB"] ?? DEFAULT_PATH;
+  const path = where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH);
   if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
   const location = locate(path, options);
   const program = options.program ?? process.argv[1] ?? process.title;
   const start = () => Engine.open(location, { clock: clockFrom(options.clock), log: options.log ?? quietLog, program });
   if (location.path === ":memory:") return new Holdfast(await start(), async (engine) => engine.close());
 
-  const known = registry.get(location.path);
-  if (known !== undefined) refuseOther(known, await known.opened, location.driver, options);
-  const shared = known ?? { opened: start(), driver: location.driver, users: 0 };
+  for (let last = registry.get(location.path); last?.closing !== undefined; last = registry.get(location.path)) {
+    await last.closing.catch(() => {});
+  }
+  const shared = registry.get(location.path) ?? { opened: start(), driver: location.driver, users: 0 };
   registry.set(location.path, shared);
+  // Counted before anything is waited for, so that whoever closes meanwhile is not the last.
   shared.users++;
+  const engine = await shared.opened.catch((error: unknown) => {
+    if (registry.get(location.path) === shared) registry.delete(location.path);
+    throw error;
+  });
   try {
-    return new Holdfast(await shared.opened, (engine) => leave(location.path, shared, engine));
+    refuseOther(shared, engine, location.driver, options);
   } catch (error) {
-    registry.delete(location.path);
+    await leave(location.path, shared, engine);
     throw error;
   }
+  return new Holdfast(engine, () => leave(location.path, shared, engine));
 }
 
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
@@ -90,8 +99,10 @@ function refuseOther(shared: Shared, engine: Engine, driver: string, options: Op
 
 async function leave(path: string, shared: Shared, engine: Engine): Promise<void> {
   if (--shared.users > 0) return;
-  if (registry.get(path) === shared) registry.delete(path);
-  await engine.close();
+  shared.closing = engine.close().finally(() => {
+    if (registry.get(path) === shared) registry.delete(path);
+  });
+  await shared.closing;
 }
 
 /** An open database. */
@@ -116,7 +127,7 @@ export class Holdfast implements AsyncDisposable {
     this.#engine = engine;
     this.#leave = leave;
     this.#progress = new ProgressWriter(engine);
-    this.jobs = new Jobs(engine);
+    this.jobs = new Jobs(engine, () => this.#refuseClosed());
     this.recovery = {
       recoverStale: async () => {
         this.#refuseClosed();
@@ -181,7 +192,7 @@ export class Holdfast implements AsyncDisposable {
   }
 
   lock(name: string): Lock {
-    return lockOf(this.#engine, name);
+    return lockOf(this.#engine, name, () => this.#refuseClosed());
   }
 
   /** Stops this handle's workers, then lets go of the database. */

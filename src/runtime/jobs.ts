@@ -22,18 +22,20 @@ export interface ListOptions {
 /** Looking at jobs, and an operator's hand on them. */
 export class Jobs {
   readonly #engine: Engine;
+  readonly #refuseClosed: () => void;
 
-  constructor(engine: Engine) {
+  constructor(engine: Engine, refuseClosed: () => void) {
     this.#engine = engine;
+    this.#refuseClosed = refuseClosed;
   }
 
   async get(id: string): Promise<Job | null> {
-    this.#engine.refuseClosed();
+    this.#refuseClosed();
     return this.#engine.store.get(id);
   }
 
   async list(options: ListOptions = {}): Promise<Page<Job>> {
-    this.#engine.refuseClosed();
+    this.#refuseClosed();
     if (options.state !== undefined && !JOB_STATES.includes(options.state)) {
       throw new HoldfastError(
         "OPTION_INVALID",
@@ -54,19 +56,19 @@ export class Jobs {
   }
 
   async counts(options: { queue?: string; name?: string } = {}): Promise<Record<JobState, number>> {
-    this.#engine.refuseClosed();
+    this.#refuseClosed();
     return this.#engine.store.counts(options);
   }
 
   /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
   async cancel(id: string): Promise<boolean> {
-    this.#engine.refuseClosed();
+    this.#refuseClosed();
     return this.#engine.store.cancel(id);
   }
 
   /** A failed or quarantined job starts anew, with fresh counts. */
   async retry(id: string): Promise<boolean> {
-    this.#engine.refuseClosed();
+    this.#refuseClosed();
     const retried = await this.#engine.store.retry(id);
     if (retried !== "key-taken") return retried;
     throw new HoldfastError(
@@ -107,7 +109,7 @@ export class Jobs {
     try {
       let last = "";
       while (!signal.aborted) {
-        this.#engine.refuseClosed();
+        this.#refuseClosed();
         const seen = await this.#engine.store.get(id);
         if (seen === null) throw noSuchJob(id);
         const text = JSON.stringify(seen);

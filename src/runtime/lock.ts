@@ -16,30 +16,30 @@ export interface Lock {
   isStale(): Promise<boolean>;
 }
 
-export function lockOf(engine: Engine, given: string): Lock {
+export function lockOf(engine: Engine, given: string, refuseClosed: () => void): Lock {
   const name = checkName(given, "The lock's name");
   const { store } = engine;
   return {
     async acquire(holder, ttl) {
-      engine.refuseClosed();
+      refuseClosed();
       const token = randomUUID();
       return (await store.acquireLock(name, checkName(holder, "The holder"), token, life(ttl))) ? token : null;
     },
     async extend(token, ttl) {
-      engine.refuseClosed();
+      refuseClosed();
       return store.extendLock(name, token, life(ttl));
     },
     async release(token) {
-      engine.refuseClosed();
+      refuseClosed();
       return store.releaseLock(name, token);
     },
     async get() {
-      engine.refuseClosed();
+      refuseClosed();
       const lock = await store.getLock(name);
       return lock && { holder: lock.holder, acquiredAt: lock.acquiredAt, expiresAt: lock.expiresAt };
     },
     async isStale() {
-      engine.refuseClosed();
+      refuseClosed();
       return (await store.getLock(name))?.stale ?? false;
     },
   };

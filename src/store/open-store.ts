@@ -37,8 +37,16 @@ export function locate(
       'Give "node:sqlite" or "better-sqlite3".',
     );
   }
+  const { durability } = options;
+  if (durability !== undefined && durability !== "power" && durability !== "process") {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `There is no durability ${JSON.stringify(durability)}.`,
+      'Give "power" or "process".',
+    );
+  }
   const location: StoreLocation = { path: canonicalPath(where), driver };
-  if (options.durability !== undefined) location.durability = options.durability;
+  if (durability !== undefined) location.durability = durability;
   if (options.create !== undefined) location.create = options.create;
   return location;
 }

@@ -1,0 +1,254 @@
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { mkdir, readdir, symlink, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { suite, test, type TestContext } from "node:test";
+import { job, type JobContext, open } from "../../src/index.ts";
+import { code, folder, memory, see, seeAll, stage, unchecked } from "./parts.ts";
+
+const plain = job({ name: "plain", run: (c: JobContext<unknown>) => c.input });
+
+/** In a folder of its own, as a program that was started there. */
+async function startedIn(t: TestContext): Promise<string> {
+  const path = await folder(t);
+  const before = { cwd: process.cwd(), db: process.env["HOLDFAST_DB"] };
+  process.chdir(path);
+  delete process.env["HOLDFAST_DB"];
+  t.after(() => {
+    process.chdir(before.cwd);
+    if (before.db === undefined) delete process.env["HOLDFAST_DB"];
+    else process.env["HOLDFAST_DB"] = before.db;
+  });
+  return path;
+}
+
+suite("where", () => {
+  test("the default is .holdfast/work.db, and its folder is made", async (t) => {
+    const path = await startedIn(t);
+    await using hf = await open();
+    await hf.enqueue(plain, 1);
+    assert.ok(existsSync(join(path, ".holdfast", "work.db")));
+  });
+
+  test("HOLDFAST_DB comes before the default, an argument before both", async (t) => {
+    const path = await startedIn(t);
+    process.env["HOLDFAST_DB"] = join(path, "from-environment.db");
+    {
+      await using hf = await open();
+      await hf.enqueue(plain, 1);
+    }
+    {
+      await using hf = await open(join(path, "given.db"));
+      await hf.enqueue(plain, 1);
+    }
+    assert.deepEqual((await readdir(path)).filter((name) => name.endsWith(".db")).toSorted(), [
+      "from-environment.db",
+      "given.db",
+    ]);
+  });
+
+  test("an empty HOLDFAST_DB is none", async (t) => {
+    const path = await startedIn(t);
+    process.env["HOLDFAST_DB"] = "";
+    await using hf = await open();
+    assert.equal((await hf.jobs.list()).items.length, 0);
+    assert.ok(existsSync(join(path, ".holdfast", "work.db")));
+  });
+
+  test("a missing folder is refused with FOLDER_MISSING, and not made", async (t) => {
+    const path = join(await folder(t), "missing", "deep", "work.db");
+    await assert.rejects(open(path), code("FOLDER_MISSING"));
+    assert.equal(existsSync(join(path, "..")), false);
+    await mkdir(join(path, ".."), { recursive: true });
+    await (await open(path)).close();
+  });
+
+  test("a folder, and a file that is no database, are refused and left as they are", async (t) => {
+    const path = await folder(t);
+    await assert.rejects(open(path), code("NOT_A_DATABASE"));
+    const text = join(path, "text.db");
+    await writeFile(text, "this is a text, long enough to be no header of a database at all ".repeat(20));
+    await assert.rejects(open(text), code("NOT_A_DATABASE"));
+    await assert.rejects(open(text), code("NOT_A_DATABASE"), "and again");
+    assert.deepEqual(await readdir(path), ["text.db"]);
+  });
+
+  test("what is unknown is refused", async (t) => {
+    const path = join(await folder(t), "work.db");
+    await assert.rejects(open(path, { driver: unchecked<"node:sqlite">("sqlite3") }), code("OPTION_INVALID"));
+    await assert.rejects(open(path, { durability: unchecked<"power">("none") }), code("OPTION_INVALID"));
+    await assert.rejects(open("postgres://localhost/x"), code("NO_SUCH_STORE"));
+    assert.equal(existsSync(path), false);
+  });
+
+  test("databases in memory are apart", async (t) => {
+    const [one, two] = [await memory(t), await memory(t)];
+    await one.hf.enqueue(plain, 1, { id: "x" });
+    assert.equal(await two.hf.jobs.get("x"), null);
+    await one.hf.close();
+    assert.deepEqual(await two.hf.enqueue(plain, 1, { id: "x" }), { id: "x", duplicate: false });
+  });
+});
+
+suite("what is kept", () => {
+  test("everything, over a reopening: jobs, outputs, errors, delays", async (t) => {
+    const path = join(await folder(t), "work.db");
+    const before = await (async () => {
+      await using hf = await open(path);
+      await hf.enqueue(plain, { a: 1 }, { id: "done", key: "k" });
+      await (await hf.claim(plain, { worker: "me" }))?.succeed("output");
+      await hf.enqueue(plain, 1, { id: "failed" });
+      await (await hf.claim(plain, { worker: "me" }))?.fail(new Error("no"), { retry: false });
+      await hf.enqueue(plain, 2, { id: "later", delay: "1h", priority: 3 });
+      await hf.enqueue(plain, 3, { id: "big" });
+      return seeAll(hf);
+    })();
+    await using hf = await open(path);
+    assert.deepEqual(await seeAll(hf), before);
+    assert.deepEqual(await hf.enqueue(plain, 9, { id: "done" }), { id: "done", duplicate: true });
+  });
+
+  test("closing leaves nothing behind but the database", async (t) => {
+    const path = await folder(t);
+    const hf = await open(join(path, "work.db"));
+    hf.work([plain]);
+    await hf.jobs.wait(await hf.enqueue(plain, 1));
+    await hf.close();
+    const left = (await readdir(path, { recursive: true })).filter((name) => name !== "work.db-alive");
+    assert.deepEqual(left, ["work.db"]);
+  });
+});
+
+for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
+  for (const durability of ["power", "process"] as const) {
+    test(`a worker on ${driver} with durability "${durability}" runs what is enqueued`, async (t) => {
+      const path = join(await folder(t), "work.db");
+      await using hf = await open(path, { driver, durability });
+      hf.work([plain]);
+      assert.equal((await hf.jobs.wait(await hf.enqueue(plain, "x"))).output, "x");
+    });
+  }
+}
+
+suite("a second open of the same file in a process", () => {
+  test("shares the first, however the path is written, and closes with the last", async (t) => {
+    const path = await folder(t);
+    await symlink(path, join(path, "link"));
+    const first = await open(join(path, "work.db"));
+    const second = await open(join(path, ".", "link", "..", "work.db"));
+    const third = await open(join(path, "link", "work.db"));
+    assert.equal(second.engine, first.engine);
+    assert.equal(third.engine, first.engine);
+    await first.close();
+    await second.close();
+    await second.close();
+    const { id } = await third.enqueue(plain, 1);
+    await third.close();
+    await assert.rejects(third.jobs.get(id), code("CLOSED"));
+    await using again = await open(join(path, "work.db"));
+    assert.notEqual(again.engine, first.engine);
+    assert.equal((await see(again, id)).state, "pending");
+  });
+
+  test("at the same time shares, too", async (t) => {
+    const path = join(await folder(t), "work.db");
+    const handles = await Promise.all([open(path), open(path), open(path)]);
+    assert.equal(new Set(handles.map(({ engine }) => engine)).size, 1);
+    const [first, ...others] = handles;
+    for (const hf of others) await hf.close();
+    await first?.enqueue(plain, 1);
+    await first?.close();
+  });
+
+  test("a closed handle is closed, though another is open", async (t) => {
+    const path = join(await folder(t), "work.db");
+    const first = await open(path);
+    await using second = await open(path);
+    const { id } = await second.enqueue(plain, 1);
+    const lock = first.lock("x");
+    await first.close();
+    await assert.rejects(first.enqueue(plain, 1), code("CLOSED"));
+    await assert.rejects(first.jobs.get(id), code("CLOSED"));
+    await assert.rejects(first.jobs.wait(id), code("CLOSED"));
+    await assert.rejects(lock.acquire("me", "1s"), code("CLOSED"));
+    assert.equal((await see(second, id)).state, "pending");
+  });
+
+  test("closing one stops its own workers only", async (t) => {
+    const path = join(await folder(t), "work.db");
+    const first = await open(path);
+    await using second = await open(path);
+    const slow = stage<JobContext<unknown>>();
+    const def = job({ name: "x", run: slow.run });
+    second.work([def]);
+    const { id } = await first.enqueue(def, 1);
+    await slow.called(1);
+    await first.close();
+    assert.equal(slow.calls[0]?.context.signal.aborted, false);
+    slow.calls[0]?.end("done");
+    assert.equal((await second.jobs.wait(id)).output, "done");
+  });
+
+  test("while the last one is just closing gives one that works", async (t) => {
+    const path = join(await folder(t), "work.db");
+    for (let turns = 0; turns < 6; turns++) {
+      const first = await open(path);
+      const closing = first.close();
+      for (let turn = 0; turn < turns; turn++) await Promise.resolve();
+      const second = await open(path);
+      assert.equal((await second.enqueue(plain, turns)).duplicate, false, `after ${turns} turns`);
+      await closing;
+      assert.equal((await second.jobs.counts()).pending, turns + 1);
+      await second.close();
+    }
+  });
+
+  test("with another driver is refused with DRIVER_DIFFERS", async (t) => {
+    const path = join(await folder(t), "work.db");
+    {
+      await using first = await open(path, { driver: "node:sqlite" });
+      await assert.rejects(open(path, { driver: "better-sqlite3" }), code("DRIVER_DIFFERS"));
+      await first.enqueue(plain, 1);
+    }
+    await using hf = await open(path, { driver: "better-sqlite3" });
+    assert.equal((await seeAll(hf)).length, 1);
+    await assert.rejects(open(path), code("DRIVER_DIFFERS"), "the default is a driver, too");
+  });
+
+  test("with another durability is refused with DURABILITY_DIFFERS, now and after closing", async (t) => {
+    const path = join(await folder(t), "work.db");
+    {
+      await using first = await open(path, { durability: "process" });
+      await assert.rejects(open(path, { durability: "power" }), code("DURABILITY_DIFFERS"));
+      await first.enqueue(plain, 1);
+      await using same = await open(path);
+      assert.equal(same.engine.store.durability, "process");
+    }
+    await assert.rejects(open(path, { durability: "power" }), code("DURABILITY_DIFFERS"));
+    await using hf = await open(path);
+    assert.equal(hf.engine.store.durability, "process");
+    assert.equal((await seeAll(hf)).length, 1);
+  });
+
+  test("a refused open does not count: the last close closes", async (t) => {
+    const path = join(await folder(t), "work.db");
+    const first = await open(path, { durability: "process" });
+    await assert.rejects(open(path, { durability: "power" }), code("DURABILITY_DIFFERS"));
+    await first.close();
+    await using second = await open(path);
+    assert.notEqual(second.engine, first.engine);
+  });
+
+  test("a failed open is forgotten: the next one tries again", async (t) => {
+    const path = join(await folder(t), "work.db");
+    await writeFile(path, "no database, and long enough to be seen as such ".repeat(50));
+    const failed = await Promise.allSettled([open(path), open(path)]);
+    assert.deepEqual(
+      failed.map(({ status }) => status),
+      ["rejected", "rejected"],
+    );
+    await writeFile(path, "");
+    await using hf = await open(path);
+    await hf.enqueue(plain, 1);
+  });
+});
