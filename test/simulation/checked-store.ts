@@ -131,8 +131,11 @@ export class CheckedStore {
 
   /** Nobody is really killed here: who lives is the world's to say. */
   async probe(): Promise<{ process: ProcessView; life: Life }[]> {
-    const found = await this.#call("probe", [], () => {});
-    return found.map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
+    this.#actor.acts();
+    const entry = this.#world.trace.add(this.#actor.name, "probe", []);
+    const found = (await this.#store.probe()).map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
+    entry.answer = Object.fromEntries(found.map(({ process, life }) => [process.program, life]));
+    return found;
   }
 
   unregister(id: ProcessId): Promise<boolean> {

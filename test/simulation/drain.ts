@@ -15,6 +15,7 @@ export async function drain(world: World, random: Random): Promise<void> {
   }
   for (const actor of world.working) {
     const ended = [...actor.holds.values()];
+    if (ended.length === 0) continue;
     await actor.store.settle(ended.map(({ job, fence }) => ({ job, fence, outcome: { kind: "succeeded", output: null } })));
     for (const held of ended) world.drop(actor, held);
   }

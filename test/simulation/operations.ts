@@ -138,6 +138,7 @@ function source(random: Random): ClaimSource {
 
 async function settle(world: World, actor: Actor, random: Random): Promise<void> {
   const ended = random.some([...actor.holds.values()]);
+  if (ended.length === 0) return;
   // The same end said twice counts once.
   if (ended.length > 0 && random.chance(0.1)) ended.push(random.pick(ended));
   const settlements = ended.map((held) => settlement(world, actor, held, random));
@@ -176,6 +177,7 @@ function outcome(random: Random): Outcome {
 
 async function renew(world: World, actor: Actor, random: Random): Promise<void> {
   const renewed = random.some([...actor.holds.values()]);
+  if (renewed.length === 0) return;
   const fates = await actor.store.renew(renewed.map(({ job, fence, lease }) => ({ job, fence, lease })));
   for (const [i, held] of renewed.entries()) {
     if (fates[i] === "held") held.renewedAt = world.time;

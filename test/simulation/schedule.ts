@@ -1,6 +1,7 @@
 import { drain } from "./drain.ts";
 import { operations, start } from "./operations.ts";
 import { Random } from "./random.ts";
+import { END } from "./trace.ts";
 import { type Break, World } from "./world.ts";
 
 export interface ScheduleOptions {
@@ -20,6 +21,7 @@ export interface Failure {
 export interface Run {
   steps: number;
   failure: Failure | null;
+  trace: () => string;
 }
 
 /** Streams of a seed that are not steps. */
@@ -42,6 +44,7 @@ export async function runSchedule(seed: number, options: ScheduleOptions = {}): 
   const steps = options.steps ?? Array.from({ length }, (_, step) => step);
   const jitter = new Random(seed, STORE);
   const world = new World({ where, random: () => jitter.next(), break: options.break, misguide: options.misguide });
+  const trace = () => world.trace.toString();
   let done = 0;
   try {
     await world.start("byHand", plan);
@@ -53,13 +56,13 @@ export async function runSchedule(seed: number, options: ScheduleOptions = {}): 
       await random.weighted(kinds)(world, random);
       await world.checkStep(step % STRIDE === STRIDE - 1);
     }
-    world.trace.step(Infinity);
+    world.trace.step(END);
     await world.checkStep(true);
     await drain(world, new Random(seed, DRAIN));
-    return { steps: done, failure: null };
+    return { steps: done, failure: null, trace };
   } catch (thrown) {
     const error = world.violation ?? thrown;
-    return { steps: done, failure: { seed, steps: steps.slice(0, done), error, trace: world.trace.toString() } };
+    return { steps: done, failure: { seed, steps: steps.slice(0, done), error, trace: trace() }, trace };
   } finally {
     await world.close();
   }

@@ -8,6 +8,9 @@ export interface Entry {
   answer: unknown;
 }
 
+/** The step after the last one. */
+export const END = -1;
+
 /** What was done, put into words only when somebody wants to read it. */
 export class Trace {
   readonly #entries: Entry[] = [];
@@ -31,5 +34,5 @@ export class Trace {
 function line({ step, who, what, args, answer }: Entry): string {
   const given = args.filter((arg) => arg !== undefined).map(say);
   const said = answer === undefined ? "" : ` → ${answer instanceof Error ? `${answer.name}: ${answer.message}` : say(answer)}`;
-  return `  ${String(step).padStart(4)}  ${who} ${what} ${given.join(", ")}${said}`;
+  return `  ${(step === END ? "end" : String(step)).padStart(4)}  ${who} ${what} ${given.join(", ")}${said}`;
 }
