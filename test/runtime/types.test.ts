@@ -1,0 +1,237 @@
+import assert from "node:assert/strict";
+import { suite, test } from "node:test";
+import * as v from "valibot";
+import { z } from "zod";
+import {
+  type Claim,
+  type Duration,
+  type Enqueued,
+  type EnqueueOptions,
+  type Finished,
+  type Holdfast,
+  HoldfastError,
+  job,
+  type Job,
+  type JobContext,
+  type JobDef,
+  type JobState,
+  LeaseLostError,
+  type Lock,
+  type Log,
+  NonRetryableError,
+  open,
+  type OpenOptions,
+  type Page,
+  type RecoveryStats,
+  RetryAfterError,
+  type StandardSchema,
+  type Worker,
+} from "../../src/index.ts";
+
+/** True only when both are the very same type. */
+type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
+function same<A, B>(..._proof: Same<A, B> extends true ? [] : ["these types differ", A, B]): void {}
+
+/** What the compiler checks is never run; that this file compiles is the test. */
+function compiled(_program: (hf: Holdfast) => unknown): void {}
+
+/** A definition's types, from the outside. */
+type In<D> = D extends JobDef<infer I, infer _O, infer _P> ? I : never;
+type Out<D> = D extends JobDef<infer _I, infer O, infer _P> ? O : never;
+type Parsed<D> = D extends JobDef<infer _I, infer _O, infer P> ? P : never;
+
+const zodJob = job({
+  name: "zod",
+  input: z.object({ url: z.string(), width: z.string().transform(Number) }),
+  run: ({ input }) => {
+    same<typeof input, { url: string; width: number }>();
+    return { area: input.width * 2 };
+  },
+});
+const valibotJob = job({
+  name: "valibot",
+  input: v.pipe(
+    v.string(),
+    v.transform((text) => text.length),
+  ),
+  run: async ({ input }) => {
+    same<typeof input, number>();
+    return Promise.resolve([input]);
+  },
+});
+const withOutput = job({ name: "output", input: z.string(), output: z.number() });
+const plain = job({ name: "plain", run: ({ input }: JobContext<{ n: number }>) => input.n.toFixed() });
+const untyped = job({ name: "untyped", run: () => null });
+
+suite("the compiler knows", () => {
+  test("a job's input as it is given, as its handler gets it, and its output", () => {
+    same<In<typeof zodJob>, { url: string; width: string }>();
+    same<Parsed<typeof zodJob>, { url: string; width: number }>();
+    same<Out<typeof zodJob>, { area: number }>();
+    same<In<typeof valibotJob>, string>();
+    same<Parsed<typeof valibotJob>, number>();
+    same<Out<typeof valibotJob>, number[]>();
+    same<In<typeof withOutput>, string>();
+    same<Out<typeof withOutput>, number>();
+    same<In<typeof plain>, { n: number }>();
+    same<Out<typeof plain>, string>();
+    same<In<typeof untyped>, unknown>();
+    same<Out<typeof untyped>, null>();
+  });
+
+  test("what enqueue takes", () => {
+    compiled(async (hf) => {
+      const answer = await hf.enqueue(
+        zodJob,
+        { url: "x", width: "1" },
+        { key: "k", delay: "5m", runAt: new Date(), priority: 1 },
+      );
+      same<typeof answer, Enqueued<{ area: number }>>();
+      // @ts-expect-error the value as given is text, not what the schema makes of it
+      await hf.enqueue(zodJob, { url: "x", width: 1 });
+      // @ts-expect-error a part is missing
+      await hf.enqueue(zodJob, { url: "x" });
+      // @ts-expect-error the input decides nothing: the definition does
+      await hf.enqueue(plain, { n: "1" });
+      // @ts-expect-error no such unit
+      await hf.enqueue(plain, { n: 1 }, { delay: "5 minutes" });
+      // @ts-expect-error an id is a text
+      await hf.enqueue(plain, { n: 1 }, { id: 7 });
+      // @ts-expect-error no such option
+      await hf.enqueue(plain, { n: 1 }, { prioroty: 7 });
+      // @ts-expect-error a name is no definition
+      await hf.enqueue("plain", { n: 1 });
+      const answers = await hf.enqueueMany(valibotJob, ["a"], (input, index) => {
+        same<typeof input, string>();
+        same<typeof index, number>();
+        return { id: input };
+      });
+      same<typeof answers, Enqueued<number[]>[]>();
+      // @ts-expect-error one of them does not fit
+      await hf.enqueueMany(valibotJob, ["a", 1]);
+    });
+  });
+
+  test("what wait gives: typed by the definition, the output only of a success", () => {
+    compiled(async (hf) => {
+      const ended = await hf.jobs.wait(await hf.enqueue(zodJob, { url: "x", width: "1" }), { timeout: "5s" });
+      same<typeof ended, Finished<{ area: number }>>();
+      if (ended.state === "succeeded") same<typeof ended.output, { area: number }>();
+      else same<typeof ended.state, "failed" | "cancelled" | "quarantined">();
+      // @ts-expect-error it may have failed
+      const { area } = ended.output;
+      const byId = await hf.jobs.wait("id");
+      same<typeof byId, Finished>();
+      // @ts-expect-error a finished job is not running
+      const running = ended.state === "running";
+      const seen = await hf.jobs.get("id");
+      same<typeof seen, Job | null>();
+      for await (const one of hf.jobs.watch("id")) same<typeof one, Job>();
+      const page = await hf.jobs.list({ state: "pending", after: undefined });
+      same<typeof page, Page<Job>>();
+      // @ts-expect-error no such state
+      await hf.jobs.list({ state: "done" });
+      same<Awaited<ReturnType<typeof hf.jobs.counts>>, Record<JobState, number>>();
+      return { area, running };
+    });
+  });
+
+  test("what a handler gets and may return", () => {
+    compiled((hf) => {
+      withOutput.handle(({ input }) => input.length);
+      // @ts-expect-error the output schema says number
+      withOutput.handle(({ input }) => input);
+      // @ts-expect-error the output schema says number
+      job({ name: "x", input: z.string(), output: z.number(), run: ({ input }) => input });
+      zodJob.handle(({ input }) => ({ area: input.width }));
+      // @ts-expect-error a handler or an input schema must be there
+      job({ name: "x" });
+      // @ts-expect-error no such policy
+      job({ name: "x", onInterrupt: "ignore", run: () => null });
+      // @ts-expect-error a timeout cannot be none
+      job({ name: "x", timeout: null, run: () => null });
+      // @ts-expect-error no such unit
+      job({ name: "x", retry: { delay: "1 second" }, run: () => null });
+      job({
+        name: "x",
+        run: async (c: JobContext<string>) => {
+          same<typeof c.scheduledFor, Date | null>();
+          same<typeof c.signal, AbortSignal>();
+          same<Awaited<ReturnType<typeof c.checkpoint.load>>, unknown>();
+          const answer = c.enqueue(zodJob, { url: c.input, width: "1" }, { priority: 1 });
+          same<typeof answer, { id: string }>();
+          // @ts-expect-error no promise: it commits with the attempt
+          void answer.then;
+          // @ts-expect-error the value as given is text
+          c.enqueue(zodJob, { url: c.input, width: 1 });
+          // @ts-expect-error a fraction is a number
+          c.progress("half");
+          const spread: JobContext<string> = { ...c };
+          await spread.checkpoint.save({ any: "value" });
+        },
+      });
+      return hf.work([zodJob, valibotJob, withOutput, plain, untyped], { concurrency: 1, signals: false });
+    });
+  });
+
+  test("what a claim by hand holds", () => {
+    compiled(async (hf) => {
+      const claim = await hf.claim(zodJob, { worker: "me", lease: "1m", renew: "auto", exclusive: true, wait: 5 });
+      same<typeof claim, Claim<{ url: string; width: string }> | null>();
+      const byQueue = await hf.claim("queue", { worker: "me" });
+      same<typeof byQueue, Claim | null>();
+      const told = await hf.claim<{ n: number }>("queue", { worker: "me" });
+      if (told !== null) same<typeof told.job.input, { n: number }>();
+      await claim?.fail(new Error("no"), { retry: false, delay: "1s" });
+      // @ts-expect-error who claims must be said
+      await hf.claim("queue", {});
+      // @ts-expect-error no such renewal
+      await hf.claim("queue", { worker: "me", renew: "sometimes" });
+    });
+  });
+
+  test("locks, recovery and workers", () => {
+    compiled(async (hf) => {
+      const lock: Lock = hf.lock("x");
+      same<Awaited<ReturnType<typeof lock.acquire>>, string | null>();
+      same<Awaited<ReturnType<typeof hf.recovery.stats>>, RecoveryStats>();
+      await hf.recovery.reclaimStale("5m");
+      // @ts-expect-error how long must be said
+      await hf.recovery.reclaimStale();
+      const worker: Worker = hf.work([plain]);
+      await worker.stop({ drain: "5s" });
+      await using disposable: AsyncDisposable = hf;
+      return disposable;
+    });
+    compiled(async () => {
+      const log: Log = console;
+      const options: OpenOptions = { durability: "process", driver: "better-sqlite3", log, clock: { now: () => 0 } };
+      same<Awaited<ReturnType<typeof open>>, Holdfast>();
+      await open("x", options);
+      // @ts-expect-error no such durability
+      await open("x", { durability: "none" });
+    });
+  });
+
+  test("durations and schemas", () => {
+    const durations: Duration[] = [5, "500ms", "30s", "10m", "2h", "7d", "1.5s"];
+    // @ts-expect-error no unit
+    const bare: Duration = "5";
+    const schema: StandardSchema<string, number> = v.pipe(
+      v.string(),
+      v.transform((text) => text.length),
+    );
+    const options: EnqueueOptions = { id: "a" };
+    assert.ok([durations, bare, schema, options]);
+  });
+});
+
+test("the errors are classes that can be told apart", () => {
+  const lost = new LeaseLostError("x");
+  assert.ok(lost instanceof HoldfastError && lost instanceof Error);
+  assert.deepEqual([lost.name, lost.code, new HoldfastError("C", "m", "h").hint], ["LeaseLostError", "LEASE_LOST", "h"]);
+  for (const error of [new NonRetryableError("x"), new RetryAfterError("1s", "x")]) {
+    assert.ok(error instanceof Error && !(error instanceof HoldfastError));
+    assert.equal(error.message, "x");
+  }
+});
