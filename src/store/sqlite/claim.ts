@@ -3,7 +3,7 @@ import { byTurn } from "../../core/job.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
 import type { Catalog, Lane } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
-import type { Connection, Statement, Value } from "./driver.ts";
+import type { Connection, Statement } from "./driver.ts";
 import { ELSEWHERE } from "./enqueue.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Locks } from "./locks.ts";
@@ -18,9 +18,24 @@ interface LaneShare {
   budget: { left: number };
 }
 
+type Row = [
+  key: JobKey,
+  priority: number,
+  policy: number,
+  attempt: number,
+  createdAt: number,
+  id: string | null,
+  input: string | null,
+];
+
+interface Candidate {
+  row: Row;
+  share: LaneShare;
+  suspect: boolean;
+}
+
 /** Jobs out. */
 export class Claim {
-  readonly #db: Connection;
   readonly #catalog: Catalog;
   readonly #locks: Locks;
   readonly #lanes: ClaimedLanes;
@@ -32,16 +47,27 @@ export class Claim {
   readonly #nextAt: Statement;
   readonly #lanesCounted: Statement;
   readonly #random: () => number;
-  readonly #take = new Map<string, Statement>();
+  readonly #head: Statement;
+  readonly #suspectHead: Statement;
+  readonly #take: Statement;
   /** When each queue was last the first to be served here, in claims. */
   readonly #served = new Map<string, number>();
 
   constructor(db: Connection, parts: { catalog: Catalog; locks: Locks; lanes: ClaimedLanes; random: () => number }) {
-    this.#db = db;
     this.#catalog = parts.catalog;
     this.#locks = parts.locks;
     this.#lanes = parts.lanes;
     this.#random = parts.random;
+    // The next jobs of one lane, by holdfast_jobs_ready: its cost does not depend on how many there are, or were.
+    this.#head = db.prepare(headSql("= 0"));
+    this.#suspectHead = db.prepare(headSql("> 0"));
+    // The claim itself: one statement for the batch. What it takes was read in the same transaction, which holds the
+    // database's only write lock, so nobody can have come between.
+    this.#take = db.prepare(
+      `update holdfast_jobs set
+         state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?
+       where key in (select value from json_each(?)) and state = 'pending'`,
+    );
     this.#promote = db.prepare(
       `update holdfast_jobs set gate = null where key in (
          select key from holdfast_jobs where gate = 'time' and lane = ? and run_at <= ? order by run_at limit ${PROMOTED})`,
@@ -72,10 +98,11 @@ export class Claim {
       for (const lanes of queues) {
         const left = Math.min(most, request.max - claimed.length);
         if (left <= 0) return claimed;
-        const taken = this.#takeWithin(tx, request, lanes, left, suspects);
-        if (claimed.length === 0 && taken.length > 0) this.#served.set(queueOf(lanes), tx.commit);
-        for (const job of taken) claimed.push(job);
-        if (suspects && taken.some((job) => job.suspect)) suspects = false;
+        const chosen = this.#choose(lanes, left, suspects);
+        if (chosen.length === 0) continue;
+        if (claimed.length === 0) this.#served.set(queueOf(lanes), tx.commit);
+        if (chosen.some(({ suspect }) => suspect)) suspects = false;
+        claimed.push(...this.#mark(tx, request, lanes, chosen));
       }
     }
     return claimed;
@@ -143,67 +170,47 @@ export class Claim {
     return request.holder === null || this.#holdsSuspect.row(request.holder) === undefined;
   }
 
-  /**
-   * The statement limits each lane, and suspects apart. Where a source's limit could be passed by their sum, jobs are
-   * taken one by one.
-   */
-  #takeWithin(
-    tx: Tx,
-    request: ClaimRequest,
-    lanes: LaneShare[],
-    max: number,
-    suspects: boolean,
-  ): (Claimed & { suspect: boolean })[] {
-    const taken: (Claimed & { suspect: boolean })[] = [];
-    let step: number;
-    do {
-      const open = lanes.filter(({ budget }) => budget.left > 0);
-      if (open.length === 0) break;
-      const maySuspect = suspects && !taken.some((job) => job.suspect);
-      step = limitsOverlap(open, max - taken.length, maySuspect) ? 1 : max - taken.length;
-      const batch = this.#takeFrom(tx, request, open, step, maySuspect);
-      if (batch.length === 0) break;
-      taken.push(...batch);
-    } while (step === 1 && taken.length < max);
-    return taken;
+  /** The next jobs of a queue over its lanes, at most one of them a suspect. */
+  #choose(lanes: LaneShare[], max: number, suspects: boolean): Candidate[] {
+    const candidates: Candidate[] = [];
+    for (const share of lanes) {
+      const most = Math.min(share.budget.left, max);
+      if (most === 0) continue;
+      for (const row of this.#head.rows(share.lane.id, most)) candidates.push({ row: row as Row, share, suspect: false });
+      if (!suspects) continue;
+      for (const row of this.#suspectHead.rows(share.lane.id, 1)) candidates.push({ row: row as Row, share, suspect: true });
+    }
+    // One lane is in turn as it is read.
+    if (lanes.length > 1 || suspects) candidates.sort((a, b) => byTurn(turnOf(a), turnOf(b)));
+    const chosen: Candidate[] = [];
+    let suspected = false;
+    for (const candidate of candidates) {
+      if (chosen.length === max) break;
+      if (candidate.share.budget.left === 0 || (candidate.suspect && suspected)) continue;
+      candidate.share.budget.left -= 1;
+      suspected ||= candidate.suspect;
+      chosen.push(candidate);
+    }
+    return chosen;
   }
 
-  #takeFrom(
-    tx: Tx,
-    request: ClaimRequest,
-    lanes: LaneShare[],
-    max: number,
-    suspects: boolean,
-  ): (Claimed & { suspect: boolean })[] {
-    const leases = lanes.length === 1 ? [(lanes[0] as LaneShare).lease] : lanes.flatMap(({ lane, lease }) => [lane.id, lease]);
-    const params: Value[] = [tx.commit, request.holder, request.holder === null ? request.worker : null, tx.now];
-    params.push(...leases, tx.now, ...leases);
-    for (const { lane, budget } of lanes) params.push(lane.id, Math.min(budget.left, max));
-    if (suspects) for (const { lane } of lanes) params.push(lane.id);
-    if (suspects || lanes.length > 1) params.push(max);
-    const rows = this.#statement(lanes.length, suspects).rows(...params);
-    if (rows.length === 0) return [];
+  #mark(tx: Tx, request: ClaimRequest, lanes: LaneShare[], chosen: Candidate[]): Claimed[] {
+    const worker = request.holder === null ? request.worker : null;
+    for (const share of lanes) {
+      const keys = chosen.filter((one) => one.share === share).map(({ row }) => row[0]);
+      if (keys.length === 0) continue;
+      const { lease } = share;
+      this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
+    }
     tx.wrote();
-    const jobs = rows.map((row) => this.#claimed(tx, row, lanes));
-    if (request.exclusive !== undefined) this.#locks.bind(tx, jobs[0] as Claimed, request.worker, request.exclusive);
-    return jobs.sort((a, b) => byTurn({ priority: a.priority, key: a.job }, { priority: b.priority, key: b.job }));
+    const claimed = chosen.map((one) => this.#claimed(tx, one));
+    if (request.exclusive !== undefined) this.#locks.bind(tx, claimed[0] as Claimed, request.worker, request.exclusive);
+    return claimed;
   }
 
-  #claimed(tx: Tx, row: Value[], lanes: LaneShare[]): Claimed & { suspect: boolean } {
-    const [key, laneId, policy, priority, attempt, crashes, createdAt, id, input] = row as [
-      JobKey,
-      number,
-      number,
-      number,
-      number,
-      number,
-      number,
-      string | null,
-      string | null,
-    ];
-    const { lane, lease, budget } = lanes.find((one) => one.lane.id === laneId) as LaneShare;
-    budget.left -= 1;
-    this.#lanes.add(key, laneId);
+  #claimed(tx: Tx, { row, share: { lane, lease } }: Candidate): Claimed {
+    const [key, priority, policy, attempt, createdAt, id, input] = row;
+    this.#lanes.add(key, lane.id);
     return {
       job: key,
       fence: tx.commit,
@@ -212,34 +219,17 @@ export class Claim {
       queue: lane.queue,
       version: lane.version,
       input: input === ELSEWHERE ? (this.#input.row(key)?.[0] as string) : input,
-      attempt,
+      attempt: attempt + 1,
       priority,
       policy: this.#catalog.policy(policy),
       lease,
       expiresAt: tx.now + lease,
-      suspect: crashes > 0,
     };
-  }
-
-  /**
-   * One statement takes the jobs: it walks the heads of the lanes in holdfast_jobs_ready (and one suspect a lane), and
-   * marks what it took. Its cost does not depend on how many jobs there are.
-   */
-  #statement(lanes: number, suspects: boolean): Statement {
-    const name = `${lanes}${suspects ? " with suspects" : ""}`;
-    let statement = this.#take.get(name);
-    if (statement === undefined) this.#take.set(name, (statement = this.#db.prepare(takeSql(lanes, suspects))));
-    return statement;
   }
 }
 
 function queueOf(lanes: LaneShare[]): string {
   return (lanes[0] as LaneShare).lane.queue;
-}
-
-function limitsOverlap(lanes: LaneShare[], max: number, suspects: boolean): boolean {
-  const limited = lanes.map(({ budget }) => budget).filter(({ left }) => left < max);
-  return suspects ? limited.length > 0 : new Set(limited).size < limited.length;
 }
 
 function matches(source: ClaimSource, lane: Lane): boolean {
@@ -248,24 +238,12 @@ function matches(source: ClaimSource, lane: Lane): boolean {
   return source.version === undefined || source.version === lane.version;
 }
 
-function takeSql(lanes: number, suspects: boolean): string {
-  const all = (one: string) => Array(lanes).fill(`select key, priority from (${one})`).join(" union all ");
-  const clean = lanes === 1 ? head("= 0", "?") : all(head("= 0", "?"));
-  const suspect = `select key, priority from (${all(head("> 0", "1"))}) order by priority desc, key limit 1`;
-  const heads = suspects ? `select key, priority from (${clean}) union all select key, priority from (${suspect})` : clean;
-  const chosen =
-    lanes === 1 && !suspects ? `select key from (${clean})` : `select key from (${heads}) order by priority desc, key limit ?`;
-  const lease = lanes === 1 ? "?" : `case lane ${"when ? then ? ".repeat(lanes)} end`;
+function headSql(crashes: string): string {
   return `
-    update holdfast_jobs set
-      state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?,
-      lease = ${lease}, expires_at = ? + ${lease}
-    where key in (${chosen})
-    returning key, lane, policy, priority, attempt, crashes, created_at, id, input`;
+    select key, priority, policy, attempt, created_at, id, input from holdfast_jobs
+    where lane = ? and state = 'pending' and gate is null and crashes ${crashes} order by priority desc, key limit ?`;
 }
 
-/** The next jobs of one lane, by holdfast_jobs_ready or holdfast_jobs_suspect. */
-function head(crashes: string, limit: string): string {
-  return `select key, priority from holdfast_jobs
-     where lane = ? and state = 'pending' and gate is null and crashes ${crashes} order by priority desc, key limit ${limit}`;
+function turnOf({ row: [key, priority] }: Candidate): { priority: number; key: JobKey } {
+  return { priority, key };
 }
