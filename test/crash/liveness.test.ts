@@ -102,7 +102,7 @@ describe("who is alive", { concurrency: 2 }, () => {
     const { state, attempt, crashes } = await hf.jobs.wait(id);
     assert.deepEqual({ state, attempt, crashes }, { state: "succeeded", attempt: 1, crashes: 0 });
     assert.equal(scene.ran().length, 1, "nobody else ran it");
-    stop(blocked, watcher);
+    await stop(blocked, watcher);
     await checkInvariants(scene, hf);
   });
 
@@ -127,7 +127,7 @@ describe("who is alive", { concurrency: 2 }, () => {
     const next = await hf.enqueue(workJob(scene.effects), {});
     await hf.jobs.wait(next.id);
     assert.equal((await hf.jobs.get(id))?.state, "failed");
-    stop(blocked);
+    await stop(blocked);
     await checkInvariants(scene, hf);
   });
 
@@ -146,7 +146,7 @@ describe("who is alive", { concurrency: 2 }, () => {
     assert.deepEqual({ state, attempt, crashes }, { state: "succeeded", attempt: 2, crashes: 0 });
     blocked.send({ type: "finish" });
     await blocked.next("unblocked");
-    stop(blocked, other);
+    await stop(blocked, other);
     await checkInvariants(scene, hf);
   });
 });
@@ -170,6 +170,7 @@ async function renewals(
   return jobs.map((job) => job?.attempt);
 }
 
-function stop(...children: Child[]): void {
+async function stop(...children: Child[]): Promise<void> {
   for (const child of children) child.kill();
+  for (const child of children) await child.end();
 }

@@ -60,7 +60,6 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
   let db: Connection | undefined;
   try {
     db = connect(options.driver, path, { busyTimeout: options.busyTimeout });
-    refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0]);
     const opened = await patiently(() => prepare(db as Connection, path, options));
     // A file whose folder entry is not on the disk is no file after a power cut.
     if (isNew) syncFolder(dirname(path));
@@ -92,6 +91,8 @@ function may(path: string, mode: number): boolean {
 
 /** Settings belong to the connection, so every connection goes through here. */
 function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit<OpenedSqlite, "db"> {
+  // Even this reads the file, and meets whoever is switching it to write-ahead logging or closing it last.
+  refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0]);
   // Before anything is switched: it may be somebody else's database.
   if (options.create === false && versionOf(db) === 0) throw noDatabase(path);
   if (path !== ":memory:") {
