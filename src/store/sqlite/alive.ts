@@ -67,8 +67,9 @@ export class Alive {
     for (const file of readdirSync(this.#folder)) {
       const token = file.replace(/\.lock$/, "");
       if (token === file || registered.has(token) || token === this.#own?.token) continue;
-      const age = Date.now() - statSync(join(this.#folder, file)).mtimeMs;
-      if (age > STARTING && this.probe(token) === "dead") this.forget(token);
+      // Its process may be signing off at this instant.
+      const since = statSync(join(this.#folder, file), { throwIfNoEntry: false })?.mtimeMs ?? Date.now();
+      if (Date.now() - since > STARTING && this.probe(token) === "dead") this.forget(token);
     }
   }
 
