@@ -33,6 +33,14 @@ export async function checkEverything(world: World, store: Store): Promise<void>
     if (checkpoint !== null && jobKey !== null)
       mustEqual(await store.loadCheckpoint(jobKey), checkpoint, `the checkpoint of ${id}`);
   }
+  for (const state of new Set(jobs.map((job) => job.state))) {
+    const { items } = await store.list({ state, limit: 1_000 });
+    mustEqual(
+      items.map(({ id }) => id),
+      jobs.filter((job) => job.state === state).map(({ id }) => id),
+      `the list of jobs that are ${state}`,
+    );
+  }
   await checkCounts(store, model);
   const running = new Map<number | null, number>();
   for (const { lease } of model.running()) running.set(lease.holder, (running.get(lease.holder) ?? 0) + 1);

@@ -68,6 +68,13 @@ export const mutations: Record<string, ScheduleOptions> = {
   "leaves the jobs of remote processes where they are": misguided((store) => ({
     stale: async (query) => (await store.stale(query)).filter(({ holder }) => holder === null || query.dead.includes(holder)),
   })),
+  "never takes back from a process that lives": misguided((store) => ({
+    reclaim: (judgements, cause) =>
+      store.reclaim(
+        judgements.filter(({ verdict }) => verdict !== "stalled"),
+        cause,
+      ),
+  })),
   "never looks for locks to clean": misguided(() => ({ locks: async () => [], cleanLocks: async () => 0 })),
 };
 

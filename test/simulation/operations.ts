@@ -1,11 +1,12 @@
 import { type Fence, followUpId, type JobKey, type ProcessId } from "../../src/core/ids.ts";
-import type { FinishedState, JobError } from "../../src/core/job.ts";
+import type { FinishedState, JobError, JobState } from "../../src/core/job.ts";
 import { type Holder, judge } from "../../src/core/lease.ts";
 import type { Outcome, Policy } from "../../src/core/retry.ts";
 import type { ClaimRequest, ClaimSource, NewJob } from "../../src/store/store.ts";
 import type { Actor, Held } from "./actor.ts";
 import { checkHealed } from "./invariants.ts";
 import type { Random } from "./random.ts";
+import { must } from "./violation.ts";
 import type { World } from "./world.ts";
 
 /** One step: something that somebody does, or that happens. */
@@ -14,6 +15,7 @@ export type Operation = (world: World, random: Random) => Promise<unknown>;
 const NAMES = ["mail", "scan"] as const;
 const QUEUES = ["mail", "scan", "slow"] as const;
 const LEASES = [1_500, 9_000, 30_000];
+const TTLS = [400, 20_000, 120_000];
 const HOUR = 3_600_000;
 const ERROR: JobError = { name: "Error", message: "boom" };
 const FINISHED: FinishedState[] = ["succeeded", "failed", "cancelled", "quarantined"];
@@ -30,15 +32,15 @@ const asks: { weight: number; value: Ask }[] = [
   { weight: 5, value: takeNotes },
   { weight: 6, value: writeLate },
   { weight: 3, value: (world, actor, random) => actor.store.cancel(anyId(world, random)) },
-  { weight: 4, value: (world, actor, random) => actor.store.retry(anyId(world, random)) },
-  { weight: 3, value: prune },
-  { weight: 5, value: useLock },
+  { weight: 5, value: (world, actor, random) => actor.store.retry(idOf(world, random, ["failed", "quarantined"])) },
+  { weight: 5, value: prune },
+  { weight: 8, value: useLock },
   { weight: 3, value: reclaimLate },
 ];
 
 /** Every kind of step, by name. */
 export const operations: Record<string, { weight: number; run: Operation }> = {
-  ask: { weight: 34, run: one },
+  ask: { weight: 50, run: one },
   turn: { weight: 14, run: turn },
   enqueueMuch: { weight: 1, run: enqueueMuch },
   look: { weight: 3, run: look },
@@ -49,6 +51,7 @@ export const operations: Record<string, { weight: number; run: Operation }> = {
   healAndClaim: { weight: 5, run: healAndClaim },
   judge: { weight: 3, run: judgeByHand },
   race: { weight: 2, run: race },
+  outwait: { weight: 2, run: outwait },
   force: { weight: 1, run: force },
   crash: { weight: 4, run: crash },
   stall: { weight: 4, run: stall },
@@ -73,7 +76,7 @@ async function turn(world: World, random: Random): Promise<void> {
   const other = world.isShared || random.chance(0.5) ? actor : await somebody(world, random);
   const calls = Array.from({ length: random.int(2, 5) }, () => {
     const who = random.chance(0.5) ? actor : other;
-    return random.chance(0.08) ? enqueueBad(who) : random.weighted(asks)(world, who, random);
+    return random.chance(0.04) ? enqueueBad(who) : random.weighted(asks)(world, who, random);
   });
   const ends = await Promise.allSettled(calls);
   for (const end of ends) if (end.status === "rejected") throw end.reason;
@@ -216,30 +219,31 @@ async function writeLate(world: World, actor: Actor, random: Random): Promise<vo
 
 function prune(world: World, actor: Actor, random: Random): Promise<unknown> {
   return actor.store.prune({
-    state: random.pick(FINISHED),
-    limit: random.pick([1, 3, 100]),
+    state: random.chance(0.5) ? "succeeded" : random.pick(FINISHED),
+    limit: random.pick([1, 1, 3, 100]),
     ...(random.chance(0.3) && { queue: random.pick(QUEUES) }),
     ...(random.chance(0.2) && { ids: [anyId(world, random), anyId(world, random)] }),
     ...(random.chance(0.2) && { finishedBefore: actor.clock.now() - 1_000 }),
   });
 }
 
+/** Mostly of a lock that there is, by its own token or by another. */
 function useLock(world: World, actor: Actor, random: Random): Promise<unknown> {
-  const name = random.pick(QUEUES);
-  const known = world.model.locks.all().find((lock) => lock.name === name);
-  const said = known !== undefined && random.chance(0.7) ? known.token : token(random);
-  switch (random.int(0, 8)) {
-    case 0:
-    case 1:
-      return actor.store.extendLock(name, said, random.pick([400, 20_000]));
-    case 2:
-    case 3:
-    case 4:
+  const known = world.model.locks.all();
+  const lock = known.length > 0 && random.chance(0.7) ? random.pick(known) : undefined;
+  const name = lock?.name ?? random.pick(QUEUES);
+  const said = lock !== undefined && random.chance(0.8) ? lock.token : token(random);
+  switch (random.pick(["acquire", "acquire", "extend", "release", "release", "clean", "break"] as const)) {
+    case "acquire":
+      return actor.store.acquireLock(name, actor.name, token(random), random.pick(TTLS));
+    case "extend":
+      return actor.store.extendLock(name, said, random.pick(TTLS));
+    case "release":
       return actor.store.releaseLock(name, said);
-    case 5:
-      return random.chance(0.3) ? actor.store.breakLock(name) : actor.store.cleanLocks();
-    default:
-      return actor.store.acquireLock(name, actor.name, token(random), random.pick([400, 20_000]));
+    case "clean":
+      return actor.store.cleanLocks();
+    case "break":
+      return random.chance(0.5) ? actor.store.breakLock(name) : actor.store.locks();
   }
 }
 
@@ -290,12 +294,28 @@ async function judgeByHand(world: World, random: Random): Promise<void> {
   }
 }
 
+/** A holder stalls for long: whoever watches has its jobs back within a lease and a renewal, and it comes back as a zombie. */
+async function outwait(world: World, random: Random): Promise<void> {
+  const holder = holderWithWork(world, random);
+  if (holder === undefined) return;
+  world.stall(holder, 24 * HOUR);
+  const watcher = await someProcess(world, random);
+  const longest = longestLease(world, holder);
+  await watcher.janitor?.recover();
+  await world.pass(longest);
+  await watcher.tick();
+  await world.pass(Math.floor(longest / 3));
+  await watcher.tick();
+  if (world.violation !== null) throw world.violation;
+  for (const { id, lease } of world.model.running()) must(lease.holder !== holder.id, `${id} is still held by ${holder.name}`);
+  await world.wake(holder);
+}
+
 /** A holder stalls beyond its lease, and comes back and renews between the judgement and its execution. */
 async function race(world: World, random: Random): Promise<void> {
-  const holders = world.workingProcesses.filter(({ holds }) => holds.size > 0);
-  if (holders.length === 0 || world.workingProcesses.length < 2) return;
-  const holder = random.pick(holders);
-  const longest = Math.max(...[...holder.holds.values()].map(({ lease }) => lease));
+  const holder = holderWithWork(world, random);
+  if (holder === undefined) return;
+  const longest = longestLease(world, holder);
   world.stall(holder, 2 * longest);
   await world.pass(Math.ceil((longest * 4) / 3));
   await judgeByHand(world, random);
@@ -328,6 +348,17 @@ async function force(world: World, random: Random): Promise<void> {
   world.isOperatorForcing = true;
   await actor.janitor?.reclaimStale(random.pick([0, 5_000, 60_000]));
   world.isOperatorForcing = false;
+}
+
+function holderWithWork(world: World, random: Random): Actor | undefined {
+  const holders = world.workingProcesses.filter(({ holds }) => holds.size > 0);
+  if (holders.length === 0 || world.workingProcesses.length < 2) return undefined;
+  return random.pick(holders);
+}
+
+/** Of all its leases, also those that it does not know of. */
+function longestLease(world: World, { id }: Actor): number {
+  return Math.max(0, ...world.model.running().map(({ lease }) => (lease.holder === id ? lease.lease : 0)));
 }
 
 // ── misfortune ──
@@ -399,6 +430,12 @@ function policy(random: Random): Policy {
 function anyId(world: World, random: Random): string {
   const ids = [...(random.chance(0.8) ? world.model.jobs.keys() : world.model.owners.keys())];
   return ids.length === 0 || random.chance(0.03) ? "nobody" : random.pick(ids);
+}
+
+/** Most often of a job in one of these states. */
+function idOf(world: World, random: Random, states: readonly JobState[]): string {
+  const fitting = [...world.model.jobs.values()].filter(({ state }) => states.includes(state));
+  return fitting.length > 0 && random.chance(0.8) ? random.pick(fitting).id : anyId(world, random);
 }
 
 function progress(random: Random): { fraction: number; message: string | null } {
