@@ -1,5 +1,6 @@
 import { drain } from "./drain.ts";
-import { operations, start } from "./operations.ts";
+import { start } from "./healing.ts";
+import { operations } from "./operations.ts";
 import { Random } from "./random.ts";
 import { END } from "./trace.ts";
 import { type Break, World } from "./world.ts";

@@ -1,0 +1,100 @@
+import type { JobError, JobState } from "../../src/core/job.ts";
+import type { Outcome, Policy } from "../../src/core/retry.ts";
+import type { ClaimSource, NewJob } from "../../src/store/store.ts";
+import type { Actor } from "./actor.ts";
+import type { Random } from "./random.ts";
+import type { World } from "./world.ts";
+
+/** Few of everything, so that they meet. */
+const NAMES = ["mail", "scan"] as const;
+export const QUEUES = ["mail", "scan", "slow"] as const;
+export const LEASES = [1_500, 9_000, 30_000];
+export const HOUR = 3_600_000;
+const ERROR: JobError = { name: "Error", message: "boom" };
+const KINDS = ["succeeded", "error", "later", "unreadable", "released", "interrupted"] as const;
+
+export function newJobs(world: World, actor: Actor, random: Random, count: number): NewJob[] {
+  const jobs = Array.from({ length: count }, () => newJob(world, actor, random));
+  // One id for two of them, of whatever names.
+  const [first, second] = jobs;
+  if (first !== undefined && second !== undefined && random.chance(0.1)) second.id = first.id ??= `id-${random.int(1, 12)}`;
+  return jobs;
+}
+
+function newJob(world: World, actor: Actor, random: Random): NewJob {
+  const name = random.pick(NAMES);
+  return {
+    name,
+    queue: random.chance(0.7) ? name : "slow",
+    version: name === "mail" && random.chance(0.1) ? 2 : 1,
+    policy: policy(random),
+    input: random.chance(0.05) ? JSON.stringify("x".repeat(2_500)) : JSON.stringify({ n: random.int(0, 99) }),
+    priority: random.weighted([0, 5, -5, 9].map((value, i) => ({ weight: 8 >> i, value }))),
+    delay: random.chance(0.75) ? 0 : random.pick([300, 10_000, 120_000]),
+    ...(random.chance(0.05) && { runAt: actor.clock.now() + random.int(-5_000, 5_000) }),
+    ...(random.chance(0.2) && { id: random.chance(0.9) ? `id-${random.int(1, 12)}` : anyId(world, random) }),
+    ...(random.chance(0.25) && { key: `key-${random.int(1, 4)}` }),
+  };
+}
+
+function policy(random: Random): Policy {
+  return {
+    attempts: random.int(1, 3),
+    backoff: random.pick(["fixed", "exponential"]),
+    delay: random.pick([0, 1_000]),
+    maxDelay: 60_000,
+    crashes: random.int(1, 3),
+    onInterrupt: random.pick(["retry", "retry", "resume", "fail"]),
+    timeout: HOUR,
+  };
+}
+
+export function outcome(random: Random): Outcome {
+  const kind = random.chance(0.35) ? "succeeded" : random.pick(KINDS);
+  switch (kind) {
+    case "succeeded":
+      return { kind, output: random.chance(0.5) ? JSON.stringify(random.int(0, 99)) : null };
+    case "error":
+      return {
+        kind,
+        error: { ...ERROR, message: `boom ${random.int(0, 99)}` },
+        ...(random.chance(0.2) && { retry: false }),
+        ...(random.chance(0.2) && { delay: random.pick([0, 700]) }),
+      };
+    case "later":
+      return { kind, error: ERROR, delay: random.pick([0, 5_000]) };
+    case "unreadable":
+      return { kind, error: ERROR };
+    default:
+      return { kind };
+  }
+}
+
+export function source(random: Random): ClaimSource {
+  return {
+    lease: random.pick(LEASES),
+    ...(random.chance(0.5) && { queue: random.pick(QUEUES) }),
+    ...(random.chance(0.3) && { name: random.pick(NAMES) }),
+    ...(random.chance(0.1) && { version: random.int(1, 2) }),
+    ...(random.chance(0.12) && { max: random.int(0, 3) }),
+  };
+}
+
+export function progress(random: Random): { fraction: number; message: string | null } {
+  return { fraction: random.int(0, 4) / 4, message: random.chance(0.5) ? "on it" : null };
+}
+
+export function token(random: Random): string {
+  return `token-${random.int(0, 2 ** 31)}`;
+}
+
+export function anyId(world: World, random: Random): string {
+  const ids = [...(random.chance(0.8) ? world.model.jobs.keys() : world.model.owners.keys())];
+  return ids.length === 0 || random.chance(0.03) ? "nobody" : random.pick(ids);
+}
+
+/** Most often of a job in one of these states. */
+export function idOf(world: World, random: Random, states: readonly JobState[]): string {
+  const fitting = [...world.model.jobs.values()].filter(({ state }) => states.includes(state));
+  return fitting.length > 0 && random.chance(0.8) ? random.pick(fitting).id : anyId(world, random);
+}
