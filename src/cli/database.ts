@@ -10,7 +10,8 @@ export async function openExisting(command: Command): Promise<Holdfast> {
   const path = pathOf(command);
   if (!existsSync(path)) throw noDatabase(path);
   try {
-    return await open(path, { program: programOf(command), log: workerLog("warn"), create: false });
+    // What a crash has left is shown as it is; `recover` and the workers see to it.
+    return await open(path, { program: programOf(command), log: workerLog("warn"), create: false, recovery: "manual" });
   } catch (error) {
     throw error instanceof HoldfastError && error.code === "NO_DATABASE" ? noDatabase(path) : error;
   }

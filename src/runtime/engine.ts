@@ -42,11 +42,17 @@ export class Engine {
   #keeperTimer: (() => void) | null = null;
   #closing = false;
 
-  static async open(location: StoreLocation, options: { clock: Clock; log: Log; program: string }): Promise<Engine> {
+  static async open(
+    location: StoreLocation,
+    options: { clock: Clock; log: Log; program: string; recovery?: "auto" | "manual" },
+  ): Promise<Engine> {
     const store = await openStore(location, { clock: options.clock });
     try {
       const self = await store.register({ pid: process.pid, host: hostname(), boot: bootId(), program: options.program });
-      return new Engine(store, location, options, self);
+      const engine = new Engine(store, location, options, self);
+      // What a crash has left behind is found by whoever opens next.
+      if (options.recovery !== "manual") await engine.janitor.heal();
+      return engine;
     } catch (error) {
       await store.close();
       throw error;

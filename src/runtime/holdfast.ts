@@ -25,6 +25,8 @@ export interface OpenOptions {
   driver?: "node:sqlite" | "better-sqlite3";
   /** False: refuse (`NO_DATABASE`) instead of making a database where there is none. Default true. */
   create?: boolean;
+  /** "manual": opening recovers nothing, so that one can look at what a crash has left. Default "auto". */
+  recovery?: "auto" | "manual";
   log?: Log;
   clock?: { now(): number };
   /** What this process is called in `status` and in what recovery reports; default: the script's path. */
@@ -56,7 +58,8 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
   const location = locate(path, options);
   const program = options.program ?? process.argv[1] ?? process.title;
-  const start = () => Engine.open(location, { clock: clockFrom(options.clock), log: options.log ?? quietLog, program });
+  const { recovery = "auto", log = quietLog } = options;
+  const start = () => Engine.open(location, { clock: clockFrom(options.clock), log, program, recovery });
   if (location.path === ":memory:") return new Holdfast(await start(), async (engine) => engine.close());
 
   for (let last = registry.get(location.path); last?.closing !== undefined; last = registry.get(location.path)) {
