@@ -2,7 +2,7 @@ import type { JobError, JobState } from "../../src/core/job.ts";
 import type { Outcome, Policy } from "../../src/core/retry.ts";
 import type { ClaimSource, NewJob } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
-import type { Random } from "./random.ts";
+import { Random } from "./random.ts";
 import type { World } from "./world.ts";
 
 /** Few of everything, so that they meet. */
@@ -11,6 +11,7 @@ export const QUEUES = ["mail", "scan", "slow"] as const;
 export const LEASES = [1_500, 9_000, 30_000];
 export const HOUR = 3_600_000;
 const ERROR: JobError = { name: "Error", message: "boom" };
+const POLICIES = Array.from({ length: 16 }, (_, i) => policy(new Random(i)));
 const KINDS = ["succeeded", "error", "later", "unreadable", "released", "interrupted"] as const;
 
 export function newJobs(world: World, actor: Actor, random: Random, count: number): NewJob[] {
@@ -27,7 +28,7 @@ function newJob(world: World, actor: Actor, random: Random): NewJob {
     name,
     queue: random.chance(0.7) ? name : "slow",
     version: name === "mail" && random.chance(0.1) ? 2 : 1,
-    policy: policy(random),
+    policy: random.pick(POLICIES),
     input: random.chance(0.05) ? JSON.stringify("x".repeat(2_500)) : JSON.stringify({ n: random.int(0, 99) }),
     priority: random.weighted([0, 5, -5, 9].map((value, i) => ({ weight: 8 >> i, value }))),
     delay: random.chance(0.75) ? 0 : random.pick([300, 10_000, 120_000]),
