@@ -51,6 +51,15 @@ export function settleCases(check: Check): void {
     assert.equal((await see(store, id)).error, undefined);
   });
 
+  check("what went wrong last stays on the job while later attempts are given back or crash", async ({ store }) => {
+    const first = await running(store);
+    await settle(store, first, { kind: "error", error: ERROR, delay: 0 });
+    for (const kind of ["released", "interrupted", "stalled", "crashed"] as const) {
+      await settle(store, await claimOne(store), { kind });
+      assert.deepEqual((await see(store, first.id)).error, ERROR, kind);
+    }
+  });
+
   check("a large input is still there when its job has finished", async ({ store }) => {
     const text = "z".repeat(9_000);
     const claimed = await running(store, { input: JSON.stringify(text) });
