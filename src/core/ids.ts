@@ -14,7 +14,7 @@ const GENERATED = new RegExp(`^[0-9a-v]{${TIME + KEY}}$`);
 
 /**
  * The public id of a job that was given none: when it was made, then its key. So ids sort by creation, and the store
- * finds the job without an index over ids (which would cost a third of the enqueue rate).
+ * finds the job without an index over ids (which would cost 40 % of the rate of bulk enqueues).
  */
 export function generatedId(createdAt: number, key: JobKey): string {
   return digits(createdAt, TIME) + digits(key, KEY);

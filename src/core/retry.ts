@@ -31,7 +31,7 @@ export type Outcome =
   | { kind: "released" }
   /** The worker stopped, or the host restarted, in the middle of it; nothing is charged. */
   | { kind: "interrupted" }
-  /** The lease ran out under a holder that lives (a stall, a suspended laptop); nothing is charged. */
+  /** The lease ran out under a holder that lives (a stall, a suspended laptop); no error and no crash is charged. */
   | { kind: "stalled" }
   /** The holder died. */
   | { kind: "crashed" };

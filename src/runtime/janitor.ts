@@ -34,6 +34,7 @@ export class Janitor {
   #lives = new Map<ProcessId, Life>();
   /** Since when a lease has been seen expired, on the monotonic clock. */
   #sightings = new Map<number, { fence: number; expiresAt: number; since: number }>();
+  #lookedAt = Number.NEGATIVE_INFINITY;
   #lastLook: { wall: number; monotonic: number } | null = null;
   #stop: (() => void) | null = null;
   #ticking: Promise<void> | null = null;
@@ -61,11 +62,16 @@ export class Janitor {
     await this.#ticking;
   }
 
-  /** Before a claim: a bounded look at expired leases, which costs one index probe when there are none. Never throws. */
+  /**
+   * Before a claim: a bounded look, which costs one index probe when there is nothing. Where no worker makes the janitor
+   * look around by itself, dead processes are looked for here, now and then. Never throws.
+   */
   async heal(): Promise<void> {
     try {
-      const stale = await this.#store.stale({ dead: [], skewed: false, limit: QUICK });
-      if (stale.length > 0) await this.#reclaim(stale, "lease expired");
+      const dead = this.#running ? [] : await this.#dead();
+      const stale = await this.#store.stale({ dead: dead.map(({ id }) => id), skewed: false, limit: QUICK });
+      if (stale.length > 0) await this.#reclaim(stale, "found before a claim");
+      if (stale.length < QUICK) for (const { id } of dead) await this.#store.unregister(id);
     } catch (error) {
       this.#log.warn("healing before a claim failed; the claim goes on", { error: String(error) });
     }
@@ -79,7 +85,7 @@ export class Janitor {
     // The dead first: a lease of theirs may have expired too, and the death is what an operator wants to read.
     for (const { process } of dead) entriesReclaimed += await this.#bury(process);
     entriesReclaimed += await this.#drain({ dead: [], skewed: true }, "lease expired");
-    const locksCleaned = await this.#cleanLocks();
+    const locksCleaned = await this.#store.cleanLocks();
     return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
   }
 
@@ -98,7 +104,7 @@ export class Janitor {
       entriesReclaimed += entries;
       if (entries === 0) break;
     }
-    return { locksCleaned: await this.#cleanLocks(), entriesReclaimed, recoveryTimestamp: this.#clock.now() };
+    return { locksCleaned: await this.#store.cleanLocks(), entriesReclaimed, recoveryTimestamp: this.#clock.now() };
   }
 
   #schedule(): void {
@@ -121,14 +127,20 @@ export class Janitor {
     const skewed = jumped || ++this.#ticks % SKEW_TICKS === 0;
     await this.#drain({ dead: [], skewed }, "lease expired");
     for (const { process, life } of processes) if (life === "dead" || life === "rebooted") await this.#bury(process);
-    // After the clock was set back no lock looks stale, and one of a minute would last for an hour: cleaning cuts it, too.
-    if (jumped || (await this.#store.locks()).some(({ stale }) => stale)) await this.#cleanLocks();
+    await this.#store.cleanLocks();
   }
 
   async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
+    this.#lookedAt = this.#clock.monotonic();
     const processes = await this.#store.probe();
     this.#lives = new Map(processes.map(({ process, life }) => [process.id, life]));
     return processes;
+  }
+
+  /** The dead, if it is time to look for them again. */
+  async #dead(): Promise<ProcessView[]> {
+    if (this.#clock.monotonic() - this.#lookedAt < TICK) return [];
+    return (await this.#probe()).filter(({ life }) => life === "dead" || life === "rebooted").map(({ process }) => process);
   }
 
   /** A dead process's jobs go back, then its name is struck off. */
@@ -186,10 +198,6 @@ export class Janitor {
     if (lease.holder === null) return "by-hand";
     if (lease.holder === this.#self) return this.#holdings.holds(lease) ? "alive" : "orphan";
     return this.#lives.get(lease.holder) ?? "unknown";
-  }
-
-  async #cleanLocks(): Promise<number> {
-    return this.#store.cleanLocks();
   }
 
   #jumped(): boolean {

@@ -23,10 +23,13 @@ export interface ListOptions {
 export class Jobs {
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;
+  readonly #over: AbortSignal;
 
-  constructor(engine: Engine, refuseClosed: () => void) {
+  /** `over` aborts when the handle's workers have stopped: what ended while they drained can still be waited for. */
+  constructor(engine: Engine, refuseClosed: () => void, over: AbortSignal) {
     this.#engine = engine;
     this.#refuseClosed = refuseClosed;
+    this.#over = over;
   }
 
   async get(id: string): Promise<Job | null> {
@@ -105,11 +108,12 @@ export class Jobs {
   }
 
   async *#follow(id: string, signal: AbortSignal): AsyncGenerator<Job> {
-    const news = new News(this.#engine, signal);
+    this.#refuseClosed();
+    const stop = AbortSignal.any([signal, this.#over]);
+    const news = new News(this.#engine, stop);
     try {
       let last = "";
-      while (!signal.aborted) {
-        this.#refuseClosed();
+      while (!stop.aborted) {
         const seen = await this.#engine.store.get(id);
         if (seen === null) throw noSuchJob(id);
         const text = JSON.stringify(seen);
@@ -117,6 +121,7 @@ export class Jobs {
         last = text;
         await news.next();
       }
+      if (!signal.aborted) throw this.#over.reason;
     } finally {
       news.close();
     }

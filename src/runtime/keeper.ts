@@ -2,13 +2,15 @@ import type { Clock } from "../core/clock.ts";
 import { renewalInterval } from "../core/lease.ts";
 import type { JobError } from "../core/job.ts";
 import type { Outcome } from "../core/retry.ts";
-import type { Fate, Store } from "../store/store.ts";
+import type { Fate, Settlement, Store } from "../store/store.ts";
 import { type Holding, type Holdings, NEVER } from "./holdings.ts";
 
 /** A job that was claimed ahead and did not get to run for this long goes back: its worker is busy with another. */
 const PATIENCE = 1_000;
 /** How often it looks whether a running job was cancelled or taken by somebody else. */
 const PATROL = 250;
+/** A round that failed is made again after this, where rounds are made only when needed. */
+const RETRY = 100;
 /** Wall and monotonic time that part by more than this in one round have not just drifted. */
 const JUMP = 500;
 
@@ -33,6 +35,8 @@ export class Keeper {
   #patrolledAt = 0;
   /** Wall time less monotonic time, when last looked. */
   #drift: number | null = null;
+  /** Attempts that were ended here and are not written yet. */
+  #endings: Settlement[] = [];
   #round: Promise<void> | null = null;
 
   constructor(parts: { store: Store; holdings: Holdings; clock: Clock; onLoss: (loss: Loss) => void }) {
@@ -50,6 +54,7 @@ export class Keeper {
 
   /** When something will have to be done; NEVER when nothing is held. */
   nextAt(): number {
+    if (this.#endings.length > 0) return this.#clock.monotonic() + RETRY;
     let at = NEVER;
     for (const held of this.#holdings.all())
       at = Math.min(at, renewAt(held), held.running ? held.timeoutAt : held.since + PATIENCE);
@@ -63,13 +68,14 @@ export class Keeper {
     const patrolling = now - this.#patrolledAt >= PATROL;
     const jumped = this.#jumped(now);
     for (const held of this.#holdings.all()) {
-      if (now >= held.timeoutAt) await this.#end(held, "TIMEOUT", { kind: "error", error: timeoutError(held, now) });
-      else if (!held.running && now - held.since >= PATIENCE) await this.#end(held, "GIVEN_BACK", { kind: "released" });
+      if (now >= held.timeoutAt) this.#end(held, "TIMEOUT", { kind: "error", error: timeoutError(held, now) });
+      else if (!held.running && now - held.since >= PATIENCE) this.#end(held, "GIVEN_BACK", { kind: "released" });
       else if (jumped || now >= renewAt(held)) renew.push(held);
       else if (patrolling && held.running && now - held.since >= PATROL) patrol.push(held);
     }
     if (patrolling) this.#patrolledAt = now;
     if (renew.length > 0) await this.#renew(renew, now);
+    await this.#writeEndings();
     if (patrol.length > 0) this.#notice(patrol, await this.#store.inspect(patrol));
   }
 
@@ -100,10 +106,23 @@ export class Keeper {
   }
 
   /** First take it from the main thread, then write: the other way round it might start what was just ended. */
-  async #end(held: Holding, reason: LossReason, outcome: Outcome): Promise<void> {
+  #end(held: Holding, reason: LossReason, outcome: Outcome): void {
     if (!this.#holdings.revoke(held)) return;
-    await this.#store.settle([{ job: held.job, fence: held.fence, outcome }]).catch(() => {});
     this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason });
+    this.#endings.push({ job: held.job, fence: held.fence, outcome });
+  }
+
+  /** What could not be written stays for the next round; if the lease runs out before, the store refuses it. */
+  async #writeEndings(): Promise<void> {
+    if (this.#endings.length === 0) return;
+    const endings = this.#endings;
+    this.#endings = [];
+    try {
+      await this.#store.settle(endings);
+    } catch (error) {
+      this.#endings.push(...endings);
+      throw error;
+    }
   }
 
   #notice(held: Holding[], fates: Fate[]): void {

@@ -126,7 +126,7 @@ suite("seed 003: processed once", () => {
     await crashed(path, "settle:written");
     await using hf = await open(path);
     const left = await see(hf, "work");
-    assert.deepEqual([left.state, left.output], ["running", undefined]);
+    assert.deepEqual([left.state, left.crashes, left.output], ["pending", 1, undefined], "opening gave it back");
     assert.equal(await hf.jobs.get("followed-x"), null);
     hf.work([chained]);
     assert.equal((await hf.jobs.wait("work")).output, "followed-x");

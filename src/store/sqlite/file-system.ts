@@ -35,7 +35,7 @@ export function refuseNetwork(folder: string, stat?: (path: string) => number): 
   throw new HoldfastError(
     "NETWORK_FILE_SYSTEM",
     `${folder} is on a network file system (${kind}), where SQLite's locks cannot be trusted. Nothing was created.`,
-    "Put the database on a local disk; for several machines, open a PostgreSQL server.",
+    "Put the database on a local disk of the machine that runs the workers.",
   );
 }
 

@@ -22,6 +22,7 @@ export class Locks {
   readonly #break: Statement;
   readonly #clean: Statement;
   readonly #cut: Statement;
+  readonly #unclean: Statement;
   readonly #all: Statement;
 
   constructor(db: Connection) {
@@ -54,6 +55,9 @@ export class Locks {
     this.#clean = db.prepare(`delete from holdfast_locks as lock where ${ENDED} returning name`);
     // Further away than its own time: the clock was set back since, and the lock must not last longer for it.
     this.#cut = db.prepare("update holdfast_locks set expires_at = :now + ttl where expires_at > :now + ttl");
+    this.#unclean = db.prepare(
+      `select 1 from holdfast_locks as lock where ${ENDED} or lock.expires_at > :now + lock.ttl limit 1`,
+    );
     this.#all = db.prepare(
       `select lock.name, lock.holder, lock.acquired_at as acquiredAt,
               coalesce(lock.expires_at, job.expires_at, 0) as expiresAt, ${ENDED} as ended, lock.job
@@ -96,6 +100,11 @@ export class Locks {
     const broken = this.#wrote(tx, this.#break.run(name));
     if (broken) tx.ready(name);
     return broken;
+  }
+
+  /** Whether cleaning would change anything. */
+  isClean(now: number): boolean {
+    return this.#unclean.get({ now }) === undefined;
   }
 
   clean(tx: Tx): number {

@@ -245,7 +245,8 @@ export class SqliteStore implements Store {
     return this.#read(() => this.#locks.all(null, this.#clock.now()));
   }
 
-  cleanLocks(): Promise<number> {
+  async cleanLocks(): Promise<number> {
+    if (await this.#read(() => this.#locks.isClean(this.#clock.now()))) return 0;
     return this.#write("reclaim", 0, (tx) => {
       const locks = this.#locks.clean(tx);
       if (locks > 0) this.#healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
