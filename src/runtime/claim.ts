@@ -39,7 +39,12 @@ export interface Claim<In = unknown> extends AsyncDisposable {
 }
 
 /** Claims one job by hand. */
-export async function claimByHand<In>(engine: Engine, from: string | JobDef<In>, given: ClaimOptions): Promise<Claim<In> | null> {
+export async function claimByHand<In>(
+  engine: Engine,
+  from: string | JobDef<In>,
+  given: ClaimOptions,
+  handle: { refuseClosed: () => void; over: AbortSignal },
+): Promise<Claim<In> | null> {
   const def = typeof from === "string" ? null : definitionOf(from);
   // Programs without types may leave the options out.
   const options: Partial<ClaimOptions> = given ?? {};
@@ -54,8 +59,8 @@ export async function claimByHand<In>(engine: Engine, from: string | JobDef<In>,
     if (claim !== null) return claim as unknown as Claim<In>;
     const left = until - engine.clock.monotonic();
     if (left <= 0) return null;
-    await news(engine, source, left);
-    engine.refuseClosed();
+    await news(engine, source, left, handle.over);
+    handle.refuseClosed();
   }
 }
 
@@ -105,20 +110,22 @@ async function misfit(def: Definition, claimed: Claimed): Promise<Outcome | null
 }
 
 /** Until something may have become claimable, but no longer than `most`. */
-async function news(engine: Engine, source: ClaimSource, most: number): Promise<void> {
+async function news(engine: Engine, source: ClaimSource, most: number, over: AbortSignal): Promise<void> {
   const { nextAt } = await engine.store.outlook([source]);
   const due = nextAt === null ? LOOK_AGAIN : Math.max(1, nextAt - engine.clock.now());
   await new Promise<void>((resolve) => {
     // Somebody waits for this, so the process stays.
     const stay = setInterval(() => {}, 2 ** 30);
     const stop = engine.store.onChange(() => done());
+    over.addEventListener("abort", done, { once: true });
     const cancel = engine.clock.after(Math.min(most, due, LOOK_AGAIN), () => done());
-    const done = () => {
+    function done(): void {
+      over.removeEventListener("abort", done);
       clearInterval(stay);
       stop();
       cancel();
       resolve();
-    };
+    }
   });
 }
 

@@ -123,6 +123,8 @@ export class Holdfast implements AsyncDisposable {
   readonly #progress: ProgressWriter;
   readonly #leave: (engine: Engine) => Promise<void>;
   readonly #workers = new Set<WorkerLoop>();
+  /** Aborts when this handle has nothing running any more, and whoever waits with it waits in vain. */
+  readonly #over = new AbortController();
   #closed: Promise<void> | null = null;
 
   /** Use `open`. */
@@ -130,7 +132,7 @@ export class Holdfast implements AsyncDisposable {
     this.#engine = engine;
     this.#leave = leave;
     this.#progress = new ProgressWriter(engine);
-    this.jobs = new Jobs(engine, () => this.#refuseClosed());
+    this.jobs = new Jobs(engine, () => this.#refuseClosed(), this.#over.signal);
     this.recovery = {
       recoverStale: async () => {
         this.#refuseClosed();
@@ -191,7 +193,7 @@ export class Holdfast implements AsyncDisposable {
   /** One job in hand, or null when there is none. */
   async claim<In = unknown>(from: string | JobDef<In>, options: ClaimOptions): Promise<Claim<In> | null> {
     this.#refuseClosed();
-    return claimByHand(this.#engine, from, options);
+    return claimByHand(this.#engine, from, options, { refuseClosed: () => this.#refuseClosed(), over: this.#over.signal });
   }
 
   lock(name: string): Lock {
@@ -211,13 +213,18 @@ export class Holdfast implements AsyncDisposable {
   async #close(): Promise<void> {
     await Promise.all([...this.#workers].map((worker) => worker.stop()));
     this.#progress.flush();
+    this.#over.abort(closed());
     await this.#leave(this.#engine);
   }
 
   #refuseClosed(): void {
     if (this.#closed === null) return this.#engine.refuseClosed();
-    throw new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
+    throw closed();
   }
+}
+
+function closed(): HoldfastError {
+  return new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
 }
 
 function accepted<Out>(answer: StoreEnqueued, job: NewJob): Enqueued<Out> {
