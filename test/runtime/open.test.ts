@@ -4,7 +4,7 @@ import { mkdir, readdir, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { suite, test, type TestContext } from "node:test";
 import { job, type JobContext, open } from "../../src/index.ts";
-import { code, folder, memory, see, seeAll, stage, unchecked } from "./parts.ts";
+import { code, collect, folder, memory, see, seeAll, stage, unchecked } from "./parts.ts";
 
 const plain = job({ name: "plain", run: (c: JobContext<unknown>) => c.input });
 
@@ -110,7 +110,7 @@ suite("what is kept", () => {
 
   test("closing leaves nothing behind but the database", async (t) => {
     const path = await folder(t);
-    const hf = await open(join(path, "work.db"));
+    await using hf = await open(join(path, "work.db"));
     hf.work([plain]);
     await hf.jobs.wait(await hf.enqueue(plain, 1));
     await hf.close();
@@ -172,6 +172,23 @@ suite("a second open of the same file in a process", () => {
     await assert.rejects(first.jobs.wait(id), code("CLOSED"));
     await assert.rejects(lock.acquire("me", "1s"), code("CLOSED"));
     assert.equal((await see(second, id)).state, "pending");
+  });
+
+  test("closing one ends what waits with it, and nothing else", async (t) => {
+    const path = join(await folder(t), "work.db");
+    const first = await open(path);
+    await using second = await open(path);
+    const { id } = await second.enqueue(plain, 1, { delay: "1h" });
+    const mine = [first.jobs.wait(id), first.claim(plain, { worker: "me", wait: "1h" }), collect(first.jobs.watch(id))];
+    const theirs = second.jobs.wait(id);
+    const ended = Promise.allSettled(mine);
+    await first.close();
+    for (const one of await ended) {
+      assert.equal(one.status, "rejected");
+      assert.ok(code("CLOSED")(one.reason));
+    }
+    await second.jobs.cancel(id);
+    assert.equal((await theirs).state, "cancelled");
   });
 
   test("closing one stops its own workers only", async (t) => {

@@ -216,6 +216,24 @@ suite("closing", () => {
     assert.deepEqual(outcomes, [{ kind: "succeeded", output: '"finished"' }]);
   });
 
+  test("a job that ends while the workers drain can still be waited for", async (t) => {
+    const { hf, clock } = await memory(t);
+    const slow = stage<C>();
+    const def = job({ name: "x", run: slow.run });
+    hf.work([def]);
+    const [first, second] = await hf.enqueueMany(def, [1, 2]);
+    await slow.called(2);
+    const waiting = hf.jobs.wait(first?.id ?? "");
+    const late = assert.rejects(hf.jobs.wait(second?.id ?? ""), code("CLOSED"));
+    const closing = hf.close();
+    await clock.advance("1s");
+    slow.calls[0]?.end("finished");
+    assert.equal((await waiting).output, "finished");
+    await clock.advance("10s");
+    await closing;
+    await late;
+  });
+
   test("gives back what does not finish within the drain", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
