@@ -23,8 +23,7 @@ async function heapWhileWorking(jobs: number): Promise<number> {
   return inScratch(async (folder) => {
     const hf = await open(join(folder, "work.db"), { durability: "process" });
     let ran = 0;
-    let half: () => void = () => {};
-    const halfDone = new Promise<void>((resolve) => (half = resolve));
+    const { promise: halfDone, resolve: half } = Promise.withResolvers<void>();
     const noop = job<{ url: string; i: number }, void>({
       name: "noop",
       run: async () => {

@@ -53,7 +53,8 @@ async function watch(victim: ChildProcess): Promise<{ at: number; pid: number }>
       victim.kill("SIGKILL");
       killed = { at: Date.now(), pid: victim.pid as number };
     }
-    const note = killed === null ? `${counts.running} running` : `${counts.running} running, worker ${killed.pid} killed with SIGKILL`;
+    const note =
+      killed === null ? `${counts.running} running` : `${counts.running} running, worker ${killed.pid} killed with SIGKILL`;
     bar.show(counts.succeeded, note);
     if (killed !== null && counts.pending + counts.running === 0) {
       bar.end();
@@ -83,7 +84,11 @@ async function report(accepted: string[], killed: { at: number; pid: number }): 
   line("run twice", all.filter(({ attempt }) => attempt > 1).length, "its worker was killed in the middle of them");
   line("committed twice", twice, "", 0);
   line("lost", lost, "", 0);
-  line("ran again", `${Math.min(...again)}–${Math.max(...again)} ms`, `after the kill, the ${again.length} jobs that worker ${killed.pid} had`);
+  line(
+    "ran again",
+    `${Math.min(...again)}–${Math.max(...again)} ms`,
+    `after the kill, the ${again.length} jobs that worker ${killed.pid} had`,
+  );
   process.exitCode = lost + twice === 0 ? 0 : 1;
 }
 

@@ -137,6 +137,7 @@ export class Engine {
     this.#closing = true;
     this.#care();
     this.#keeperTimer?.();
+    this.#unlisten?.();
     await this.janitor.stop();
     await this.#stopThread();
     await this.store

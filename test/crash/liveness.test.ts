@@ -87,6 +87,22 @@ describe("who is alive", { concurrency: 2 }, () => {
     },
   );
 
+  test("whoever opens next finds what a killed process has left, before it works on anything", async (t) => {
+    const scene = new Scene(t);
+    await scene.prepare();
+    const before = await scene.open();
+    const doomed = await scene.worker();
+    const { id } = await before.enqueue(workJob(scene.effects), { hold: true });
+    await doomed.next("started");
+    await stop(doomed);
+    assert.equal((await before.jobs.get(id))?.state, "running");
+    await before.close();
+    const hf = await scene.open({});
+    const { state, crashes } = (await hf.jobs.get(id)) ?? {};
+    assert.deepEqual({ state, crashes }, { state: "pending", crashes: 1 });
+    await checkInvariants(scene, hf);
+  });
+
   test("a handler that blocks the event loop for longer than its lease keeps its job", async (t) => {
     const scene = new Scene(t);
     await scene.prepare();

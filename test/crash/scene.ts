@@ -2,7 +2,7 @@ import { appendFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmS
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
-import { type Holdfast, open } from "../../src/index.ts";
+import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
 import { Child } from "./spawn.ts";
 import { isWritable, query, watchMoves } from "./moves.ts";
 
@@ -46,9 +46,9 @@ export class Scene {
     return isWritable(this.path);
   }
 
-  /** This test's own handle. It works on nothing by itself. */
-  async open(): Promise<Holdfast> {
-    const hf = await open(this.path);
+  /** This test's own handle. It works on nothing by itself, and leaves what it finds as it is. */
+  async open(options: OpenOptions = { recovery: "manual" }): Promise<Holdfast> {
+    const hf = await open(this.path, options);
     this.#handles.push(hf);
     return hf;
   }

@@ -35,12 +35,7 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
     hf.work([work, after]);
     return forever();
   },
-  /** Somebody else was killed before, with jobs in hand. */
-  async reclaim(hf) {
-    crashAt(point);
-    hf.work([work, after]);
-    return forever();
-  },
+  reclaim: forever,
   async checkpoint(hf) {
     await accepted(hf, { checkpoint: true });
     crashAt(point);
@@ -101,7 +96,8 @@ function forever(): Promise<never> {
   return new Promise(() => {});
 }
 
-if (operation === "migrate" || operation === "register") crashAt(point);
+// Opening itself does these. Before a reclaim somebody else was killed, with jobs in hand.
+if (operation === "migrate" || operation === "register" || operation === "reclaim") crashAt(point);
 const hf = await open(path);
 await SCENES[operation]?.(hf);
 await say("survived");
