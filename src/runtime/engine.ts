@@ -16,6 +16,8 @@ import { systemClock } from "./system-clock.ts";
 
 /** How often a process that only enqueues looks whether its store wants care. */
 const CARE = 250;
+/** A keeper thread that failed is started again after this long. */
+const RESTART = 500;
 
 /** Who holds a lease in this process, and must be told when it is gone. */
 export interface Owner {
@@ -106,10 +108,10 @@ export class Engine {
 
   /** Leases that were ended from outside, as this process's own commits tell. */
   #ended(change: Change): void {
-    for (const { job, fence } of change.ended) {
-      for (const [slot, owner] of this.#owners.entries()) {
-        if (owner?.lease.job === job && owner.lease.fence === fence) void this.#explainLoss(slot, owner);
-      }
+    if (change.ended.length === 0) return;
+    const ended = new Map(change.ended.map(({ job, fence }) => [job, fence]));
+    for (const [slot, owner] of this.#owners.entries()) {
+      if (owner !== undefined && ended.get(owner.lease.job) === owner.lease.fence) void this.#explainLoss(slot, owner);
     }
   }
 
@@ -172,7 +174,7 @@ export class Engine {
       this.#thread = null;
       resolve();
       // Without a keeper the leases of this process would run out under it.
-      if (!this.#closing) setTimeout(() => this.keep(), 100).unref();
+      if (!this.#closing) setTimeout(() => this.keep(), RESTART).unref();
     });
   }
 
