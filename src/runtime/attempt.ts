@@ -28,6 +28,8 @@ export class Attempt implements Owner, Settlement {
   readonly claimed: Claimed;
   readonly runnable: Runnable;
   outcome: Outcome = { kind: "released" };
+  /** The handler has returned, or thrown. */
+  over = false;
   slot = -1;
   /** Set when the lease is gone: whatever the handler does now is in vain. */
   lost: LossReason | null = null;
@@ -97,6 +99,13 @@ async function saveCheckpoint(engine: Engine, attempt: Attempt, value: unknown):
 }
 
 function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unknown, options?: EnqueueOptions): { id: string } {
+  if (attempt.over) {
+    throw new HoldfastError(
+      "TOO_LATE",
+      `Job ${attempt.claimed.id} has ended, so nothing can be enqueued with it any more.`,
+      "Await everything that enqueues before the handler returns, or use hf.enqueue.",
+    );
+  }
   const job = newJob(def, input, options);
   if (job instanceof Promise) {
     job.catch(() => {});

@@ -142,10 +142,19 @@ export class Engine {
     this.#unlisten?.();
     await this.janitor.stop();
     await this.#stopThread();
+    await this.#letGo();
     await this.store
       .unregister(this.self)
       .catch((error: unknown) => this.log.warn("could not sign off", { error: String(error) }));
     await this.store.close();
+  }
+
+  /** Claims that nobody settled: they go back, so that leaving is no crash. */
+  async #letGo(): Promise<void> {
+    const held = [...this.holdings.all()];
+    if (held.length === 0) return;
+    const settlements = held.map(({ job, fence }) => ({ job, fence, outcome: { kind: "interrupted" } as const }));
+    await this.store.settle(settlements).catch((error: unknown) => this.log.warn("could not let go", { error: String(error) }));
   }
 
   #keep(): void {

@@ -128,14 +128,20 @@ export class Jobs {
   }
 }
 
+/** Up to here everybody who waits looks after each commit; more of them take their time, or they would do nothing else. */
+const EAGER = 50;
+const PER_MILLISECOND = 20;
+
 /** Tells once for any number of changes since it was last asked; it keeps the process alive while somebody waits. */
 class News {
+  static #open = 0;
   readonly #stop: () => void;
   readonly #stay: NodeJS.Timeout;
   #fresh = false;
   #tell: (() => void) | null = null;
 
   constructor(engine: Engine, signal: AbortSignal) {
+    News.#open++;
     const heard = () => {
       this.#fresh = true;
       this.#tell?.();
@@ -150,12 +156,14 @@ class News {
   }
 
   async next(): Promise<void> {
+    if (News.#open > EAGER) await new Promise((resolve) => setTimeout(resolve, News.#open / PER_MILLISECOND));
     if (!this.#fresh) await new Promise<void>((resolve) => (this.#tell = resolve));
     this.#fresh = false;
     this.#tell = null;
   }
 
   close(): void {
+    News.#open--;
     this.#stop();
     clearInterval(this.#stay);
   }

@@ -7,6 +7,7 @@ import type { EnqueueOptions } from "./context.ts";
 import type { Definition } from "./definition.ts";
 
 const NO_OPTIONS: EnqueueOptions = {};
+const KNOWN: ReadonlySet<string> = new Set<keyof EnqueueOptions>(["id", "key", "priority", "delay", "runAt"]);
 
 /**
  * Checks everything there is to check, before anything is written. The value as given is stored, so a schema that
@@ -30,6 +31,7 @@ function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob
     delay: 0,
   };
   if (options === NO_OPTIONS) return job;
+  refuseUnknown(options);
   if (options.priority !== undefined) job.priority = checkPriority(options.priority);
   if (options.id !== undefined) job.id = checkText(options.id, "id");
   if (options.key !== undefined) job.key = checkText(options.key, "key");
@@ -39,6 +41,14 @@ function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob
     throw new HoldfastError("OPTION_INVALID", "Both delay and runAt were given.", "Give one of them.");
   }
   return job;
+}
+
+/** An option that is passed over in silence is a promise broken in silence. */
+function refuseUnknown(options: object): void {
+  for (const name of Object.keys(options)) {
+    if (KNOWN.has(name)) continue;
+    throw new HoldfastError("OPTION_INVALID", `enqueue knows no option "${name}".`, `Give some of ${[...KNOWN].join(", ")}.`);
+  }
 }
 
 function checkPriority(priority: number): number {

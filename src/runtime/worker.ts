@@ -124,6 +124,8 @@ export class WorkerLoop implements Worker {
     if (this.#settlements.length > 0) {
       const allDone = this.#running.size + this.#waiting.length === 0;
       this.#ahead = allDone && !this.#isTired() ? Math.min(BATCH, this.#ahead * 2 + this.#concurrency) : this.#ahead >> 1;
+      // The last report of a job goes before its end, in the same commit.
+      this.#progress.flush();
       this.#settle();
     }
     this.#freshAt = performance.now();
@@ -358,6 +360,7 @@ export class WorkerLoop implements Worker {
 
   #finish(attempt: Attempt, outcome: Outcome): void {
     if (!this.#running.delete(attempt)) return;
+    attempt.over = true;
     if (attempt.lost === null) this.#record(attempt, outcome);
     this.#soon();
     this.#pump();

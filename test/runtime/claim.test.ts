@@ -8,6 +8,7 @@ import {
   type JobContext,
   LeaseLostError,
   NonRetryableError,
+  open,
   RetryAfterError,
 } from "../../src/index.ts";
 import { code, file, memory, see, stage, unchecked } from "./parts.ts";
@@ -489,5 +490,20 @@ suite("a stored input that no longer fits", () => {
     const { hf } = await memory(t);
     await hf.enqueue(job({ name: "x", run: () => null }), "not a number");
     assert.equal((await take(hf, "x")).job.input, "not a number");
+  });
+});
+
+suite("leaving", () => {
+  test("closing gives back what was claimed with renew: auto and not settled, and charges nothing", async (t) => {
+    const { path } = await file(t);
+    let id: string;
+    {
+      await using hf = await open(path);
+      ({ id } = await hf.enqueue(plain, 1));
+      await take(hf, plain, { renew: "auto" });
+    }
+    await using hf = await open(path);
+    const left = await see(hf, id);
+    assert.deepEqual([left.state, left.attempt, left.crashes], ["pending", 0, 0]);
   });
 });

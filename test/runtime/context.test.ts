@@ -374,6 +374,23 @@ suite("checkpoint", () => {
 });
 
 suite("progress", () => {
+  test("the last report before the end is kept", async (t) => {
+    const { hf } = await memory(t);
+    const quick = job({ name: "quick", run: ({ progress }: C) => progress(1, "all of it") });
+    hf.work([quick]);
+    const done = await hf.jobs.wait(await hf.enqueue(quick, null));
+    assert.deepEqual(done.progress, { fraction: 1, message: "all of it" });
+  });
+
+  test("what a handler enqueues after it has ended is refused", async (t) => {
+    const { hf } = await memory(t);
+    const kept: C[] = [];
+    const careless = job({ name: "careless", run: (c: C) => void kept.push(c) });
+    hf.work([careless]);
+    await hf.jobs.wait(await hf.enqueue(careless, null));
+    assert.throws(() => kept[0]?.enqueue(careless, null), code("TOO_LATE"));
+  });
+
   test("is written in batches: the newest of each job, a few times a second", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();

@@ -360,6 +360,7 @@ suite("bad input changes nothing", () => {
     ["a fractional priority", { priority: 0.5 }, "NUMBER_INVALID"],
     ["a priority of text", { priority: "5" }, "NUMBER_INVALID"],
     ["a huge priority", { priority: 2 ** 53 }, "NUMBER_INVALID"],
+    ["an option that there is not", { prioritty: 3 }, "OPTION_INVALID"],
     ["an empty id", { id: "" }, "OPTION_INVALID"],
     ["an id of a number", { id: 7 }, "OPTION_INVALID"],
     ["an id of a megabyte", { id: "x".repeat(1_000_000) }, "OPTION_INVALID"],
