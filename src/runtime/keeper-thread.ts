@@ -8,7 +8,7 @@ import { systemClock } from "./system-clock.ts";
 /** How often it looks at the shared table; a renewal is due after a third of a lease, and a lease is at least 100 ms. */
 const TICK = 30;
 /** How often the store is looked after. */
-const MAINTAIN = 100;
+const MAINTAIN = 30;
 
 export interface KeeperThreadData {
   location: StoreLocation;

@@ -79,7 +79,11 @@ export class WorkerLoop implements Worker {
     this.#drain = toMillis(options.drain ?? DRAIN, "drain");
     this.#brief = defs.some(({ lease }) => lease < BRIEF);
     for (const def of defs) this.#add(def);
-    this.#unlisten = engine.store.onChange((change) => this.#onChange(change));
+    const unlisten = [
+      engine.store.onChange((change) => this.#onChange(change)),
+      engine.store.onIncoming(() => this.#onIncoming()),
+    ];
+    this.#unlisten = () => unlisten.forEach((stop) => stop());
     // A worker with nothing to do is still a worker.
     this.#stayAlive = setInterval(() => {}, 2 ** 30);
     engine.keep();
@@ -248,6 +252,14 @@ export class WorkerLoop implements Worker {
   #onChange(change: Change): void {
     if (change.ready === null) this.#peek();
     else if (change.ready.size > 0 || this.#blocked) this.#wake();
+  }
+
+  /** Claimed in the very commit that brings them, jobs start as soon as their producer has its answer. */
+  #onIncoming(): void {
+    if (!this.#dry || this.#claiming || this.#stopping !== null || this.#running.size >= this.#concurrency) return;
+    this.#wakes++;
+    this.#dry = false;
+    queueMicrotask(() => this.#turn());
   }
 
   /** Somebody else has committed something: look before asking for the write lock. */

@@ -85,6 +85,8 @@ export interface Store {
   // ── news ──
   /** Called after each commit of this store, and of others too unless `ownOnly`: watching for theirs is not free. Returns the way to stop. */
   onChange(call: (change: Change) => void, options?: { ownOnly?: boolean }): () => void;
+  /** Called when jobs are handed in, before their commit: a claim made at once is part of it. Returns the way to stop. */
+  onIncoming(call: () => void): () => void;
   /** Regular care of the storage, for a thread where a stall hurts nobody. */
   maintain(): Promise<void>;
   /** Whether that care is overdue. */

@@ -139,6 +139,17 @@ export function operateCases(check: Check): void {
 
   // ── prune ──
 
+  check("a zombie of the newest job, pruned, does not fit the job that comes next", async ({ store }) => {
+    const zombie = await running(store);
+    await store.cancel(zombie.id);
+    assert.equal(await store.prune({ state: "cancelled", limit: 1 }), 1);
+    const next = await running(store);
+    assert.notEqual(next.job, zombie.job);
+    assert.ok(next.fence > zombie.fence);
+    assert.deepEqual(await store.settle([{ job: zombie.job, fence: zombie.fence, outcome: SUCCEEDED }]), ["gone"]);
+    assert.equal((await see(store, next.id)).state, "running");
+  });
+
   check("pruning removes finished jobs of that state and nothing else", async ({ store }) => {
     const make = async () => {
       const [a, b, c, d] = [await running(store), await running(store), await running(store), await running(store)];

@@ -8,7 +8,7 @@ import { HoldfastError } from "../../src/core/errors.ts";
 import { Catalog } from "../../src/store/sqlite/catalog.ts";
 import { connect, type Connection, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { Enqueue } from "../../src/store/sqlite/enqueue.ts";
-import { type Committed, GroupCommit, type Tx } from "../../src/store/sqlite/group-commit.ts";
+import { type Committed, GroupCommit } from "../../src/store/sqlite/group-commit.ts";
 import { openSqlite } from "../../src/store/sqlite/open.ts";
 import { newJob } from "../conformance/parts.ts";
 
@@ -36,12 +36,12 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     test("a bad call is undone alone, and what it had to tell is not told", async () => {
       await withGroup(driver, async ({ group, told }) => {
         const verdicts = await Promise.allSettled([
-          group.submit("cancel", 0, (tx) => {
+          group.submit("cancel", (tx) => {
             tx.wrote();
             tx.ready("good");
             tx.ended(1 as JobKey, 1 as Fence);
           }),
-          group.submit("cancel", 0, (tx) => {
+          group.submit("cancel", (tx) => {
             tx.wrote();
             tx.ready("bad");
             tx.ended(2 as JobKey, 2 as Fence);
@@ -60,7 +60,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await withGroup(driver, async ({ group, enqueue, path, db }) => {
         const other = connect(driver, path, { busyTimeout: 0 });
         other.exec("begin immediate");
-        const calls = Array.from({ length: 20 }, (_, n) => group.submit("enqueue", 1, (tx) => enqueue.run(tx, [job(n)])));
+        const calls = Array.from({ length: 20 }, (_, n) => group.submit("enqueue", (tx) => enqueue.run(tx, [job(n)])));
         await new Promise((turn) => setImmediate(turn));
         assert.deepEqual(idsIn(db), []);
         other.exec("commit");
@@ -74,13 +74,13 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await withGroup(driver, async ({ group, enqueue, path, db, time }) => {
         const other = connect(driver, path, { busyTimeout: 0 });
         other.exec("begin immediate");
-        const call = group.submit("enqueue", 1, (tx) => enqueue.run(tx, [job(1)]));
+        const call = group.submit("enqueue", (tx) => enqueue.run(tx, [job(1)]));
         time.passed = 5_000;
         await assert.rejects(call, (error) => error instanceof HoldfastError && error.code === "BUSY" && error.hint !== "");
         other.exec("rollback");
         other.close();
         assert.deepEqual(idsIn(db), []);
-        await group.submit("enqueue", 1, (tx) => enqueue.run(tx, [job(2)]));
+        await group.submit("enqueue", (tx) => enqueue.run(tx, [job(2)]));
         assert.deepEqual(idsIn(db), ["job 2"]);
       });
     });
@@ -91,8 +91,8 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         db.exec("create table child (parent integer references parent (id) deferrable initially deferred)");
         const violate = db.prepare("insert into child (parent) values (99)");
         const verdicts = await Promise.allSettled([
-          group.submit("enqueue", 1, (tx) => enqueue.run(tx, [job(1)])),
-          group.submit("violate", 0, (tx) => {
+          group.submit("enqueue", (tx) => enqueue.run(tx, [job(1)])),
+          group.submit("violate", (tx) => {
             tx.wrote();
             violate.run();
           }),
@@ -103,30 +103,31 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         );
         assert.equal(db.inTransaction, false);
         assert.deepEqual(idsIn(db), []);
-        await group.submit("enqueue", 1, (tx) => enqueue.run(tx, [job(2)]));
+        await group.submit("enqueue", (tx) => enqueue.run(tx, [job(2)]));
         assert.deepEqual(idsIn(db), ["job 2"]);
       });
     });
 
-    test("keys and commits only rise, whatever was undone in between", async () => {
-      await withGroup(driver, async ({ group }) => {
-        const seen: [number, number][] = [];
-        const take = (tx: Tx) => {
-          tx.wrote();
-          seen.push([tx.commit, tx.nextKey()]);
-        };
+    test("fences and keys only rise, whatever was undone or removed in between", async () => {
+      await withGroup(driver, async ({ group, enqueue, db }) => {
+        const fences: number[] = [];
+        const keys: number[] = [];
         for (let n = 0; n < 5; n++) {
-          await group.submit("enqueue", 1, take);
-          await Promise.allSettled([
-            group.submit("enqueue", 3, () => {
+          await group.submit("claim", (tx) => {
+            tx.wrote();
+            fences.push(tx.commit);
+          });
+          await group.submit("enqueue", (tx) => enqueue.run(tx, [job(n)]));
+          keys.push((db.prepare("select max(key) from holdfast_jobs").row() as [number])[0]);
+          await assert.rejects(
+            group.submit("enqueue", (tx) => {
+              enqueue.run(tx, [job(100 + n)]);
               throw new Error("bad");
             }),
-          ]);
+          );
         }
-        for (const [i, [commit, key]] of seen.entries()) {
-          const [before, keyBefore] = seen[i - 1] ?? [0, 0];
-          assert.ok(commit > before && key > keyBefore);
-        }
+        assert.deepEqual(fences, [1, 2, 3, 4, 5]);
+        assert.deepEqual(keys, [1, 2, 3, 4, 5]);
       });
     });
   });
@@ -159,7 +160,7 @@ async function tryAll(
     const { db, group, enqueue } = await open(driver, path);
     const verdicts = await Promise.allSettled(
       Array.from({ length: CALLS }, (_, n) =>
-        group.submit("enqueue", 1, (tx) => enqueue.run(tx, [{ ...job(n), input: input(db, n) }])),
+        group.submit("enqueue", (tx) => enqueue.run(tx, [{ ...job(n), input: input(db, n) }])),
       ),
     );
     assert.equal(db.inTransaction, false);

@@ -1,32 +1,43 @@
 import { statSync } from "node:fs";
 import type { Connection, Statement } from "./driver.ts";
 
-/** From here on the WAL's pages are copied into the database, beside the writers. */
-const COPY = 1024 * 1024;
-/** From here on writers are made to wait for a moment, so that the WAL can start anew: it must not grow without end. */
-const RESTART = 8 * 1024 * 1024;
+/** From this many pages on they are copied into the database, beside the writers. */
+const COPY = 500;
+/** From this many on, writers are made to wait for a moment if they never let the copying catch up. */
+const RESTART = 8_000;
 
-/** Keeps the write-ahead log short, from a thread where a stall hurts nobody. */
+/**
+ * Keeps the write-ahead log short, from a thread where a stall hurts nobody. A log that starts anew is written over in
+ * place, which makes each fsync cheaper than one that grows: half as many commits a second were seen without.
+ */
 export class Checkpoint {
   readonly #wal: string;
+  readonly #look: Statement;
   readonly #passive: Statement;
   readonly #restart: Statement;
 
   constructor(db: Connection, path: string) {
     this.#wal = `${path}-wal`;
+    this.#look = db.prepare("pragma wal_checkpoint(noop)");
     this.#passive = db.prepare("pragma wal_checkpoint(passive)");
     this.#restart = db.prepare("pragma wal_checkpoint(restart)");
   }
 
   run(): void {
-    const size = this.size();
-    if (size < COPY) return;
-    this.#passive.row();
-    // A reader that pins the log makes this answer "busy", a row and no error; the next round tries again.
-    if (size >= RESTART) this.#restart.row();
+    if (pages(this.#look) < COPY) return;
+    const [, log, copied] = this.#passive.row() as [number, number, number];
+    // When all is copied, the next writer starts the log anew by itself. A reader that pins the log makes the restart
+    // answer "busy", a row and no error; the next round tries again.
+    if (copied < log && log >= RESTART) this.#restart.row();
   }
 
+  /** In bytes; a log that was started anew keeps its size. */
   size(): number {
     return statSync(this.#wal, { throwIfNoEntry: false })?.size ?? 0;
   }
+}
+
+function pages(look: Statement): number {
+  const [, log, copied] = look.row() as [number, number, number];
+  return copied === log ? 0 : log;
 }

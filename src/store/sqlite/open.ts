@@ -106,8 +106,8 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
     }
   }
   db.exec("pragma foreign_keys = off");
-  // Checkpoints are made off this thread: they would stall a commit.
-  db.exec("pragma wal_autocheckpoint = 0");
+  // Where a keeper thread looks after the log, it has copied most of this before a commit here comes to it.
+  db.exec("pragma wal_autocheckpoint = 1000");
   db.exec("pragma journal_size_limit = 16777216");
   migrate(db, path, options.now(), (fresh) => {
     fresh

@@ -32,6 +32,7 @@ export class Operate {
   readonly #retry: Statement;
   readonly #unfinished: Statement;
   readonly #prunable: Statement;
+  readonly #keepHighest: Statement;
   readonly #remove: Statement[];
 
   constructor(db: Connection, parts: { catalog: Catalog; look: Look; tally: Tally }) {
@@ -58,6 +59,10 @@ export class Operate {
          and (:keys is null or key in (select value from json_each(:keys)))
          and (:lanes is null or lane in (select value from json_each(:lanes)))
        order by key limit :limit`,
+    );
+    // A key is never used again, also not the highest: a zombie's (job, fence) must not fit a stranger.
+    this.#keepHighest = db.prepare(
+      "update holdfast_counter set jobs = max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) where id = 1",
     );
     // The ids that callers chose stay: one job ever.
     this.#remove = [
@@ -106,6 +111,7 @@ export class Operate {
       lanes: lanes && JSON.stringify(lanes.map(({ id }) => id)),
       limit: filter.limit,
     });
+    if (rows.length > 0) this.#keepHighest.run();
     for (const row of rows) {
       for (const remove of this.#remove) remove.run(row.key);
       this.#tally.add(row.lane, filter.state, -1);

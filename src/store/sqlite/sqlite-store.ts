@@ -47,7 +47,7 @@ import { Tally } from "./tally.ts";
 import { Watch } from "./watch.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
-const NEEDS_CARE = 2 * 1024 * 1024;
+const NEEDS_CARE = 32 * 1024 * 1024;
 
 export interface SqliteStoreOptions {
   driver: DriverName;
@@ -79,6 +79,7 @@ export class SqliteStore implements Store {
   readonly #locks: Locks;
   readonly #processes: Processes;
   readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
+  readonly #expectant = new Set<() => void>();
   readonly #alive: Alive | null;
   readonly #checkpoint: Checkpoint | null;
   #boot = "";
@@ -138,29 +139,28 @@ export class SqliteStore implements Store {
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
-    return this.#write("enqueue", jobs.length, (tx) => {
+    const enqueued = this.#write("enqueue", (tx): Enqueued[] => {
       const taken = options?.whole ? this.#enqueue.taken(jobs) : undefined;
       return taken === undefined ? this.#enqueue.run(tx, jobs) : [{ id: taken.id, taken: taken.owner }];
     });
+    for (const call of this.#expectant) call();
+    return enqueued;
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
-    return this.#write("claim", 0, (tx) => this.#claim.run(tx, request));
+    return this.#write("claim", (tx) => this.#claim.run(tx, request));
   }
 
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
-    return this.#write("renew", 0, (tx) => this.#leases.renew(tx, leases));
+    return this.#write("renew", (tx) => this.#leases.renew(tx, leases));
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
-    const keys = settlements.reduce((sum, { followUps }) => sum + (followUps?.length ?? 0), 0);
-    return this.#write("settle", keys, (tx) => this.#settle.run(tx, settlements));
+    return this.#write("settle", (tx) => this.#settle.run(tx, settlements));
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
-    return this.#write("checkpoint", 0, (tx) =>
-      this.#notes.saveCheckpoint(tx, lease, value) ? "held" : this.#settle.fate(lease),
-    );
+    return this.#write("checkpoint", (tx) => (this.#notes.saveCheckpoint(tx, lease, value) ? "held" : this.#settle.fate(lease)));
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
@@ -168,7 +168,7 @@ export class SqliteStore implements Store {
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
-    return this.#write("progress", 0, (tx) =>
+    return this.#write("progress", (tx) =>
       reports.map((report) => (this.#notes.saveProgress(tx, report) ? "held" : this.#settle.fate(report))),
     );
   }
@@ -198,15 +198,15 @@ export class SqliteStore implements Store {
   }
 
   cancel(id: string): Promise<boolean> {
-    return this.#write("cancel", 0, (tx) => this.#operate.cancel(tx, id));
+    return this.#write("cancel", (tx) => this.#operate.cancel(tx, id));
   }
 
   retry(id: string): Promise<boolean | "key-taken"> {
-    return this.#write("retry", 0, (tx) => this.#operate.retry(tx, id));
+    return this.#write("retry", (tx) => this.#operate.retry(tx, id));
   }
 
   prune(filter: PruneFilter): Promise<number> {
-    return this.#write("prune", 0, (tx) => this.#operate.prune(tx, filter));
+    return this.#write("prune", (tx) => this.#operate.prune(tx, filter));
   }
 
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
@@ -214,7 +214,7 @@ export class SqliteStore implements Store {
   }
 
   reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
-    return this.#write("reclaim", 0, (tx) => this.#healing.reclaim(tx, judgements, cause));
+    return this.#write("reclaim", (tx) => this.#healing.reclaim(tx, judgements, cause));
   }
 
   recovery(): Promise<RecoveryTotals> {
@@ -222,15 +222,15 @@ export class SqliteStore implements Store {
   }
 
   acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", 0, (tx) => this.#locks.acquire(tx, name, holder, token, ttl));
+    return this.#write("lock", (tx) => this.#locks.acquire(tx, name, holder, token, ttl));
   }
 
   extendLock(name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", 0, (tx) => this.#locks.extend(tx, name, token, ttl));
+    return this.#write("lock", (tx) => this.#locks.extend(tx, name, token, ttl));
   }
 
   releaseLock(name: string, token: string): Promise<boolean> {
-    return this.#write("lock", 0, (tx) => this.#locks.release(tx, name, token));
+    return this.#write("lock", (tx) => this.#locks.release(tx, name, token));
   }
 
   async getLock(name: string): Promise<LockView | null> {
@@ -238,7 +238,7 @@ export class SqliteStore implements Store {
   }
 
   breakLock(name: string): Promise<boolean> {
-    return this.#write("lock", 0, (tx) => this.#locks.break(tx, name));
+    return this.#write("lock", (tx) => this.#locks.break(tx, name));
   }
 
   locks(): Promise<LockView[]> {
@@ -247,7 +247,7 @@ export class SqliteStore implements Store {
 
   async cleanLocks(): Promise<number> {
     if (await this.#read(() => this.#locks.isClean(this.#clock.now()))) return 0;
-    return this.#write("reclaim", 0, (tx) => {
+    return this.#write("reclaim", (tx) => {
       const locks = this.#locks.clean(tx);
       if (locks > 0) this.#healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
       return locks;
@@ -257,7 +257,7 @@ export class SqliteStore implements Store {
   /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
   async register(process: NewProcess): Promise<ProcessId> {
     const alive = this.#alive?.hold() ?? "";
-    const id = await this.#write("register", 0, (tx) => this.#processes.add(tx, { ...process, alive }));
+    const id = await this.#write("register", (tx) => this.#processes.add(tx, { ...process, alive }));
     this.#boot = process.boot;
     this.#alive?.sweep(new Set(this.#processes.all().map((one) => one.alive)));
     this.actAs(id);
@@ -287,7 +287,7 @@ export class SqliteStore implements Store {
 
   async unregister(id: ProcessId): Promise<boolean> {
     const alive = this.#processes.all().find((process) => process.id === id)?.alive;
-    const removed = await this.#write("unregister", 0, (tx) => this.#processes.remove(tx, id));
+    const removed = await this.#write("unregister", (tx) => this.#processes.remove(tx, id));
     if (removed && alive !== undefined && alive !== "" && id !== this.#group.writer) this.#alive?.forget(alive);
     return removed;
   }
@@ -300,6 +300,11 @@ export class SqliteStore implements Store {
       this.#listeners.delete(listener);
       this.#watchIfNeeded();
     };
+  }
+
+  onIncoming(call: () => void): () => void {
+    this.#expectant.add(call);
+    return () => this.#expectant.delete(call);
   }
 
   async maintain(): Promise<void> {
@@ -324,8 +329,8 @@ export class SqliteStore implements Store {
     return life === "dead" && process.boot !== this.#boot ? "rebooted" : life;
   }
 
-  #write<T>(operation: string, keys: number, run: (tx: Tx) => T): Promise<T> {
-    return this.#group.submit(operation, keys, run);
+  #write<T>(operation: string, run: (tx: Tx) => T): Promise<T> {
+    return this.#group.submit(operation, run);
   }
 
   async #read<T>(run: () => T): Promise<T> {

@@ -14,8 +14,8 @@ create table holdfast_database (
   created_at   integer not null
 );
 
--- One row, written by every commit. commits: the fence of what is claimed in it. jobs: the highest key given out.
--- Both only rise, so neither a fence nor a key is ever seen twice.
+-- One row. commits: rises with every commit that does more than add jobs, and is the fence of what is claimed in it.
+-- jobs: the highest key that was ever pruned. So neither a fence nor a key is ever seen twice.
 create table holdfast_counter (
   id       integer primary key check (id = 1),
   commits  integer not null,
