@@ -7,7 +7,7 @@ import type { EnqueueOptions, JobContext } from "./context.ts";
 import { type Definition, definitionOf } from "./definition.ts";
 import type { Engine, Owner } from "./engine.ts";
 import type { LossReason } from "./keeper.ts";
-import { logFor } from "./log.ts";
+import { JobLog } from "./log.ts";
 import { newJob } from "./new-job.ts";
 import type { ProgressWriter } from "./progress.ts";
 
@@ -81,7 +81,7 @@ export function contextFor(engine: Engine, progress: ProgressWriter, attempt: At
     attempt: claimed.attempt,
     scheduledFor: null,
     idempotencyKey: `${engine.store.databaseId}:${claimed.id}`,
-    log: logFor(engine.log, claimed),
+    log: new JobLog(engine.log, claimed),
     signal: attempt.signal,
     checkpoint: {
       load: async () => fromJson(await engine.store.loadCheckpoint(claimed.job)),

@@ -174,13 +174,22 @@ export class Engine {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#kept = promise;
     thread.on("message", (message: FromKeeper) => {
-      if (message.type === "loss") this.#lost(message.loss);
-      else if (message.type === "ready") resolve();
-      else if (message.type === "trouble") this.log.warn("the keeper had trouble; it tries again", { error: message.message });
+      switch (message.type) {
+        case "ready":
+          this.store.caredFor(true);
+          return resolve();
+        case "loss":
+          return this.#lost(message.loss);
+        case "trouble":
+          return this.log.warn("the keeper had trouble; it tries again", { error: message.message });
+        case "closed":
+          return;
+      }
     });
     thread.on("error", (error) => this.log.error("the keeper thread failed", { error: String(error) }));
     thread.on("exit", () => {
       this.#thread = null;
+      this.store.caredFor(false);
       resolve();
       // Without a keeper the leases of this process would run out under it.
       if (!this.#closing) setTimeout(() => this.keep(), RESTART).unref();

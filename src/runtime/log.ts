@@ -14,14 +14,34 @@ export const quietLog: Log = {
 };
 
 /** The same log, saying which job speaks. */
-export function logFor(log: Log, job: { id: string; name: string; attempt: number }): Log {
-  const about = (data?: object) => ({ job: job.id, name: job.name, attempt: job.attempt, ...data });
-  return {
-    debug: (message, data) => log.debug(message, about(data)),
-    info: (message, data) => log.info(message, about(data)),
-    warn: (message, data) => log.warn(message, about(data)),
-    error: (message, data) => log.error(message, about(data)),
-  };
+export class JobLog implements Log {
+  readonly #log: Log;
+  readonly #job: { id: string; name: string; attempt: number };
+
+  constructor(log: Log, job: { id: string; name: string; attempt: number }) {
+    this.#log = log;
+    this.#job = job;
+  }
+
+  debug(message: string, data?: object): void {
+    this.#log.debug(message, this.#about(data));
+  }
+
+  info(message: string, data?: object): void {
+    this.#log.info(message, this.#about(data));
+  }
+
+  warn(message: string, data?: object): void {
+    this.#log.warn(message, this.#about(data));
+  }
+
+  error(message: string, data?: object): void {
+    this.#log.error(message, this.#about(data));
+  }
+
+  #about(data?: object): object {
+    return { job: this.#job.id, name: this.#job.name, attempt: this.#job.attempt, ...data };
+  }
 }
 
 function line(level: string, message: string, data?: object): string {

@@ -89,6 +89,8 @@ export interface Store {
   onIncoming(call: () => void): () => void;
   /** Regular care of the storage, for a thread where a stall hurts nobody. */
   maintain(): Promise<void>;
+  /** Whether another handle of this process gives that care: then this one leaves it alone. */
+  caredFor(yes: boolean): void;
   /** Whether that care is overdue. */
   needsCare(): boolean;
   close(): Promise<void>;

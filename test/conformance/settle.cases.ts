@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import type { JobState } from "../../src/core/job.ts";
 import type { Outcome, Policy } from "../../src/core/retry.ts";
+import type { Claimed } from "../../src/store/store.ts";
 import {
   add,
   addOne,
@@ -22,6 +23,21 @@ import {
 import type { Check } from "./suite.ts";
 
 export function settleCases(check: Check): void {
+  check("of many successes in one call only those whose lease is gone are refused", async ({ store }) => {
+    const ids = await add(store, ...Array.from({ length: 20 }, () => ({})));
+    const claimed = [...(await claim(store, { max: 10 })), ...(await claim(store, { max: 10 }))];
+    await store.cancel(ids[3] as string);
+    await takeBack(store, "stalled", claimed[15] as Claimed);
+    const twice = claimed[7] as Claimed;
+    const fates = await store.settle([...claimed, twice].map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+    const expected = claimed.map(() => "held");
+    expected[3] = "cancelled";
+    expected[15] = "lost";
+    assert.deepEqual(fates, [...expected, "lost"]);
+    const counts = await store.counts({});
+    assert.deepEqual([counts.succeeded, counts.cancelled, counts.pending], [18, 1, 1]);
+  });
+
   check("a success is recorded with its output and its time", async ({ store, clock }) => {
     const claimed = await running(store);
     pass(clock, 700);

@@ -1,6 +1,9 @@
 import { statSync } from "node:fs";
 import type { Connection, Statement } from "./driver.ts";
 
+/** How long the log may be before a commit copies it: with nobody to help, and with a thread. In pages. */
+const ALONE = 1_000;
+const BACKSTOP = 4_000;
 /** From this many pages on they are copied into the database, beside the writers. */
 const COPY = 500;
 /** From this many on, writers are made to wait for a moment if they never let the copying catch up. */
@@ -11,16 +14,27 @@ const RESTART = 8_000;
  * place, which makes each fsync cheaper than one that grows: half as many commits a second were seen without.
  */
 export class Checkpoint {
+  readonly #db: Connection;
   readonly #wal: string;
   readonly #look: Statement;
   readonly #passive: Statement;
   readonly #restart: Statement;
 
   constructor(db: Connection, path: string) {
+    this.#db = db;
+    this.leaveTo("commits");
     this.#wal = `${path}-wal`;
     this.#look = db.prepare("pragma wal_checkpoint(noop)");
     this.#passive = db.prepare("pragma wal_checkpoint(passive)");
     this.#restart = db.prepare("pragma wal_checkpoint(restart)");
+  }
+
+  /**
+   * A commit that finds the log long copies it itself. Where a thread does so, it copies only what that could not keep
+   * up with, and so lets the log start anew.
+   */
+  leaveTo(whom: "thread" | "commits"): void {
+    this.#db.exec(`pragma wal_autocheckpoint = ${whom === "thread" ? BACKSTOP : ALONE}`);
   }
 
   run(): void {

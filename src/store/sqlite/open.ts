@@ -106,8 +106,6 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
     }
   }
   db.exec("pragma foreign_keys = off");
-  // Where a keeper thread looks after the log, it has copied most of this before a commit here comes to it.
-  db.exec("pragma wal_autocheckpoint = 1000");
   db.exec("pragma journal_size_limit = 16777216");
   migrate(db, path, options.now(), (fresh) => {
     fresh

@@ -1,4 +1,4 @@
-import type { Fence, JobKey } from "../../core/ids.ts";
+import type { JobKey } from "../../core/ids.ts";
 import { idTaken } from "../../core/errors.ts";
 import { isFinished, toJobError } from "../../core/job.ts";
 import type { LeaseRef } from "../../core/lease.ts";
@@ -13,6 +13,9 @@ import type { Locks } from "./locks.ts";
 import type { Notes } from "./notes.ts";
 import type { Tally } from "./tally.ts";
 
+/** From this many on it pays to end them with one statement. */
+const MANY = 4;
+
 /** Ends attempts. Every write is guarded by job, fence and `running`: a zombie's late settle changes nothing. */
 export class Settle {
   readonly #catalog: Catalog;
@@ -26,6 +29,10 @@ export class Settle {
   #noted = false;
   readonly #random: () => number;
   readonly #succeed: Statement;
+  readonly #succeedAll: Statement;
+  readonly #savepoint: Statement;
+  readonly #rollback: Statement;
+  readonly #release: Statement;
   readonly #history: Statement;
   readonly #move: Statement;
   readonly #state: Statement;
@@ -53,6 +60,13 @@ export class Settle {
       `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
        where key = ? and fence = ? and state = 'running'`,
     );
+    this.#succeedAll = db.prepare(
+      `update holdfast_jobs set state = 'succeeded', output = null, finished_at = ?, expires_at = null, error = null
+       where fence = ? and state = 'running' and key in (select value from json_each(?))`,
+    );
+    this.#savepoint = db.prepare("savepoint holdfast_successes");
+    this.#rollback = db.prepare("rollback to holdfast_successes");
+    this.#release = db.prepare("release holdfast_successes");
     this.#history = db.prepare(
       "select attempt, errors, crashes, policy, lane from holdfast_jobs where key = ? and fence = ? and state = 'running'",
     );
@@ -68,7 +82,9 @@ export class Settle {
   run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
     this.#locked = this.#locks.any();
     this.#noted = this.#notes.any();
-    const fates = settlements.map((settlement) => this.#one(tx, settlement));
+    const silent = settlements.filter(isSilent);
+    const together = silent.length >= MANY && this.#succeededTogether(tx, silent);
+    const fates = settlements.map((one): Fate => (together && isSilent(one) ? "held" : this.#one(tx, one)));
     this.#tally.write();
     return fates;
   }
@@ -124,14 +140,40 @@ export class Settle {
     return { kind: "error", error: toJobError(idTaken(taken.id, taken.owner, taken.name)), retry: false };
   }
 
-  #succeeded(tx: Tx, lease: { job: JobKey; fence: Fence }, output: string | null): boolean {
+  /**
+   * Successes that have nothing to say, one statement for all that were claimed together: an eighth of the drain. If it
+   * does not find each of them held, it is undone, and they are looked at one by one.
+   */
+  #succeededTogether(tx: Tx, silent: readonly Settlement[]): boolean {
+    const byFence = Map.groupBy(silent, ({ fence }) => fence);
+    this.#savepoint.run();
+    let ended = 0;
+    for (const [fence, group] of byFence)
+      ended += this.#succeedAll.run(tx.now, fence, JSON.stringify(group.map(({ job }) => job)));
+    const all = ended === silent.length;
+    if (!all) this.#rollback.run();
+    this.#release.run();
+    if (all) for (const { job } of silent) this.#end(tx, job);
+    return all;
+  }
+
+  #succeeded(tx: Tx, lease: LeaseRef, output: string | null): boolean {
     if (this.#succeed.run(output, tx.now, lease.job, lease.fence) === 0) return false;
+    this.#end(tx, lease.job);
+    return true;
+  }
+
+  /** What a success means for everything around the job's row. */
+  #end(tx: Tx, job: JobKey): void {
     tx.wrote();
-    const lane = this.#lanes.of(lease.job);
+    const lane = this.#lanes.of(job);
     this.#tally.add(lane, "succeeded", 1);
     // It may have been an exclusive claim: its queue is open again.
     if (this.#locked) tx.ready(this.#catalog.lane(lane).queue);
-    if (this.#noted) this.#notes.dropCheckpoint(lease.job);
-    return true;
+    if (this.#noted) this.#notes.dropCheckpoint(job);
   }
+}
+
+function isSilent({ outcome, followUps }: Settlement): boolean {
+  return outcome.kind === "succeeded" && outcome.output === null && followUps === undefined;
 }

@@ -311,6 +311,10 @@ export class SqliteStore implements Store {
     return this.#read(() => this.#checkpoint?.run());
   }
 
+  caredFor(yes: boolean): void {
+    if (this.#closed === null) this.#checkpoint?.leaveTo(yes ? "thread" : "commits");
+  }
+
   needsCare(): boolean {
     return (this.#checkpoint?.size() ?? 0) > NEEDS_CARE;
   }
