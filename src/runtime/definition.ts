@@ -53,6 +53,9 @@ export interface Definition extends JobDef {
   readonly run: Run<unknown, unknown> | undefined;
 }
 
+/** Renewed after a third of it, by a keeper that may be asleep for a tenth of a second. In milliseconds. */
+const SHORTEST_LEASE = 300;
+
 /**
  * Defines a kind of job.
  *
@@ -74,7 +77,7 @@ export function job(
     queue: options.queue === undefined ? name : checkName(queueName(options.queue), `The queue of ${where}`),
     version: checkCount(options.version ?? 1, `The version of ${where}`, 0),
     policy: policyOf(options, where),
-    lease: checkAtLeast(toMillis(options.lease ?? "30s", `The lease of ${where}`), 100, `The lease of ${where}`),
+    lease: checkAtLeast(toMillis(options.lease ?? "30s", `The lease of ${where}`), SHORTEST_LEASE, `The lease of ${where}`),
     concurrency:
       options.concurrency === undefined ? undefined : checkCount(options.concurrency, `The concurrency of ${where}`, 1),
     input: checkSchema(options.input, `The input of ${where}`),

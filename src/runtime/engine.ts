@@ -10,12 +10,12 @@ import { bootId } from "./boot.ts";
 import { Holdings } from "./holdings.ts";
 import { Janitor } from "./janitor.ts";
 import { Keeper, type Loss, type LossReason } from "./keeper.ts";
-import type { FromKeeper, KeeperThreadData } from "./keeper-thread.ts";
+import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import type { Log } from "./log.ts";
 import { systemClock } from "./system-clock.ts";
 
 /** How often a process that only enqueues looks whether its store wants care. */
-const CARE = 250;
+const CARE = 1_000;
 /** A keeper thread that failed is started again after this long. */
 const RESTART = 500;
 
@@ -40,6 +40,8 @@ export class Engine {
   #unlisten: (() => void) | null = null;
   #keeper: Keeper | null = null;
   #thread: Thread | null = null;
+  /** Short leases are held here now and then. */
+  #alert = false;
   #kept: Promise<void> = Promise.resolve();
   #keeperTimer: (() => void) | null = null;
   #closing = false;
@@ -68,7 +70,9 @@ export class Engine {
     this.log = options.log;
     this.self = self;
     this.janitor = new Janitor({ store, holdings: this.holdings, clock: this.clock, log: this.log, self });
-    const interval = setInterval(() => store.needsCare() && this.keep(), CARE).unref();
+    const interval = setInterval(() => {
+      if (this.#thread === null && store.needsCare()) this.keep();
+    }, CARE).unref();
     this.#care = () => clearInterval(interval);
   }
 
@@ -129,9 +133,14 @@ export class Engine {
       });
   }
 
-  /** Resolves when the keeper is at work. A lease shorter than a thread's start would run out before it is renewed once. */
+  /**
+   * Resolves when the keeper is at work, and on the alert: a short lease would run out before it is renewed once, while
+   * the thread starts or sleeps.
+   */
   kept(): Promise<void> {
     this.keep();
+    if (!this.#alert) this.#thread?.postMessage("alert" satisfies ToKeeper);
+    this.#alert = true;
     return this.#kept;
   }
 
@@ -167,7 +176,12 @@ export class Engine {
   #startThread(): void {
     const here = import.meta.url;
     const url = new URL(here.endsWith(".ts") ? "./keeper-thread.ts" : "./keeper-thread.js", here);
-    const data: KeeperThreadData = { location: this.location, process: this.self, holdings: this.holdings.buffer };
+    const data: KeeperThreadData = {
+      location: this.location,
+      process: this.self,
+      holdings: this.holdings.buffer,
+      alert: this.#alert,
+    };
     const thread = new Thread(url, { workerData: data });
     thread.unref();
     this.#thread = thread;
@@ -202,7 +216,7 @@ export class Engine {
     await new Promise<void>((resolve) => {
       thread.ref();
       thread.once("exit", () => resolve());
-      thread.postMessage("close");
+      thread.postMessage("close" satisfies ToKeeper);
     });
   }
 

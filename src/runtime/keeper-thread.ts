@@ -1,20 +1,24 @@
 import { parentPort, workerData } from "node:worker_threads";
 import type { ProcessId } from "../core/ids.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
-import { Holdings } from "./holdings.ts";
+import { Holdings, NEVER } from "./holdings.ts";
 import { Keeper, type Loss } from "./keeper.ts";
 import { systemClock } from "./system-clock.ts";
 
-/** How often it looks at the shared table; a renewal is due after a third of a lease, and a lease is at least 100 ms. */
+/** How often it looks at the shared table, in milliseconds. */
 const TICK = 30;
-/** How often the store is looked after. */
-const MAINTAIN = 30;
+/** The same while nothing is held: less often, because waking a sleeping process costs more than the look itself. */
+const IDLE_TICK = 500;
+/** The same where leases are short: the shortest is 300 ms, and due to be renewed after a third. */
+const ALERT_TICK = 90;
 
 export interface KeeperThreadData {
   location: StoreLocation;
   process: ProcessId;
   holdings: SharedArrayBuffer;
+  alert: boolean;
 }
+export type ToKeeper = "alert" | "close";
 export type FromKeeper =
   | { type: "ready" }
   | { type: "loss"; loss: Loss }
@@ -35,30 +39,37 @@ const keeper = new Keeper({
 });
 
 let closing = false;
-let maintainedAt = 0;
-let tick: NodeJS.Timeout;
+let { alert } = data;
+let tick: NodeJS.Timeout | undefined;
 
-port.once("message", async () => {
+port.on("message", (message: ToKeeper) => {
+  if (message === "alert") {
+    alert = true;
+    clearTimeout(tick);
+    void round();
+  } else void close();
+});
+
+async function close(): Promise<void> {
   closing = true;
   clearTimeout(tick);
   await keeper.round().catch(() => {});
   await store.close();
   say({ type: "closed" });
   port.close();
-});
+}
 
-const round = async () => {
+async function round(): Promise<void> {
   try {
     await keeper.round();
-    const now = systemClock.monotonic();
-    if (now - maintainedAt >= MAINTAIN) {
-      maintainedAt = now;
-      await store.maintain();
-    }
+    if (!closing) await store.maintain();
   } catch (error) {
     say({ type: "trouble", message: String(error) });
   }
-  if (!closing) tick = setTimeout(round, TICK);
-};
+  if (closing) return;
+  clearTimeout(tick);
+  tick = setTimeout(() => void round(), keeper.nextAt() !== NEVER ? TICK : alert ? ALERT_TICK : IDLE_TICK);
+}
+
 say({ type: "ready" });
 void round();

@@ -9,7 +9,7 @@ import { job, open } from "../../src/index.ts";
 
 const ROUNDS = 30;
 /** What the store falls back to when the file system tells it nothing. */
-const FALLBACK = 500;
+const FALLBACK = 1_000;
 
 test("a worker of another process is woken by each commit, and its own commits wake the waiter here", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-wake-"));

@@ -16,14 +16,17 @@ const RESTART = 8_000;
 export class Checkpoint {
   readonly #db: Connection;
   readonly #wal: string;
+  readonly #version: Statement;
   readonly #look: Statement;
   readonly #passive: Statement;
   readonly #restart: Statement;
+  #seen = 0;
 
   constructor(db: Connection, path: string) {
     this.#db = db;
     this.leaveTo("commits");
     this.#wal = `${path}-wal`;
+    this.#version = db.prepare("pragma data_version");
     this.#look = db.prepare("pragma wal_checkpoint(noop)");
     this.#passive = db.prepare("pragma wal_checkpoint(passive)");
     this.#restart = db.prepare("pragma wal_checkpoint(restart)");
@@ -38,11 +41,16 @@ export class Checkpoint {
   }
 
   run(): void {
+    // Most rounds find that nobody has written: one page of shared memory tells.
+    const [version] = this.#version.row() as [number];
+    if (version === this.#seen) return;
+    this.#seen = version;
     if (pages(this.#look) < COPY) return;
     const [, log, copied] = this.#passive.row() as [number, number, number];
     // When all is copied, the next writer starts the log anew by itself. A reader that pins the log makes the restart
     // answer "busy", a row and no error; the next round tries again.
     if (copied < log && log >= RESTART) this.#restart.row();
+    if (copied < log) this.#seen = 0;
   }
 
   /** In bytes; a log that was started anew keeps its size. */

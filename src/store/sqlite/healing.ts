@@ -16,7 +16,6 @@ export class Healing {
   readonly #expired: Statement;
   readonly #skewed: Statement;
   readonly #heldBy: Statement;
-  readonly #same: Statement;
   readonly #cut: Statement;
   readonly #sum: Statement;
   readonly #log: Statement;
@@ -31,9 +30,9 @@ export class Healing {
     this.#expired = db.prepare(`${LEASE} and expires_at <= ? order by expires_at limit ?`);
     this.#skewed = db.prepare(`${LEASE} and expires_at > ? + lease limit ?`);
     this.#heldBy = db.prepare(`${LEASE} and holder = ? limit ?`);
-    // The lease that was judged, or another one since?
-    this.#same = db.prepare("select 1 from holdfast_jobs where key = ? and fence = ? and expires_at = ? and state = 'running'");
-    this.#cut = db.prepare("update holdfast_jobs set expires_at = ? + lease where key = ?");
+    this.#cut = db.prepare(
+      "update holdfast_jobs set expires_at = ? + lease where key = ? and fence = ? and expires_at = ? and state = 'running'",
+    );
     this.#sum = db.prepare(
       "update holdfast_recovery_totals set entries = entries + :entries, locks = locks + :locks, recovered_at = :at where id = 1",
     );
@@ -60,17 +59,18 @@ export class Healing {
   reclaim(tx: Tx, judgements: readonly Judgement[], cause: string): Reclaimed {
     const reclaimed: Reclaimed = { entries: 0, quarantined: 0, failed: 0 };
     for (const judgement of judgements) {
-      if (this.#same.row(judgement.job, judgement.fence, judgement.expiresAt) === undefined) continue;
-      if (judgement.verdict === "cut") {
-        this.#cut.run(tx.now, judgement.job);
-        tx.wrote();
+      const { job, fence, expiresAt, verdict } = judgement;
+      if (verdict === "cut") {
+        if (this.#cut.run(tx.now, job, fence, expiresAt) > 0) tx.wrote();
         continue;
       }
-      const next = this.#settle.end(tx, judgement, { kind: judgement.verdict });
-      tx.ended(judgement.job, judgement.fence);
+      // Null: it is no longer the lease that was judged.
+      const next = this.#settle.end(tx, judgement, { kind: verdict }, expiresAt);
+      if (next === null) continue;
+      tx.ended(job, fence);
       reclaimed.entries++;
-      if (next?.state === "quarantined") reclaimed.quarantined++;
-      if (next?.state === "failed") reclaimed.failed++;
+      if (next.state === "quarantined") reclaimed.quarantined++;
+      if (next.state === "failed") reclaimed.failed++;
     }
     this.#tally.write();
     if (reclaimed.entries > 0) this.record(tx, cause, { ...reclaimed, locks: 0 });

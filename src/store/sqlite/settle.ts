@@ -68,13 +68,14 @@ export class Settle {
     this.#rollback = db.prepare("rollback to holdfast_successes");
     this.#release = db.prepare("release holdfast_successes");
     this.#history = db.prepare(
-      "select attempt, errors, crashes, policy, lane from holdfast_jobs where key = ? and fence = ? and state = 'running'",
+      `select attempt, errors, crashes, policy, lane, expires_at from holdfast_jobs
+       where key = ? and fence = ? and state = 'running'`,
     );
     this.#move = db.prepare(
       `update holdfast_jobs set
-         state = :state, gate = :gate, run_at = coalesce(:runAt, run_at), attempt = :attempt, errors = :errors, crashes = :crashes,
-         error = coalesce(:error, error), finished_at = :finishedAt, expires_at = null, holder = null, worker = null
-       where key = :key and fence = :fence and state = 'running'`,
+         state = ?, gate = ?, run_at = coalesce(?, run_at), attempt = ?, errors = ?, crashes = ?,
+         error = coalesce(?, error), finished_at = ?, expires_at = null, holder = null, worker = null
+       where key = ? and fence = ? and state = 'running'`,
     );
     this.#state = db.prepare("select state, fence from holdfast_jobs where key = ?");
   }
@@ -97,25 +98,26 @@ export class Settle {
     return row[0] === "cancelled" ? "cancelled" : "lost";
   }
 
-  /** Decides by what is in the row, and writes it; null when the lease is gone. */
-  end(tx: Tx, lease: LeaseRef, outcome: Outcome): Next | null {
-    const row = this.#history.row(lease.job, lease.fence) as [number, number, number, number, number] | undefined;
-    if (row === undefined) return null;
+  /** Decides by what is in the row, and writes it; null when the lease is gone, or no longer ends at `expiresAt`. */
+  end(tx: Tx, lease: LeaseRef, outcome: Outcome, expiresAt?: number): Next | null {
+    const row = this.#history.row(lease.job, lease.fence) as [number, number, number, number, number, number] | undefined;
+    if (row === undefined || (expiresAt ?? row[5]) !== row[5]) return null;
     const [attempt, errors, crashes, policy, lane] = row;
     const next = decide({ attempt, errors, crashes }, this.#catalog.policy(policy), outcome, this.#random());
-    const delayed = next.state === "pending" && next.delay > 0;
-    this.#move.runNamed({
-      key: lease.job,
-      fence: lease.fence,
-      state: next.state,
-      gate: delayed ? "time" : null,
-      runAt: delayed ? tx.now + next.delay : null,
-      attempt: next.attempt,
-      errors: next.errors,
-      crashes: next.crashes,
-      error: next.error === null ? null : JSON.stringify(next.error),
-      finishedAt: next.state === "pending" ? null : tx.now,
-    });
+    const finished = isFinished(next.state);
+    const delayed = !finished && next.delay > 0;
+    this.#move.run(
+      next.state,
+      delayed ? "time" : null,
+      delayed ? tx.now + next.delay : null,
+      next.attempt,
+      next.errors,
+      next.crashes,
+      next.error === null ? null : JSON.stringify(next.error),
+      finished ? tx.now : null,
+      lease.job,
+      lease.fence,
+    );
     tx.wrote();
     if (isFinished(next.state)) this.#tally.add(lane, next.state, 1);
     tx.ready(this.#catalog.lane(lane).queue);

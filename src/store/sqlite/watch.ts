@@ -3,7 +3,7 @@ import { basename, dirname } from "node:path";
 import type { Connection, Statement } from "./driver.ts";
 
 /** Looked at this often even if the file system says nothing. */
-const FALLBACK = 500;
+const FALLBACK = 1_000;
 /** After a sign of writing: the first look, and the longest pause between looks, in milliseconds. */
 const FIRST_LOOK = 1;
 const LAST_LOOK = 64;

@@ -7,7 +7,7 @@ import { say, told } from "./port.ts";
 const { path, effects, acks, point } = told<{ point: string }>();
 const operation = point.slice(0, point.indexOf(":"));
 // So short that the keeper renews it soon.
-const work = workJob(effects, { lease: operation === "renew" ? 150 : "30s" });
+const work = workJob(effects, { lease: operation === "renew" ? 300 : "30s" });
 
 /** Does the operation that dies at the point; by the end of it this process should be no more. */
 const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
