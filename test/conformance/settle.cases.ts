@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import type { JobState } from "../../src/core/job.ts";
 import type { Outcome, Policy } from "../../src/core/retry.ts";
-import type { Claimed } from "../../src/store/store.ts";
+import type { Claimed, Settlement } from "../../src/store/store.ts";
 import {
   add,
   addOne,
@@ -23,6 +23,16 @@ import {
 import type { Check } from "./suite.ts";
 
 export function settleCases(check: Check): void {
+  check("of two settlements of one lease in one call the first counts, whatever the others are", async ({ store }) => {
+    await add(store, ...Array.from({ length: 6 }, () => ({})));
+    const claimed = await claim(store, { max: 6 });
+    const [first] = claimed as [Claimed];
+    const later: Settlement = { job: first.job, fence: first.fence, outcome: { kind: "later", delay: 1, error: ERROR } };
+    const successes = claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }));
+    assert.deepEqual(await store.settle([later, ...successes]), ["held", "lost", ...claimed.slice(1).map(() => "held")]);
+    assert.equal((await see(store, first.id)).state, "pending");
+  });
+
   check("of many successes in one call only those whose lease is gone are refused", async ({ store }) => {
     const ids = await add(store, ...Array.from({ length: 20 }, () => ({})));
     const claimed = [...(await claim(store, { max: 10 })), ...(await claim(store, { max: 10 }))];

@@ -15,5 +15,5 @@ export function mustEqual(actual: unknown, expected: unknown, what: string): voi
 }
 
 export function say(value: unknown): string {
-  return inspect(value, { depth: 6, breakLength: Infinity, compact: true, maxArrayLength: 40 });
+  return inspect(value, { depth: 6, breakLength: Infinity, compact: true, maxArrayLength: 40, maxStringLength: 60 });
 }

@@ -83,9 +83,15 @@ export class Settle {
   run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
     this.#locked = this.#locks.any();
     this.#noted = this.#notes.any();
-    const silent = settlements.filter(isSilent);
-    const together = silent.length >= MANY && this.#succeededTogether(tx, silent);
-    const fates = settlements.map((one): Fate => (together && isSilent(one) ? "held" : this.#one(tx, one)));
+    const fates: Fate[] = [];
+    for (let i = 0; i < settlements.length;) {
+      const silent = silentRun(settlements, i);
+      const together = silent.length >= MANY && this.#succeededTogether(tx, silent);
+      for (const one of silent) fates.push(together ? "held" : this.#one(tx, one));
+      i += silent.length;
+      const next = settlements[i++];
+      if (next !== undefined) fates.push(this.#one(tx, next));
+    }
     this.#tally.write();
     return fates;
   }
@@ -174,6 +180,13 @@ export class Settle {
     if (this.#locked) tx.ready(this.#catalog.lane(lane).queue);
     if (this.#noted) this.#notes.dropCheckpoint(job);
   }
+}
+
+/** The settlements from `start` on that can be written together; the order in which they were given is kept. */
+function silentRun(settlements: readonly Settlement[], start: number): readonly Settlement[] {
+  let end = start;
+  while (end < settlements.length && isSilent(settlements[end] as Settlement)) end++;
+  return start === 0 && end === settlements.length ? settlements : settlements.slice(start, end);
 }
 
 function isSilent({ outcome, followUps }: Settlement): boolean {
