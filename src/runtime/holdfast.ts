@@ -127,7 +127,7 @@ export class Holdfast implements AsyncDisposable {
   readonly #over = new AbortController();
   #closed: Promise<void> | null = null;
 
-  /** Use `open`. */
+  /** @internal Use `open`. */
   constructor(engine: Engine, leave: (engine: Engine) => Promise<void>) {
     this.#engine = engine;
     this.#leave = leave;
@@ -150,7 +150,7 @@ export class Holdfast implements AsyncDisposable {
     };
   }
 
-  /** The parts, for the commands. */
+  /** @internal The parts, for the commands. */
   get engine(): Engine {
     return this.#engine;
   }

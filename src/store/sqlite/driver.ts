@@ -52,25 +52,28 @@ function connectNode(path: string, options: ConnectOptions): Connection {
     exec: (sql) => db.exec(sql),
     close: () => db.close(),
     prepare(sql) {
-      const objects = db.prepare(sql);
-      let arrays: ReturnType<DatabaseSync["prepare"]> | undefined;
-      const asArrays = () => {
-        if (arrays === undefined) {
-          arrays = db.prepare(sql);
-          arrays.setReturnArrays(true);
-        }
-        return arrays;
-      };
+      const objects = once(() => db.prepare(sql));
+      const arrays = once(() => {
+        const statement = db.prepare(sql);
+        statement.setReturnArrays(true);
+        return statement;
+      });
       return {
-        run: (...params: SQLInputValue[]) => Number(objects.run(...params).changes),
-        runNamed: (params) => Number(objects.run(params).changes),
-        get: <Row>(params?: Named) => (params ? objects.get(params) : objects.get()) as Row | undefined,
-        all: <Row>(params?: Named) => (params ? objects.all(params) : objects.all()) as Row[],
-        row: (...params) => asArrays().get(...params) as unknown as Value[] | undefined,
-        rows: (...params) => asArrays().all(...params) as unknown as Value[][],
+        run: (...params: SQLInputValue[]) => Number(objects().run(...params).changes),
+        runNamed: (params) => Number(objects().run(params).changes),
+        get: <Row>(params?: Named) => (params ? objects().get(params) : objects().get()) as Row | undefined,
+        all: <Row>(params?: Named) => (params ? objects().all(params) : objects().all()) as Row[],
+        row: (...params) => arrays().get(...params) as unknown as Value[] | undefined,
+        rows: (...params) => arrays().all(...params) as unknown as Value[][],
       };
     },
   };
+}
+
+/** A store has some eighty statements, and most programs use a dozen: each is prepared once, when it is first needed. */
+function once<T>(make: () => T): () => T {
+  let made: T | undefined;
+  return () => (made ??= make());
 }
 
 interface BetterStatement {
@@ -102,17 +105,17 @@ function connectBetter(path: string, options: ConnectOptions): Connection {
     exec: (sql) => db.exec(sql),
     close: () => db.close(),
     prepare(sql) {
-      const objects = db.prepare(sql);
-      let arrays: BetterStatement | undefined;
-      const asArrays = () => (arrays ??= db.prepare(sql).raw(true));
-      const run = (...params: unknown[]) => (objects.reader ? objects.all(...params).length : objects.run(...params).changes);
+      const objects = once(() => db.prepare(sql));
+      const arrays = once(() => db.prepare(sql).raw(true));
+      const run = (...params: unknown[]) =>
+        objects().reader ? objects().all(...params).length : objects().run(...params).changes;
       return {
         run,
         runNamed: (params) => run(params),
-        get: <Row>(params?: Named) => (params ? objects.get(params) : objects.get()) as Row | undefined,
-        all: <Row>(params?: Named) => (params ? objects.all(params) : objects.all()) as Row[],
-        row: (...params) => asArrays().get(...params) as Value[] | undefined,
-        rows: (...params) => asArrays().all(...params) as Value[][],
+        get: <Row>(params?: Named) => (params ? objects().get(params) : objects().get()) as Row | undefined,
+        all: <Row>(params?: Named) => (params ? objects().all(params) : objects().all()) as Row[],
+        row: (...params) => arrays().get(...params) as Value[] | undefined,
+        rows: (...params) => arrays().all(...params) as Value[][],
       };
     },
   };
