@@ -78,17 +78,25 @@ export function byTurn(a: { priority: number; key: JobKey }, b: { priority: numb
   return b.priority - a.priority || a.key - b.key;
 }
 
-/** An error of any kind, as it is stored. */
+/** Whatever was thrown, as it is stored. Handlers throw anything: no getter or proxy of theirs may take the worker down. */
 export function toJobError(thrown: unknown): JobError {
-  if (!(thrown instanceof Error)) return { name: "Error", message: typeof thrown === "string" ? thrown : sayValue(thrown) };
-  const error: JobError = { name: thrown.name, message: thrown.message };
+  try {
+    return thrown instanceof Error ? describe(thrown) : { name: "Error", message: sayValue(thrown) };
+  } catch {
+    return { name: "Error", message: "Something was thrown that cannot be read." };
+  }
+}
+
+function describe(thrown: Error): JobError {
+  const error: JobError = { name: String(thrown.name), message: String(thrown.message) };
   const code: unknown = (thrown as { code?: unknown }).code;
   if (typeof code === "string" || typeof code === "number") error.code = String(code);
-  if (thrown.stack !== undefined) error.stack = thrown.stack;
+  if (typeof thrown.stack === "string") error.stack = thrown.stack;
   return error;
 }
 
 function sayValue(value: unknown): string {
+  if (typeof value === "string") return value;
   try {
     return JSON.stringify(value) ?? String(value);
   } catch {

@@ -1,5 +1,6 @@
 import { HoldfastError, idTaken, LeaseLostError } from "../core/errors.ts";
 import { followUpId } from "../core/ids.ts";
+import { toJobError } from "../core/job.ts";
 import { fromJson, toJson } from "../core/json.ts";
 import type { Outcome } from "../core/retry.ts";
 import type { Claimed, ClaimSource, NewJob, Settlement } from "../store/store.ts";
@@ -147,5 +148,5 @@ export function abortReason(code: AbortCode, id: string): HoldfastError {
 
 /** What `fetch`, timers and streams throw when their signal aborts without passing the reason on. */
 function isAbortError(error: unknown): boolean {
-  return error instanceof Error && error.name === "AbortError";
+  return toJobError(error).name === "AbortError";
 }

@@ -7,8 +7,11 @@ import { RetryAfterError } from "../core/retry-after.ts";
 /** What a thrown value means for the attempt. Names are looked at too: an app may hold two copies of this package. */
 export function outcomeOf(thrown: unknown, clock: Clock): Outcome {
   const error = toJobError(thrown);
-  if (isNamed(thrown, RetryAfterError, "RetryAfterError")) return { kind: "later", delay: delayOf(thrown, clock), error };
-  if (isNamed(thrown, NonRetryableError, "NonRetryableError")) return { kind: "error", error, retry: false };
+  if (error.name === "NonRetryableError" || thrown instanceof NonRetryableError) return { kind: "error", error, retry: false };
+  if (error.name === "RetryAfterError" || thrown instanceof RetryAfterError) {
+    const delay = delayOf(thrown as RetryAfterError, clock);
+    if (Number.isFinite(delay)) return { kind: "later", delay, error };
+  }
   return { kind: "error", error };
 }
 
@@ -20,10 +23,6 @@ export function failForGood(error: JobError): Outcome {
   return { kind: "error", error, retry: false };
 }
 
-function delayOf(error: RetryAfterError, clock: Clock): number {
-  return Math.max(0, error.after instanceof Date ? error.after.getTime() - clock.now() : error.after);
-}
-
-function isNamed<T extends Error>(thrown: unknown, kind: new (...args: never[]) => T, name: string): thrown is T {
-  return thrown instanceof kind || (thrown instanceof Error && thrown.name === name);
+function delayOf({ after }: RetryAfterError, clock: Clock): number {
+  return Math.max(0, after instanceof Date ? after.getTime() - clock.now() : Number(after));
 }

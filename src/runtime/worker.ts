@@ -326,17 +326,20 @@ export class WorkerLoop implements Worker {
   #call(attempt: Attempt, input: unknown): void {
     const run = attempt.runnable.def.run as NonNullable<Definition["run"]>;
     let result: unknown;
+    let later: boolean;
     try {
       result = run(contextFor(this.#engine, this.#progress, attempt, input));
+      later = isThenable(result);
     } catch (error) {
       return this.#threw(attempt, error);
     }
-    if (isThenable(result)) {
-      result.then(
-        (output) => this.#returned(attempt, output),
-        (error: unknown) => this.#threw(attempt, error),
-      );
-    } else this.#returned(attempt, result);
+    if (!later) return this.#returned(attempt, result);
+    // A foreign thenable may throw, or call back twice; a promise around it does not.
+    const promise = result instanceof Promise ? result : Promise.resolve(result);
+    promise.then(
+      (output) => this.#returned(attempt, output),
+      (error: unknown) => this.#threw(attempt, error),
+    );
   }
 
   #returned(attempt: Attempt, output: unknown): void {
@@ -456,6 +459,6 @@ function idOf(job: { name: string; version: number }): string {
   return `${job.name}\n${job.version}`;
 }
 
-function isThenable(value: unknown): value is PromiseLike<unknown> {
+function isThenable(value: unknown): boolean {
   return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
 }

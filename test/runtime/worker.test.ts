@@ -581,3 +581,34 @@ suite("jobs that were running when their worker died", () => {
     assert.deepEqual(slow.calls.map(({ context }) => context.input).toSorted(), ["clean", "clean too", "suspect"]);
   });
 });
+
+test("a handler may throw or return the oddest things: its job ends, and the worker goes on", async (t) => {
+  const { hf } = await memory(t);
+  const odd: (() => unknown)[] = [
+    () => {
+      // oxlint-disable-next-line no-throw-literal
+      throw null;
+    },
+    () => {
+      throw Object.defineProperty(new Error("x"), "message", {
+        get: () => {
+          throw new Error("no");
+        },
+      });
+    },
+    () => Promise.reject(Object.create(null)),
+    () => ({
+      // oxlint-disable-next-line unicorn/no-thenable
+      get then() {
+        throw new Error("no");
+      },
+    }),
+    // oxlint-disable-next-line unicorn/no-thenable
+    () => ({ then: (ok: (value: number) => void) => (ok(1), ok(2)) }),
+  ];
+  const strange = job<number, unknown>({ name: "strange", retry: { attempts: 1 }, run: ({ input }) => odd[input]?.() });
+  hf.work([strange]);
+  const states = [];
+  for (let i = 0; i <= odd.length; i++) states.push((await hf.jobs.wait(await hf.enqueue(strange, i))).state);
+  assert.deepEqual(states, ["failed", "failed", "failed", "failed", "succeeded", "succeeded"]);
+});

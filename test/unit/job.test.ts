@@ -82,3 +82,29 @@ function reach(start: JobState): Set<JobState> {
 function job(priority: number, key: number): { priority: number; key: JobKey } {
   return { priority, key: key as JobKey };
 }
+
+test("whatever is thrown can be stored", () => {
+  const hostile = new Proxy(new Error("x"), {
+    get() {
+      throw new Error("no");
+    },
+  });
+  const cyclic: { self?: unknown } = {};
+  cyclic.self = cyclic;
+  for (const thrown of [
+    null,
+    undefined,
+    7n,
+    Symbol("s"),
+    Object.create(null),
+    cyclic,
+    hostile,
+    () => {},
+    Object.freeze(new Error("f")),
+  ]) {
+    const error = toJobError(thrown);
+    assert.equal(typeof error.message, "string");
+    assert.equal(typeof JSON.stringify(error), "string");
+  }
+  assert.equal(toJobError(Object.assign(new Error("m"), { message: { not: "text" } })).message, "[object Object]");
+});
