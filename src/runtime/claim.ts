@@ -7,7 +7,7 @@ import type { Outcome } from "../core/retry.ts";
 import { parse } from "../core/schema.ts";
 import type { Claimed, ClaimSource } from "../store/store.ts";
 import { abortReason } from "./attempt.ts";
-import { checkName, checkOneOf, type Definition, definitionOf, type JobDef } from "./definition.ts";
+import { checkName, checkOneOf, type Definition, definitionOf, type JobDef, refuseUnknown } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import type { LossReason } from "./keeper.ts";
 import { outcomeOf, unreadable } from "./outcome.ts";
@@ -48,19 +48,24 @@ export async function claimByHand<In>(
   const def = typeof from === "string" ? null : definitionOf(from);
   // Programs without types may leave the options out.
   const options: Partial<ClaimOptions> = given ?? {};
+  refuseUnknown(options, ["worker", "lease", "renew", "exclusive", "wait"], "claim");
   const lease = options.lease === undefined ? (def?.lease ?? LEASE) : leaseOf(options.lease);
   checkOneOf(options.renew ?? "manual", ["auto", "manual"], "renew");
   const source: ClaimSource =
     def === null ? { queue: checkName(from, "The queue"), lease } : { name: def.name, version: def.version, lease };
   const worker = checkName(options.worker, "worker");
-  const until = engine.clock.monotonic() + toMillis(options.wait ?? 0, "wait");
+  const wait = toMillis(options.wait ?? 0, "wait");
+  const until = engine.clock.monotonic() + wait;
+  // What it waits for may be held by a process that is about to die.
+  if (wait > 0) engine.janitor.start();
   for (;;) {
     const claim = await tryOnce(engine, source, def, worker, options);
-    if (claim !== null) return claim as unknown as Claim<In>;
+    if (claim !== null && !handle.over.aborted) return claim as unknown as Claim<In>;
+    await claim?.release();
+    handle.refuseClosed();
     const left = until - engine.clock.monotonic();
     if (left <= 0) return null;
     await news(engine, source, left, handle.over);
-    handle.refuseClosed();
   }
 }
 
@@ -79,6 +84,13 @@ async function tryOnce(
 ): Promise<HandClaim | null> {
   const auto = options.renew === "auto";
   if (auto) await engine.kept();
+  if (auto && engine.room === 0) {
+    throw new HoldfastError(
+      "TOO_MANY_CLAIMS",
+      "This process holds as many leases as it can renew.",
+      "Settle or release some first.",
+    );
+  }
   for (;;) {
     await engine.janitor.heal();
     const before = engine.clock.monotonic();

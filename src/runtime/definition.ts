@@ -53,6 +53,8 @@ export interface Definition extends JobDef {
   readonly run: Run<unknown, unknown> | undefined;
 }
 
+const JOB_OPTIONS = "name queue version retry crashes lease timeout concurrency onInterrupt input output run".split(" ");
+
 /** Renewed after a third of it, by a keeper that may be asleep for a tenth of a second. In milliseconds. */
 const SHORTEST_LEASE = 300;
 
@@ -70,6 +72,7 @@ export function job<In = unknown, Out = unknown>(options: JobOptions & { run: Ru
 export function job(
   options: JobOptions & { input?: StandardSchema; output?: StandardSchema; run?: Run<never, unknown> },
 ): JobDef<never, unknown, never> {
+  refuseUnknown(options, JOB_OPTIONS, "job");
   const name = checkName(options.name, "A job's name");
   const where = `job "${name}"`;
   const definition: Definition = {
@@ -82,7 +85,7 @@ export function job(
       options.concurrency === undefined ? undefined : checkCount(options.concurrency, `The concurrency of ${where}`, 1),
     input: checkSchema(options.input, `The input of ${where}`),
     output: checkSchema(options.output, `The output of ${where}`),
-    run: options.run as Run<unknown, unknown> | undefined,
+    run: checkRun(options.run, where),
     handle: (run) => ({ ...definition, run }),
   };
   return definition as unknown as JobDef<never, unknown, never>;
@@ -91,7 +94,12 @@ export function job(
 /** The engine's view of what a user passed. */
 export function definitionOf(def: unknown): Definition {
   const candidate = def as Partial<Definition> | null;
-  if (typeof candidate !== "object" || candidate === null || candidate.policy === undefined || candidate.name === undefined) {
+  if (
+    typeof candidate !== "object" ||
+    candidate === null ||
+    typeof candidate.policy !== "object" ||
+    typeof candidate.name !== "string"
+  ) {
     throw new HoldfastError("NOT_A_JOB", "This is not a job definition.", "Make one with job({ name, run }).");
   }
   return candidate as Definition;
@@ -100,12 +108,28 @@ export function definitionOf(def: unknown): Definition {
 export function checkName(name: unknown, what: string): string {
   // A line break would end the name inside the store's name-and-key text.
   // oxlint-disable-next-line no-control-regex
-  if (typeof name === "string" && name.length > 0 && name.length <= 200 && !/[\u0000-\u001f]/.test(name)) return name;
+  if (typeof name === "string" && name.length > 0 && name.length <= 200 && name.isWellFormed() && !/[\u0000-\u001f]/.test(name))
+    return name;
   throw new HoldfastError(
     "NAME_INVALID",
     `${what} is ${JSON.stringify(name) ?? String(name)}.`,
     "Give a text of 1 to 200 characters without control characters.",
   );
+}
+
+/** An option that is passed over in silence is a promise broken in silence. */
+export function refuseUnknown(options: unknown, known: readonly string[], what: string): void {
+  if (typeof options !== "object" || options === null) {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `The options of ${what} are ${String(options)}.`,
+      "Give an object, or leave them out.",
+    );
+  }
+  for (const name of Object.keys(options)) {
+    if (known.includes(name)) continue;
+    throw new HoldfastError("OPTION_INVALID", `${what} knows no option "${name}".`, `Give some of ${known.join(", ")}.`);
+  }
 }
 
 export function checkCount(value: number, what: string, least: number): number {
@@ -124,6 +148,11 @@ function policyOf(options: JobOptions, where: string): Policy {
     onInterrupt: checkOneOf(options.onInterrupt ?? "resume", ["retry", "fail", "resume"], `onInterrupt of ${where}`),
     timeout: checkAtLeast(toMillis(options.timeout ?? "1h", `The timeout of ${where}`), 1, `The timeout of ${where}`),
   };
+}
+
+function checkRun(run: unknown, where: string): Run<unknown, unknown> | undefined {
+  if (run === undefined || typeof run === "function") return run as Run<unknown, unknown> | undefined;
+  throw new HoldfastError("OPTION_INVALID", `The handler of ${where} is no function.`, "Give `run` a function, or leave it out.");
 }
 
 function queueName(queue: NonNullable<JobOptions["queue"]>): unknown {

@@ -6,7 +6,7 @@ import type { ProcessId } from "../core/ids.ts";
 import type { LeaseRef } from "../core/lease.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
 import type { Change, Claimed, Store } from "../store/store.ts";
-import { bootId } from "./boot.ts";
+import { bootId, processIdentity } from "./boot.ts";
 import { Holdings } from "./holdings.ts";
 import { Janitor } from "./janitor.ts";
 import { Keeper, type Loss, type LossReason } from "./keeper.ts";
@@ -52,7 +52,13 @@ export class Engine {
   ): Promise<Engine> {
     const store = await openStore(location, { clock: options.clock });
     try {
-      const self = await store.register({ pid: process.pid, host: hostname(), boot: bootId(), program: options.program });
+      const self = await store.register({
+        pid: process.pid,
+        host: hostname(),
+        boot: bootId(),
+        program: options.program,
+        identity: processIdentity(),
+      });
       const engine = new Engine(store, location, options, self);
       // What a crash has left behind is found by whoever opens next.
       if (options.recovery !== "manual") await engine.janitor.heal();

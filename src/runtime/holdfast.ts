@@ -7,7 +7,7 @@ import { locate } from "../store/open-store.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
 import { type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
 import type { Enqueued, EnqueueOptions } from "./context.ts";
-import { definitionOf, type JobDef } from "./definition.ts";
+import { definitionOf, type JobDef, refuseUnknown } from "./definition.ts";
 import { Engine } from "./engine.ts";
 import type { RecoveryStats } from "./janitor.ts";
 import { Jobs } from "./jobs.ts";
@@ -54,6 +54,10 @@ const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<
  * ```
  */
 export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
+  refuseUnknown(options, ["durability", "driver", "create", "recovery", "log", "clock", "program"], "open");
+  if (where !== undefined && typeof where !== "string") {
+    throw new HoldfastError("OPTION_INVALID", "The path of a database is a text.", 'Give a path, or ":memory:".');
+  }
   const path = where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH);
   if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
   const location = locate(path, options);
@@ -125,6 +129,8 @@ export class Holdfast implements AsyncDisposable {
   readonly #workers = new Set<WorkerLoop>();
   /** Aborts when this handle has nothing running any more, and whoever waits with it waits in vain. */
   readonly #over = new AbortController();
+  readonly #claiming = new Set<Promise<unknown>>();
+  #ignoreSignals: (() => void) | null = null;
   #closed: Promise<void> | null = null;
 
   /** @internal Use `open`. */
@@ -160,6 +166,7 @@ export class Holdfast implements AsyncDisposable {
     this.#refuseClosed();
     const drafted = newJob(definitionOf(def), input, options);
     const job = drafted instanceof Promise ? await drafted : drafted;
+    this.#refuseClosed();
     const [answer] = await this.#engine.store.enqueue([job]);
     return accepted(answer as StoreEnqueued, job);
   }
@@ -172,28 +179,35 @@ export class Holdfast implements AsyncDisposable {
   ): Promise<Enqueued<Out>[]> {
     this.#refuseClosed();
     const definition = definitionOf(def);
+    if (!Array.isArray(inputs)) throw notAList("enqueueMany takes a list of inputs.");
     const jobs: NewJob[] = [];
     for (const [i, input] of inputs.entries()) {
       const drafted = newJob(definition, input, typeof options === "function" ? options(input, i) : options);
       jobs.push(drafted instanceof Promise ? await drafted : drafted);
     }
+    this.#refuseClosed();
     const answers = await this.#engine.store.enqueue(jobs, { whole: true });
     return answers.map((answer, i) => accepted(answer, jobs[i] as NewJob));
   }
 
   /** Runs these jobs here until it is stopped. Signals are left alone unless `signals` is true. */
   work(defs: JobDef[], options: WorkOptions & { signals?: boolean } = {}): Worker {
-    this.#refuseClosed();
+    this.#refuseClosing();
+    refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
+    if (!Array.isArray(defs)) throw notAList("work takes a list of jobs.");
     const worker = new WorkerLoop(this.#engine, this.#progress, defs.map(definitionOf), options);
     this.#workers.add(worker);
-    if (options.signals) onSignals(() => this.close());
+    if (options.signals) this.#ignoreSignals ??= onSignals(() => this.close());
     return worker;
   }
 
   /** One job in hand, or null when there is none. */
   async claim<In = unknown>(from: string | JobDef<In>, options: ClaimOptions): Promise<Claim<In> | null> {
-    this.#refuseClosed();
-    return claimByHand(this.#engine, from, options, { refuseClosed: () => this.#refuseClosed(), over: this.#over.signal });
+    this.#refuseClosing();
+    const handle = { refuseClosed: () => this.#refuseClosed(), over: this.#over.signal };
+    const claim = claimByHand(this.#engine, from, options, handle);
+    this.#claiming.add(claim);
+    return claim.finally(() => this.#claiming.delete(claim));
   }
 
   lock(name: string): Lock {
@@ -214,13 +228,27 @@ export class Holdfast implements AsyncDisposable {
     await Promise.all([...this.#workers].map((worker) => worker.stop()));
     this.#progress.flush();
     this.#over.abort(closed());
+    // A claim on its way gives back what it gets.
+    await Promise.allSettled(this.#claiming);
     await this.#leave(this.#engine);
+    this.#ignoreSignals?.();
   }
 
+  /** While workers drain, their handlers may go on using this handle. */
   #refuseClosed(): void {
-    if (this.#closed === null) return this.#engine.refuseClosed();
-    throw closed();
+    if (this.#over.signal.aborted) throw closed();
+    this.#engine.refuseClosed();
   }
+
+  /** Nothing new is begun once closing has. */
+  #refuseClosing(): void {
+    if (this.#closed !== null) throw closed();
+    this.#refuseClosed();
+  }
+}
+
+function notAList(message: string): HoldfastError {
+  return new HoldfastError("OPTION_INVALID", message, "Put it into an array.");
 }
 
 function closed(): HoldfastError {

@@ -10,6 +10,8 @@ const CHUNK = 10_000;
 /** Before a claim only a few: it must not wait for a great clean-up. */
 const QUICK = 100;
 const TICK = 400;
+/** How long a process of which nothing is known stays on the list. */
+const DOUBT = 60_000;
 /** Every so many ticks leases are looked for that expire further away than they can; it reads every running job. */
 const SKEW_TICKS = 5;
 /** Wall and monotonic time that differ by more than this since the last look: the clock was set, or the host slept. */
@@ -32,6 +34,8 @@ export class Janitor {
   readonly #log: Log;
   readonly #self: ProcessId;
   #lives = new Map<ProcessId, Life>();
+  /** Since when nothing has been known of a process. */
+  readonly #doubts = new Map<ProcessId, number>();
   /** Since when a lease has been seen expired, on the monotonic clock. */
   #sightings = new Map<number, { fence: number; expiresAt: number; since: number }>();
   #lookedAt = Number.NEGATIVE_INFINITY;
@@ -125,9 +129,21 @@ export class Janitor {
     const jumped = this.#jumped();
     // Not only after a jump: another process's clock may be wrong all the time.
     const skewed = jumped || ++this.#ticks % SKEW_TICKS === 0;
+    for (const { process, life } of processes) {
+      if (life === "dead" || life === "rebooted") await this.#bury(process);
+      else if (life === "unknown") await this.#doubt(process);
+      else this.#doubts.delete(process.id);
+    }
     await this.#drain({ dead: [], skewed }, "lease expired");
-    for (const { process, life } of processes) if (life === "dead" || life === "rebooted") await this.#bury(process);
     await this.#store.cleanLocks();
+  }
+
+  /** Nothing proves its life or its death, e.g. in a copied database: struck off after a while, once it holds nothing. */
+  async #doubt(process: ProcessView): Promise<void> {
+    const now = this.#clock.monotonic();
+    const since = this.#doubts.get(process.id) ?? now;
+    this.#doubts.set(process.id, since);
+    if (now - since >= DOUBT) await this.#store.unregister(process.id);
   }
 
   async #probe(): Promise<{ process: ProcessView; life: Life }[]> {

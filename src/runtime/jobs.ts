@@ -34,6 +34,7 @@ export class Jobs {
 
   async get(id: string): Promise<Job | null> {
     this.#refuseClosed();
+    checkId(id);
     return this.#engine.store.get(id);
   }
 
@@ -66,12 +67,14 @@ export class Jobs {
   /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
   async cancel(id: string): Promise<boolean> {
     this.#refuseClosed();
+    checkId(id);
     return this.#engine.store.cancel(id);
   }
 
   /** A failed or quarantined job starts anew, with fresh counts. */
   async retry(id: string): Promise<boolean> {
     this.#refuseClosed();
+    checkId(id);
     const retried = await this.#engine.store.retry(id);
     if (retried !== "key-taken") return retried;
     throw new HoldfastError(
@@ -86,7 +89,7 @@ export class Jobs {
     job: Enqueued<Out> | string,
     options: { timeout?: Duration; signal?: AbortSignal } = {},
   ): Promise<Finished<Out>> {
-    const id = typeof job === "string" ? job : job.id;
+    const id = checkId(typeof job === "object" && job !== null ? job.id : job);
     const timeout = options.timeout === undefined ? null : toMillis(options.timeout, "timeout");
     const stop = new AbortController();
     const cancel = timeout === null ? () => {} : this.#engine.clock.after(timeout, () => stop.abort(waitedLong(id, timeout)));
@@ -136,7 +139,6 @@ const PER_MILLISECOND = 20;
 class News {
   static #open = 0;
   readonly #stop: () => void;
-  readonly #stay: NodeJS.Timeout;
   #fresh = false;
   #tell: (() => void) | null = null;
 
@@ -148,7 +150,6 @@ class News {
     };
     const unlisten = engine.store.onChange(heard);
     signal.addEventListener("abort", heard);
-    this.#stay = setInterval(() => {}, 2 ** 30);
     this.#stop = () => {
       unlisten();
       signal.removeEventListener("abort", heard);
@@ -157,7 +158,11 @@ class News {
 
   async next(): Promise<void> {
     if (News.#open > EAGER) await new Promise((resolve) => setTimeout(resolve, News.#open / PER_MILLISECOND));
-    if (!this.#fresh) await new Promise<void>((resolve) => (this.#tell = resolve));
+    if (!this.#fresh) {
+      const stay = setInterval(() => {}, 2 ** 30);
+      await new Promise<void>((resolve) => (this.#tell = resolve));
+      clearInterval(stay);
+    }
     this.#fresh = false;
     this.#tell = null;
   }
@@ -165,8 +170,16 @@ class News {
   close(): void {
     News.#open--;
     this.#stop();
-    clearInterval(this.#stay);
   }
+}
+
+function checkId(id: unknown): string {
+  if (typeof id === "string") return id;
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `The id of a job is a text, not ${String(id)}.`,
+    "Give the id that enqueue answered.",
+  );
 }
 
 function noSuchJob(id: string): HoldfastError {

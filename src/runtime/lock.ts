@@ -27,11 +27,11 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
     },
     async extend(token, ttl) {
       refuseClosed();
-      return store.extendLock(name, token, life(ttl));
+      return store.extendLock(name, String(token), life(ttl));
     },
     async release(token) {
       refuseClosed();
-      return store.releaseLock(name, token);
+      return store.releaseLock(name, String(token));
     },
     async get() {
       refuseClosed();

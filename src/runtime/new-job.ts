@@ -4,10 +4,10 @@ import { toJson } from "../core/json.ts";
 import { parse } from "../core/schema.ts";
 import type { NewJob } from "../store/store.ts";
 import type { EnqueueOptions } from "./context.ts";
-import type { Definition } from "./definition.ts";
+import { type Definition, refuseUnknown } from "./definition.ts";
 
 const NO_OPTIONS: EnqueueOptions = {};
-const KNOWN: ReadonlySet<string> = new Set<keyof EnqueueOptions>(["id", "key", "priority", "delay", "runAt"]);
+const KNOWN: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt"];
 
 /**
  * Checks everything there is to check, before anything is written. The value as given is stored, so a schema that
@@ -31,7 +31,7 @@ function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob
     delay: 0,
   };
   if (options === NO_OPTIONS) return job;
-  refuseUnknown(options);
+  refuseUnknown(options, KNOWN, "enqueue");
   if (options.priority !== undefined) job.priority = checkPriority(options.priority);
   if (options.id !== undefined) job.id = checkText(options.id, "id");
   if (options.key !== undefined) job.key = checkText(options.key, "key");
@@ -41,14 +41,6 @@ function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob
     throw new HoldfastError("OPTION_INVALID", "Both delay and runAt were given.", "Give one of them.");
   }
   return job;
-}
-
-/** An option that is passed over in silence is a promise broken in silence. */
-function refuseUnknown(options: object): void {
-  for (const name of Object.keys(options)) {
-    if (KNOWN.has(name)) continue;
-    throw new HoldfastError("OPTION_INVALID", `enqueue knows no option "${name}".`, `Give some of ${[...KNOWN].join(", ")}.`);
-  }
 }
 
 function checkPriority(priority: number): number {
@@ -61,8 +53,13 @@ function checkPriority(priority: number): number {
 }
 
 function checkText(text: string, what: string): string {
-  if (typeof text === "string" && text.length > 0 && text.length <= 1_000) return text;
-  throw new HoldfastError("OPTION_INVALID", `${what} is ${JSON.stringify(text)}.`, "Give a text of 1 to 1,000 characters.");
+  // Half a surrogate pair would come back from the disk as another text, and two such ids as one.
+  if (typeof text === "string" && text.length > 0 && text.length <= 1_000 && text.isWellFormed()) return text;
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `${what} is ${JSON.stringify(text)}.`,
+    "Give a well-formed text of 1 to 1,000 characters.",
+  );
 }
 
 function checkInstant(at: Date | number): number {

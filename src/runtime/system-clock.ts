@@ -5,7 +5,13 @@ export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic,
   after(millis, call) {
-    const timer = setTimeout(call, Math.min(millis, 2 ** 31 - 1)).unref();
+    let timer: NodeJS.Timeout;
+    // Node's own timers reach 24 days; longer ones are made of several.
+    const wait = (left: number) => {
+      const step = Math.min(left, 2 ** 31 - 1);
+      timer = setTimeout(() => (left > step ? wait(left - step) : call()), step).unref();
+    };
+    wait(millis);
     return () => clearTimeout(timer);
   },
 };
@@ -14,7 +20,7 @@ export const systemClock: Clock = {
 export function clockFrom(given: { now(): number } | undefined): Clock {
   if (given === undefined) return systemClock;
   if ("monotonic" in given && "after" in given) return given as Clock;
-  return { ...systemClock, now: () => given.now() };
+  return { ...systemClock, now: () => Math.round(given.now()) };
 }
 
 function monotonic(): number {

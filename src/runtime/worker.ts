@@ -23,6 +23,8 @@ const ZOMBIE = 5_000;
 const LOOK_AGAIN = 5_000;
 /** A settle that failed (a full disk, a locked file) is tried again after this. */
 const SETTLE_AGAIN = 250;
+/** Troubles of the store that pass, and say nothing about what was to be written. */
+const PASSING: ReadonlySet<string> = new Set(["BUSY", "DISK_FULL", "DISK_ERROR", "READ_ONLY", "COMMIT_UNKNOWN"]);
 /** Leases shorter than this are claimed only once the keeper is at work: on a busy machine it takes a while to start. */
 const BRIEF = 10_000;
 
@@ -130,7 +132,7 @@ export class WorkerLoop implements Worker {
       this.#ahead = allDone && !this.#isTired() ? Math.min(BATCH, this.#ahead * 2 + this.#concurrency) : this.#ahead >> 1;
       // The last report of a job goes before its end, in the same commit.
       this.#progress.flush();
-      this.#settle();
+      this.#settle(this.#settlements.splice(0));
     }
     this.#freshAt = performance.now();
     this.#pump();
@@ -140,9 +142,7 @@ export class WorkerLoop implements Worker {
     if (want > 0) void this.#claim(want);
   }
 
-  #settle(): void {
-    const batch = this.#settlements;
-    this.#settlements = [];
+  #settle(batch: Attempt[]): void {
     this.#unsettled += batch.length;
     this.#engine.store.settle(batch).then(
       (fates) => {
@@ -152,15 +152,30 @@ export class WorkerLoop implements Worker {
       },
       (error: unknown) => {
         this.#unsettled -= batch.length;
-        this.#engine.log.error("finished jobs could not be recorded; it is tried again", {
-          jobs: batch.length,
-          error: String(error),
-        });
-        // The leases are still held and renewed. Those that are lost meanwhile are refused by the store then.
-        for (const attempt of batch) if (attempt.lost === null) this.#settlements.push(attempt);
-        this.#engine.clock.after(SETTLE_AGAIN, () => this.#soon());
+        this.#unrecorded(batch, error);
       },
     );
+  }
+
+  /**
+   * The leases are still held and renewed; those that are lost meanwhile are refused by the store then. What passes is
+   * tried again. Anything else is one attempt's fault, and the others must not wait for it: each is written alone, and
+   * the one that cannot be written as it is has failed.
+   */
+  #unrecorded(batch: Attempt[], error: unknown): void {
+    const passing = error instanceof HoldfastError && PASSING.has(error.code);
+    this.#engine.log.error("finished jobs could not be recorded; it is tried again", {
+      jobs: batch.length,
+      error: String(error),
+    });
+    for (const attempt of batch) {
+      if (attempt.lost !== null) continue;
+      if (!passing && batch.length > 1) this.#settle([attempt]);
+      else if (!passing && attempt.outcome.kind === "succeeded") this.#record(attempt, failForGood(toJobError(error)));
+      else this.#settlements.push(attempt);
+    }
+    this.#engine.clock.after(SETTLE_AGAIN, () => this.#soon());
+    this.#hush();
   }
 
   #settled(attempt: Attempt, kept: boolean): void {

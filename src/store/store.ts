@@ -221,6 +221,8 @@ export interface LockView {
 export type Life = "alive" | "dead" | "rebooted" | "unknown";
 
 export interface NewProcess {
+  /** The same for the threads of one process and for no other. */
+  identity?: string;
   pid: number;
   host: string;
   boot: string;

@@ -362,6 +362,8 @@ suite("bad input changes nothing", () => {
     ["a huge priority", { priority: 2 ** 53 }, "NUMBER_INVALID"],
     ["an option that there is not", { prioritty: 3 }, "OPTION_INVALID"],
     ["an empty id", { id: "" }, "OPTION_INVALID"],
+    ["half a surrogate pair in an id", { id: "a\ud800" }, "OPTION_INVALID"],
+    ["half a surrogate pair in a key", { key: "a\ud800" }, "OPTION_INVALID"],
     ["an id of a number", { id: 7 }, "OPTION_INVALID"],
     ["an id of a megabyte", { id: "x".repeat(1_000_000) }, "OPTION_INVALID"],
     ["an empty key", { key: "" }, "OPTION_INVALID"],

@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
-import { existsSync } from "node:fs";
+import { once } from "node:events";
+import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import { mkdir, readdir, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { suite, test, type TestContext } from "node:test";
+import { Worker as Thread } from "node:worker_threads";
 import { job, type JobContext, open } from "../../src/index.ts";
-import { code, collect, folder, memory, see, seeAll, stage, unchecked } from "./parts.ts";
+import { apart, code, collect, folder, memory, see, seeAll, stage, unchecked } from "./parts.ts";
 
 const plain = job({ name: "plain", run: (c: JobContext<unknown>) => c.input });
 
@@ -269,3 +271,44 @@ suite("a second open of the same file in a process", () => {
     await hf.enqueue(plain, 1);
   });
 });
+
+test("another driver in another thread of the process is refused", async (t) => {
+  const path = join(await folder(t), "work.db");
+  await using hf = await open(path);
+  const { id } = await hf.enqueue(job({ name: "a", run: () => {} }), null);
+  const thread = new Thread(new URL("./children/open-thread.ts", import.meta.url), {
+    workerData: { path, driver: "better-sqlite3" },
+  });
+  const [answer] = (await once(thread, "message")) as [string];
+  await once(thread, "exit");
+  assert.equal(answer, "DRIVER_DIFFERS");
+  assert.equal((await hf.jobs.get(id))?.state, "pending");
+  const same = new Thread(new URL("./children/open-thread.ts", import.meta.url), { workerData: { path, driver: "node:sqlite" } });
+  const [welcome] = (await once(same, "message")) as [string];
+  await once(same, "exit");
+  assert.equal(welcome, "opened");
+});
+
+test("processes that come and go leave no open file behind in the one that stays", async (t) => {
+  if (!existsSync("/proc/self/fd")) return t.skip("there is no /proc to count by");
+  const path = join(await folder(t), "work.db");
+  await using hf = await open(path);
+  for (let i = 0; i < 3; i++) {
+    const passing = await apart(path);
+    await hf.engine.store.probe();
+    await passing.close();
+  }
+  await hf.engine.store.probe();
+  assert.equal(deletedLocks(), 0);
+});
+
+/** Open files of this process that prove lives and have been removed. */
+function deletedLocks(): number {
+  return readdirSync("/proc/self/fd").filter((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`).endsWith(".lock (deleted)");
+    } catch {
+      return false;
+    }
+  }).length;
+}

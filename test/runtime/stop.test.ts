@@ -1,8 +1,11 @@
 import assert from "node:assert/strict";
+import { fork } from "node:child_process";
+import { once } from "node:events";
+import { join } from "node:path";
 import { suite, test } from "node:test";
 import { type Holdfast, job, type JobContext, open, type Worker } from "../../src/index.ts";
 import { testClock } from "../../src/testing/index.ts";
-import { code, deferred, memory, see, stage, unchecked } from "./parts.ts";
+import { code, deferred, folder, memory, see, stage, unchecked } from "./parts.ts";
 
 type C = JobContext<unknown>;
 
@@ -208,7 +211,8 @@ suite("closing", () => {
     await slow.called(1);
     let closed = false;
     const closing = hf.close().then(() => (closed = true));
-    await assert.rejects(hf.enqueue(def, 2), code("CLOSED"));
+    assert.throws(() => hf.work([def]), code("CLOSED"), "nothing new is begun");
+    await assert.rejects(hf.claim(def, { worker: "late" }), code("CLOSED"));
     await clock.advance("1s");
     assert.equal(closed, false);
     slow.calls[0]?.end("finished");
@@ -265,4 +269,51 @@ suite("closing", () => {
     await assert.rejects(outside.jobs.list(), code("CLOSED"));
     await worker.stop();
   });
+});
+
+test("while the workers drain, their handlers may still use the handle", async (t) => {
+  const { hf } = await memory(t);
+  const slow = stage<JobContext<unknown>>();
+  const tidy = job({
+    name: "tidy",
+    retry: { attempts: 1 },
+    run: async (c: JobContext<unknown>) => {
+      await slow.run(c);
+      await hf.enqueue(other, null);
+      return (await hf.jobs.counts()).pending;
+    },
+  });
+  const other = job({ name: "other", run: () => {} });
+  hf.work([tidy]);
+  const { id } = await hf.enqueue(tidy, null);
+  await slow.called(1);
+  const ended = hf.jobs.wait(id);
+  const closing = hf.close();
+  slow.calls[0]?.end("go on");
+  const done = await ended;
+  assert.deepEqual([done.state, done.output], ["succeeded", 1]);
+  await closing;
+  await assert.rejects(hf.enqueue(other, null), code("CLOSED"));
+});
+
+test("a signal stops all handles of a process, and it exits when the slowest is done", async (t) => {
+  const path = await folder(t);
+  const child = fork(new URL("./children/two-handles.ts", import.meta.url), [path]);
+  t.after(() => child.kill("SIGKILL"));
+  await once(child, "message");
+  child.kill("SIGTERM");
+  await once(child, "exit");
+  await using hf = await open(join(path, "busy.db"));
+  const left = await see(hf, "it");
+  assert.deepEqual([left.state, left.output, left.crashes], ["succeeded", "done", 0]);
+});
+
+test("closed handles listen to signals no more", async () => {
+  const before = process.listenerCount("SIGTERM");
+  for (let i = 0; i < 3; i++) {
+    await using hf = await open(":memory:");
+    hf.work([job({ name: "x", run: () => {} })], { signals: true });
+    assert.equal(process.listenerCount("SIGTERM"), before + 1);
+  }
+  assert.equal(process.listenerCount("SIGTERM"), before);
 });

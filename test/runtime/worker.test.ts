@@ -612,3 +612,25 @@ test("a handler may throw or return the oddest things: its job ends, and the wor
   for (let i = 0; i <= odd.length; i++) states.push((await hf.jobs.wait(await hf.enqueue(strange, i))).state);
   assert.deepEqual(states, ["failed", "failed", "failed", "failed", "succeeded", "succeeded"]);
 });
+
+test("an end that cannot be written fails its own job, and the others' ends are written", async (t) => {
+  const { hf, clock } = await memory(t);
+  const { store } = hf.engine;
+  const settle = store.settle.bind(store);
+  store.settle = async (settlements) => {
+    for (const { outcome } of settlements) {
+      if (outcome.kind === "succeeded" && outcome.output === '"poison"') throw new HoldfastError("STORE_ERROR", "no", "no");
+    }
+    return settle(settlements);
+  };
+  const echo = job<string, string>({ name: "echo", run: async ({ input }) => input });
+  const jobs = await hf.enqueueMany(echo, ["a", "poison", "b", "c"]);
+  hf.work([echo]);
+  await clock.advance("1s");
+  const ends = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
+  assert.deepEqual(
+    ends.map(({ state }) => state),
+    ["succeeded", "failed", "succeeded", "succeeded"],
+  );
+  assert.equal(ends[1]?.error?.code, "STORE_ERROR");
+});

@@ -7,6 +7,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  realpathSync,
   rmSync,
   symlinkSync,
   writeFileSync,
@@ -210,9 +211,33 @@ test("every kind of SQLite error is explained, of either driver, and says what t
 
 test("errors that are not SQLite's pass as they are", () => {
   const own = new HoldfastError("X", "x", "do y");
-  for (const error of [new TypeError("no"), own, "text", undefined, Object.assign(new Error("no"), { code: "ENOENT" })]) {
+  for (const error of [new TypeError("no"), own, "text", undefined]) {
     assert.equal(faultOf(error), null);
     assert.equal(explain(error, "p"), error);
+  }
+});
+
+test("what the file system refuses beside the database is explained, too", () => {
+  for (const [code, expected] of [
+    ["EEXIST", "CANNOT_OPEN"],
+    ["EACCES", "CANNOT_OPEN"],
+    ["ENOSPC", "DISK_FULL"],
+    ["EROFS", "READ_ONLY"],
+  ]) {
+    const told = explain(Object.assign(new Error("no"), { code }), "p");
+    assert.ok(told instanceof HoldfastError);
+    assert.equal(told.code, expected);
+  }
+});
+
+test("a link to a file that is not there yet names the file, not the link", () => {
+  const folder = realpathSync(mkdtempSync(join(tmpdir(), "holdfast-link-")));
+  try {
+    mkdirSync(join(folder, "real"));
+    symlinkSync(join("real", "work.db"), join(folder, "link.db"));
+    assert.equal(canonicalPath(join(folder, "link.db")), join(folder, "real", "work.db"));
+  } finally {
+    rmSync(folder, { recursive: true });
   }
 });
 

@@ -61,6 +61,15 @@ export class Alive {
     rmSync(this.#file(token), { force: true });
   }
 
+  /** Those who have signed off need no probing any more. */
+  keepOnly(registered: ReadonlySet<string>): void {
+    for (const [token, db] of this.#probes) {
+      if (registered.has(token)) continue;
+      db.close();
+      this.#probes.delete(token);
+    }
+  }
+
   /** Files of processes that died before they were registered. */
   sweep(registered: ReadonlySet<string>): void {
     if (!existsSync(this.#folder)) return;

@@ -28,10 +28,34 @@ export function isBusy(error: unknown): boolean {
   return fault === "BUSY" || fault === "LOCKED";
 }
 
+/** The same trouble met by the file system's own calls, beside the database. */
+function systemFault(error: unknown): SqliteFault | null {
+  const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
+  switch (code) {
+    case "ENOSPC":
+    case "EDQUOT":
+      return "FULL";
+    case "EROFS":
+      return "READONLY";
+    case "EIO":
+      return "IOERR";
+    case "EACCES":
+    case "EPERM":
+    case "EEXIST":
+    case "ENOTDIR":
+    case "ENOENT":
+    case "EMFILE":
+      return "CANTOPEN";
+    default:
+      return null;
+  }
+}
+
 /** What a caller is told; errors that are not SQLite's pass as they are. */
 export function explain(error: unknown, path: string): unknown {
-  const fault = faultOf(error);
-  if (fault === null || error instanceof HoldfastError) return error;
+  if (error instanceof HoldfastError) return error;
+  const fault = faultOf(error) ?? systemFault(error);
+  if (fault === null) return error;
   const cause = { cause: error };
   const said = (error as Error).message;
   switch (fault) {

@@ -1,4 +1,5 @@
-import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
+import { randomInt } from "node:crypto";
+import type { Fence, JobKey } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { passPoint } from "../points.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -61,7 +62,8 @@ export interface GroupCommitOptions {
  * costs. A promise settles only after the commit, so what is acknowledged is durable.
  */
 export class GroupCommit {
-  writer = 0 as ProcessId;
+  /** This handle and no other: a process has several, and a commit that threw must not be taken for a neighbour's. */
+  readonly #writer = randomInt(2 ** 40);
   readonly #db: Connection;
   readonly #options: GroupCommitOptions;
   readonly #begin: Statement;
@@ -205,7 +207,7 @@ export class GroupCommit {
       const [commits, jobs, lanes] = this.#counted.row() as [number, number, number];
       mark = { now: this.#options.now(), commit: commits, key: jobs + 1 };
       // New jobs are counted by their keys. To count their commit too would be a page more to write, a fifth of its cost.
-      if (items.some(({ operation }) => operation !== ENQUEUE)) this.#count.run(++mark.commit, this.writer);
+      if (items.some(({ operation }) => operation !== ENQUEUE)) this.#count.run(++mark.commit, this.#writer);
       let nextKey = jobs;
       let wrote = false;
       for (const item of items) passPoint(item.operation, "begun");
@@ -254,7 +256,7 @@ export class GroupCommit {
         return this.#madeAt.row(mark.key)?.[0] === mark.now ? "yes" : "unknown";
       }
       if (commits < mark.commit) return "no";
-      return commits === mark.commit && writer === this.writer ? "yes" : "unknown";
+      return commits === mark.commit && writer === this.#writer ? "yes" : "unknown";
     } catch {
       return "unknown";
     }

@@ -1,5 +1,17 @@
 import { randomUUID } from "node:crypto";
-import { accessSync, closeSync, constants, existsSync, fsyncSync, openSync, realpathSync, statSync } from "node:fs";
+import {
+  accessSync,
+  closeSync,
+  constants,
+  existsSync,
+  fsyncSync,
+  lstatSync,
+  openSync,
+  readlinkSync,
+  realpathSync,
+  rmSync,
+  statSync,
+} from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
@@ -48,7 +60,10 @@ export function canonicalPath(where: string): string {
       "Give the path of a file; it is made when it does not exist.",
     );
   }
-  return existsSync(path) ? realpathSync(path) : join(realpathSync(folder), basename(path));
+  if (existsSync(path)) return realpathSync(path);
+  // A link to where the file will be is followed, or the first process would know it by another name than the next.
+  const link = lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() ? readlinkSync(path) : null;
+  return link === null ? join(realpathSync(folder), basename(path)) : canonicalPath(resolve(folder, link));
 }
 
 /** A connection that is ready for use: checked, migrated, with its durability set and read back. Nothing is changed when it throws. */
@@ -66,8 +81,14 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
     return { db, ...opened };
   } catch (error) {
     db?.close();
+    if (isNew) removeEmpty(path);
     throw explain(error, path);
   }
+}
+
+/** What could not be made is not left behind. */
+function removeEmpty(path: string): void {
+  if (statSync(path, { throwIfNoEntry: false })?.size === 0) rmSync(path, { force: true });
 }
 
 /** SQLite opens what it may only read without a word, and fails at the first write. */

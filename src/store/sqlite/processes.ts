@@ -1,6 +1,7 @@
 import type { ProcessId } from "../../core/ids.ts";
+import { HoldfastError } from "../../core/errors.ts";
 import type { NewProcess, ProcessView } from "../store.ts";
-import type { Connection, Statement } from "./driver.ts";
+import type { Connection, DriverName, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
 /** `alive` names the file whose lock proves life; "" where there is none. */
@@ -9,14 +10,18 @@ export type RegisteredProcess = ProcessView & { alive: string };
 /** Who has the database open. */
 export class Processes {
   readonly #add: Statement;
+  readonly #otherDriver: Statement;
   readonly #all: Statement;
   readonly #running: Statement;
   readonly #remove: Statement;
 
   constructor(db: Connection) {
     this.#add = db.prepare(
-      `insert into holdfast_processes (alive, pid, host, boot, program, started_at)
-       values (:alive, :pid, :host, :boot, :program, :now) returning id`,
+      `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, started_at)
+       values (:alive, :identity, :driver, :pid, :host, :boot, :program, :now) returning id`,
+    );
+    this.#otherDriver = db.prepare(
+      "select driver from holdfast_processes where identity = :identity and driver <> :driver limit 1",
     );
     this.#all = db.prepare(
       "select id, alive, pid, host, boot, program, started_at as startedAt from holdfast_processes order by id",
@@ -29,15 +34,13 @@ export class Processes {
     );
   }
 
-  add(tx: Tx, process: NewProcess & { alive: string }): ProcessId {
-    const { id } = this.#add.get<{ id: ProcessId }>({
-      alive: process.alive,
-      pid: process.pid,
-      host: process.host,
-      boot: process.boot,
-      program: process.program,
-      now: tx.now,
-    }) as { id: ProcessId };
+  add(tx: Tx, process: NewProcess & { alive: string; driver: DriverName }): ProcessId {
+    const { alive, driver, identity = "", pid, host, boot, program } = process;
+    const other = identity === "" ? undefined : this.#otherDriver.get<{ driver: string }>({ identity, driver });
+    if (other !== undefined) throw driverDiffers(other.driver, driver);
+    const { id } = this.#add.get<{ id: ProcessId }>({ alive, driver, identity, pid, host, boot, program, now: tx.now }) as {
+      id: ProcessId;
+    };
     tx.wrote();
     return id;
   }
@@ -56,4 +59,13 @@ export class Processes {
     if (removed) tx.wrote();
     return removed;
   }
+}
+
+/** Two SQLite libraries on one file in one process drop each other's locks, and each takes the other for dead. */
+function driverDiffers(used: string, asked: string): HoldfastError {
+  return new HoldfastError(
+    "DRIVER_DIFFERS",
+    `A thread of this process has the database open with "${used}", and "${asked}" was asked for.`,
+    "Use one driver for a file in all threads of a process.",
+  );
 }

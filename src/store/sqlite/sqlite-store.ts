@@ -64,6 +64,7 @@ export class SqliteStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
   readonly #path: string;
+  readonly #driver: DriverName;
   readonly #db: Connection;
   readonly #clock: Clock;
   readonly #group: GroupCommit;
@@ -82,6 +83,7 @@ export class SqliteStore implements Store {
   readonly #expectant = new Set<() => void>();
   readonly #alive: Alive | null;
   readonly #checkpoint: Checkpoint | null;
+  #self: ProcessId | null = null;
   #boot = "";
   #watch: Watch | null = null;
   #closed: Promise<void> | null = null;
@@ -98,6 +100,7 @@ export class SqliteStore implements Store {
   ) {
     const { db } = opened;
     this.#path = path;
+    this.#driver = options.driver;
     this.#db = db;
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
@@ -256,8 +259,8 @@ export class SqliteStore implements Store {
 
   /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
   async register(process: NewProcess): Promise<ProcessId> {
-    const alive = this.#alive?.hold() ?? "";
-    const id = await this.#write("register", (tx) => this.#processes.add(tx, { ...process, alive }));
+    const alive = await this.#read(() => this.#alive?.hold() ?? "");
+    const id = await this.#write("register", (tx) => this.#processes.add(tx, { ...process, alive, driver: this.#driver }));
     this.#boot = process.boot;
     this.#alive?.sweep(new Set(this.#processes.all().map((one) => one.alive)));
     this.actAs(id);
@@ -265,16 +268,15 @@ export class SqliteStore implements Store {
   }
 
   actAs(id: ProcessId): void {
-    this.#group.writer = id;
+    this.#self = id;
   }
 
   probe(): Promise<{ process: ProcessView; life: Life }[]> {
-    return this.#read(() =>
-      this.#processes
-        .all()
-        .filter(({ id }) => id !== this.#group.writer)
-        .map((process) => ({ process, life: this.#life(process) })),
-    );
+    return this.#read(() => {
+      const processes = this.#processes.all();
+      this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
+      return processes.filter(({ id }) => id !== this.#self).map((process) => ({ process, life: this.#life(process) }));
+    });
   }
 
   processes(): Promise<ProcessView[]> {
@@ -288,7 +290,7 @@ export class SqliteStore implements Store {
   async unregister(id: ProcessId): Promise<boolean> {
     const alive = this.#processes.all().find((process) => process.id === id)?.alive;
     const removed = await this.#write("unregister", (tx) => this.#processes.remove(tx, id));
-    if (removed && alive !== undefined && alive !== "" && id !== this.#group.writer) this.#alive?.forget(alive);
+    if (removed && alive !== undefined && alive !== "" && id !== this.#self) this.#alive?.forget(alive);
     return removed;
   }
 

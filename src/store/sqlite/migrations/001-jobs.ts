@@ -130,6 +130,8 @@ create table holdfast_locks (
 create table holdfast_processes (
   id          integer primary key autoincrement,
   alive       text not null,
+  identity    text not null,
+  driver      text not null,
   pid         integer not null,
   host        text not null,
   boot        text not null,
