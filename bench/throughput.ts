@@ -8,7 +8,7 @@ import { inScratch, payload } from "./scratch.ts";
 /** Enqueueing in bulk, draining no-op jobs, enqueueing one by one: each against the same done with bare statements. */
 export async function throughput(durability: Durability, rounds: number): Promise<Figure[]> {
   const jobs = 50_000;
-  const singles = durability === "power" ? 2_000 : 10_000;
+  const singles = durability === "power" ? 4_000 : 10_000;
   const best = { bulk: { ours: 0, limit: 0 }, drain: { ours: 0, limit: 0 }, single: { ours: 0, limit: 0 } };
   for (let round = 0; round < rounds; round++) {
     const limit = await inScratch((folder) => raw(join(folder, "raw.db"), durability, jobs, singles));
