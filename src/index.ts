@@ -5,7 +5,7 @@ export { RetryAfterError } from "./core/retry-after.ts";
 export type { StandardSchema } from "./core/schema.ts";
 export type { Claim } from "./runtime/claim.ts";
 export type { Enqueued, EnqueueOptions, JobContext } from "./runtime/context.ts";
-export { job, type JobDef, type JobOptions, type RunOptions } from "./runtime/definition.ts";
+export { job, type JobDef, type JobOptions, type QueueOptions, type RunOptions } from "./runtime/definition.ts";
 export { type Holdfast, open, type OpenOptions } from "./runtime/holdfast.ts";
 export type { RecoveryStats } from "./runtime/janitor.ts";
 export type { Page } from "./runtime/jobs.ts";

@@ -5,7 +5,9 @@ import type { StandardSchema } from "../core/schema.ts";
 import type { JobContext } from "./context.ts";
 
 /** What jobs say about how they run. */
-export interface RunOptions {
+export interface RunOptions<In = unknown> {
+  /** Never given: it says what the handler gets. */
+  readonly takes?: (input: In) => void;
   /** A worker claims only versions that its own definitions have. Default 1. */
   version?: number;
   /** `attempts` counts all of them, the first too. Default: 3, exponential from 1 s, at most 10 min. */
@@ -20,10 +22,15 @@ export interface RunOptions {
   concurrency?: number;
 }
 
-export interface JobOptions extends RunOptions {
+/** A named lane of jobs. */
+export interface QueueOptions {
+  name: string;
+}
+
+export interface JobOptions<In = unknown> extends RunOptions<In> {
   name: string;
   /** Default: the job's name. */
-  queue?: string | { name: string };
+  queue?: string | QueueOptions;
   /**
    * What becomes of it when its worker goes away in the middle: "resume" (the default) runs it again with its last
    * checkpoint, "retry" runs it again from the start, "fail" fails it.
@@ -66,9 +73,9 @@ const SHORTEST_LEASE = 300;
  * ```
  */
 export function job<In, Parsed, Out = unknown>(
-  options: JobOptions & { input: StandardSchema<In, Parsed>; output?: StandardSchema<Out>; run?: Run<Parsed, Out> },
+  options: JobOptions<Parsed> & { input: StandardSchema<In, Parsed>; output?: StandardSchema<Out>; run?: Run<Parsed, Out> },
 ): JobDef<In, Out, Parsed>;
-export function job<In = unknown, Out = unknown>(options: JobOptions & { run: Run<In, Out> }): JobDef<In, Out, In>;
+export function job<In = unknown, Out = unknown>(options: JobOptions<In> & { run: Run<In, Out> }): JobDef<In, Out, In>;
 export function job(
   options: JobOptions & { input?: StandardSchema; output?: StandardSchema; run?: Run<never, unknown> },
 ): JobDef<never, unknown, never> {

@@ -13,7 +13,7 @@ import type { ProgressWriter } from "./progress.ts";
 
 const CONCURRENCY = 10;
 /** The most that is claimed at once: a commit costs as much as some dozen jobs. */
-const BATCH = 256;
+const BATCH = 512;
 /** Handlers may keep one turn of the event loop this busy, in milliseconds. */
 const TURN = 5;
 const DRAIN = 10_000;
