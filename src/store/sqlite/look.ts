@@ -99,7 +99,9 @@ export class Look {
       after: filter.after === undefined ? 0 : Number(filter.after),
       limit: filter.limit + 1,
     };
-    const where = ["job.key > :after"];
+    // Few jobs run at once, so they are found by their own index and put in order; otherwise history would be walked.
+    const key = filter.state === "running" ? "+job.key" : "job.key";
+    const where = [`${key} > :after`];
     if (filter.state !== undefined) {
       where.push("job.state = :state");
       params["state"] = filter.state;
@@ -112,7 +114,7 @@ export class Look {
     const text = where.join(" and ");
     let statement = this.#lists.get(text);
     if (statement === undefined) {
-      statement = this.#db.prepare(`select ${COLUMNS} where ${text} order by job.key limit :limit`);
+      statement = this.#db.prepare(`select ${COLUMNS} where ${text} order by ${key} limit :limit`);
       this.#lists.set(text, statement);
     }
     const rows = statement.all<Row>(params);
