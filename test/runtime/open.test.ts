@@ -276,18 +276,18 @@ test("another driver in another thread of the process is refused", async (t) => 
   const path = join(await folder(t), "work.db");
   await using hf = await open(path);
   const { id } = await hf.enqueue(job({ name: "a", run: () => {} }), null);
-  const thread = new Thread(new URL("./children/open-thread.ts", import.meta.url), {
-    workerData: { path, driver: "better-sqlite3" },
-  });
-  const [answer] = (await once(thread, "message")) as [string];
-  await once(thread, "exit");
-  assert.equal(answer, "DRIVER_DIFFERS");
+  assert.equal(await openInThread(path, "better-sqlite3"), "DRIVER_DIFFERS");
   assert.equal((await hf.jobs.get(id))?.state, "pending");
-  const same = new Thread(new URL("./children/open-thread.ts", import.meta.url), { workerData: { path, driver: "node:sqlite" } });
-  const [welcome] = (await once(same, "message")) as [string];
-  await once(same, "exit");
-  assert.equal(welcome, "opened");
+  assert.equal(await openInThread(path, "node:sqlite"), "opened");
 });
+
+/** What a thread that opens and closes the file says of it. */
+async function openInThread(path: string, driver: string): Promise<string> {
+  const thread = new Thread(new URL("./children/open-thread.ts", import.meta.url), { workerData: { path, driver } });
+  // Both at once: a thread's last message and its exit may come in one turn.
+  const [[answer]] = await Promise.all([once(thread, "message"), once(thread, "exit")]);
+  return answer as string;
+}
 
 test("processes that come and go leave no open file behind in the one that stays", async (t) => {
   if (!existsSync("/proc/self/fd")) return t.skip("there is no /proc to count by");
