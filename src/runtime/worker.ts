@@ -23,8 +23,6 @@ const ZOMBIE = 5_000;
 const LOOK_AGAIN = 5_000;
 /** A settle that failed (a full disk, a locked file) is tried again after this. */
 const SETTLE_AGAIN = 250;
-/** Troubles of the store that pass, and say nothing about what was to be written. */
-const PASSING: ReadonlySet<string> = new Set(["BUSY", "DISK_FULL", "DISK_ERROR", "READ_ONLY", "COMMIT_UNKNOWN"]);
 /** Leases shorter than this are claimed only once the keeper is at work: on a busy machine it takes a while to start. */
 const BRIEF = 10_000;
 
@@ -158,12 +156,12 @@ export class WorkerLoop implements Worker {
   }
 
   /**
-   * The leases are still held and renewed; those that are lost meanwhile are refused by the store then. What passes is
-   * tried again. Anything else is one attempt's fault, and the others must not wait for it: each is written alone, and
-   * the one that cannot be written as it is has failed.
+   * The leases are still held and renewed; those that are lost meanwhile are refused by the store then. A trouble of the
+   * disk or the file says nothing about what was to be written, and is waited out. What the store itself refuses is one
+   * attempt's fault, and the others must not wait for it: each is written alone, and the one that cannot be has failed.
    */
   #unrecorded(batch: Attempt[], error: unknown): void {
-    const passing = error instanceof HoldfastError && PASSING.has(error.code);
+    const passing = error instanceof HoldfastError && error.code !== "STORE_ERROR";
     this.#engine.log.error("finished jobs could not be recorded; it is tried again", {
       jobs: batch.length,
       error: String(error),

@@ -634,3 +634,26 @@ test("an end that cannot be written fails its own job, and the others' ends are 
   );
   assert.equal(ends[1]?.error?.code, "STORE_ERROR");
 });
+
+test("a success that a damaged disk refuses for a while is a success in the end", async (t) => {
+  const { hf, clock } = await memory(t);
+  const { store } = hf.engine;
+  const settle = store.settle.bind(store);
+  let refused = 0;
+  store.settle = async (settlements) => {
+    if (refused++ < 3) throw new HoldfastError("DAMAGED", "no", "no");
+    return settle(settlements);
+  };
+  const echo = job<string, string>({ name: "echo", run: async ({ input }) => input });
+  const jobs = await hf.enqueueMany(echo, ["a", "b"]);
+  hf.work([echo]);
+  await clock.advance("2s");
+  const ends = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
+  assert.deepEqual(
+    ends.map(({ state, attempt }) => [state, attempt]),
+    [
+      ["succeeded", 1],
+      ["succeeded", 1],
+    ],
+  );
+});
