@@ -38,6 +38,15 @@ export function idTaken(id: string, owner: string, name: string): HoldfastError 
   );
 }
 
+/** A job cannot come after one that nobody knows: it would wait for ever. */
+export function noUpstream(id: string, name: string): HoldfastError {
+  return new HoldfastError(
+    "NO_SUCH_JOB",
+    `There is no job ${id}, so a job "${name}" cannot come after it.`,
+    "Enqueue what it depends on first, and give the id that enqueue answered.",
+  );
+}
+
 /** Thrown by a handler: fail now, do not retry. */
 export class NonRetryableError extends Error {
   constructor(message?: string, options?: { cause?: unknown }) {

@@ -80,7 +80,7 @@ export function contextFor(engine: Engine, progress: ProgressWriter, attempt: At
     input,
     id: claimed.id,
     attempt: claimed.attempt,
-    scheduledFor: null,
+    scheduledFor: claimed.scheduledFor === null ? null : new Date(claimed.scheduledFor),
     idempotencyKey: `${engine.store.databaseId}:${claimed.id}`,
     log: new JobLog(engine.log, claimed),
     signal: attempt.signal,

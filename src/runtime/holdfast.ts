@@ -2,7 +2,7 @@ import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
-import { HoldfastError, idTaken } from "../core/errors.ts";
+import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
 import { locate } from "../store/open-store.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
 import { type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
@@ -256,6 +256,7 @@ function closed(): HoldfastError {
 }
 
 function accepted<Out>(answer: StoreEnqueued, job: NewJob): Enqueued<Out> {
-  if (!("taken" in answer)) return answer;
-  throw idTaken(answer.id, answer.taken, job.name);
+  if ("taken" in answer) throw idTaken(answer.id, answer.taken, job.name);
+  if ("missing" in answer) throw noUpstream(answer.id, job.name);
+  return answer;
 }

@@ -1,6 +1,8 @@
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
 import type { FinishedState, Job, JobState } from "../core/job.ts";
 import type { HeldLease, LeaseRef } from "../core/lease.ts";
+import type { LimitRule } from "../core/limit.ts";
+import type { QueueSettings } from "../core/queue.ts";
 import type { Outcome, Policy } from "../core/retry.ts";
 
 /**
@@ -115,12 +117,32 @@ export interface NewJob {
   followUpId?: string;
   /** One unfinished job of this name. */
   key?: string;
+  /** The tick of the schedule that made it. */
+  scheduledFor?: number;
+  /** The ids of jobs that must succeed first. */
+  after?: readonly string[];
+  /** What its definition says about its queue and its limits; the same object for all jobs of a definition. */
+  declares?: Declaration;
+  /** The job's key for each of the limits that are declared, in their order. */
+  limitKeys?: readonly string[];
+}
+
+/** What a definition asks for beyond its own jobs: the newest word counts. */
+export interface Declaration {
+  queue: string;
+  name: string;
+  /** Left out: whatever is set stays. */
+  settings?: QueueSettings;
+  /** The narrow ones first: a job passes them in this order. */
+  limits: readonly LimitRule[];
 }
 
 export type Enqueued =
   | { id: string; duplicate: boolean }
   /** The id belongs to a job of another name. */
-  | { id: string; taken: string };
+  | { id: string; taken: string }
+  /** There is no such job for it to come after. */
+  | { id: string; missing: true };
 
 /** Jobs of a queue, or of a name in some version. */
 export interface ClaimSource {
@@ -155,6 +177,7 @@ export interface Claimed extends LeaseRef {
   policy: Policy;
   lease: number;
   expiresAt: number;
+  scheduledFor: number | null;
 }
 
 /** What became of a lease: still held, or what the job is now. `gone`: there is no such job any more. */

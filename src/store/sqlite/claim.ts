@@ -26,6 +26,7 @@ type Row = [
   createdAt: number,
   id: string | null,
   input: string | null,
+  scheduledFor: number | null,
 ];
 
 interface Candidate {
@@ -209,7 +210,7 @@ export class Claim {
   }
 
   #claimed(tx: Tx, { row, share: { lane, lease } }: Candidate): Claimed {
-    const [key, priority, policy, attempt, createdAt, id, input] = row;
+    const [key, priority, policy, attempt, createdAt, id, input, scheduledFor] = row;
     this.#lanes.add(key, lane.id);
     return {
       job: key,
@@ -224,6 +225,7 @@ export class Claim {
       policy: this.#catalog.policy(policy),
       lease,
       expiresAt: tx.now + lease,
+      scheduledFor,
     };
   }
 }
@@ -240,7 +242,7 @@ function matches(source: ClaimSource, lane: Lane): boolean {
 
 function headSql(crashes: string): string {
   return `
-    select key, priority, policy, attempt, created_at, id, input from holdfast_jobs
+    select key, priority, policy, attempt, created_at, id, input, scheduled_for from holdfast_jobs
     where lane = ? and state = 'pending' and gate is null and crashes ${crashes} order by priority desc, key limit ?`;
 }
 

@@ -10,7 +10,7 @@ const LARGE_INPUT = 2_000;
 export const ELSEWHERE = "";
 const ROWS = 25;
 
-const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input";
+const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input, scheduled_for";
 
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
@@ -25,10 +25,10 @@ export class Enqueue {
 
   constructor(db: Connection, catalog: Catalog) {
     this.#catalog = catalog;
-    this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
+    this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
     // Many rows a statement: half again as fast as one by one.
     this.#insertMany = db.prepare(
-      `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
+      `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
     );
     this.#insertInput = db.prepare("insert into holdfast_inputs (job, body) values (?, ?)");
     this.#insertId = db.prepare("insert into holdfast_ids (id, job, name, chosen) values (?, ?, ?, ?)");
@@ -58,7 +58,11 @@ export class Enqueue {
       const lane = this.#catalog.laneFor(tx, job);
       const policy = this.#catalog.policyFor(tx, job.policy);
       plain.push(key, runAt > tx.now ? "time" : null, lane, job.priority, policy, runAt, tx.now, id);
-      plain.push(job.key === undefined ? null : slotOf(job.name, job.key), large ? ELSEWHERE : job.input);
+      plain.push(
+        job.key === undefined ? null : slotOf(job.name, job.key),
+        large ? ELSEWHERE : job.input,
+        job.scheduledFor ?? null,
+      );
       if (large) this.#insertInput.run(key, job.input);
       if (id !== null) this.#insertId.run(id, key, job.name, job.id === undefined ? 0 : 1);
       tx.ready(job.queue);
@@ -89,7 +93,7 @@ export class Enqueue {
 
   #write(values: Value[], rows: number): void {
     if (rows === ROWS) this.#insertMany.run(...values);
-    else for (let i = 0; i < rows; i++) this.#insert.run(...values.slice(i * 10, i * 10 + 10));
+    else for (let i = 0; i < rows; i++) this.#insert.run(...values.slice(i * 11, i * 11 + 11));
   }
 
   #known(job: NewJob): Enqueued | undefined {

@@ -2,9 +2,13 @@ import { HoldfastError } from "../../core/errors.ts";
 import { passPoint } from "../points.ts";
 import type { Connection } from "./driver.ts";
 import * as jobs from "./migrations/001-jobs.ts";
+import * as queues from "./migrations/002-queues.ts";
+import * as dependencies from "./migrations/003-dependencies.ts";
+import * as schedules from "./migrations/004-schedules.ts";
+import * as events from "./migrations/005-events.ts";
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly { name: string; sql: string }[] = [jobs];
+const MIGRATIONS: readonly { name: string; sql: string }[] = [jobs, queues, dependencies, schedules, events];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 
 /**

@@ -21,9 +21,11 @@ create table holdfast_counter (
   commits  integer not null,
   jobs     integer not null,
   lanes    integer not null,
+  -- Rises when a queue's settings or a limit change, so that nobody has to read them again before.
+  settings integer not null,
   writer   integer not null
 );
-insert into holdfast_counter (id, commits, jobs, lanes, writer) values (1, 0, 0, 0, 0);
+insert into holdfast_counter (id, commits, jobs, lanes, settings, writer) values (1, 0, 0, 0, 0, 0);
 
 -- A lane is what a worker can claim or not claim as a whole. Claims walk lanes, so jobs that nobody here can run
 -- are never stepped over.
@@ -45,7 +47,7 @@ create table holdfast_jobs (
   state        text not null check (
                  state = 'pending' or state = 'running' or state = 'succeeded' or state = 'failed'
                  or state = 'cancelled' or state = 'quarantined' or state = 'waiting'),
-  gate         text check (gate is null or (gate = 'time' and state = 'pending')),
+  gate         text check (gate is null or ((gate = 'time' or gate = 'limit') and state = 'pending')),
   lane         integer not null,
   priority     integer not null,
   policy       integer not null,
@@ -58,6 +60,8 @@ create table holdfast_jobs (
   lease        integer,
   expires_at   integer,
   run_at       integer not null,
+  scheduled_for integer,
+  limits       text,
   created_at   integer not null,
   started_at   integer,
   finished_at  integer,
@@ -68,7 +72,8 @@ create table holdfast_jobs (
   error        text
 );
 
--- What claims walk. Delayed jobs (gate 'time') are apart, or a million of them would slow every claim.
+-- What claims walk. Delayed jobs (gate 'time') and jobs of a saturated limit (gate 'limit') are apart, or a million of
+-- them would slow every claim.
 create index holdfast_jobs_ready on holdfast_jobs (lane, priority desc, key)
   where state = 'pending' and gate is null and crashes = 0;
 -- Jobs that were running when a worker died, whatever they are now: a process takes one of them at a time.
@@ -92,11 +97,13 @@ create table holdfast_inputs (
 );
 
 -- Every id that a caller chose, for ever: it outlives the job. Follow-ups' ids are here too, and go with their job.
+-- ended: how a pruned job ended, for those that come after it.
 create table holdfast_ids (
   id      text primary key,
   job     integer not null,
   name    text not null,
-  chosen  integer not null
+  chosen  integer not null,
+  ended   text
 ) without rowid;
 
 -- What a running attempt leaves behind for the next: only jobs that use it have a row.
@@ -107,11 +114,15 @@ create table holdfast_notes (
   message     text
 );
 
--- How many finished jobs there are, so that nobody has to count history.
+-- How many finished jobs there are, so that nobody has to count history. since, fresh, before: how many there were in
+-- the current minute and in the one before it, for the rate.
 create table holdfast_tally (
-  lane   integer not null,
-  state  text not null,
-  n      integer not null,
+  lane    integer not null,
+  state   text not null,
+  n       integer not null,
+  since   integer not null default 0,
+  fresh   integer not null default 0,
+  before  integer not null default 0,
   primary key (lane, state)
 ) without rowid;
 
@@ -136,7 +147,12 @@ create table holdfast_processes (
   host        text not null,
   boot        text not null,
   program     text not null,
-  started_at  integer not null
+  started_at  integer not null,
+  -- The jobs it works on, as JSON; null while it works on none.
+  works       text,
+  -- Asked to stop: how long its running jobs may go on, in milliseconds. stoppable: it heeds that.
+  stoppable   integer not null default 0,
+  stop        integer
 );
 
 create table holdfast_recovery_totals (

@@ -1,0 +1,39 @@
+import type { Fence, JobKey } from "./ids.ts";
+
+/** What happened, as sinks and subscribers get it. */
+export interface Event {
+  /** Rises with each event of a database. */
+  seq: number;
+  /** `job.succeeded`, `queue.paused`, … */
+  type: string;
+  at: number;
+  /** The same for every delivery of this event, and for no other event. */
+  dedupeKey: string;
+  /** The id of the job it is about. */
+  job?: string;
+  build?: string;
+  data: unknown;
+}
+
+/** What can happen to a job. `job.started` to `job.quarantined` only where the job's queue asks for events. */
+export type JobEventType =
+  | "job.enqueued"
+  | "job.started"
+  | "job.succeeded"
+  /** It goes back to be run again: after an error, a crash, or because its worker stopped. */
+  | "job.returned"
+  | "job.failed"
+  | "job.quarantined"
+  | "job.cancelled"
+  /** By an operator. */
+  | "job.retried";
+
+/** What the dedupe key is the hash of, for one transition of one job: an attempt is (job, fence). */
+export function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0): string {
+  return `${type}|${job}:${fence}`;
+}
+
+/** The same for everything else: what it is about, and the commit in which it happened. */
+export function change(type: string, subject: string, commit: Fence): string {
+  return `${type}|${subject}|${commit}`;
+}

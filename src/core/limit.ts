@@ -1,0 +1,92 @@
+import { HoldfastError } from "./errors.ts";
+
+/** So many starts in so many milliseconds. */
+export interface Rate {
+  starts: number;
+  per: number;
+}
+
+/** A limit over all workers, as its definition says it. */
+export interface LimitRule {
+  /** Of the whole queue, or of one job's name in it. */
+  of: "queue" | "job";
+  /** Among the limits of that queue or job. */
+  position: number;
+  /** Each key has its own count. */
+  keyed: boolean;
+  concurrency: number | null;
+  rate: Rate | null;
+}
+
+/** How much of a limit is used, for one key. */
+export interface Usage {
+  running: number;
+  /** The rate is used up until then; what is in the past is not used at all. Wall time in milliseconds, with fractions. */
+  bucket: number;
+}
+
+/** No more pending jobs of one key stand ready than this, however many could start. */
+const WINDOW = 100;
+
+const UNITS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
+
+/** `"50/m"`: fifty starts a minute. */
+export function parseRate(text: unknown, what: string): Rate {
+  const match = typeof text === "string" ? /^(\d+(?:\.\d+)?)\/(s|m|h|d)$/.exec(text) : null;
+  const number = match === null ? Number.NaN : Number(match[1]);
+  if (match === null || !(number > 0) || number > 1e9) {
+    throw new HoldfastError(
+      "RATE_INVALID",
+      `${what} is ${JSON.stringify(text) ?? String(text)}, which is no rate.`,
+      'Give how many may start in how long: "10/s", "50/m", "1000/h", "5/d".',
+    );
+  }
+  const unit = UNITS[match[2] as keyof typeof UNITS];
+  const starts = Math.max(1, Math.floor(number));
+  return { starts, per: Math.round((unit * starts) / number) };
+}
+
+/** How many more may start now. */
+export function room(rule: LimitRule, usage: Usage, now: number): number {
+  const slots = rule.concurrency === null ? Number.MAX_SAFE_INTEGER : Math.max(0, rule.concurrency - usage.running);
+  return rule.rate === null ? slots : Math.min(slots, tokens(rule.rate, usage.bucket, now));
+}
+
+/** How many pending jobs of a lane may stand ready, when so many may start. */
+export function windowOf(room: number): number {
+  return Math.min(WINDOW, room);
+}
+
+/** Whether one that outranks what stands ready may join it although the window is full. */
+export function mayJoin(passed: number, window: number): boolean {
+  return passed < window + WINDOW;
+}
+
+/** After a start. */
+export function start(rule: LimitRule, usage: Usage, now: number): void {
+  usage.running += 1;
+  if (rule.rate !== null) usage.bucket = used(rule.rate, usage.bucket, now) + rule.rate.per / rule.rate.starts;
+}
+
+/** After an end; one that never began gives its start back. */
+export function end(rule: LimitRule, usage: Usage, began: boolean): void {
+  usage.running -= 1;
+  if (rule.rate !== null && !began) usage.bucket -= rule.rate.per / rule.rate.starts;
+}
+
+/** When the rate lets the next one start; null when it is not the rate that holds it. */
+export function opensAt(rule: LimitRule, usage: Usage, now: number): number | null {
+  if (rule.rate === null || tokens(rule.rate, usage.bucket, now) > 0) return null;
+  const { starts, per } = rule.rate;
+  return Math.ceil(used(rule.rate, usage.bucket, now) - per + per / starts);
+}
+
+function tokens(rate: Rate, bucket: number, now: number): number {
+  // A hair more than a whole start is one: fractions of milliseconds add up.
+  return Math.floor(((now + rate.per - used(rate, bucket, now)) * rate.starts) / rate.per + 1e-6);
+}
+
+/** A bucket is never emptier than empty: a clock that was set back must not hold up starts for longer than the rate does. */
+function used(rate: Rate, bucket: number, now: number): number {
+  return Math.min(Math.max(bucket, now), now + rate.per);
+}
