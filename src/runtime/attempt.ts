@@ -107,6 +107,20 @@ function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unkn
       "Await everything that enqueues before the handler returns, or use hf.enqueue.",
     );
   }
+  const { claimed } = attempt;
+  return addFollowUp((attempt.followUps ??= []), def, input, options, (index) =>
+    followUpId(engine.clock.now(), claimed.job, claimed.fence, index),
+  );
+}
+
+/** Checks a job that follows an attempt, and puts it to the others. */
+export function addFollowUp(
+  followUps: NewJob[],
+  def: Definition,
+  input: unknown,
+  options: EnqueueOptions | undefined,
+  idOf: (index: number) => string,
+): { id: string } {
   const job = newJob(def, input, options);
   if (job instanceof Promise) {
     job.catch(() => {});
@@ -116,11 +130,9 @@ function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unkn
       "Use a synchronous schema for it, or hf.enqueue, which commits at once.",
     );
   }
-  const followUps = (attempt.followUps ??= []);
   const other = job.id === undefined ? undefined : followUps.find(({ id, name }) => id === job.id && name !== job.name);
   if (other !== undefined) throw idTaken(job.id as string, other.name, job.name);
-  const { claimed } = attempt;
-  if (job.id === undefined) job.followUpId = followUpId(engine.clock.now(), claimed.job, claimed.fence, followUps.length);
+  if (job.id === undefined) job.followUpId = idOf(followUps.length);
   followUps.push(job);
   return { id: (job.id ?? job.followUpId) as string };
 }

@@ -22,9 +22,7 @@ export class ProgressWriter {
   }
 
   report(lease: LeaseRef, fraction: number, message?: string): void {
-    if (!(fraction >= 0 && fraction <= 1)) {
-      throw new HoldfastError("NUMBER_INVALID", `progress is ${String(fraction)}.`, "Give a fraction from 0 to 1.");
-    }
+    checkFraction(fraction);
     this.#reports.set(lease.job, { job: lease.job, fence: lease.fence, fraction, message: message ?? null });
     this.#cancel ??= this.#clock.after(INTERVAL, () => this.flush());
   }
@@ -40,4 +38,9 @@ export class ProgressWriter {
       .saveProgress(reports)
       .catch((error: unknown) => this.#log.warn("progress was not written", { error: String(error) }));
   }
+}
+
+export function checkFraction(fraction: number): void {
+  if (fraction >= 0 && fraction <= 1) return;
+  throw new HoldfastError("NUMBER_INVALID", `progress is ${String(fraction)}.`, "Give a fraction from 0 to 1.");
 }

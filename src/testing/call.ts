@@ -1,0 +1,59 @@
+import { HoldfastError } from "../core/errors.ts";
+import { fromJson, toJson } from "../core/json.ts";
+import { parse } from "../core/schema.ts";
+import { addFollowUp } from "../runtime/attempt.ts";
+import type { JobContext } from "../runtime/context.ts";
+import { type Definition, definitionOf, type JobDef } from "../runtime/definition.ts";
+import { JobLog, quietLog } from "../runtime/log.ts";
+import { newJob } from "../runtime/new-job.ts";
+import { checkFraction } from "../runtime/progress.ts";
+import type { NewJob } from "../store/store.ts";
+
+let calls = 0;
+
+/**
+ * Runs one handler, without a database: its input is checked and transformed as on the way through one, and so is its
+ * output. What the handler throws is thrown. `context` replaces parts of what the handler gets, but not the input.
+ *
+ * ```ts
+ * assert.equal(await call(greet, { name: "Anna" }), "hello Anna");
+ * ```
+ */
+export async function call<In, Out>(
+  def: JobDef<In, Out>,
+  input: NoInfer<In>,
+  context: Partial<JobContext<unknown>> = {},
+): Promise<Out> {
+  const definition = definitionOf(def);
+  const { run, name } = definition;
+  if (run === undefined) {
+    throw new HoldfastError("NO_HANDLER", `Job "${name}" has no handler.`, "Give `run` in job({ … }), or call def.handle(run).");
+  }
+  // What enqueue refuses; then what a worker makes of the text that was stored.
+  const stored = fromJson((await newJob(definition, input)).input);
+  const parsed = definition.input === undefined ? stored : await parse(definition.input, stored, `The input of job "${name}"`);
+  const output = await run({ ...contextOf(definition, context), ...context, input: parsed });
+  const checked =
+    definition.output === undefined ? output : await parse(definition.output, output, `The output of job "${name}"`);
+  return fromJson(toJson(checked, "The output")) as Out;
+}
+
+/** Everything but the input. What belongs together stays so: another `id` is in the key and in the log, too. */
+function contextOf({ name }: Definition, { id = `call-${++calls}`, attempt = 1 }: Partial<JobContext<unknown>>) {
+  const followUps: NewJob[] = [];
+  let saved: string | null = null;
+  return {
+    id,
+    attempt,
+    scheduledFor: null,
+    idempotencyKey: `test:${id}`,
+    log: new JobLog(quietLog, { id, name, attempt }),
+    signal: new AbortController().signal,
+    checkpoint: {
+      load: async () => fromJson(saved),
+      save: async (value) => void (saved = toJson(value, "The checkpoint")),
+    },
+    progress: checkFraction,
+    enqueue: (def, input, options) => addFollowUp(followUps, definitionOf(def), input, options, (index) => `${id}-${index + 1}`),
+  } satisfies Omit<JobContext<unknown>, "input">;
+}

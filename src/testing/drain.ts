@@ -1,0 +1,30 @@
+import type { Job } from "../core/job.ts";
+import type { JobDef } from "../runtime/definition.ts";
+import type { Holdfast } from "../runtime/holdfast.ts";
+import type { WorkerLoop } from "../runtime/worker.ts";
+
+/**
+ * Runs what is due with a real worker until nothing is, also what handlers enqueue meanwhile. No time is made to pass:
+ * delayed jobs and retries stay for a later drain, after `clock.advance`. `ran` counts attempts; `failed` are the jobs
+ * that ended failed or quarantined, in that order.
+ *
+ * ```ts
+ * await hf.enqueue(invoice, { order: 7 });
+ * assert.deepEqual(await drain(hf, [invoice, mail]), { ran: 2, failed: [] });
+ * ```
+ */
+export async function drain(hf: Holdfast, defs: JobDef[]): Promise<{ ran: number; failed: Job[] }> {
+  // What `work` returns is a whole worker; its users see less of it.
+  const worker = hf.work(defs) as WorkerLoop;
+  try {
+    const { ran, ended } = await worker.drained();
+    const ids = new Set(ended.map(({ claimed }) => claimed.id));
+    const jobs = await Promise.all([...ids].map((id) => hf.jobs.get(id)));
+    return {
+      ran,
+      failed: jobs.filter((job) => job !== null).filter(({ state }) => state === "failed" || state === "quarantined"),
+    };
+  } finally {
+    await worker.stop();
+  }
+}
