@@ -11,4 +11,5 @@ export type { RecoveryStats } from "./runtime/janitor.ts";
 export type { Page } from "./runtime/jobs.ts";
 export type { Lock } from "./runtime/lock.ts";
 export type { Log } from "./runtime/log.ts";
+export type { PostgresTx, SqliteHandle, SqliteTx, TransactionHandle } from "./runtime/transaction.ts";
 export type { Worker } from "./runtime/worker.ts";

@@ -17,6 +17,7 @@ import { newJob } from "./new-job.ts";
 import { ProgressWriter } from "./progress.ts";
 import { onSignals } from "./signals.ts";
 import { clockFrom } from "./system-clock.ts";
+import { enqueueWithin, type PostgresTx, type SqliteTx, transact, type TransactionHandle } from "./transaction.ts";
 import { type Worker, WorkerLoop, type WorkOptions } from "./worker.ts";
 
 export interface OpenOptions {
@@ -161,8 +162,30 @@ export class Holdfast implements AsyncDisposable {
     return this.#engine;
   }
 
-  /** Resolves when the job is durable. */
-  async enqueue<In, Out>(def: JobDef<In, Out>, input: NoInfer<In>, options?: EnqueueOptions): Promise<Enqueued<Out>> {
+  /**
+   * Resolves when the job is durable. With a SQLite `tx` it is synchronous: the job is there when that transaction
+   * commits, and what it throws is thrown at once, so that the transaction rolls back.
+   */
+  enqueue<In, Out>(def: JobDef<In, Out>, input: NoInfer<In>, options: EnqueueOptions & { tx: SqliteTx }): Enqueued<Out>;
+  enqueue<In, Out>(
+    def: JobDef<In, Out>,
+    input: NoInfer<In>,
+    options?: EnqueueOptions & { tx?: PostgresTx },
+  ): Promise<Enqueued<Out>>;
+  enqueue<Out>(
+    def: JobDef<never, Out>,
+    input: unknown,
+    options?: EnqueueOptions & { tx?: unknown },
+  ): Enqueued<Out> | Promise<Enqueued<Out>> {
+    if (options?.tx === undefined) return this.#enqueue(def, input, options);
+    this.#refuseClosed();
+    const { tx, ...others } = options;
+    const definition = definitionOf(def);
+    const answer = enqueueWithin(this.#engine.store, tx, newJob(definition, input, others));
+    return answer instanceof Promise ? answer.then((one) => accepted(one, definition)) : accepted(answer, definition);
+  }
+
+  async #enqueue<Out>(def: JobDef<never, Out>, input: unknown, options?: EnqueueOptions): Promise<Enqueued<Out>> {
     this.#refuseClosed();
     const drafted = newJob(definitionOf(def), input, options);
     const job = drafted instanceof Promise ? await drafted : drafted;
@@ -188,6 +211,22 @@ export class Holdfast implements AsyncDisposable {
     this.#refuseClosed();
     const answers = await this.#engine.store.enqueue(jobs, { whole: true });
     return answers.map((answer, i) => accepted(answer, jobs[i] as NewJob));
+  }
+
+  /**
+   * Your rows and your jobs in one commit, or neither. The callback is synchronous and is called once, when nobody else
+   * writes; what it throws undoes all of it. Resolves when the commit is durable. SQLite only.
+   *
+   * ```ts
+   * await hf.transaction(({ db }) => {
+   *   const { id } = addOrder(db, order);
+   *   hf.enqueue(ship, { order: id }, { tx: db });
+   * });
+   * ```
+   */
+  async transaction<R>(run: (tx: { db: TransactionHandle }) => R extends PromiseLike<unknown> ? never : R): Promise<R> {
+    this.#refuseClosed();
+    return transact<R>(this.#engine.store, run);
   }
 
   /** Runs these jobs here until it is stopped. Signals are left alone unless `signals` is true. */
@@ -255,7 +294,7 @@ function closed(): HoldfastError {
   return new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
 }
 
-function accepted<Out>(answer: StoreEnqueued, job: NewJob): Enqueued<Out> {
+function accepted<Out>(answer: StoreEnqueued, job: { name: string }): Enqueued<Out> {
   if ("taken" in answer) throw idTaken(answer.id, answer.taken, job.name);
   if ("missing" in answer) throw noUpstream(answer.id, job.name);
   return answer;

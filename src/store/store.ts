@@ -21,6 +21,18 @@ export interface Store {
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]>;
 
+  /**
+   * In a transaction of the caller's own, all or none: there when he commits, gone when he rolls back. Refused with an
+   * error, before anything is written, where he could not keep what this store promises. A store that runs in this
+   * process answers, or throws, at once.
+   */
+  enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] | Promise<Enqueued[]>;
+  /**
+   * The caller's own synchronous work and what it enqueues within `handle`, in one commit. It is called once, when
+   * nobody else can write; what it throws undoes all of it, and is the answer. Refused by stores in other processes.
+   */
+  transact<T>(work: (handle: object) => T): Promise<T>;
+
   // ── jobs out ──
   /** Promotes what is due, then takes up to `max` jobs: by priority, then first in, first out, queue by queue in fair shares. */
   claim(request: ClaimRequest): Promise<Claimed[]>;

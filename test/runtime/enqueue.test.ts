@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
-import { type Holdfast, job, type JobDef, type JobOptions } from "../../src/index.ts";
+import { type EnqueueOptions, type Holdfast, job, type JobDef, type JobOptions } from "../../src/index.ts";
 import { code, memory, see, seeAll, unchecked } from "./parts.ts";
 
 const send = job({ name: "send", run: (_c: { input: unknown }) => null });
@@ -372,7 +372,7 @@ suite("bad input changes nothing", () => {
   for (const [what, given, expected] of options) {
     test(`${what} is refused with ${expected}`, async (t) => {
       const { hf } = await memory(t);
-      await assert.rejects(hf.enqueue(send, 1, unchecked(given)), code(expected));
+      await assert.rejects(hf.enqueue(send, 1, unchecked<EnqueueOptions>(given)), code(expected));
       assert.deepEqual(await seeAll(hf), []);
     });
   }

@@ -15,6 +15,7 @@ export interface Lane {
  */
 export class Catalog {
   readonly #allLanes: Statement;
+  readonly #laneBy: Statement;
   readonly #addLane: Statement;
   readonly #countLane: Statement;
   readonly #policyByBody: Statement;
@@ -31,6 +32,8 @@ export class Catalog {
 
   constructor(db: Connection) {
     this.#allLanes = db.prepare("select id, queue, name, version from holdfast_lanes order by id");
+    // By the table's unique index.
+    this.#laneBy = db.prepare("select id from holdfast_lanes where name = ? and version = ? and queue = ?");
     this.#addLane = db.prepare("insert into holdfast_lanes (queue, name, version) values (:queue, :name, :version) returning id");
     this.#countLane = db.prepare("update holdfast_counter set lanes = lanes + 1 where id = 1");
     this.#policyByBody = db.prepare("select id from holdfast_policies where body = :body");
@@ -52,14 +55,13 @@ export class Catalog {
     const text = `${lane.name}\n${lane.version}\n${lane.queue}`;
     const known = this.#laneIds.get(text);
     if (known !== undefined) return known;
-    this.reload();
-    const reloaded = this.#laneIds.get(text);
-    if (reloaded !== undefined) return reloaded;
-    const { id } = this.#addLane.get<{ id: number }>({ queue: lane.queue, name: lane.name, version: lane.version }) as {
-      id: number;
-    };
-    this.#countLane.run();
-    tx.wrote();
+    let id = this.#laneBy.row(lane.name, lane.version, lane.queue)?.[0] as number | undefined;
+    if (id === undefined) {
+      const { queue, name, version } = lane;
+      ({ id } = this.#addLane.get<{ id: number }>({ queue, name, version }) as { id: number });
+      this.#countLane.run();
+      tx.wrote();
+    }
     this.#learn({ id, queue: lane.queue, name: lane.name, version: lane.version });
     return id;
   }

@@ -12,6 +12,8 @@ export type Named = Record<string, Value>;
  * named binding alone halves the insert rate.
  */
 export interface Connection {
+  /** The library's own object. */
+  readonly handle: object;
   readonly inTransaction: boolean;
   exec(sql: string): void;
   prepare(sql: string): Statement;
@@ -42,22 +44,39 @@ export function connect(driver: DriverName, path: string, options: ConnectOption
   return driver === "node:sqlite" ? connectNode(path, options) : connectBetter(path, options);
 }
 
+/** Whether it is an open database of this very library; another copy of the library is another library. */
+export function isHandleOf(driver: DriverName, handle: unknown): boolean {
+  return handle instanceof (driver === "node:sqlite" ? DatabaseSync : loadBetter());
+}
+
+/** A handle that somebody else opened. Its own settings (big integers, rows as arrays) are no concern of our statements. */
+export function through(driver: DriverName, handle: object): Connection {
+  return driver === "node:sqlite" ? throughNode(handle as DatabaseSync) : throughBetter(handle as BetterDatabase);
+}
+
 function connectNode(path: string, options: ConnectOptions): Connection {
   const file = options.mustExist ? new URL(`${pathToFileURL(path).href}?mode=rw`) : path;
-  const db = new DatabaseSync(file, { timeout: options.busyTimeout, readOnly: options.readOnly ?? false });
+  return throughNode(new DatabaseSync(file, { timeout: options.busyTimeout, readOnly: options.readOnly ?? false }));
+}
+
+function throughNode(db: DatabaseSync): Connection {
+  const prepare = (sql: string, arrays: boolean) => {
+    const statement = db.prepare(sql);
+    statement.setReturnArrays(arrays);
+    statement.setReadBigInts(false);
+    statement.setAllowBareNamedParameters(true);
+    return statement;
+  };
   return {
+    handle: db,
     get inTransaction() {
       return db.isTransaction;
     },
     exec: (sql) => db.exec(sql),
     close: () => db.close(),
     prepare(sql) {
-      const objects = once(() => db.prepare(sql));
-      const arrays = once(() => {
-        const statement = db.prepare(sql);
-        statement.setReturnArrays(true);
-        return statement;
-      });
+      const objects = once(() => prepare(sql, false));
+      const arrays = once(() => prepare(sql, true));
       return {
         run: (...params: SQLInputValue[]) => Number(objects().run(...params).changes),
         runNamed: (params) => Number(objects().run(params).changes),
@@ -82,6 +101,7 @@ interface BetterStatement {
   get(...params: unknown[]): unknown;
   all(...params: unknown[]): unknown[];
   raw(on: boolean): BetterStatement;
+  safeIntegers(on: boolean): BetterStatement;
 }
 interface BetterDatabase {
   readonly inTransaction: boolean;
@@ -93,20 +113,26 @@ type BetterConstructor = new (path: string, options: object) => BetterDatabase;
 
 function connectBetter(path: string, options: ConnectOptions): Connection {
   const Database = loadBetter();
-  const db = new Database(path, {
-    timeout: options.busyTimeout,
-    readonly: options.readOnly ?? false,
-    fileMustExist: options.mustExist ?? false,
-  });
+  return throughBetter(
+    new Database(path, {
+      timeout: options.busyTimeout,
+      readonly: options.readOnly ?? false,
+      fileMustExist: options.mustExist ?? false,
+    }),
+  );
+}
+
+function throughBetter(db: BetterDatabase): Connection {
   return {
+    handle: db,
     get inTransaction() {
       return db.inTransaction;
     },
     exec: (sql) => db.exec(sql),
     close: () => db.close(),
     prepare(sql) {
-      const objects = once(() => db.prepare(sql));
-      const arrays = once(() => db.prepare(sql).raw(true));
+      const objects = once(() => db.prepare(sql).safeIntegers(false));
+      const arrays = once(() => db.prepare(sql).safeIntegers(false).raw(true));
       const run = (...params: unknown[]) =>
         objects().reader ? objects().all(...params).length : objects().run(...params).changes;
       return {

@@ -27,6 +27,10 @@ export interface Committed {
   ended: { job: JobKey; fence: Fence }[];
 }
 
+/** Keys go on from the highest there is, or ever was where the highest were pruned. */
+export const COUNTED = `select commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer
+  from holdfast_counter where id = 1`;
+
 /** The operation that only adds jobs. */
 const ENQUEUE = "enqueue";
 
@@ -40,6 +44,8 @@ interface Mark {
 
 interface Item {
   operation: string;
+  /** In a transaction of its own, and at most once. */
+  alone: boolean;
   run: (tx: Tx) => unknown;
   resolve: (value: unknown) => void;
   reject: (reason: unknown) => void;
@@ -83,28 +89,33 @@ export class GroupCommit {
     this.#begin = db.prepare("begin immediate");
     this.#commit = db.prepare("commit");
     this.#rollback = db.prepare("rollback");
-    // Keys go on from the highest there is, or ever was where the highest were pruned.
-    this.#counted = db.prepare(
-      `select commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer
-       from holdfast_counter where id = 1`,
-    );
+    this.#counted = db.prepare(COUNTED);
     this.#count = db.prepare("update holdfast_counter set commits = ?, writer = ? where id = 1");
     this.#madeAt = db.prepare("select created_at from holdfast_jobs where key = ?");
   }
 
   /** `run` is synchronous and may run more than once, after everything it did was undone. */
   submit<T>(operation: string, run: (tx: Tx) => T): Promise<T> {
-    return new Promise<T>((resolve, reject) => {
-      const since = this.#options.monotonic();
-      this.#queue.push({ operation, run, resolve: resolve as (value: unknown) => void, reject, since });
-      this.#schedule();
-    });
+    return this.#add(operation, run, false);
+  }
+
+  /** `run` is somebody else's: it has a transaction of its own, runs at most once, and what it throws is passed on as it is. */
+  submitAlone<T>(operation: string, run: (tx: Tx) => T): Promise<T> {
+    return this.#add(operation, run, true);
   }
 
   /** Resolves when nothing is waiting for its commit. */
   drained(): Promise<void> {
     if (this.#queue.length === 0) return Promise.resolve();
     return new Promise((resolve) => this.#idle.push(resolve));
+  }
+
+  #add<T>(operation: string, run: (tx: Tx) => T, alone: boolean): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      const since = this.#options.monotonic();
+      this.#queue.push({ operation, alone, run, resolve: resolve as (value: unknown) => void, reject, since });
+      this.#schedule();
+    });
   }
 
   #schedule(): void {
@@ -117,17 +128,49 @@ export class GroupCommit {
     this.#scheduled = false;
     const items = this.#queue;
     this.#queue = [];
-    if (items.length > 0) this.#run(items);
+    const batches = items.some(({ alone }) => alone) ? apart(items) : [items];
+    for (const [i, batch] of batches.entries()) {
+      const left = batch.length === 0 ? [] : this.#run(batch);
+      if (left.length === 0) continue;
+      this.#wait([left, ...batches.slice(i + 1)].flat());
+      break;
+    }
     if (this.#queue.length === 0) for (const resolve of this.#idle.splice(0)) resolve();
   }
 
-  #run(items: Item[]): void {
+  /** Those that could not be run, because the file is busy. */
+  #run(items: Item[]): Item[] {
+    if ((items[0] as Item).alone) return this.#alone(items[0] as Item);
     // Savepoints are only needed to tell a bad item from its neighbours, so the first try goes without.
-    for (const attempt of [this.#together, this.#withSavepoints, this.#oneByOne]) {
+    for (const attempt of [this.#together, this.#withSavepoints]) {
       const done = attempt.call(this, items);
-      if (done === "busy") return this.#wait(items);
-      if (done === "done") return;
+      if (done === "busy") return items;
+      if (done === "done") return [];
     }
+    return this.#oneByOne(items);
+  }
+
+  #alone(item: Item): Item[] {
+    let called = false;
+    let value: unknown;
+    // Somebody else's tables may rely on their foreign keys; ours have none. It cannot be switched inside a transaction.
+    this.#db.exec("pragma foreign_keys = on");
+    const committed = this.#transact([item], (tx) => {
+      called = true;
+      value = item.run(tx);
+    });
+    this.#db.exec("pragma foreign_keys = off");
+    if (!(committed instanceof Failed)) {
+      item.resolve(value);
+      if (committed !== null) this.#options.onCommit(committed);
+      return [];
+    }
+    // Once it was called, even a busy file is an error of its own: it may have met it in another database.
+    if (committed.busy && !called) return [item];
+    const { error, atCommit } = committed;
+    const itsOwn = called && (!atCommit || faultOf(error) === "OTHER");
+    item.reject(itsOwn ? error : explain(error, this.#options.path));
+    return [];
   }
 
   /** All items in one transaction; anything thrown undoes it. */
@@ -185,13 +228,11 @@ export class GroupCommit {
   }
 
   /** The last resort, when the transaction itself cannot hold all of them. */
-  #oneByOne(items: Item[]): "done" {
+  #oneByOne(items: Item[]): Item[] {
     for (let i = 0; i < items.length; i++) {
-      if (this.#together([items[i] as Item]) !== "busy") continue;
-      this.#wait(items.slice(i));
-      break;
+      if (this.#together([items[i] as Item]) === "busy") return items.slice(i);
     }
-    return "done";
+    return [];
   }
 
   /** Null when nobody wrote anything: then there is nothing to commit, and nothing to tell. */
@@ -273,10 +314,23 @@ export class GroupCommit {
       else item.reject(explain(busy(), this.#options.path));
     }
     this.#queue = [...patient, ...this.#queue];
+    // Somebody has called meanwhile, and the next turn takes these along.
+    if (this.#scheduled) return;
     this.#scheduled = true;
     const pause = Math.min(25, 1 + this.#retries++) * (0.5 + Math.random());
     setTimeout(() => this.#flush(), pause);
   }
+}
+
+/** In their order, each that is to be alone by itself. */
+function apart(items: Item[]): Item[][] {
+  const batches: Item[][] = [[]];
+  for (const item of items) {
+    const last = batches.at(-1) as Item[];
+    if (item.alone) batches.push([item], []);
+    else last.push(item);
+  }
+  return batches;
 }
 
 class Failed {

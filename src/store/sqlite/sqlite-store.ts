@@ -26,21 +26,22 @@ import type {
   Store,
 } from "../store.ts";
 import { Alive } from "./alive.ts";
-import { Catalog } from "./catalog.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Connection, DriverName } from "./driver.ts";
-import { Enqueue } from "./enqueue.ts";
 import { explain } from "./faults.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
+import { Guests, handleOf } from "./guest.ts";
 import { Healing } from "./healing.ts";
+import { Intake } from "./intake.ts";
 import { Leases } from "./leases.ts";
 import { Locks } from "./locks.ts";
 import { Look } from "./look.ts";
 import { Notes } from "./notes.ts";
 import { openSqlite } from "./open.ts";
 import { Operate, type PruneFilter } from "./operate.ts";
+import { OwnTransaction } from "./own-transaction.ts";
 import { Processes, type RegisteredProcess } from "./processes.ts";
 import { Settle } from "./settle.ts";
 import { Tally } from "./tally.ts";
@@ -68,8 +69,9 @@ export class SqliteStore implements Store {
   readonly #db: Connection;
   readonly #clock: Clock;
   readonly #group: GroupCommit;
-  readonly #catalog: Catalog;
-  readonly #enqueue: Enqueue;
+  readonly #intake: Intake;
+  readonly #own: OwnTransaction;
+  readonly #guests: Guests;
   readonly #claim: Claim;
   readonly #settle: Settle;
   readonly #leases: Leases;
@@ -108,16 +110,23 @@ export class SqliteStore implements Store {
     this.#alive = path === ":memory:" ? null : new Alive(path, options.driver);
     this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
     const tally = new Tally(db);
-    this.#catalog = new Catalog(db);
+    this.#intake = new Intake(db);
+    const { catalog, enqueue } = this.#intake;
+    this.#own = new OwnTransaction(db, this.#intake, path);
+    this.#guests = new Guests({
+      path,
+      driver: options.driver,
+      durability: this.durability,
+      now: () => this.#clock.now(),
+    });
     this.#locks = new Locks(db);
     this.#notes = new Notes(db);
     this.#processes = new Processes(db);
-    this.#enqueue = new Enqueue(db, this.#catalog);
     const lanes = new ClaimedLanes(db);
-    this.#claim = new Claim(db, { catalog: this.#catalog, locks: this.#locks, lanes, random: options.random });
+    this.#claim = new Claim(db, { catalog, locks: this.#locks, lanes, random: options.random });
     this.#settle = new Settle(db, {
-      catalog: this.#catalog,
-      enqueue: this.#enqueue,
+      catalog,
+      enqueue,
       notes: this.#notes,
       tally,
       locks: this.#locks,
@@ -125,8 +134,8 @@ export class SqliteStore implements Store {
       random: options.random,
     });
     this.#leases = new Leases(db, this.#settle);
-    this.#look = new Look(db, this.#catalog, tally);
-    this.#operate = new Operate(db, { catalog: this.#catalog, look: this.#look, tally });
+    this.#look = new Look(db, catalog, tally);
+    this.#operate = new Operate(db, { catalog, look: this.#look, tally });
     this.#healing = new Healing(db, this.#settle, tally);
     this.#group = new GroupCommit(db, {
       path,
@@ -135,19 +144,27 @@ export class SqliteStore implements Store {
       patience: 5_000,
       onCommit: ({ ready, ended }) => this.#tell({ own: true, ready, ended }),
       onUndo: () => {
-        this.#catalog.forget();
+        this.#intake.forget();
         tally.forget();
       },
     });
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
-    const enqueued = this.#write("enqueue", (tx): Enqueued[] => {
-      const taken = options?.whole ? this.#enqueue.taken(jobs) : undefined;
-      return taken === undefined ? this.#enqueue.run(tx, jobs) : [{ id: taken.id, taken: taken.owner }];
-    });
+    const enqueued = this.#write("enqueue", (tx) =>
+      options?.whole ? this.#intake.whole(tx, jobs) : this.#intake.enqueue.run(tx, jobs),
+    );
     for (const call of this.#expectant) call();
     return enqueued;
+  }
+
+  enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] {
+    const handle = handleOf(tx);
+    return handle === this.#db.handle ? this.#own.enqueue(jobs) : this.#guests.enqueue(handle, jobs);
+  }
+
+  transact<T>(work: (handle: object) => T): Promise<T> {
+    return this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {

@@ -1,0 +1,181 @@
+import { HoldfastError } from "../../core/errors.ts";
+import type { Fence, JobKey } from "../../core/ids.ts";
+import type { Durability, Enqueued, NewJob } from "../store.ts";
+import { type Connection, type DriverName, isHandleOf, type Statement, through } from "./driver.ts";
+import { explain, isBusy } from "./faults.ts";
+import { COUNTED } from "./group-commit.ts";
+import { Intake } from "./intake.ts";
+import { canonicalPath } from "./open.ts";
+
+/** The store whose file the guests write to. */
+export interface Host {
+  path: string;
+  driver: DriverName;
+  durability: Durability;
+  now: () => number;
+}
+
+/** Users' own handles on the store's file: jobs go in with their rows, in their transaction. */
+export class Guests {
+  readonly #host: Host;
+  /**
+   * Weak at both ends: a prepared statement of node:sqlite keeps its database for ever, also a closed one, and some
+   * programs open a handle for each request.
+   */
+  readonly #guests = new WeakMap<object, WeakRef<Guest>>();
+
+  constructor(host: Host) {
+    this.#host = host;
+  }
+
+  /** Everything is checked before anything is written. */
+  enqueue(handle: unknown, jobs: readonly NewJob[]): Enqueued[] {
+    try {
+      return this.#guest(handle).enqueue(jobs);
+    } catch (error) {
+      throw explain(error, this.#host.path);
+    }
+  }
+
+  #guest(given: unknown): Guest {
+    if (!looksOpenable(given)) throw noHandle(given);
+    const handle = given as object;
+    const known = this.#guests.get(handle)?.deref();
+    if (known?.isUsable()) return known;
+    if (!isHandleOf(this.#host.driver, handle)) throw otherLibrary(this.#host.driver);
+    const guest = new Guest(through(this.#host.driver, handle), this.#host);
+    this.#guests.set(handle, new WeakRef(guest));
+    return guest;
+  }
+}
+
+/** What was given as `tx`: the handle, or an object that has it as `db`. */
+export function handleOf(tx: unknown): unknown {
+  if (typeof tx !== "object" || tx === null || looksOpenable(tx) || !("db" in tx)) return tx;
+  return tx.db;
+}
+
+class Guest {
+  readonly #db: Connection;
+  readonly #host: Host;
+  readonly #intake: Intake;
+  readonly #synchronous: Statement;
+  readonly #takeLock: Statement;
+  readonly #counted: Statement;
+
+  constructor(db: Connection, host: Host) {
+    this.#db = db;
+    this.#host = host;
+    refuseOtherFile(db, host.path);
+    this.#intake = new Intake(db);
+    this.#synchronous = db.prepare("pragma main.synchronous");
+    // Changes no row and no page, yet takes the write lock, or says that it cannot be had.
+    this.#takeLock = db.prepare("update holdfast_counter set lanes = lanes where false");
+    this.#counted = db.prepare(COUNTED);
+  }
+
+  /** False once its handle was closed, and perhaps opened again: that has ended its statements. */
+  isUsable(): boolean {
+    try {
+      return this.#synchronous.row() !== undefined;
+    } catch {
+      return false;
+    }
+  }
+
+  enqueue(jobs: readonly NewJob[]): Enqueued[] {
+    this.#refuseNoTransaction();
+    this.#refuseLessDurable();
+    this.#refuseNoLock();
+    const [commits, highest, lanes] = this.#counted.row() as [number, number, number];
+    let key = highest;
+    return this.#intake.provisionally(
+      {
+        now: this.#host.now(),
+        commit: commits as Fence,
+        lanes,
+        nextKey: () => ++key as JobKey,
+        // Whether it is committed is not ours to say; who waits for jobs hears of it by watching the file.
+        wrote: () => {},
+        ready: () => {},
+        ended: () => {},
+      },
+      jobs,
+    );
+  }
+
+  /** Without one each statement would commit by itself, and the job would be there before its row. */
+  #refuseNoTransaction(): void {
+    if (this.#db.inTransaction) return;
+    throw new HoldfastError(
+      "TX_NOT_OPEN",
+      "No transaction is open on the handle that was given as `tx`.",
+      "Begin one first (BEGIN IMMEDIATE), or leave `tx` out to enqueue at once.",
+    );
+  }
+
+  /** A commit that is not synced would be acknowledged to everybody who asks about the job. */
+  #refuseLessDurable(): void {
+    const [level] = this.#synchronous.row() as [number];
+    const { durability, path } = this.#host;
+    const [least, name] = durability === "power" ? [2, "full"] : [1, "normal"];
+    if (level >= least) return;
+    throw new HoldfastError(
+      "TX_DURABILITY",
+      `The handle that was given as \`tx\` has synchronous=${level}, and ${path} has durability "${durability}".`,
+      `Run "pragma synchronous = ${name}" on the handle when it is opened; inside a transaction it cannot be changed.`,
+    );
+  }
+
+  /** Answers that are read without the lock may be out of date when they are written on. */
+  #refuseNoLock(): void {
+    try {
+      this.#takeLock.run();
+    } catch (error) {
+      if (!isBusy(error)) throw error;
+      throw new HoldfastError(
+        "TX_BUSY",
+        `The transaction on \`tx\` has no write lock, and cannot get it: somebody else writes or has written to ${this.#host.path}.`,
+        "Roll it back and try again, and begin it with BEGIN IMMEDIATE: a deferred one that has read cannot wait for others.",
+        { cause: error },
+      );
+    }
+  }
+}
+
+function looksOpenable(handle: unknown): boolean {
+  if (typeof handle !== "object" || handle === null) return false;
+  const { prepare, exec } = handle as { prepare?: unknown; exec?: unknown };
+  return typeof prepare === "function" && typeof exec === "function";
+}
+
+function noHandle(given: unknown): HoldfastError {
+  return new HoldfastError(
+    "TX_INVALID",
+    `What was given as \`tx\` is no SQLite handle: ${given === null ? "null" : typeof given}.`,
+    "Give a DatabaseSync or a better-sqlite3 Database, or { db } with one; with Drizzle that is `db.$client`.",
+  );
+}
+
+/** Two SQLite libraries on one file in one process drop each other's locks. */
+function otherLibrary(driver: DriverName): HoldfastError {
+  const other = driver === "node:sqlite" ? "better-sqlite3" : "node:sqlite";
+  return new HoldfastError(
+    "DRIVER_DIFFERS",
+    `The handle that was given as \`tx\` is not of this Holdfast's driver, "${driver}", or of another copy of it.`,
+    `Open both with one library: open(path, { driver: "${other}" }), or a handle of "${driver}".`,
+  );
+}
+
+function refuseOtherFile(db: Connection, path: string): void {
+  const files = db.prepare("pragma database_list").all<{ name: string; file: string | null }>();
+  const file = files.find(({ name }) => name === "main")?.file ?? "";
+  if (file !== "" && path !== ":memory:" && canonicalPath(file) === path) return;
+  throw new HoldfastError(
+    "TX_OTHER_DATABASE",
+    `The handle that was given as \`tx\` is open on ${file || "a database in memory"}, and this Holdfast on ${path}.`,
+    path === ":memory:"
+      ? "A database in memory has one handle: use hf.transaction."
+      : "Open both on the same file: one commit cannot span two.",
+  );
+}
