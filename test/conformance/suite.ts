@@ -12,6 +12,7 @@ import { noteCases } from "./notes.cases.ts";
 import { operateCases } from "./operate.cases.ts";
 import { processCases } from "./processes.cases.ts";
 import { settleCases } from "./settle.cases.ts";
+import { transactCases } from "./transact.cases.ts";
 import type { StoreUnderTest } from "./stores.ts";
 
 /** What a case is given: a fresh store, and a clock that stands still. */
@@ -41,6 +42,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   operate: operateCases,
   processes: processCases,
   group: groupCases,
+  transact: transactCases,
 };
 
 /** Every promise of the Store interface; nothing in it knows what the store is made of. */
