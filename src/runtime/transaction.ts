@@ -18,13 +18,16 @@ export type PostgresTx =
 /** What `hf.transaction` hands out: the driver's own object, seen as what both drivers have in common. */
 export interface TransactionHandle extends SqliteHandle {
   prepare(sql: string): {
-    run(...params: SqlParameter[]): { changes: number | bigint; lastInsertRowid: number | bigint };
-    get(...params: SqlParameter[]): unknown;
-    all(...params: SqlParameter[]): unknown[];
+    run: Bound<{ changes: number | bigint; lastInsertRowid: number | bigint }>;
+    get: Bound<unknown>;
+    all: Bound<unknown[]>;
   };
 }
 type SqlValue = string | number | bigint | null | Uint8Array;
-type SqlParameter = SqlValue | Record<string, SqlValue>;
+interface Bound<Answer> {
+  (...values: SqlValue[]): Answer;
+  (named: Record<string, SqlValue>): Answer;
+}
 
 /** Runs a user's callback as one transaction. What is asynchronous about it would happen after the commit. */
 export async function transact<R>(store: Store, run: (tx: { db: TransactionHandle }) => R): Promise<R> {

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { Holdfast, Job } from "../../src/index.ts";
+import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
 import { watchMoves } from "./moves.ts";
 import { Scene } from "./scene.ts";
@@ -18,6 +19,11 @@ interface Found {
 const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => void> | ((after: Job[]) => void)> = {
   enqueue({ before, committed }) {
     assert.equal(before.length, committed ? 4 : 3, "a job is there from its commit on");
+    return allSucceed;
+  },
+  transaction({ before, scene, committed }) {
+    assert.equal(before.length, committed ? 2 : 1);
+    assert.equal(scene.query("select id from orders").length, committed ? 1 : 0, "the user's row is there with the job");
     return allSucceed;
   },
   claim({ before, committed }) {
@@ -100,7 +106,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
     return () => {};
   },
   migrate({ scene, before }) {
-    assert.equal(scene.query("select version from holdfast_migrations").length, 1, "the next open completes it");
+    assert.equal(scene.query("select version from holdfast_migrations").length, SCHEMA_VERSION, "the next open completes it");
     assert.deepEqual(before, []);
     return () => {};
   },

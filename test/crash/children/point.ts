@@ -16,6 +16,15 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
     crashAt(point);
     return accepted(hf, {});
   },
+  async transaction(hf) {
+    await accepted(hf, {});
+    await hf.transaction(({ db }) => db.exec("create table orders (id integer primary key)"));
+    crashAt(point);
+    return hf.transaction(({ db }) => {
+      db.prepare("insert into orders (id) values (?)").run(1);
+      hf.enqueue(work, {}, { tx: db });
+    });
+  },
   async claim(hf) {
     await accepted(hf, {}, {}, {});
     crashAt(point);
