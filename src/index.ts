@@ -4,6 +4,7 @@ export type { Finished, Job, JobState } from "./core/job.ts";
 export { RetryAfterError } from "./core/retry-after.ts";
 export type { StandardSchema } from "./core/schema.ts";
 export type { Claim } from "./runtime/claim.ts";
+export type { Config } from "./runtime/config.ts";
 export type { Enqueued, EnqueueOptions, JobContext } from "./runtime/context.ts";
 export { job, type JobDef, type JobOptions, type QueueOptions, type RunOptions } from "./runtime/definition.ts";
 export { type Holdfast, open, type OpenOptions } from "./runtime/holdfast.ts";

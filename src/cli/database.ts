@@ -3,6 +3,7 @@ import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { type Holdfast, open } from "../runtime/holdfast.ts";
 import type { Log } from "../runtime/log.ts";
+import { configOf } from "./config.ts";
 import { workerLog } from "./terminal/log.ts";
 
 /** For commands that look or operate: where a path was mistyped, nothing may be made, nor put into another program's database. */
@@ -10,19 +11,27 @@ export async function openExisting(command: Command): Promise<Holdfast> {
   const path = pathOf(command);
   if (!existsSync(path)) throw noDatabase(path);
   try {
+    // It was made as it is, whatever a config says by now.
+    const { durability: _, ...configured } = configOf(command)?.options ?? {};
     // What a crash has left is shown as it is; `recover` and the workers see to it.
-    return await open(path, { program: programOf(command), log: workerLog("warn"), create: false, recovery: "manual" });
+    return await open(path, {
+      program: programOf(command),
+      log: workerLog("warn"),
+      ...configured,
+      create: false,
+      recovery: "manual",
+    });
   } catch (error) {
     throw error instanceof HoldfastError && error.code === "NO_DATABASE" ? noDatabase(path) : error;
   }
 }
 
 export function openOrMake(command: Command, options: { program?: string; log?: Log } = {}): Promise<Holdfast> {
-  return open(given(command), { program: programOf(command), log: workerLog("warn"), ...options });
+  return open(given(command), { program: programOf(command), log: workerLog("warn"), ...options, ...configOf(command)?.options });
 }
 
 export function pathOf(command: Command): string {
-  return given(command) ?? process.env["HOLDFAST_DB"] ?? ".holdfast/work.db";
+  return given(command) ?? ".holdfast/work.db";
 }
 
 /** `holdfast jobs list`: what the process is called while it has the database open. */
@@ -32,7 +41,7 @@ export function programOf(command: Command): string {
 
 /** Undefined where `open` knows the default. */
 function given(command: Command): string | undefined {
-  return command.optsWithGlobals<{ db?: string }>().db;
+  return command.optsWithGlobals<{ db?: string }>().db ?? (process.env["HOLDFAST_DB"] || configOf(command)?.db);
 }
 
 function noDatabase(path: string): HoldfastError {

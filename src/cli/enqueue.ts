@@ -4,6 +4,7 @@ import { HoldfastError } from "../core/errors.ts";
 import type { EnqueueOptions } from "../runtime/context.ts";
 import { checkName, type Definition, definitionOf, job } from "../runtime/definition.ts";
 import { instantGiven, jsonGiven, wholeNumber } from "./arguments.ts";
+import { configOf, modulesOf } from "./config.ts";
 import { openOrMake } from "./database.ts";
 import { examples } from "./help.ts";
 import { definitionsIn } from "./modules.ts";
@@ -27,7 +28,7 @@ export function enqueueCommand(parent: Command): void {
     .description("Put a job into its queue and print its id, once it is safe on the disk.")
     .argument("<name>", "the job's name")
     .argument("[json]", "its input; - reads it from standard input")
-    .option("--module <file>", "the module that defines the job: its schema, queue, version and retries are used")
+    .option("--module <file>", "what defines the job: its schema, queue, version, retries (default: the config's modules)")
     .option("--queue <queue>", "another queue than the job's own")
     .option("--id <id>", "one job ever with this id")
     .option("--key <key>", "one unfinished job of this name with this key")
@@ -43,15 +44,21 @@ export function enqueueCommand(parent: Command): void {
     )
     .action(async (name: string, json: string | undefined, options: Options, command: Command) => {
       const input = await jsonGiven(json);
-      const definition = await find(name, options);
+      const definition = await find(name, options, command);
       await using hf = await openOrMake(command);
       const { id, duplicate } = await hf.enqueue(definition, input, optionsOf(options));
       answer(command, { id, duplicate }, () => (duplicate ? `${id} ${paint("yellow", "duplicate")}` : id));
     });
 }
 
-async function find(name: string, options: Options): Promise<Definition> {
-  const definition = options.module === undefined ? unknownJob(name) : await definedIn(options.module, name);
+async function find(name: string, options: Options, command: Command): Promise<Definition> {
+  const config = configOf(command);
+  const definition =
+    options.module !== undefined
+      ? await definedIn([options.module], name, `${options.module} exports no job "${name}".`)
+      : config !== null
+        ? await definedIn(modulesOf(config), name, `No module of ${config.file} exports a job "${name}".`)
+        : unknownJob(name);
   return options.queue === undefined ? definition : { ...definition, queue: checkName(options.queue, "The queue") };
 }
 
@@ -60,15 +67,15 @@ function unknownJob(name: string): Definition {
   return definitionOf(job({ name, run: () => undefined }));
 }
 
-async function definedIn(file: string, name: string): Promise<Definition> {
-  const all = await definitionsIn([file]);
+async function definedIn(files: readonly string[], name: string, missing: string): Promise<Definition> {
+  const all = await definitionsIn(files);
   const newest = all.filter((one) => one.name === name).sort((a, b) => b.version - a.version)[0];
   if (newest !== undefined) return newest;
   const names = [...new Set(all.map((one) => one.name))];
   throw new HoldfastError(
     "USAGE",
-    `${file} exports no job "${name}".`,
-    names.length === 0 ? "It exports no job at all: export what job({ … }) returns." : `It has ${names.join(", ")}.`,
+    missing,
+    names.length === 0 ? "There is no job at all: export what job({ … }) returns." : `There is ${names.join(", ")}.`,
   );
 }
 

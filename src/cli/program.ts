@@ -1,7 +1,10 @@
 import { readFileSync } from "node:fs";
 import { Command } from "commander";
+import { completionCommand } from "./completion/index.ts";
+import { readConfig } from "./config.ts";
 import { enqueueCommand } from "./enqueue.ts";
 import { healthCommand } from "./health.ts";
+import { initCommand } from "./init.ts";
 import { jobsCommand } from "./jobs/index.ts";
 import { quarantineCommand } from "./quarantine/index.ts";
 import { recoverCommand } from "./recover.ts";
@@ -9,16 +12,23 @@ import { statusCommand } from "./status.ts";
 import { unlockCommand } from "./unlock.ts";
 import { workCommand } from "./work.ts";
 
+/** These work without a config, also where there is one that does not load. */
+const WITHOUT_CONFIG = new Set(["init", "completion"]);
+
 /** Every command. */
 export function program(): Command {
   const root = new Command("holdfast")
     .description("A crash-safe job queue in one SQLite file.")
     .version(version(), "-v, --version")
-    .option("--db <path>", "the database (default: HOLDFAST_DB, else .holdfast/work.db)")
+    .option("--db <path>", "the database (default: HOLDFAST_DB, else the config's, else .holdfast/work.db)")
+    .option("--config <path>", "the config (default: holdfast.config.ts, .js or .mjs in this folder, if there is one)")
     .option("--json", "only JSON on standard output, logs on standard error")
     .configureHelp({ showGlobalOptions: true })
     .configureOutput({ outputError: () => {} })
     .exitOverride()
+    .hook("preAction", async (_root, command) => {
+      if (!WITHOUT_CONFIG.has(command.name())) await readConfig(command);
+    })
     .addHelpText(
       "after",
       `
@@ -39,6 +49,8 @@ Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
     quarantineCommand,
     recoverCommand,
     unlockCommand,
+    initCommand,
+    completionCommand,
   ]) {
     add(root);
   }

@@ -3,6 +3,7 @@ import { type Duration, sayMillis, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { Definition } from "../runtime/definition.ts";
 import { atLeastOne } from "./arguments.ts";
+import { configOf, modulesOf } from "./config.ts";
 import { openOrMake, pathOf, programOf } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
@@ -24,13 +25,17 @@ export function workCommand(parent: Command): void {
     .command("work")
     .summary("run jobs until a signal")
     .description("Run the jobs that these modules define, until a signal stops it. A second signal exits at once.")
-    .argument("<files...>", ".ts or .js modules that export jobs with their handlers")
+    .argument("[files...]", ".ts or .js modules that export jobs with their handlers (default: the config's modules)")
     .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)
     .option("--drain <duration>", "how long running jobs may finish after a signal; the rest is given back", "10s")
-    .addHelpText("after", examples("holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"))
+    .addHelpText(
+      "after",
+      examples("holdfast work", "holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"),
+    )
     .action(async (files: string[], options: Options, command: Command) => {
       const drain = toMillis(options.drain as Duration, "--drain");
-      const definitions = withHandlers(await definitionsIn(files), files);
+      const modules = files.length > 0 ? files : modulesGiven(command);
+      const definitions = withHandlers(await definitionsIn(modules), modules);
       // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
       const signalled = listen();
       const hf = await openOrMake(command, { program: [programOf(command), ...files].join(" "), log: workerLog("info") });
@@ -45,6 +50,16 @@ export function workCommand(parent: Command): void {
       await hf.close();
       answer(command, { event: "stopped" }, () => "Stopped.");
     });
+}
+
+function modulesGiven(command: Command): string[] {
+  const config = configOf(command);
+  if (config !== null) return modulesOf(config);
+  throw new HoldfastError(
+    "USAGE",
+    "No module was named, and there is no config here that names some.",
+    "Name the files: holdfast work jobs.ts. Or list them in holdfast.config.ts, which `holdfast init` writes.",
+  );
 }
 
 function withHandlers(definitions: Definition[], files: readonly string[]): Definition[] {

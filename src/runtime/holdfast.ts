@@ -34,6 +34,9 @@ export interface OpenOptions {
   program?: string;
 }
 
+/** What `open` knows, and a config file. */
+export const OPEN_OPTIONS = ["durability", "driver", "create", "recovery", "log", "clock", "program"];
+
 const DEFAULT_PATH = ".holdfast/work.db";
 
 /** Open databases of this process. Kept on globalThis, so that a hot reload or a second copy of this package shares them. */
@@ -55,7 +58,7 @@ const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<
  * ```
  */
 export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
-  refuseUnknown(options, ["durability", "driver", "create", "recovery", "log", "clock", "program"], "open");
+  refuseUnknown(options, OPEN_OPTIONS, "open");
   if (where !== undefined && typeof where !== "string") {
     throw new HoldfastError("OPTION_INVALID", "The path of a database is a text.", 'Give a path, or ":memory:".');
   }

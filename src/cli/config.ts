@@ -1,0 +1,101 @@
+import { existsSync, globSync } from "node:fs";
+import { basename, dirname, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import type { Command } from "commander";
+import { HoldfastError } from "../core/errors.ts";
+import type { Config } from "../runtime/config.ts";
+import { refuseUnknown } from "../runtime/definition.ts";
+import { OPEN_OPTIONS, type OpenOptions } from "../runtime/holdfast.ts";
+
+/** In the current folder, the first that is there. */
+export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.js", "holdfast.config.mjs"] as const;
+
+/** A config that was read: its paths are whole. */
+export interface Settings {
+  /** As it was named or found. */
+  file: string;
+  folder: string;
+  db: string | undefined;
+  modules: readonly string[];
+  options: OpenOptions;
+}
+
+const read = new WeakMap<Command, Settings>();
+
+/** Before a command runs: its database, and how that is opened, may be in the config. */
+export async function readConfig(command: Command): Promise<void> {
+  const file = namedConfig(command) ?? CONFIG_FILES.find((name) => existsSync(name));
+  if (file === undefined) return;
+  const { db, modules, ...options } = check(await load(file), basename(file));
+  const folder = dirname(resolve(file));
+  read.set(rootOf(command), { file, folder, db: db === undefined ? undefined : place(folder, db), modules, options });
+}
+
+/** Null where there is none. */
+export function configOf(command: Command): Settings | null {
+  return read.get(rootOf(command)) ?? null;
+}
+
+export function namedConfig(command: Command): string | undefined {
+  return command.optsWithGlobals<{ config?: string }>().config;
+}
+
+/** The files that a config's `modules` name, each once. */
+export function modulesOf({ file, folder, modules }: Settings): string[] {
+  if (modules.length === 0) {
+    throw new HoldfastError("NO_HANDLER", `${file} names no modules.`, 'Give it some: modules: ["./jobs.ts"].');
+  }
+  const found = modules.flatMap((name) => {
+    const path = resolve(folder, name);
+    // A file is what it is called, whatever a glob would make of its name.
+    if (existsSync(path) || !/[*?[\]{}]/.test(name)) return [path];
+    const matches = globSync(name, { cwd: folder }).toSorted();
+    if (matches.length > 0) return matches.map((match) => resolve(folder, match));
+    throw invalid(`No file matches "${name}", which ${file} names under modules.`, "Correct the glob, or take it out.");
+  });
+  return [...new Set(found)];
+}
+
+async function load(file: string): Promise<unknown> {
+  const path = resolve(file);
+  if (!existsSync(path)) throw invalid(`There is no file ${file}.`, "Give --config the path of a config file.");
+  try {
+    return ((await import(pathToFileURL(path).href)) as { default?: unknown }).default;
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    throw invalid(`${file} does not load: ${why}`, `Correct it; \`node ${file}\` shows where it fails.`, error);
+  }
+}
+
+function check(value: unknown, file: string): Config {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    const is =
+      value === undefined ? "is missing" : `is ${Array.isArray(value) ? "a list" : (JSON.stringify(value) ?? typeof value)}`;
+    throw invalid(`The default export of ${file} ${is}.`, 'Write export default { modules: ["./jobs.ts"] }.');
+  }
+  refuseUnknown(value, ["db", "modules", ...OPEN_OPTIONS], file);
+  const { db, modules } = value as Partial<Config>;
+  if (db !== undefined && (typeof db !== "string" || db === "")) {
+    throw invalid(`db in ${file} is ${JSON.stringify(db)}.`, "Give the path of the database, or leave it out.");
+  }
+  if (!Array.isArray(modules) || !modules.every((name) => typeof name === "string" && name !== "")) {
+    throw invalid(
+      modules === undefined ? `${file} has no modules.` : `modules in ${file} is ${JSON.stringify(modules)}.`,
+      'Give the paths of the files that export jobs: modules: ["./jobs.ts"].',
+    );
+  }
+  return value as Config;
+}
+
+/** In memory, or at an address, there is no folder. */
+function place(folder: string, db: string): string {
+  return db === ":memory:" || /^\w+:\/\//.test(db) ? db : resolve(folder, db);
+}
+
+function rootOf(command: Command): Command {
+  return command.parent === null ? command : rootOf(command.parent);
+}
+
+function invalid(message: string, hint: string, cause?: unknown): HoldfastError {
+  return new HoldfastError("CONFIG_INVALID", message, hint, { cause });
+}

@@ -1,0 +1,98 @@
+import { existsSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { dirname, join, resolve } from "node:path";
+import type { Command } from "commander";
+import { CONFIG_FILES, namedConfig } from "./config.ts";
+import { examples } from "./help.ts";
+import { paint } from "./terminal/colours.ts";
+import { answer } from "./terminal/output.ts";
+import { oneLine } from "./terminal/text.ts";
+
+/** Put in below: the files that are written import it, this one does not. */
+const PACKAGE = '"holdfast"';
+
+const JOBS = `import { job } from ${PACKAGE};
+
+export const hello = job<{ name: string }, string>({
+  name: "hello",
+  run: async ({ input, log }) => {
+    log.info(\`hello \${input.name}\`);
+    return \`hello \${input.name}\`;
+  },
+});
+`;
+
+const CONFIG = `import type { Config } from ${PACKAGE};
+
+export default {
+  // db: "work.db", // --db and HOLDFAST_DB come before it; default .holdfast/work.db
+  modules: ["./jobs.ts"], // what \`holdfast work\` runs, and \`holdfast enqueue\` checks inputs with
+} satisfies Config;
+`;
+
+export function initCommand(parent: Command): void {
+  parent
+    .command("init")
+    .summary("write a config and a first job")
+    .description("Write holdfast.config.ts and a file with a first job. What is there already stays as it is.")
+    .addHelpText("after", examples("holdfast init"))
+    .action(async (_options: object, command: Command) => {
+      const { created, kept } = await write(namedConfig(command));
+      const next = steps(created);
+      answer(command, { created, kept, next }, () =>
+        [
+          ...created.map((file) => `${paint("green", "wrote")} ${oneLine(file)}`),
+          ...kept.map((file) => `${paint("dim", "kept")}  ${oneLine(file)}`),
+          "",
+          "Next:",
+          ...next.map((line) => `  ${line}`),
+        ].join("\n"),
+      );
+    });
+}
+
+/** The config last: where there is one, everything was written, or is the user's own. */
+async function write(named: string | undefined): Promise<{ created: string[]; kept: string[] }> {
+  const there = named ?? CONFIG_FILES.find((name) => existsSync(name));
+  if (there !== undefined && existsSync(there)) return { created: [], kept: [there] };
+  const config = named ?? CONFIG_FILES[0];
+  const files: [string, string][] = [
+    [join(dirname(config), "jobs.ts"), JOBS],
+    [config, CONFIG],
+  ];
+  const created: string[] = [];
+  for (const [file, text] of files) if (await writeNew(file, text)) created.push(file);
+  return { created, kept: files.map(([file]) => file).filter((file) => !created.includes(file)) };
+}
+
+/** False where it is there: nothing is ever overwritten, whoever else writes at the same time. */
+async function writeNew(file: string, text: string): Promise<boolean> {
+  try {
+    await writeFile(file, text, { flag: "wx" });
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EEXIST") return false;
+    throw error;
+  }
+}
+
+function steps(created: readonly string[]): string[] {
+  const hasHello = created.some((file) => file.endsWith("jobs.ts"));
+  return [
+    ...(isInstalled() ? [] : ["npm install holdfast"]),
+    hasHello ? `holdfast enqueue hello '{"name":"Anna"}'` : 'holdfast enqueue NAME \'{"some":"input"}\'',
+    "holdfast work",
+    "holdfast status",
+  ];
+}
+
+/** Whether the files that were written find the package that they import. */
+function isInstalled(): boolean {
+  try {
+    createRequire(resolve("holdfast.config.ts")).resolve("holdfast");
+    return true;
+  } catch {
+    return false;
+  }
+}
