@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
+import { DatabaseSync } from "node:sqlite";
 import { suite, test } from "node:test";
+import Database from "better-sqlite3";
 import * as v from "valibot";
 import { z } from "zod";
 import {
@@ -22,9 +24,12 @@ import {
   open,
   type OpenOptions,
   type Page,
+  type PostgresTx,
   type RecoveryStats,
   RetryAfterError,
+  type SqliteHandle,
   type StandardSchema,
+  type TransactionHandle,
   type Worker,
 } from "../../src/index.ts";
 
@@ -109,6 +114,59 @@ suite("the compiler knows", () => {
       same<typeof answers, Enqueued<number[]>[]>();
       // @ts-expect-error one of them does not fit
       await hf.enqueueMany(valibotJob, ["a", 1]);
+    });
+  });
+
+  test("that enqueue in a SQLite transaction answers at once, and in a PostgreSQL one later", () => {
+    compiled(async (hf) => {
+      const node = new DatabaseSync("x");
+      const better = new Database("x");
+      for (const tx of [node, better, { db: node }, { db: better }]) {
+        const answer = hf.enqueue(zodJob, { url: "x", width: "1" }, { tx, key: "k" });
+        same<typeof answer, Enqueued<{ area: number }>>();
+        // @ts-expect-error no promise: it throws, so that the transaction rolls back
+        void answer.then;
+      }
+      const pool = { query: async (_text: string, _values: unknown[]) => Promise.resolve({ rows: [] as unknown[] }) };
+      const later = hf.enqueue(plain, { n: 1 }, { tx: pool });
+      same<typeof later, Promise<Enqueued<string>>>();
+      const sql = { unsafe: async (_text: string, _values?: never[]) => Promise.resolve([]) };
+      const postgres: PostgresTx = sql;
+      same<Awaited<ReturnType<typeof hf.enqueue<{ n: number }, string>>>, Enqueued<string>>();
+      // @ts-expect-error the input is checked all the same
+      hf.enqueue(plain, { n: "1" }, { tx: node });
+      // @ts-expect-error no transaction at all
+      hf.enqueue(plain, { n: 1 }, { tx: "x" });
+      // @ts-expect-error many at once have a transaction of their own
+      await hf.enqueueMany(plain, [{ n: 1 }], { tx: node });
+      return postgres;
+    });
+  });
+
+  test("that hf.transaction is synchronous inside, and what it gives", () => {
+    compiled(async (hf) => {
+      const answer = await hf.transaction(({ db }) => {
+        same<typeof db, TransactionHandle>();
+        const handle: SqliteHandle = db;
+        db.prepare("x").run(1, "a", null, 1n, new Uint8Array());
+        db.prepare("x").all({ id: 1 });
+        // @ts-expect-error no value of SQLite
+        db.prepare("x").get(new Date());
+        return hf.enqueue(plain, { n: 1 }, { tx: { db: handle } });
+      });
+      same<typeof answer, Enqueued<string>>();
+      const nothing = await hf.transaction(() => {});
+      same<typeof nothing, void>();
+      // As the API has it, too.
+      const narrow = (tx: { db: SqliteHandle }) => hf.enqueue(plain, { n: 1 }, { tx }).id;
+      same<Awaited<ReturnType<typeof hf.transaction<string>>>, string>();
+      await hf.transaction(narrow);
+      // @ts-expect-error what is awaited would come after the commit
+      await hf.transaction(async () => {});
+      // @ts-expect-error what is awaited would come after the commit
+      await hf.transaction(async ({ db }) => Promise.resolve(db.prepare("x").run()));
+      // @ts-expect-error a promise is returned
+      await hf.transaction(() => hf.enqueue(plain, { n: 1 }));
     });
   });
 
