@@ -6,6 +6,7 @@ import * as v from "valibot";
 import { z } from "zod";
 import {
   type Claim,
+  type Config,
   type Duration,
   type Enqueued,
   type EnqueueOptions,
@@ -32,6 +33,7 @@ import {
   type TransactionHandle,
   type Worker,
 } from "../../src/index.ts";
+import { call, drain } from "../../src/testing/index.ts";
 
 /** True only when both are the very same type. */
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
@@ -39,6 +41,8 @@ function same<A, B>(..._proof: Same<A, B> extends true ? [] : ["these types diff
 
 /** What the compiler checks is never run; that this file compiles is the test. */
 function compiled(_program: (hf: Holdfast) => unknown): void {}
+
+const run = () => null;
 
 /** A definition's types, from the outside. */
 type In<D> = D extends JobDef<infer I, infer _O, infer _P> ? I : never;
@@ -232,6 +236,148 @@ suite("the compiler knows", () => {
     });
   });
 
+  test("a job that enqueues itself", () => {
+    // Nothing has to be said twice, as long as what it returns does not come from itself.
+    const crawl = job({
+      name: "crawl",
+      input: z.object({ url: z.string(), depth: z.number().default(0) }),
+      run: async ({ input, enqueue }) => {
+        same<typeof input, { url: string; depth: number }>();
+        enqueue(crawl, { url: `${input.url}/next` });
+        // @ts-expect-error the url is missing
+        enqueue(crawl, { depth: 1 });
+        return input.depth;
+      },
+    });
+    same<In<typeof crawl>, { url: string; depth?: number | undefined }>();
+    same<Out<typeof crawl>, number>();
+
+    const silent = job({
+      name: "silent",
+      input: z.string(),
+      run: ({ input, enqueue }) => {
+        if (input.length > 0) enqueue(silent, input.slice(1));
+      },
+    });
+    same<In<typeof silent>, string>();
+
+    const counted = job<number>({
+      name: "counted",
+      run: ({ input, enqueue }) => {
+        enqueue(counted, input - 1);
+      },
+    });
+    same<In<typeof counted>, number>();
+
+    // What it returns comes from itself: its type is named, or the handler comes after the definition.
+    const named: JobDef<number, string> = job({
+      name: "named",
+      run: ({ input, enqueue }: JobContext<number>) => enqueue(named, input - 1).id,
+    });
+    same<Out<typeof named>, string>();
+    const page = job({ name: "page", input: z.object({ n: z.string().transform(Number) }), output: z.string() });
+    const paged = page.handle(({ input, enqueue }) => enqueue(page, { n: String(input.n + 1) }).id);
+    same<typeof paged, typeof page>();
+    same<Parsed<typeof paged>, { n: number }>();
+    page.handle(({ enqueue }) => {
+      // @ts-expect-error the input as given is text
+      return enqueue(page, { n: 1 }).id;
+    });
+  });
+
+  test("that the definition decides, never the input or the options", () => {
+    compiled(async (hf) => {
+      const wide = job<{ kind: "a" | "b" }>({ name: "wide", run: () => {} });
+      const { id } = await hf.enqueue(wide, { kind: "a" });
+      // @ts-expect-error the input may not widen the definition
+      await hf.enqueue(wide, { kind: "c" });
+      // @ts-expect-error nor may one among many
+      await hf.enqueueMany(wide, [{ kind: "a" }, { kind: "c" }]);
+      // @ts-expect-error a field that nobody asked for
+      await hf.enqueue(wide, { kind: "a", more: 1 });
+      // @ts-expect-error an input must be given
+      await hf.enqueue(wide);
+      const accepted = await hf.enqueue(zodJob, { url: "x", width: "1" });
+      const many = await hf.enqueueMany(zodJob, [{ url: "x", width: "1" }]);
+      const ends = await Promise.all(many.map((one) => hf.jobs.wait(one)));
+      same<typeof ends, Finished<{ area: number }>[]>();
+      // @ts-expect-error what is enqueued knows its output
+      const wrong: Enqueued<string> = accepted;
+      const told = await hf.jobs.wait<{ area: number }>(id);
+      same<typeof told, Finished<{ area: number }>>();
+      return wrong;
+    });
+  });
+
+  test("what a definition may not say", () => {
+    compiled(() => {
+      // @ts-expect-error no such backoff
+      job({ name: "x", retry: { backoff: "linear" }, run });
+      // @ts-expect-error no such part of a retry
+      job({ name: "x", retry: { times: 3 }, run });
+      // @ts-expect-error attempts are counted
+      job({ name: "x", retry: { attempts: "3" }, run });
+      // @ts-expect-error no such option
+      job({ name: "x", retries: 3, run });
+      // @ts-expect-error a version is a number
+      job({ name: "x", version: "2", run });
+      // @ts-expect-error a lease is a duration
+      job({ name: "x", lease: "soon", run });
+      // @ts-expect-error a name must be given
+      job({ run });
+      // @ts-expect-error a handler gets what the schema makes of the input
+      job({ name: "x", input: z.string().transform(Number), run: (c: JobContext<string>) => c.input });
+      // @ts-expect-error no schema
+      job({ name: "x", input: { type: "object" }, run });
+      // @ts-expect-error a queue has a name
+      job({ name: "x", queue: {}, run });
+      // @ts-expect-error a definition's name is its own
+      plain.name = "another";
+    });
+  });
+
+  test("what a transaction of the user's own takes", () => {
+    compiled(async (hf) => {
+      const made = await hf.transaction(({ db }) => {
+        db.exec("insert into users default values");
+        const accepted = hf.enqueue(plain, { n: 1 }, { tx: { db } });
+        same<typeof accepted, Enqueued<string>>();
+        // @ts-expect-error in a transaction as anywhere: the definition decides
+        hf.enqueue(plain, { n: "1" }, { tx: db });
+        return accepted.id;
+      });
+      same<typeof made, string>();
+      // @ts-expect-error what is asynchronous would outlive the transaction
+      await hf.transaction(async ({ db }) => db.exec("insert into users default values"));
+      // @ts-expect-error no transaction
+      await hf.enqueue(plain, { n: 1 }, { tx: "now" });
+    });
+  });
+
+  test("what holdfast/testing takes and gives", () => {
+    compiled(async (hf) => {
+      const output = await call(zodJob, { url: "x", width: "1" }, { attempt: 2 });
+      same<typeof output, { area: number }>();
+      // @ts-expect-error the input as given is text
+      await call(zodJob, { url: "x", width: 1 });
+      // @ts-expect-error no such part of a context
+      await call(zodJob, { url: "x", width: "1" }, { attmpt: 2 });
+      const drained = await drain(hf, [zodJob, valibotJob, plain]);
+      same<typeof drained, { ran: number; failed: Job[] }>();
+      // @ts-expect-error a name is no definition
+      await drain(hf, ["zod"]);
+    });
+  });
+
+  test("what a config says", () => {
+    const config = { db: "work.db", modules: ["./jobs.ts"], durability: "process" } satisfies Config;
+    // @ts-expect-error modules must be given
+    const bare: Config = { db: "work.db" };
+    // @ts-expect-error no such option
+    const odd: Config = { modules: [], modlues: [] };
+    assert.ok([config, bare, odd]);
+  });
+
   test("what a claim by hand holds", () => {
     compiled(async (hf) => {
       const claim = await hf.claim(zodJob, { worker: "me", lease: "1m", renew: "auto", exclusive: true, wait: 5 });
@@ -241,10 +387,16 @@ suite("the compiler knows", () => {
       const told = await hf.claim<{ n: number }>("queue", { worker: "me" });
       if (told !== null) same<typeof told.job.input, { n: number }>();
       await claim?.fail(new Error("no"), { retry: false, delay: "1s" });
+      // @ts-expect-error the job of a definition has its input
+      const wrong: number | undefined = claim?.job.input;
+      // @ts-expect-error a claim may be none
+      void claim.job;
+      await using held: AsyncDisposable | null = byQueue;
       // @ts-expect-error who claims must be said
       await hf.claim("queue", {});
       // @ts-expect-error no such renewal
       await hf.claim("queue", { worker: "me", renew: "sometimes" });
+      return [wrong, held];
     });
   });
 
