@@ -46,3 +46,16 @@ export function workJob(
     },
   });
 }
+
+/** One version of a job, which says who has run it. */
+export function render(
+  version: number,
+  run: (context: JobContext<{ hang?: boolean }>) => Promise<Rendered> = () => Promise.reject(new Error("not here")),
+): JobDef<{ hang?: boolean }, Rendered> {
+  return job({ name: "render", version, ...PATIENT, run });
+}
+
+export interface Rendered {
+  version: number;
+  pid: number;
+}
