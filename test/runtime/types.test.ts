@@ -336,24 +336,6 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("what a transaction of the user's own takes", () => {
-    compiled(async (hf) => {
-      const made = await hf.transaction(({ db }) => {
-        db.exec("insert into users default values");
-        const accepted = hf.enqueue(plain, { n: 1 }, { tx: { db } });
-        same<typeof accepted, Enqueued<string>>();
-        // @ts-expect-error in a transaction as anywhere: the definition decides
-        hf.enqueue(plain, { n: "1" }, { tx: db });
-        return accepted.id;
-      });
-      same<typeof made, string>();
-      // @ts-expect-error what is asynchronous would outlive the transaction
-      await hf.transaction(async ({ db }) => db.exec("insert into users default values"));
-      // @ts-expect-error no transaction
-      await hf.enqueue(plain, { n: 1 }, { tx: "now" });
-    });
-  });
-
   test("what holdfast/testing takes and gives", () => {
     compiled(async (hf) => {
       const output = await call(zodJob, { url: "x", width: "1" }, { attempt: 2 });
