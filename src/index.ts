@@ -2,6 +2,7 @@ export type { Duration } from "./core/duration.ts";
 export { HoldfastError, LeaseLostError, NonRetryableError } from "./core/errors.ts";
 export type { Finished, Job, JobState } from "./core/job.ts";
 export { RetryAfterError } from "./core/retry-after.ts";
+export type { Schedule } from "./core/schedule.ts";
 export type { StandardSchema } from "./core/schema.ts";
 export type { Claim } from "./runtime/claim.ts";
 export type { Config } from "./runtime/config.ts";

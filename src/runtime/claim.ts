@@ -58,6 +58,8 @@ export async function claimByHand<In>(
   const until = engine.clock.monotonic() + wait;
   // What it waits for may be held by a process that is about to die.
   if (wait > 0) engine.janitor.start();
+  // Or be made by the next tick of a schedule.
+  if (wait > 0) engine.scheduler.start();
   for (;;) {
     const claim = await tryOnce(engine, source, def, worker, options);
     if (claim !== null && !handle.over.aborted) return claim as unknown as Claim<In>;
@@ -93,6 +95,7 @@ async function tryOnce(
   }
   for (;;) {
     await engine.janitor.heal();
+    await engine.scheduler.look();
     const before = engine.clock.monotonic();
     const [claimed] = await engine.store.claim({
       from: [source],

@@ -12,6 +12,7 @@ import { Janitor } from "./janitor.ts";
 import { Keeper, type Loss, type LossReason } from "./keeper.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import type { Log } from "./log.ts";
+import { Scheduler } from "./scheduler.ts";
 import { systemClock } from "./system-clock.ts";
 
 /** How often a process that only enqueues looks whether its store wants care. */
@@ -34,6 +35,7 @@ export class Engine {
   readonly self: ProcessId;
   readonly holdings = new Holdings();
   readonly janitor: Janitor;
+  readonly scheduler: Scheduler;
   /** By slot. */
   readonly #owners: (Owner | undefined)[] = [];
   readonly #care: () => void;
@@ -76,6 +78,7 @@ export class Engine {
     this.log = options.log;
     this.self = self;
     this.janitor = new Janitor({ store, holdings: this.holdings, clock: this.clock, log: this.log, self });
+    this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     const interval = setInterval(() => {
       if (this.#thread === null && store.needsCare()) this.keep();
     }, CARE).unref();
@@ -155,6 +158,7 @@ export class Engine {
     this.#care();
     this.#keeperTimer?.();
     this.#unlisten?.();
+    await this.scheduler.stop();
     await this.janitor.stop();
     await this.#stopThread();
     await this.#letGo();

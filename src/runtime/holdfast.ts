@@ -3,6 +3,7 @@ import { dirname } from "node:path";
 import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
+import type { Schedule } from "../core/schedule.ts";
 import { locate } from "../store/open-store.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
 import { type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
@@ -15,6 +16,7 @@ import { type Lock, lockOf } from "./lock.ts";
 import { type Log, quietLog } from "./log.ts";
 import { newJob } from "./new-job.ts";
 import { ProgressWriter } from "./progress.ts";
+import { type ScheduleOptions, Schedules } from "./schedules.ts";
 import { onSignals } from "./signals.ts";
 import { clockFrom } from "./system-clock.ts";
 import { enqueueWithin, type PostgresTx, type SqliteTx, transact, type TransactionHandle } from "./transaction.ts";
@@ -119,6 +121,7 @@ async function leave(path: string, shared: Shared, engine: Engine): Promise<void
 /** An open database. */
 export class Holdfast implements AsyncDisposable {
   readonly jobs: Jobs;
+  readonly schedules: Schedules;
   readonly recovery: {
     /** Recovers now what would be recovered by itself in a moment. */
     recoverStale(): Promise<RecoveryStats>;
@@ -143,6 +146,7 @@ export class Holdfast implements AsyncDisposable {
     this.#leave = leave;
     this.#progress = new ProgressWriter(engine);
     this.jobs = new Jobs(engine, () => this.#refuseClosed(), this.#over.signal);
+    this.schedules = new Schedules(engine, () => this.#refuseClosed());
     this.recovery = {
       recoverStale: async () => {
         this.#refuseClosed();
@@ -241,6 +245,11 @@ export class Holdfast implements AsyncDisposable {
     this.#workers.add(worker);
     if (options.signals) this.#ignoreSignals ??= onSignals(() => this.close());
     return worker;
+  }
+
+  /** Enqueues this job at each tick of a cron pattern: one job a tick, however many processes there are. Upsert by `key`. */
+  async schedule<In>(def: JobDef<In>, options: ScheduleOptions<NoInfer<In>>): Promise<Schedule> {
+    return this.schedules.save(def, options);
   }
 
   /** One job in hand, or null when there is none. */

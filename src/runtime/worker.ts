@@ -100,6 +100,7 @@ export class WorkerLoop implements Worker {
     this.#stayAlive = setInterval(() => {}, 2 ** 30);
     engine.keep();
     engine.janitor.start();
+    engine.scheduler.start();
     this.#soon();
   }
 

@@ -4,6 +4,7 @@ import type { HeldLease, LeaseRef } from "../core/lease.ts";
 import type { LimitRule } from "../core/limit.ts";
 import type { QueueSettings } from "../core/queue.ts";
 import type { Outcome, Policy } from "../core/retry.ts";
+import type { Missed, Schedule } from "../core/schedule.ts";
 
 /**
  * Where jobs live. Each call is one atomic unit: it happened, durably, when its promise resolves, or it did not happen.
@@ -82,6 +83,26 @@ export interface Store {
   locks(): Promise<LockView[]>;
   /** Removes locks that are expired, or whose exclusive claim is over. */
   cleanLocks(): Promise<number>;
+
+  // ── schedules ──
+  /** Makes it, or changes the one with that key: it stays paused, and keeps its next tick unless cron or time zone differ. */
+  saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule>;
+  /** By key. */
+  schedules(): Promise<StoredSchedule[]>;
+  getSchedule(key: string): Promise<StoredSchedule | null>;
+  /** Those whose next tick has come, the most overdue first, and when the soonest tick of all is; paused ones have none. */
+  dueSchedules(): Promise<DueSchedules>;
+  /**
+   * Adds a job for each tick and moves the schedule on, if it is still exactly as it was read; false otherwise: somebody
+   * else did it. Without `overlap` nothing is added while its last job is unfinished, and never more than one.
+   */
+  tick(tick: Tick): Promise<boolean>;
+  /** A job now, whatever the pattern says; null when there is no such schedule. */
+  triggerSchedule(key: string): Promise<Enqueued | null>;
+  removeSchedule(key: string): Promise<boolean>;
+  pauseSchedule(key: string): Promise<boolean>;
+  /** It goes on with this tick; false when it was not paused, or was saved anew since it was read. */
+  resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean>;
 
   // ── processes ──
   /** Enters this process, with a proof of life that ends with it. Its first commit: before it, it may claim and acknowledge nothing. */
@@ -250,6 +271,40 @@ export interface LockView {
   acquiredAt: number;
   expiresAt: number;
   stale: boolean;
+}
+
+export interface ScheduleDraft {
+  key: string;
+  cron: string;
+  timezone: string;
+  missed: Missed;
+  within: number | null;
+  overlap: boolean;
+  /** The job of each tick; without instants and ids of its own. */
+  template: NewJob;
+  nextAt: number;
+}
+
+export interface StoredSchedule extends Schedule {
+  missed: Missed;
+  within: number | null;
+  overlap: boolean;
+  /** Another with each save. */
+  revision: number;
+}
+
+export interface DueSchedules {
+  due: StoredSchedule[];
+  nextAt: number | null;
+}
+
+export interface Tick {
+  key: string;
+  /** As it was read: of the save, and of the tick that comes next. */
+  revision: number;
+  from: number;
+  fire: readonly number[];
+  nextAt: number;
 }
 
 /** "dead" is proven, "rebooted" too: its host was started anew since. */

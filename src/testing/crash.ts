@@ -3,7 +3,7 @@ import { armPoint } from "../store/points.ts";
 /**
  * SIGKILL to oneself at a named point: `<operation>:<moment>`, the operation one of `enqueue`, `claim`, `renew`,
  * `settle`, `reclaim`, `migrate`, `checkpoint`, `progress`, `cancel`, `retry`, `prune`, `lock`, `register`, `unregister`,
- * the moment `begun` (the transaction is open), `written` (all its statements have run) or `committed` (nobody was told
+ * `schedule`, `tick`, the moment `begun` (the transaction is open), `written` (all its statements have run) or `committed` (nobody was told
  * yet).
  */
 export function crashAt(point: string): void {

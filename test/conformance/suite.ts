@@ -11,6 +11,7 @@ import { lookCases } from "./look.cases.ts";
 import { noteCases } from "./notes.cases.ts";
 import { operateCases } from "./operate.cases.ts";
 import { processCases } from "./processes.cases.ts";
+import { scheduleCases } from "./schedules.cases.ts";
 import { settleCases } from "./settle.cases.ts";
 import { transactCases } from "./transact.cases.ts";
 import type { StoreUnderTest } from "./stores.ts";
@@ -37,6 +38,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   leases: leaseCases,
   healing: healingCases,
   locks: lockCases,
+  schedules: scheduleCases,
   notes: noteCases,
   look: lookCases,
   operate: operateCases,

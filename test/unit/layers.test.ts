@@ -20,7 +20,8 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
 
 /** Modules that are not ours, by who may use them. */
 const MAY_USE: Record<string, (module: string) => boolean> = {
-  core: () => false,
+  // Computes the instants of a cron pattern, from instants that it is given.
+  core: (module) => module === "croner",
   store: (module) => module.startsWith("node:") || module === "better-sqlite3" || module === "postgres",
   cli: (module) => (module.startsWith("node:") && module !== "node:sqlite") || module === "commander",
 };

@@ -7,6 +7,7 @@ import type {
   Claimed,
   ClaimRequest,
   ClaimSource,
+  DueSchedules,
   Durability,
   Enqueued,
   Fate,
@@ -22,8 +23,11 @@ import type {
   QueueOverview,
   Reclaimed,
   RecoveryTotals,
+  ScheduleDraft,
   Settlement,
   Store,
+  StoredSchedule,
+  Tick,
 } from "../store.ts";
 import { Alive } from "./alive.ts";
 import { Checkpoint } from "./checkpoint.ts";
@@ -43,6 +47,7 @@ import { openSqlite } from "./open.ts";
 import { Operate, type PruneFilter } from "./operate.ts";
 import { OwnTransaction } from "./own-transaction.ts";
 import { Processes, type RegisteredProcess } from "./processes.ts";
+import { Schedules } from "./schedules.ts";
 import { Settle } from "./settle.ts";
 import { Tally } from "./tally.ts";
 import { Watch } from "./watch.ts";
@@ -81,6 +86,7 @@ export class SqliteStore implements Store {
   readonly #healing: Healing;
   readonly #locks: Locks;
   readonly #processes: Processes;
+  readonly #schedules: Schedules;
   readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
   readonly #expectant = new Set<() => void>();
   readonly #alive: Alive | null;
@@ -122,6 +128,7 @@ export class SqliteStore implements Store {
     this.#locks = new Locks(db);
     this.#notes = new Notes(db);
     this.#processes = new Processes(db);
+    this.#schedules = new Schedules(db, enqueue);
     const lanes = new ClaimedLanes(db);
     this.#claim = new Claim(db, { catalog, locks: this.#locks, lanes, random: options.random });
     this.#settle = new Settle(db, {
@@ -272,6 +279,42 @@ export class SqliteStore implements Store {
       if (locks > 0) this.#healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
       return locks;
     });
+  }
+
+  saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
+    return this.#write("schedule", (tx) => this.#schedules.save(tx, draft));
+  }
+
+  schedules(): Promise<StoredSchedule[]> {
+    return this.#read(() => this.#schedules.all(null));
+  }
+
+  getSchedule(key: string): Promise<StoredSchedule | null> {
+    return this.#read(() => this.#schedules.all(key)[0] ?? null);
+  }
+
+  dueSchedules(): Promise<DueSchedules> {
+    return this.#read(() => this.#schedules.due(this.#clock.now()));
+  }
+
+  tick(tick: Tick): Promise<boolean> {
+    return this.#write("tick", (tx) => this.#schedules.tick(tx, tick));
+  }
+
+  triggerSchedule(key: string): Promise<Enqueued | null> {
+    return this.#write("schedule", (tx) => this.#schedules.trigger(tx, key));
+  }
+
+  removeSchedule(key: string): Promise<boolean> {
+    return this.#write("schedule", (tx) => this.#schedules.remove(tx, key));
+  }
+
+  pauseSchedule(key: string): Promise<boolean> {
+    return this.#write("schedule", (tx) => this.#schedules.pause(tx, key));
+  }
+
+  resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
+    return this.#write("schedule", (tx) => this.#schedules.resume(tx, schedule, nextAt));
   }
 
   /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */

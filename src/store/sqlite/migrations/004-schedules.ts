@@ -4,6 +4,8 @@ export const name = "schedules";
 export const sql = `
 create table holdfast_schedules (
   key         text primary key,
+  -- The commit that last saved it: a tick that was worked out by an older pattern is refused.
+  revision    integer not null,
   cron        text not null,
   timezone    text not null,
   missed      text not null check (missed = 'skip' or missed = 'once' or missed = 'all'),
@@ -18,4 +20,6 @@ create table holdfast_schedules (
   last_job    integer,
   next_at     integer not null
 ) without rowid;
+
+create index holdfast_schedules_due on holdfast_schedules (next_at) where paused = 0;
 `;

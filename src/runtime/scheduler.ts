@@ -1,0 +1,91 @@
+import type { Clock } from "../core/clock.ts";
+import { ticksOf } from "../core/schedule.ts";
+import type { Store, StoredSchedule } from "../store/store.ts";
+import type { Log } from "./log.ts";
+
+/** However far away the next tick is, look again by then: clocks are set, and other processes change schedules. */
+const LOOK_AGAIN = 1_000;
+/** Schedules whose ticks share a commit. */
+const TOGETHER = 100;
+
+/**
+ * Makes jobs of ticks. Every process with a worker has one, and all of them see the same tick: the store lets one of them
+ * have it. Whoever dies before that commit has done nothing, and the others are still there for it.
+ */
+export class Scheduler {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #log: Log;
+  #running = false;
+  #cancel: (() => void) | null = null;
+  #looking: Promise<void> | null = null;
+
+  constructor(parts: { store: Store; clock: Clock; log: Log }) {
+    this.#store = parts.store;
+    this.#clock = parts.clock;
+    this.#log = parts.log;
+  }
+
+  /** From now on it keeps an eye on the schedules by itself. */
+  start(): void {
+    if (this.#running) return;
+    this.#running = true;
+    void this.look();
+  }
+
+  async stop(): Promise<void> {
+    this.#running = false;
+    this.#cancel?.();
+    await this.#looking;
+  }
+
+  /** Everything that is due becomes jobs, now. Never throws: a worker or a claim goes on without it. */
+  look(): Promise<void> {
+    this.#looking ??= this.#look()
+      .catch((error: unknown) => {
+        this.#log.warn("looking for ticks of schedules failed; it is tried again", { error: String(error) });
+        return null;
+      })
+      .then((nextAt) => {
+        this.#looking = null;
+        this.#alarm(nextAt);
+      });
+    return this.#looking;
+  }
+
+  #alarm(nextAt: number | null): void {
+    this.#cancel?.();
+    if (!this.#running) return;
+    const wait = nextAt === null ? LOOK_AGAIN : Math.max(1, Math.min(LOOK_AGAIN, nextAt - this.#clock.now()));
+    this.#cancel = this.#clock.after(wait, () => void this.look());
+  }
+
+  /** When the next tick is; null when it is not known. */
+  async #look(): Promise<number | null> {
+    for (;;) {
+      const { due, nextAt } = await this.#store.dueSchedules();
+      if (due.length === 0) return nextAt;
+      let troubles = 0;
+      for (let at = 0; at < due.length; at += TOGETHER) {
+        const ticked = await Promise.all(due.slice(at, at + TOGETHER).map((schedule) => this.#tick(schedule)));
+        troubles += ticked.filter((done) => !done).length;
+      }
+      // They are still due: to look again at once would be to look for ever.
+      if (troubles === due.length) return null;
+    }
+  }
+
+  /** False when it could not be done. One schedule's trouble (a time zone that is unknown here, say) is not the others'. */
+  async #tick(schedule: StoredSchedule): Promise<boolean> {
+    const { key, revision, nextAt: from } = schedule;
+    try {
+      const due = ticksOf(schedule, this.#clock.now());
+      // When it is refused, another process was quicker.
+      if (due !== null) await this.#store.tick({ key, revision, from, ...due });
+      return true;
+    } catch (error) {
+      this.#log.warn("a schedule could not tick; it is tried again", { schedule: key, error: String(error) });
+      return false;
+    }
+  }
+}

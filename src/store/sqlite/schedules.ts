@@ -1,0 +1,149 @@
+import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
+import { isFinished, type JobState } from "../../core/job.ts";
+import type { DueSchedules, Enqueued, NewJob, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
+import type { Connection, Statement } from "./driver.ts";
+import type { Enqueue } from "./enqueue.ts";
+import type { Tx } from "./group-commit.ts";
+
+const COLUMNS = `key, revision, name as job, cron, timezone, missed, within, overlap, paused, last_at as lastAt, next_at as nextAt`;
+
+interface Row extends Omit<StoredSchedule, "paused" | "overlap" | "lastAt"> {
+  paused: 0 | 1;
+  overlap: 0 | 1;
+  lastAt: number | null;
+}
+
+interface Made {
+  template: string;
+  overlap: 0 | 1;
+  lastJob: JobKey | null;
+}
+
+/** What is enqueued when. A tick is one transaction: its jobs are there and next_at has moved on, or neither. */
+export class Schedules {
+  readonly #enqueue: Enqueue;
+  readonly #save: Statement;
+  readonly #all: Statement;
+  readonly #due: Statement;
+  readonly #soonest: Statement;
+  readonly #move: Statement;
+  readonly #made: Statement;
+  readonly #template: Statement;
+  readonly #job: Statement;
+  readonly #remove: Statement;
+  readonly #pause: Statement;
+  readonly #resume: Statement;
+
+  constructor(db: Connection, enqueue: Enqueue) {
+    this.#enqueue = enqueue;
+    // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
+    this.#save = db.prepare(
+      `insert into holdfast_schedules as old
+         (key, revision, cron, timezone, missed, within, overlap, paused, template, name, created_at, next_at)
+       values (:key, :revision, :cron, :timezone, :missed, :within, :overlap, 0, :template, :name, :now, :nextAt)
+       on conflict (key) do update set
+         revision = excluded.revision, missed = excluded.missed, within = excluded.within, overlap = excluded.overlap,
+         template = excluded.template, name = excluded.name, cron = excluded.cron, timezone = excluded.timezone,
+         next_at = case when old.cron = excluded.cron and old.timezone = excluded.timezone
+           then old.next_at else excluded.next_at end`,
+    );
+    this.#all = db.prepare(`select ${COLUMNS} from holdfast_schedules where :key is null or key = :key order by key`);
+    // Both by holdfast_schedules_due.
+    this.#due = db.prepare(`select ${COLUMNS} from holdfast_schedules where paused = 0 and next_at <= :now order by next_at`);
+    this.#soonest = db.prepare("select min(next_at) from holdfast_schedules where paused = 0");
+    // Of many processes that saw the same tick, one finds next_at as it was.
+    this.#move = db.prepare(
+      `update holdfast_schedules set next_at = :nextAt
+       where key = :key and revision = :revision and next_at = :from and paused = 0
+       returning template, overlap, last_job as lastJob`,
+    );
+    this.#made = db.prepare("update holdfast_schedules set last_at = ?, last_job = ? where key = ?");
+    this.#template = db.prepare("select template, overlap, last_job as lastJob from holdfast_schedules where key = :key");
+    this.#job = db.prepare("select state, created_at from holdfast_jobs where key = ?");
+    this.#remove = db.prepare("delete from holdfast_schedules where key = ?");
+    this.#pause = db.prepare("update holdfast_schedules set paused = 1 where key = ? and paused = 0");
+    // Only from paused: an idle resume must not step over a tick that is due.
+    this.#resume = db.prepare(
+      "update holdfast_schedules set paused = 0, next_at = :nextAt where key = :key and revision = :revision and paused = 1",
+    );
+  }
+
+  save(tx: Tx, draft: ScheduleDraft): StoredSchedule {
+    const { template, overlap, ...rest } = draft;
+    this.#save.runNamed({
+      ...rest,
+      overlap: overlap ? 1 : 0,
+      template: JSON.stringify(template),
+      name: template.name,
+      revision: tx.commit,
+      now: tx.now,
+    });
+    tx.wrote();
+    return this.all(draft.key)[0] as StoredSchedule;
+  }
+
+  all(key: string | null): StoredSchedule[] {
+    return this.#all.all<Row>({ key }).map(shown);
+  }
+
+  due(now: number): DueSchedules {
+    const soonest = this.#soonest.row()?.[0] as number | null;
+    // Nearly always nothing is: one probe of a small index.
+    if (soonest === null || soonest > now) return { due: [], nextAt: soonest };
+    return { due: this.#due.all<Row>({ now }).map(shown), nextAt: soonest };
+  }
+
+  tick(tx: Tx, { fire, ...tick }: Tick): boolean {
+    const [made] = this.#move.all<Made>({ ...tick });
+    if (made === undefined) return false;
+    tx.wrote();
+    const some = made.overlap === 1 ? fire : this.#unfinished(made) ? [] : fire.slice(0, 1);
+    if (some.length > 0) this.#add(tx, tick.key, made, some);
+    return true;
+  }
+
+  trigger(tx: Tx, key: string): Enqueued | null {
+    const made = this.#template.get<Made>({ key });
+    if (made === undefined) return null;
+    const unfinished = made.overlap === 1 ? undefined : this.#unfinished(made);
+    return unfinished === undefined ? this.#add(tx, key, made, [tx.now]) : { id: unfinished, duplicate: true };
+  }
+
+  remove(tx: Tx, key: string): boolean {
+    return this.#wrote(tx, this.#remove.run(key));
+  }
+
+  pause(tx: Tx, key: string): boolean {
+    return this.#wrote(tx, this.#pause.run(key)) || this.all(key).length === 1;
+  }
+
+  resume(tx: Tx, schedule: { key: string; revision: number }, nextAt: number): boolean {
+    return this.#wrote(tx, this.#resume.runNamed({ key: schedule.key, revision: schedule.revision, nextAt }));
+  }
+
+  /** The template is the row's own, read in this transaction: what was saved last counts. */
+  #add(tx: Tx, key: string, made: Made, ticks: readonly number[]): Enqueued {
+    const template = JSON.parse(made.template) as NewJob;
+    const jobs = ticks.map((tick): NewJob => ({ ...template, scheduledFor: tick, runAt: tick }));
+    const last = this.#enqueue.run(tx, jobs).at(-1) as Enqueued;
+    this.#made.run(ticks.at(-1) as number, parseGeneratedId(last.id)?.key ?? null, key);
+    tx.wrote();
+    return last;
+  }
+
+  /** The id of its last job, unless that is over, or pruned. */
+  #unfinished({ lastJob }: Made): string | undefined {
+    const row = lastJob === null ? undefined : (this.#job.row(lastJob) as [JobState, number] | undefined);
+    return row === undefined || isFinished(row[0]) ? undefined : generatedId(row[1], lastJob as JobKey);
+  }
+
+  #wrote(tx: Tx, changes: number): boolean {
+    if (changes > 0) tx.wrote();
+    return changes > 0;
+  }
+}
+
+function shown({ paused, overlap, lastAt, ...row }: Row): StoredSchedule {
+  const schedule: StoredSchedule = { ...row, paused: paused === 1, overlap: overlap === 1 };
+  return lastAt === null ? schedule : { ...schedule, lastAt };
+}
