@@ -9,7 +9,7 @@ import { setTimeout as passes } from "node:timers/promises";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { z } from "zod";
-import { type Enqueued, job, type JobDef, open, type SqliteTx } from "../../src/index.ts";
+import { type Enqueued, job, type JobDef, open, type SqliteTx, type TransactionHandle } from "../../src/index.ts";
 import { bestOfThree } from "../crash/scene.ts";
 import { addOrder, DRIVERS, type Handle, openHandle, shop } from "./handles.ts";
 import { code, memory, see, seeAll, unchecked } from "./parts.ts";
@@ -359,6 +359,33 @@ for (const driver of DRIVERS) {
       db.exec("drop trigger stop; commit");
       assert.deepEqual(orders(), [1]);
       assert.deepEqual(await hf.enqueue(bill, { order: 1 }, { id: "a" }), { id: "a", duplicate: false });
+    });
+
+    test("on a full disk it throws DISK_FULL, and neither row nor job is there", async (t) => {
+      const { hf, orders, handle } = await shop(t, driver);
+      const large = job<{ text: string }>({ name: "large", run: () => {} });
+      const fill = (db: TransactionHandle) => {
+        const { page_count: pages } = db.prepare("pragma page_count").get() as { page_count: number };
+        db.prepare(`pragma max_page_count = ${pages}`).get();
+        addOrder(db, 1);
+        hf.enqueue(large, { text: "x".repeat(100_000) }, { tx: db });
+      };
+      const db = handle();
+      db.exec("begin immediate");
+      assert.throws(() => fill(db), code("DISK_FULL"));
+      // SQLite has undone all of it already; what is enqueued now would be a commit of its own.
+      assert.throws(() => hf.enqueue(ship, { order: 1 }, { tx: db }), code("TX_NOT_OPEN"));
+
+      await assert.rejects(
+        hf.transaction(({ db: own }) => fill(own)),
+        code("DISK_FULL"),
+      );
+      const swallowed = hf.transaction(({ db: own }) => {
+        assert.throws(() => fill(own), code("DISK_FULL"));
+        assert.throws(() => hf.enqueue(ship, { order: 1 }, { tx: own }), code("TX_ENDED"));
+      });
+      await assert.rejects(swallowed, code("TX_ENDED"));
+      assert.deepEqual([orders(), await seeAll(hf)], [[], []]);
     });
 
     test("its own way of reading rows does not matter, nor that it was closed and opened again", async (t) => {
