@@ -128,13 +128,20 @@ describe("with Kysely on better-sqlite3", () => {
 });
 
 async function withDrizzle(t: TestContext) {
-  const { hf, handle, orders: ids } = await shop(t, "better-sqlite3");
-  return { hf, ids, db: drizzle(unchecked<Database.Database>(handle())) };
+  const { client, ...others } = await withClient(t);
+  return { ...others, db: drizzle(client) };
 }
 
 async function withKysely(t: TestContext) {
+  const { client, ...others } = await withClient(t);
+  const db = new Kysely<{ orders: { id: number } }>({ dialect: new SqliteDialect({ database: client }) });
+  return { ...others, db, client };
+}
+
+async function withClient(t: TestContext) {
   const { hf, handle, orders: ids } = await shop(t, "better-sqlite3");
   const client = unchecked<Database.Database>(handle());
-  const db = new Kysely<{ orders: { id: number } }>({ dialect: new SqliteDialect({ database: client }) });
-  return { hf, ids, db, client };
+  // Workers write, too.
+  client.pragma("busy_timeout = 5000");
+  return { hf, ids, client };
 }
