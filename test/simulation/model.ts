@@ -307,7 +307,9 @@ export class Model {
     const { id, name, queue, version, input, attempt, priority } = job;
     const { lease, expiresAt } = job.lease ?? { lease: 0, expiresAt: 0 };
     const suspect = "suspect" in rest ? { suspect: job.crashes > 0 } : {};
-    return { job: key, fence, policy, id, name, queue, version, input, attempt, priority, lease, expiresAt, ...suspect };
+    // No schedule made any of them.
+    const made = { id, name, queue, version, input, attempt, priority, scheduledFor: null };
+    return { job: key, fence, policy, ...made, lease, expiresAt, ...suspect };
   }
 }
 
