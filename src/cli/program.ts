@@ -8,6 +8,7 @@ import { initCommand } from "./init.ts";
 import { jobsCommand } from "./jobs/index.ts";
 import { quarantineCommand } from "./quarantine/index.ts";
 import { recoverCommand } from "./recover.ts";
+import { schedulesCommand } from "./schedules/index.ts";
 import { statusCommand } from "./status.ts";
 import { unlockCommand } from "./unlock.ts";
 import { workCommand } from "./work.ts";
@@ -47,6 +48,7 @@ Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
     healthCommand,
     jobsCommand,
     quarantineCommand,
+    schedulesCommand,
     recoverCommand,
     unlockCommand,
     initCommand,

@@ -87,14 +87,15 @@ export class Schedules {
   }
 
   async #noSuch(key: string): Promise<HoldfastError> {
-    const keys = (await this.#engine.store.schedules()).map((schedule) => schedule.key);
-    const some = keys.slice(0, 20).join(", ");
-    return new HoldfastError(
-      "NO_SUCH_SCHEDULE",
-      `There is no schedule ${String(key)}.`,
-      keys.length === 0 ? "There are none; hf.schedule makes one." : `There are: ${some}${keys.length > 20 ? ", …" : ""}.`,
-    );
+    return noSuchSchedule(key, await this.#engine.store.schedules());
   }
+}
+
+export function noSuchSchedule(key: string, schedules: readonly Schedule[]): HoldfastError {
+  const some = schedules.slice(0, 20).map((schedule) => schedule.key);
+  if (schedules.length > some.length) some.push("…");
+  const hint = some.length === 0 ? "There are none; hf.schedule makes one." : `There are: ${some.join(", ")}.`;
+  return new HoldfastError("NO_SUCH_SCHEDULE", `There is no schedule ${String(key)}.`, hint);
 }
 
 /** Checks everything there is to check, before anything is written. */
