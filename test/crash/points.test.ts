@@ -95,6 +95,20 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
     assert.equal((await lock.acquire("another", "1m")) === null, committed);
     return allSucceed;
   },
+  async schedule({ hf, before, committed }) {
+    assert.equal((await hf.schedules.list()).length, committed ? 1 : 0);
+    assert.deepEqual(before, []);
+    return () => {};
+  },
+  async tick({ hf, before, committed }) {
+    // Claimed already, where the worker's claim was in the same commit.
+    assert.equal(before.length, committed ? 1 : 0, "the job is there when the tick is over, and not before");
+    await hf.engine.scheduler.look();
+    return (after) => {
+      allSucceed(after);
+      assert.equal(ofWork(after).length, 1, "a tick is one job");
+    };
+  },
   unregister({ scene, committed }) {
     // This test's own handle is one.
     assert.equal(scene.query("select id from holdfast_processes").length, committed ? 1 : 2);

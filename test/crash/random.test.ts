@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { checkInvariants } from "./invariants.ts";
+import { randomFrom } from "./random.ts";
 import { Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
 
@@ -64,15 +65,4 @@ async function dies(child: Child, script: "producer" | "worker", random: () => n
   await Promise.race([child.ended, new Promise((resolve) => setTimeout(resolve, inside ? 90 : random() * 30))]);
   child.kill();
   assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-}
-
-/** Mulberry32: the same numbers for the same seed. */
-function randomFrom(seed: number): () => number {
-  let state = Math.imul(seed, 0x9e3779b1) >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let word = Math.imul(state ^ (state >>> 15), state | 1);
-    word ^= word + Math.imul(word ^ (word >>> 7), word | 61);
-    return ((word ^ (word >>> 14)) >>> 0) / 2 ** 32;
-  };
 }

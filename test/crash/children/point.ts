@@ -1,5 +1,7 @@
 import { appendFileSync } from "node:fs";
 import { type Holdfast, open } from "../../../src/index.ts";
+import { definitionOf } from "../../../src/runtime/definition.ts";
+import { newJob } from "../../../src/runtime/new-job.ts";
 import { crashAt } from "../../../src/testing/index.ts";
 import { after, type WorkInput, workJob } from "../jobs.ts";
 import { say, told } from "./port.ts";
@@ -81,6 +83,19 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
     await accepted(hf, {});
     crashAt(point);
     return hf.lock("a lock").acquire("somebody", "1h");
+  },
+  async schedule(hf) {
+    crashAt(point);
+    return hf.schedule(work, { cron: "@yearly", input: {} });
+  },
+  async tick(hf) {
+    // Once a year, and it is time.
+    const template = await newJob(definitionOf(work), {});
+    const rest = { timezone: "UTC", missed: "all", within: null, overlap: true } as const;
+    await hf.engine.store.saveSchedule({ key: "work", cron: "@yearly", nextAt: Date.now(), template, ...rest });
+    crashAt(point);
+    hf.work([work, after]);
+    return forever();
   },
   async unregister(hf) {
     await accepted(hf, {});

@@ -1,0 +1,86 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { checkInvariants, untilDone } from "./invariants.ts";
+import { after, workJob } from "./jobs.ts";
+import { randomFrom } from "./random.ts";
+import { passes, Scene } from "./scene.ts";
+import type { Child } from "./spawn.ts";
+
+const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
+const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 7_000;
+const PROCESSES = 4;
+const POINTS = ["tick", "schedule", "claim", "settle"].flatMap((operation) =>
+  ["begun", "written", "committed"].map((moment) => `${operation}:${moment}`),
+);
+const SECOND = 1_000;
+
+test("four processes with one schedule, nobody killed: each tick is one job, at its second", async (t) => {
+  const scene = new Scene(t);
+  await scene.prepare();
+  const children = Array.from({ length: PROCESSES }, () => scene.start("scheduler"));
+  for (const child of children) await child.next("ready");
+  await passes(3_500);
+  for (const child of children) child.kill();
+  const ticks = await ticksMade(scene);
+  assert.ok(ticks.length >= 3, `${ticks.length} ticks`);
+});
+
+test("processes with one schedule, killed in the middle of its ticks and at random: each tick is one job", async (t) => {
+  const scene = new Scene(t);
+  await scene.prepare();
+  const end = performance.now() + LASTS;
+  const deaths = { inside: 0, outside: 0 };
+
+  /** One place in the fleet: whoever is in it dies before long, and is replaced. */
+  const keepKilling = async (place: number) => {
+    const random = randomFrom(SEED + place);
+    while (performance.now() < end) {
+      const child = scene.start("scheduler");
+      await child.next("ready");
+      const inside = random() < 0.7;
+      // Half of them in the middle of a tick.
+      const point = random() < 0.5 ? POINTS[Math.floor(random() * 3)] : POINTS[Math.floor(random() * POINTS.length)];
+      if (inside) child.send({ type: "arm", point });
+      const overdue = passes(inside ? 1_500 : random() * 1_000).then(() => false);
+      if (await Promise.race([child.ended.then(() => true), overdue])) deaths.inside++;
+      else deaths.outside++;
+      await dies(child);
+    }
+  };
+  try {
+    await Promise.all(Array.from({ length: PROCESSES }, (_, place) => keepKilling(place)));
+    const ticks = await ticksMade(scene);
+    assert.ok(ticks.length >= 3, `${ticks.length} ticks`);
+    assert.ok(deaths.inside > 0, "somebody died at a point");
+    t.diagnostic(`${ticks.length} ticks; ${deaths.inside} died at a point, ${deaths.outside} from outside`);
+  } catch (error) {
+    t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/schedules.test.ts`);
+    throw error;
+  }
+});
+
+async function dies(child: Child): Promise<void> {
+  child.kill();
+  assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+}
+
+/** Makes up for what is due, stops the schedule, and checks that the ticks have a job each: none without, none with two. */
+async function ticksMade(scene: Scene): Promise<number[]> {
+  const hf = await scene.open();
+  const worker = hf.work([workJob(scene.effects), after]);
+  await hf.engine.scheduler.look();
+  await hf.schedules.pause("work");
+  await untilDone(hf);
+  await worker.stop();
+  const [schedule] = await hf.schedules.list();
+  const ticks = scene
+    .query("select scheduled_for as at from holdfast_jobs where scheduled_for is not null order by scheduled_for")
+    .map(({ at }) => at as number);
+  const first = ticks[0] ?? assert.fail("no tick has a job");
+  const expected = Array.from({ length: ((schedule?.nextAt ?? 0) - first) / SECOND }, (_, i) => first + i * SECOND);
+  assert.deepEqual(ticks, expected, "every second from the first to the last that is dealt with, each once");
+  const jobs = await checkInvariants(scene, hf);
+  assert.deepEqual(new Set(jobs.map(({ state }) => state)), new Set(["succeeded"]));
+  assert.equal(jobs.filter(({ name }) => name === "work").length, ticks.length, "and no other jobs");
+  return ticks;
+}
