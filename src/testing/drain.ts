@@ -14,6 +14,8 @@ import type { WorkerLoop } from "../runtime/worker.ts";
  * ```
  */
 export async function drain(hf: Holdfast, defs: JobDef[]): Promise<{ ran: number; failed: Job[] }> {
+  // A tick that is due is a job that is due.
+  await hf.engine.scheduler.look();
   // What `work` returns is a whole worker; its users see less of it.
   const worker = hf.work(defs) as WorkerLoop;
   try {

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 import { z } from "zod";
 import { type Holdfast, job, type Schedule } from "../../src/index.ts";
+import { drain } from "../../src/testing/index.ts";
 import type { ScheduleOptions } from "../../src/runtime/schedules.ts";
 import { code, file, memory, seeAll, stage, unchecked } from "./parts.ts";
 
@@ -354,6 +355,17 @@ suite("by hand", () => {
     const second = await another();
     await using claim = await second.claim(def, { worker: "me" });
     assert.ok(claim);
+  });
+
+  test("a drain runs the job of a tick that is due", async (t) => {
+    const { clock, another } = await file(t);
+    const { def, ran } = recorder();
+    const first = await another();
+    await first.schedule(def, { cron: "@hourly", input: null });
+    await first.close();
+    await clock.advance("1h");
+    assert.deepEqual(await drain(await another(), [def]), { ran: 1, failed: [] });
+    assert.equal(ran.length, 1);
   });
 
   test("a claim that waits gets the job of the next tick", async (t) => {
