@@ -419,6 +419,22 @@ suite("a bad schedule is refused, and changes nothing:", () => {
   });
 });
 
+suite("the compiler", () => {
+  test("knows the input of a schedule", () => {
+    const def = job({ name: "typed", input: z.object({ day: z.string().transform(Number) }), run: () => {} });
+    const compiled = (_program: (hf: Holdfast) => unknown) => {};
+    compiled((hf) => hf.schedule(def, { cron: "@daily", input: { day: "1" } }));
+    // @ts-expect-error what the schema makes is not what it takes
+    compiled((hf) => hf.schedule(def, { cron: "@daily", input: { day: 1 } }));
+    // @ts-expect-error no input
+    compiled((hf) => hf.schedule(def, { cron: "@daily" }));
+    // @ts-expect-error no such word
+    compiled((hf) => hf.schedule(def, { cron: "@daily", input: { day: "1" }, missed: "sometimes" }));
+    // @ts-expect-error an option that is none
+    compiled((hf) => hf.schedule(def, { cron: "@daily", input: { day: "1" }, tz: "UTC" }));
+  });
+});
+
 suite("trouble", () => {
   test("of the store is logged, and the tick is made up for", async (t) => {
     const { hf, clock, logged } = await memory(t);

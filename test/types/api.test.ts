@@ -35,6 +35,7 @@ suite("the public names keep what was promised of them", () => {
     is<promised.Job<Given, Made>, holdfast.Job<Given, Made>>();
     is<promised.Finished<Made>, holdfast.Finished<Made>>();
     is<promised.Enqueued<Made>, holdfast.Enqueued<Made>>();
+    is<promised.Schedule, holdfast.Schedule>();
     is<promised.RecoveryStats, holdfast.RecoveryStats>();
     is<promised.SqliteTx, holdfast.SqliteTx>();
     is<promised.SqliteHandle, holdfast.SqliteHandle>();
@@ -73,10 +74,12 @@ suite("the public names keep what was promised of them", () => {
     for (const name of names) assert.ok(Object.keys(holdfast).includes(name), name);
     for (const name of ["call", "crashAt", "drain", "testClock"]) assert.ok(Object.keys(testing).includes(name), name);
     await using hf = await holdfast.open(":memory:");
-    const methods = ["enqueue", "enqueueMany", "transaction", "work", "claim", "lock", "close"] as const;
+    const methods = ["enqueue", "enqueueMany", "transaction", "work", "schedule", "claim", "lock", "close"] as const;
     for (const name of methods) assert.equal(typeof hf[name], "function", name);
     const looks = ["get", "list", "counts", "cancel", "retry", "wait", "watch"] as const;
     for (const name of looks) assert.equal(typeof hf.jobs[name], "function", name);
+    const acts = ["list", "remove", "pause", "resume", "trigger"] as const;
+    for (const name of acts) assert.equal(typeof hf.schedules[name], "function", name);
     for (const name of ["recoverStale", "stats", "reclaimStale"] as const) assert.equal(typeof hf.recovery[name], "function");
   });
 });

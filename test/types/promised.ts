@@ -133,6 +133,15 @@ export interface RecoveryStats {
   entriesReclaimed: number;
   recoveryTimestamp: number;
 }
+export interface Schedule {
+  key: string;
+  job: string;
+  cron: string;
+  timezone: string;
+  paused: boolean;
+  lastAt?: number;
+  nextAt: number;
+}
 
 /** Each method a property, so that the compiler compares parameters strictly. */
 export interface Holdfast extends AsyncDisposable {
@@ -151,6 +160,18 @@ export interface Holdfast extends AsyncDisposable {
   ) => Promise<Enqueued<Out>[]>;
   transaction: <R>(run: (tx: { db: SqliteHandle }) => R extends PromiseLike<unknown> ? never : R) => Promise<R>;
   work: (defs: holdfast.JobDef[], o?: { concurrency?: number; signals?: boolean }) => Worker;
+  schedule: <In>(
+    def: holdfast.JobDef<In>,
+    o: {
+      key?: string;
+      cron: string;
+      timezone?: string;
+      input: NoInfer<In>;
+      missed?: "skip" | "once" | "all";
+      within?: Duration;
+      overlap?: boolean;
+    },
+  ) => Promise<Schedule>;
   claim: <In = unknown>(
     from: string | holdfast.JobDef<In>,
     o: { worker: string; lease?: Duration; renew?: "auto" | "manual"; exclusive?: boolean; wait?: Duration },
@@ -171,6 +192,13 @@ export interface Holdfast extends AsyncDisposable {
     retry: (id: string) => Promise<boolean>;
     wait: <Out>(job: Enqueued<Out> | string, o?: { timeout?: Duration; signal?: AbortSignal }) => Promise<Finished<Out>>;
     watch: (id: string, o?: { signal?: AbortSignal }) => AsyncIterable<Job>;
+  };
+  readonly schedules: {
+    list: () => Promise<Schedule[]>;
+    remove: (key: string) => Promise<boolean>;
+    pause: (key: string) => Promise<void>;
+    resume: (key: string) => Promise<void>;
+    trigger: (key: string) => Promise<Enqueued>;
   };
   readonly recovery: {
     recoverStale: () => Promise<RecoveryStats>;
