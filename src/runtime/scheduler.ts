@@ -4,7 +4,9 @@ import type { Store, StoredSchedule } from "../store/store.ts";
 import type { Log } from "./log.ts";
 
 /** However far away the next tick is, look again by then: clocks are set, and other processes change schedules. */
-const LOOK_AGAIN = 1_000;
+const LOOK_AGAIN = 5_000;
+/** After trouble: soon enough for the tick to be on time. */
+const TRY_AGAIN = 1_000;
 /** Schedules whose ticks share a commit. */
 const TOGETHER = 100;
 
@@ -16,9 +18,13 @@ export class Scheduler {
   readonly #store: Store;
   readonly #clock: Clock;
   readonly #log: Log;
-  #running = false;
+  #state: "idle" | "running" | "stopped" = "idle";
   #cancel: (() => void) | null = null;
   #looking: Promise<void> | null = null;
+  /** Somebody asked while it was looking: what it has read may be older than that. */
+  #again = false;
+  /** What was said in the log already: it is tried again every second. */
+  readonly #troubles = new Map<string, string>();
 
   constructor(parts: { store: Store; clock: Clock; log: Log }) {
     this.#store = parts.store;
@@ -28,23 +34,29 @@ export class Scheduler {
 
   /** From now on it keeps an eye on the schedules by itself. */
   start(): void {
-    if (this.#running) return;
-    this.#running = true;
+    if (this.#state !== "idle") return;
+    this.#state = "running";
     void this.look();
   }
 
+  /** A schedule was changed here: the next tick may be another. */
+  changed(): void {
+    if (this.#state === "running") void this.look();
+  }
+
   async stop(): Promise<void> {
-    this.#running = false;
+    this.#state = "stopped";
     this.#cancel?.();
     await this.#looking;
   }
 
   /** Everything that is due becomes jobs, now. Never throws: a worker or a claim goes on without it. */
   look(): Promise<void> {
+    this.#again = true;
     this.#looking ??= this.#look()
       .catch((error: unknown) => {
         this.#log.warn("looking for ticks of schedules failed; it is tried again", { error: String(error) });
-        return null;
+        return this.#clock.now() + TRY_AGAIN;
       })
       .then((nextAt) => {
         this.#looking = null;
@@ -55,23 +67,24 @@ export class Scheduler {
 
   #alarm(nextAt: number | null): void {
     this.#cancel?.();
-    if (!this.#running) return;
+    if (this.#state !== "running") return;
     const wait = nextAt === null ? LOOK_AGAIN : Math.max(1, Math.min(LOOK_AGAIN, nextAt - this.#clock.now()));
     this.#cancel = this.#clock.after(wait, () => void this.look());
   }
 
-  /** When the next tick is; null when it is not known. */
+  /** When to look again, as far as is known. */
   async #look(): Promise<number | null> {
     for (;;) {
+      this.#again = false;
       const { due, nextAt } = await this.#store.dueSchedules();
-      if (due.length === 0) return nextAt;
+      if (this.#state === "stopped" || (due.length === 0 && !this.#again)) return nextAt;
       let troubles = 0;
       for (let at = 0; at < due.length; at += TOGETHER) {
         const ticked = await Promise.all(due.slice(at, at + TOGETHER).map((schedule) => this.#tick(schedule)));
         troubles += ticked.filter((done) => !done).length;
       }
       // They are still due: to look again at once would be to look for ever.
-      if (troubles === due.length) return null;
+      if (troubles > 0 && troubles === due.length) return this.#clock.now() + TRY_AGAIN;
     }
   }
 
@@ -82,9 +95,13 @@ export class Scheduler {
       const due = ticksOf(schedule, this.#clock.now());
       // When it is refused, another process was quicker.
       if (due !== null) await this.#store.tick({ key, revision, from, ...due });
+      this.#troubles.delete(key);
       return true;
     } catch (error) {
-      this.#log.warn("a schedule could not tick; it is tried again", { schedule: key, error: String(error) });
+      if (this.#troubles.get(key) !== String(error)) {
+        this.#log.warn("a schedule could not tick; it is tried again", { schedule: key, error: String(error) });
+      }
+      this.#troubles.set(key, String(error));
       return false;
     }
   }

@@ -43,6 +43,7 @@ export class Schedules {
     this.#refuseClosed();
     const saved = await this.#engine.store.saveSchedule(draft);
     this.#engine.scheduler.start();
+    this.#engine.scheduler.changed();
     return shown(saved);
   }
 
@@ -67,13 +68,14 @@ export class Schedules {
   /** Goes on with the next tick: those that fell into the pause were not missed. */
   async resume(key: string): Promise<void> {
     this.#refuseClosed();
-    const { store, clock } = this.#engine;
+    const { store, clock, scheduler } = this.#engine;
     for (;;) {
       const schedule = await store.getSchedule(String(key));
       if (schedule === null) throw await this.#noSuch(key);
       if (!schedule.paused) return;
       // Refused when it was saved with another pattern meanwhile: then that one decides.
-      if (await store.resumeSchedule(schedule, nextTick(schedule.cron, schedule.timezone, clock.now()))) return;
+      if (await store.resumeSchedule(schedule, nextTick(schedule.cron, schedule.timezone, clock.now())))
+        return scheduler.changed();
     }
   }
 
