@@ -54,6 +54,8 @@ export interface Store {
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
   counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>>;
   queues(): Promise<QueueOverview[]>;
+  /** What can be claimed or not claimed as a whole, with how much of it is pending. */
+  lanes(): Promise<LaneOverview[]>;
   cancel(id: string): Promise<boolean>;
   /** failed or quarantined → pending, with fresh counts; "key-taken" when another unfinished job has its key by now. */
   retry(id: string): Promise<boolean | "key-taken">;
@@ -65,6 +67,15 @@ export interface Store {
     finishedBefore?: number;
     limit: number;
   }): Promise<number>;
+
+  // ── queues ──
+  /** What these definitions say about their queues and limits; the newest word counts. */
+  declare(declarations: readonly Declaration[]): Promise<void>;
+  /** A paused queue hands out nothing until it is resumed; what runs goes on. False when it is so already. */
+  pause(queue: string): Promise<boolean>;
+  resume(queue: string): Promise<boolean>;
+  /** One small step of forgetting finished jobs that their queue need not keep; `more`: another step is worth while. */
+  expire(limit: number): Promise<{ removed: number; more: boolean }>;
 
   // ── healing ──
   /** Leases worth a judgement: expired, expiring further away than they can (`skewed`), or of one of the `dead`. */
@@ -114,6 +125,10 @@ export interface Store {
   processes(): Promise<ProcessView[]>;
   /** How many jobs each process runs now; those claimed by hand are under null. */
   running(): Promise<Map<ProcessId | null, number>>;
+  /** What a process works on, for those who look whether anybody does. */
+  announce(id: ProcessId, works: readonly Works[]): Promise<void>;
+  /** Asks processes that heed it to stop, their running jobs within `drain`; the answer is who was asked. */
+  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]>;
   /** Forgets a process that holds nothing any more. */
   unregister(id: ProcessId): Promise<boolean>;
 
@@ -241,9 +256,24 @@ export interface ListFilter {
 
 export interface QueueOverview {
   name: string;
+  paused: boolean;
   counts: Record<JobState, number>;
   /** When the oldest job that could run now was made. */
   oldestAt?: number;
+  /** How many ended in the last minute, about. */
+  lastMinute: Record<FinishedState, number>;
+}
+
+/** Jobs of a queue, name and version. */
+export interface Works {
+  queue: string;
+  name: string;
+  version: number;
+}
+
+export interface LaneOverview extends Works {
+  /** Waiting and pending. */
+  pending: number;
 }
 
 export interface Judgement extends HeldLease {
@@ -317,11 +347,16 @@ export interface NewProcess {
   host: string;
   boot: string;
   program: string;
+  /** It stops when `askToStop` says so. */
+  stoppable?: boolean;
 }
 
 export interface ProcessView extends NewProcess {
   id: ProcessId;
   startedAt: number;
+  works: readonly Works[];
+  /** Asked to stop: how long its running jobs may go on. */
+  stop: number | null;
 }
 
 export interface Change {

@@ -5,9 +5,9 @@ import { join } from "node:path";
 import { describe, test } from "node:test";
 import type { Fence, JobKey } from "../../src/core/ids.ts";
 import { HoldfastError } from "../../src/core/errors.ts";
-import { Catalog } from "../../src/store/sqlite/catalog.ts";
 import { connect, type Connection, type DriverName } from "../../src/store/sqlite/driver.ts";
-import { Enqueue } from "../../src/store/sqlite/enqueue.ts";
+import type { Enqueue } from "../../src/store/sqlite/enqueue.ts";
+import { Intake } from "../../src/store/sqlite/intake.ts";
 import { type Committed, GroupCommit } from "../../src/store/sqlite/group-commit.ts";
 import { openSqlite } from "../../src/store/sqlite/open.ts";
 import { newJob } from "../conformance/parts.ts";
@@ -188,7 +188,7 @@ interface Opened {
 
 async function open(driver: DriverName, path: string): Promise<Opened> {
   const { db } = await openSqlite(path, { driver, durability: "process", now: () => NOW, busyTimeout: 0 });
-  const catalog = new Catalog(db);
+  const intake = new Intake(db);
   const told: Committed[] = [];
   const time = { passed: 0 };
   const group = new GroupCommit(db, {
@@ -197,9 +197,9 @@ async function open(driver: DriverName, path: string): Promise<Opened> {
     monotonic: () => time.passed,
     patience: 5_000,
     onCommit: (committed) => told.push(committed),
-    onUndo: () => catalog.forget(),
+    onUndo: () => intake.forget(),
   });
-  return { db, path, group, enqueue: new Enqueue(db, catalog), told, time };
+  return { db, path, group, enqueue: intake.enqueue, told, time };
 }
 
 async function withGroup(driver: DriverName, run: (opened: Opened) => Promise<void>): Promise<void> {

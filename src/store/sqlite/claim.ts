@@ -6,10 +6,15 @@ import type { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { ELSEWHERE } from "./enqueue.ts";
 import type { Tx } from "./group-commit.ts";
+import type { JobEvents } from "./job-events.ts";
+import type { Limits } from "./limits.ts";
 import type { Locks } from "./locks.ts";
+import type { Settings } from "./settings.ts";
 
 /** Delayed jobs that become claimable in one transaction; the rest follows with the next claim. */
 const PROMOTED = 1_000;
+/** How often one claim reads on behind jobs that their limits hold back; the rest is left to the next. */
+const ROUNDS = 20;
 
 interface LaneShare {
   lane: Lane;
@@ -27,6 +32,7 @@ type Row = [
   id: string | null,
   input: string | null,
   scheduledFor: number | null,
+  limits: string | null,
 ];
 
 interface Candidate {
@@ -40,13 +46,19 @@ export class Claim {
   readonly #catalog: Catalog;
   readonly #locks: Locks;
   readonly #lanes: ClaimedLanes;
+  readonly #settings: Settings;
+  readonly #limits: Limits;
+  readonly #events: JobEvents;
   readonly #promote: Statement;
+  readonly #dueLimited: Statement;
+  readonly #setGate: Statement;
   readonly #anySuspect: Statement;
   readonly #holdsSuspect: Statement;
   readonly #input: Statement;
   readonly #readyIn: Statement;
   readonly #nextAt: Statement;
-  readonly #lanesCounted: Statement;
+  readonly #nextCounter: Statement;
+  readonly #counted: Statement;
   readonly #random: () => number;
   readonly #head: Statement;
   readonly #suspectHead: Statement;
@@ -54,8 +66,22 @@ export class Claim {
   /** When each queue was last the first to be served here, in claims. */
   readonly #served = new Map<string, number>();
 
-  constructor(db: Connection, parts: { catalog: Catalog; locks: Locks; lanes: ClaimedLanes; random: () => number }) {
+  constructor(
+    db: Connection,
+    parts: {
+      catalog: Catalog;
+      settings: Settings;
+      limits: Limits;
+      events: JobEvents;
+      locks: Locks;
+      lanes: ClaimedLanes;
+      random: () => number;
+    },
+  ) {
     this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#limits = parts.limits;
+    this.#events = parts.events;
     this.#locks = parts.locks;
     this.#lanes = parts.lanes;
     this.#random = parts.random;
@@ -71,8 +97,14 @@ export class Claim {
     );
     this.#promote = db.prepare(
       `update holdfast_jobs set gate = null where key in (
-         select key from holdfast_jobs where gate = 'time' and lane = ? and run_at <= ? order by run_at limit ${PROMOTED})`,
+         select key from holdfast_jobs
+         where gate = 'time' and lane = ? and run_at <= ? and limits is null order by run_at limit ${PROMOTED})`,
     );
+    this.#dueLimited = db.prepare(
+      `select key, priority, limits from holdfast_jobs
+       where gate = 'time' and lane = ? and run_at <= ? and limits is not null order by run_at, key limit ${PROMOTED}`,
+    );
+    this.#setGate = db.prepare("update holdfast_jobs set gate = ? where key = ?");
     this.#anySuspect = db.prepare("select 1 from holdfast_jobs where state = 'pending' and gate is null and crashes > 0 limit 1");
     this.#holdsSuspect = db.prepare("select 1 from holdfast_jobs where holder = ? and state = 'running' and crashes > 0 limit 1");
     this.#input = db.prepare("select body from holdfast_inputs where job = ?");
@@ -84,13 +116,16 @@ export class Claim {
     );
     // The first entry of the lane in holdfast_jobs_timed.
     this.#nextAt = db.prepare("select min(run_at) from holdfast_jobs where gate = 'time' and lane = ?");
-    this.#lanesCounted = db.prepare("select lanes from holdfast_counter where id = 1");
+    this.#nextCounter = db.prepare("select min(due_at) from holdfast_counters where due_at is not null");
+    this.#counted = db.prepare("select lanes, settings from holdfast_counter where id = 1");
   }
 
   run(tx: Tx, request: ClaimRequest): Claimed[] {
+    this.#settings.at(tx.settings);
     const queues = this.#inTurn(this.#byQueue(request.from, tx.lanes, tx.now));
     if (queues.length === 0) return [];
     this.#promoteDue(tx, queues);
+    this.#limits.serveDue(tx);
     let suspects = this.#maySuspect(request);
     const claimed: Claimed[] = [];
     // Each queue its share first, so that a long queue does not shut out the others; then what is left to whoever has more.
@@ -99,22 +134,45 @@ export class Claim {
       for (const lanes of queues) {
         const left = Math.min(most, request.max - claimed.length);
         if (left <= 0) return claimed;
-        const chosen = this.#choose(lanes, left, suspects);
-        if (chosen.length === 0) continue;
+        const taken = this.#takeFrom(tx, request, lanes, left, suspects);
+        if (taken.length === 0) continue;
         if (claimed.length === 0) this.#served.set(queueOf(lanes), tx.commit);
-        if (chosen.some(({ suspect }) => suspect)) suspects = false;
-        claimed.push(...this.#mark(tx, request, lanes, chosen));
+        if (taken.some(({ suspect }) => suspect)) suspects = false;
+        for (const { claim } of taken) claimed.push(claim);
       }
     }
     return claimed;
   }
 
+  /** Jobs of one queue. What a limit holds back is parked on the way, so behind it the next ones are read. */
+  #takeFrom(tx: Tx, request: ClaimRequest, lanes: LaneShare[], max: number, suspects: boolean): Taken[] {
+    const taken: Taken[] = [];
+    for (let round = 0; round < ROUNDS; round++) {
+      const { chosen, goOn } = this.#choose(tx, lanes, max - taken.length, suspects);
+      if (chosen.length > 0) this.#mark(tx, request, lanes, chosen);
+      for (const one of chosen) {
+        taken.push({ claim: this.#claimed(tx, one), suspect: one.suspect });
+        if (one.suspect) suspects = false;
+      }
+      if (!goOn || taken.length === max) break;
+    }
+    const [first] = taken;
+    if (first !== undefined && request.exclusive !== undefined)
+      this.#locks.bind(tx, first.claim, request.worker, request.exclusive);
+    return taken;
+  }
+
   /** Reads only: is there anything, and if not, when? */
   outlook(from: readonly ClaimSource[], now: number): Outlook {
-    const [counted] = this.#lanesCounted.row() as [number];
+    const [counted, settings] = this.#counted.row() as [number, number];
+    this.#settings.at(settings);
     const lanes = this.#byQueue(from, counted, now).flatMap((shares) => shares.map(({ lane }) => lane.id));
     const ready = lanes.some((lane) => this.#readyIn.get({ lane }) !== undefined);
-    const nextAt = this.#soonest(lanes);
+    let nextAt = this.#soonest(lanes);
+    if (this.#settings.limited && lanes.length > 0) {
+      const at = (this.#nextCounter.row()?.[0] ?? null) as number | null;
+      if (at !== null && (nextAt === null || at < nextAt)) nextAt = at;
+    }
     return { ready: ready || (nextAt !== null && nextAt <= now), nextAt };
   }
 
@@ -132,18 +190,28 @@ export class Claim {
     for (const lanes of queues) {
       for (const { lane } of lanes) {
         const at = this.#soonest([lane.id]);
-        if (at !== null && at <= tx.now && this.#promote.run(lane.id, tx.now) > 0) tx.wrote();
+        if (at === null || at > tx.now) continue;
+        if (this.#promote.run(lane.id, tx.now) > 0) tx.wrote();
+        if (this.#settings.limited) this.#promoteLimited(tx, lane.id);
       }
     }
   }
 
-  /** The lanes that may be claimed from, queue by queue; a queue whose lock is held has none. */
+  #promoteLimited(tx: Tx, lane: number): void {
+    for (const row of this.#dueLimited.rows(lane, tx.now)) {
+      const [key, priority, limits] = row as [JobKey, number, string];
+      this.#setGate.run(this.#limits.admit(tx, { key, lane, priority, limits }), key);
+      tx.wrote();
+    }
+  }
+
+  /** The lanes that may be claimed from, queue by queue; a queue that is paused, or whose lock is held, has none. */
   #byQueue(from: readonly ClaimSource[], lanes: number, now: number): LaneShare[][] {
     const queues = new Map<string, LaneShare[]>();
     const budgets = new Map<ClaimSource, { left: number }>();
     for (const lane of this.#catalog.lanes(lanes)) {
       const source = from.find((one) => matches(one, lane));
-      if (source === undefined || source.max === 0) continue;
+      if (source === undefined || source.max === 0 || this.#settings.isPaused(lane.queue)) continue;
       let shares = queues.get(lane.queue);
       if (shares === undefined) queues.set(lane.queue, (shares = []));
       let budget = budgets.get(source);
@@ -172,7 +240,7 @@ export class Claim {
   }
 
   /** The next jobs of a queue over its lanes, at most one of them a suspect. */
-  #choose(lanes: LaneShare[], max: number, suspects: boolean): Candidate[] {
+  #choose(tx: Tx, lanes: LaneShare[], max: number, suspects: boolean): { chosen: Candidate[]; goOn: boolean } {
     const candidates: Candidate[] = [];
     for (const share of lanes) {
       const most = Math.min(share.budget.left, max);
@@ -185,17 +253,29 @@ export class Claim {
     if (lanes.length > 1 || suspects) candidates.sort((a, b) => byTurn(turnOf(a), turnOf(b)));
     const chosen: Candidate[] = [];
     let suspected = false;
+    let held = 0;
     for (const candidate of candidates) {
       if (chosen.length === max) break;
       if (candidate.share.budget.left === 0 || (candidate.suspect && suspected)) continue;
+      if (!this.#mayStart(tx, candidate)) {
+        held++;
+        continue;
+      }
       candidate.share.budget.left -= 1;
       suspected ||= candidate.suspect;
       chosen.push(candidate);
     }
-    return chosen;
+    // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
+    const opened = this.#settings.limited ? this.#limits.write(tx) : 0;
+    return { chosen, goOn: held + opened > 0 };
   }
 
-  #mark(tx: Tx, request: ClaimRequest, lanes: LaneShare[], chosen: Candidate[]): Claimed[] {
+  #mayStart(tx: Tx, { row, share }: Candidate): boolean {
+    const [key, priority, , , , , , , limits] = row;
+    return limits === null || this.#limits.take(tx, { key, lane: share.lane.id, priority, limits });
+  }
+
+  #mark(tx: Tx, request: ClaimRequest, lanes: LaneShare[], chosen: Candidate[]): void {
     const worker = request.holder === null ? request.worker : null;
     for (const share of lanes) {
       const keys = chosen.filter((one) => one.share === share).map(({ row }) => row[0]);
@@ -204,14 +284,12 @@ export class Claim {
       this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
     }
     tx.wrote();
-    const claimed = chosen.map((one) => this.#claimed(tx, one));
-    if (request.exclusive !== undefined) this.#locks.bind(tx, claimed[0] as Claimed, request.worker, request.exclusive);
-    return claimed;
+    if (this.#settings.telling) for (const { row, share } of chosen) this.#events.tell(tx, "job.started", share.lane.id, row[0]);
   }
 
   #claimed(tx: Tx, { row, share: { lane, lease } }: Candidate): Claimed {
-    const [key, priority, policy, attempt, createdAt, id, input, scheduledFor] = row;
-    this.#lanes.add(key, lane.id);
+    const [key, priority, policy, attempt, createdAt, id, input, scheduledFor, limits] = row;
+    this.#lanes.add(key, lane.id, limits);
     return {
       job: key,
       fence: tx.commit,
@@ -230,6 +308,11 @@ export class Claim {
   }
 }
 
+interface Taken {
+  claim: Claimed;
+  suspect: boolean;
+}
+
 function queueOf(lanes: LaneShare[]): string {
   return (lanes[0] as LaneShare).lane.queue;
 }
@@ -242,7 +325,7 @@ function matches(source: ClaimSource, lane: Lane): boolean {
 
 function headSql(crashes: string): string {
   return `
-    select key, priority, policy, attempt, created_at, id, input, scheduled_for from holdfast_jobs
+    select key, priority, policy, attempt, created_at, id, input, scheduled_for, limits from holdfast_jobs
     where lane = ? and state = 'pending' and gate is null and crashes ${crashes} order by priority desc, key limit ?`;
 }
 

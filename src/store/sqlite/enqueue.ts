@@ -1,8 +1,14 @@
 import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
+import { type FinishedState, isFinished, type JobState } from "../../core/job.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
+import type { Endings } from "./endings.ts";
 import type { Tx } from "./group-commit.ts";
+import type { JobEvents } from "./job-events.ts";
+import { type Limits, limitsText } from "./limits.ts";
+import type { Settings } from "./settings.ts";
+import { upstreamEnded, type Waits } from "./waits.ts";
 
 /** Inputs above this many characters have a row of their own, so that a claim or a renewal does not rewrite them. */
 const LARGE_INPUT = 2_000;
@@ -10,30 +16,50 @@ const LARGE_INPUT = 2_000;
 export const ELSEWHERE = "";
 const ROWS = 25;
 
-const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input, scheduled_for";
+const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input";
+const PLAIN = 10;
 
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
   readonly #catalog: Catalog;
+  readonly #settings: Settings;
+  readonly #limits: Limits;
+  readonly #waits: Waits;
+  readonly #endings: Endings;
+  readonly #events: JobEvents;
   readonly #insert: Statement;
   readonly #insertMany: Statement;
+  readonly #insertWhole: Statement;
   readonly #insertInput: Statement;
   readonly #insertId: Statement;
   readonly #byId: Statement;
   readonly #byKey: Statement;
   readonly #bySlot: Statement;
 
-  constructor(db: Connection, catalog: Catalog) {
-    this.#catalog = catalog;
-    this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
+  constructor(
+    db: Connection,
+    parts: { catalog: Catalog; settings: Settings; limits: Limits; waits: Waits; endings: Endings; events: JobEvents },
+  ) {
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#limits = parts.limits;
+    this.#waits = parts.waits;
+    this.#endings = parts.endings;
+    this.#events = parts.events;
+    this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
     // Many rows a statement: half again as fast as one by one.
     this.#insertMany = db.prepare(
-      `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
+      `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
+    );
+    // What only some jobs have, so that the others need not carry it.
+    this.#insertWhole = db.prepare(
+      `insert into holdfast_jobs (${COLUMNS}, scheduled_for, limits, error, finished_at)
+       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     );
     this.#insertInput = db.prepare("insert into holdfast_inputs (job, body) values (?, ?)");
     this.#insertId = db.prepare("insert into holdfast_ids (id, job, name, chosen) values (?, ?, ?, ?)");
-    this.#byId = db.prepare("select name from holdfast_ids where id = ?");
-    this.#byKey = db.prepare("select lane from holdfast_jobs where key = ? and created_at = ? and id is null");
+    this.#byId = db.prepare("select name, job from holdfast_ids where id = ?");
+    this.#byKey = db.prepare("select lane, key from holdfast_jobs where key = ? and created_at = ? and id is null");
     // By holdfast_jobs_slot.
     this.#bySlot = db.prepare(
       `select key, created_at, id from holdfast_jobs
@@ -44,11 +70,22 @@ export class Enqueue {
   run(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
     const answers: Enqueued[] = [];
     let plain: Value[] = [];
-    let rows = 0;
+    /** Made ids of jobs that turned out to be there already. */
+    const aliases = new Map<string, string>();
+    const flush = (): void => {
+      this.#write(plain);
+      plain = [];
+    };
+    this.#settings.at(tx.settings);
     for (const job of jobs) {
+      // What it comes after, or is the double of, may be in this very batch.
+      if (job.key !== undefined || job.after !== undefined) flush();
       const known = job.id !== undefined || job.key !== undefined ? this.#known(job) : undefined;
-      if (known !== undefined) {
-        answers.push(known);
+      const after = job.after?.map((upstream) => aliases.get(upstream) ?? upstream);
+      const refused = known ?? (after === undefined ? undefined : this.#missing(after));
+      if (refused !== undefined) {
+        if (job.followUpId !== undefined) aliases.set(job.followUpId, refused.id);
+        answers.push(refused);
         continue;
       }
       const key = tx.nextKey();
@@ -57,43 +94,86 @@ export class Enqueue {
       const large = job.input !== null && job.input.length > LARGE_INPUT;
       const lane = this.#catalog.laneFor(tx, job);
       const policy = this.#catalog.policyFor(tx, job.policy);
-      plain.push(key, runAt > tx.now ? "time" : null, lane, job.priority, policy, runAt, tx.now, id);
-      plain.push(
-        job.key === undefined ? null : slotOf(job.name, job.key),
-        large ? ELSEWHERE : job.input,
-        job.scheduledFor ?? null,
-      );
+      const limits = this.#limitsOf(tx, job);
+      const slot = job.key === undefined ? null : slotOf(job.name, job.key);
+      const input = large ? ELSEWHERE : job.input;
+      const gate = runAt > tx.now ? "time" : null;
+      if (limits === null && after === undefined && job.scheduledFor === undefined) {
+        plain.push(key, gate, lane, job.priority, policy, runAt, tx.now, id, slot, input);
+        if (plain.length === ROWS * PLAIN) flush();
+      } else {
+        const { priority, scheduledFor = null } = job;
+        const row = { key, gate, lane, priority, policy, runAt, id, slot, input, scheduledFor, limits };
+        this.#writeWhole(tx, row, after ?? []);
+      }
       if (large) this.#insertInput.run(key, job.input);
       if (id !== null) this.#insertId.run(id, key, job.name, job.id === undefined ? 0 : 1);
+      if (this.#settings.tells(job.queue)) {
+        flush();
+        this.#events.always(tx, "job.enqueued", key);
+      }
       tx.ready(job.queue);
       answers.push({ id: id ?? generatedId(tx.now, key), duplicate: false });
-      // A key must be seen by the next job of the same batch, so such rows are written at once.
-      if (++rows === ROWS || job.key !== undefined) {
-        this.#write(plain, rows);
-        plain = [];
-        rows = 0;
-      }
     }
-    this.#write(plain, rows);
+    flush();
+    this.#endings.write(tx);
     if (answers.some((answer) => "duplicate" in answer && !answer.duplicate)) tx.wrote();
     return answers;
   }
 
-  /** The first of these whose id belongs to a job of another name, be it one of these themselves. */
-  taken(jobs: readonly NewJob[]): { id: string; owner: string; name: string } | undefined {
+  /** The first of these that cannot be: its id belongs to a job of another name, or what it comes after is not known. */
+  refused(jobs: readonly NewJob[]): Refusal | undefined {
     const owners = new Map<string, string>();
-    for (const { id, name } of jobs) {
-      if (id === undefined) continue;
-      const owner = owners.get(id) ?? this.#nameOf(id) ?? name;
-      if (owner !== name) return { id, owner, name };
-      owners.set(id, owner);
+    for (const { id, followUpId, name, after } of jobs) {
+      for (const upstream of after ?? []) {
+        if (!owners.has(upstream) && this.#stateOf(upstream) === null) return { id: upstream, missing: true, name };
+      }
+      const own = id ?? followUpId;
+      if (own === undefined) continue;
+      const owner = owners.get(own) ?? (id === undefined ? undefined : this.#nameOf(id)) ?? name;
+      if (owner !== name) return { id: own, taken: owner, name };
+      owners.set(own, owner);
     }
     return undefined;
   }
 
-  #write(values: Value[], rows: number): void {
-    if (rows === ROWS) this.#insertMany.run(...values);
-    else for (let i = 0; i < rows; i++) this.#insert.run(...values.slice(i * 11, i * 11 + 11));
+  /** A row with all it may have. A job whose upstream has ended otherwise than succeeded is cancelled from the start. */
+  #writeWhole(tx: Tx, row: Row, after: readonly string[]): void {
+    const { key, lane, priority, limits } = row;
+    const upstreams = after.map((id) => ({ id, job: this.#find(id)?.key as JobKey, state: this.#stateOf(id) as JobState }));
+    const broken = upstreams.find(({ state }) => isFinished(state) && state !== "succeeded");
+    const unfinished = upstreams.filter(({ state }) => !isFinished(state));
+    const state: JobState = broken !== undefined ? "cancelled" : unfinished.length > 0 ? "waiting" : "pending";
+    let gate: string | null = state === "pending" ? row.gate : null;
+    if (state === "pending" && gate === null && limits !== null) gate = this.#limits.admit(tx, { key, lane, priority, limits });
+    this.#insertWhole.run(
+      ...[key, state, gate, lane, priority, row.policy, row.runAt, tx.now, row.id, row.slot, row.input],
+      ...[row.scheduledFor, limits],
+      broken === undefined ? null : upstreamEnded(broken.id, broken.state as FinishedState),
+      broken === undefined ? null : tx.now,
+    );
+    if (broken !== undefined) this.#endings.add(key, lane, "cancelled");
+    if (state === "waiting") for (const { job } of unfinished) this.#waits.add(key, job);
+  }
+
+  /** What stands in the row: the limits of its definition, and those that hold for everything in its queue. */
+  #limitsOf(tx: Tx, job: NewJob): string | null {
+    if (job.declares !== undefined) return limitsText(this.#settings.declare(tx, job.declares), job.limitKeys ?? []);
+    return this.#settings.limited ? limitsText(this.#settings.ofQueue(job.queue), []) : null;
+  }
+
+  #missing(after: readonly string[]): Enqueued | undefined {
+    const id = after.find((upstream) => this.#stateOf(upstream) === null);
+    return id === undefined ? undefined : { id, missing: true };
+  }
+
+  #stateOf(id: string): JobState | null {
+    return this.#waits.stateOf(id, this.#find(id)?.key ?? null);
+  }
+
+  #write(values: Value[]): void {
+    if (values.length === ROWS * PLAIN) this.#insertMany.run(...values);
+    else for (let i = 0; i < values.length; i += PLAIN) this.#insert.run(...values.slice(i, i + PLAIN));
   }
 
   #known(job: NewJob): Enqueued | undefined {
@@ -107,13 +187,35 @@ export class Enqueue {
   }
 
   #nameOf(id: string): string | undefined {
-    const chosen = this.#byId.row(id);
-    if (chosen !== undefined) return chosen[0] as string;
+    return this.#find(id)?.name;
+  }
+
+  /** A chosen id is remembered after its job is gone. */
+  #find(id: string): { name: string; key: JobKey } | undefined {
+    const chosen = this.#byId.row(id) as [string, JobKey] | undefined;
+    if (chosen !== undefined) return { name: chosen[0], key: chosen[1] };
     const generated = parseGeneratedId(id);
-    const row = generated && this.#byKey.row(generated.key, generated.createdAt);
-    return row ? this.#catalog.lane(row[0] as number).name : undefined;
+    const row = generated && (this.#byKey.row(generated.key, generated.createdAt) as [number, JobKey] | undefined);
+    return row ? { name: this.#catalog.lane(row[0]).name, key: row[1] } : undefined;
   }
 }
+
+interface Row {
+  key: JobKey;
+  gate: string | null;
+  lane: number;
+  priority: number;
+  policy: number;
+  runAt: number;
+  id: string | null;
+  slot: string | null;
+  input: string | null;
+  scheduledFor: number | null;
+  limits: string | null;
+}
+
+/** Why a job cannot be; `name` is its own. */
+export type Refusal = { id: string; name: string } & ({ taken: string } | { missing: true });
 
 /** A name and a key as one text, for one index; names hold no line break. */
 export function slotOf(name: string, key: string): string {

@@ -12,6 +12,8 @@ export interface Tx {
   readonly commit: Fence;
   /** The lanes that exist; more than are known here means that another process has made some. */
   readonly lanes: number;
+  /** How often queues' settings and limits have changed so far. */
+  readonly settings: number;
   nextKey(): JobKey;
   /** Said by whoever changes a row: a transaction in which nobody did is not committed at all. */
   wrote(): void;
@@ -28,7 +30,7 @@ export interface Committed {
 }
 
 /** Keys go on from the highest there is, or ever was where the highest were pruned. */
-export const COUNTED = `select commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer
+export const COUNTED = `select commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer, settings
   from holdfast_counter where id = 1`;
 
 /** The operation that only adds jobs. */
@@ -245,7 +247,7 @@ export class GroupCommit {
       return new Failed(error, isBusy(error), false);
     }
     try {
-      const [commits, jobs, lanes] = this.#counted.row() as [number, number, number];
+      const [commits, jobs, lanes, , settings] = this.#counted.row() as [number, number, number, number, number];
       mark = { now: this.#options.now(), commit: commits, key: jobs + 1 };
       // New jobs are counted by their keys. To count their commit too would be a page more to write, a fifth of its cost.
       if (items.some(({ operation }) => operation !== ENQUEUE)) this.#count.run(++mark.commit, this.#writer);
@@ -256,6 +258,7 @@ export class GroupCommit {
         now: mark.now,
         commit: mark.commit as Fence,
         lanes,
+        settings,
         nextKey: () => ++nextKey as JobKey,
         wrote: () => (wrote = true),
         ready: (queue) => committed.ready.add(queue),

@@ -87,13 +87,14 @@ class Guest {
     this.#refuseNoTransaction();
     this.#refuseLessDurable();
     this.#refuseNoLock();
-    const [commits, highest, lanes] = this.#counted.row() as [number, number, number];
+    const [commits, highest, lanes, , settings] = this.#counted.row() as [number, number, number, number, number];
     let key = highest;
     return this.#intake.provisionally(
       {
         now: this.#host.now(),
         commit: commits as Fence,
         lanes,
+        settings,
         nextKey: () => ++key as JobKey,
         // Whether it is committed is not ours to say; who waits for jobs hears of it by watching the file.
         wrote: () => {},

@@ -1,10 +1,12 @@
+import { change } from "../../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { HeldLease } from "../../core/lease.ts";
 import type { Judgement, Reclaimed, RecoveryTotals } from "../store.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
+import type { Endings } from "./endings.ts";
+import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settle } from "./settle.ts";
-import type { Tally } from "./tally.ts";
 
 const LOG_ROWS = 1_000;
 const LEASE = "select key, fence, holder, expires_at, lease from holdfast_jobs where state = 'running'";
@@ -12,7 +14,8 @@ const LEASE = "select key, fence, holder, expires_at, lease from holdfast_jobs w
 /** Finding leases that may have to be taken back, and taking them back. */
 export class Healing {
   readonly #settle: Settle;
-  readonly #tally: Tally;
+  readonly #endings: Endings;
+  readonly #events: Events;
   readonly #expired: Statement;
   readonly #skewed: Statement;
   readonly #heldBy: Statement;
@@ -23,9 +26,10 @@ export class Healing {
   readonly #totals: Statement;
   readonly #lately: Statement;
 
-  constructor(db: Connection, settle: Settle, tally: Tally) {
-    this.#settle = settle;
-    this.#tally = tally;
+  constructor(db: Connection, parts: { settle: Settle; endings: Endings; events: Events }) {
+    this.#settle = parts.settle;
+    this.#endings = parts.endings;
+    this.#events = parts.events;
     // By holdfast_jobs_running; with nothing expired it reads one index page.
     this.#expired = db.prepare(`${LEASE} and expires_at <= ? order by expires_at limit ?`);
     this.#skewed = db.prepare(`${LEASE} and expires_at > ? + lease limit ?`);
@@ -72,7 +76,7 @@ export class Healing {
       if (next.state === "quarantined") reclaimed.quarantined++;
       if (next.state === "failed") reclaimed.failed++;
     }
-    this.#tally.write();
+    this.#endings.write(tx);
     if (reclaimed.entries > 0) this.record(tx, cause, { ...reclaimed, locks: 0 });
     return reclaimed;
   }
@@ -82,6 +86,8 @@ export class Healing {
     this.#sum.runNamed({ entries: healed.entries, locks: healed.locks, at: tx.now });
     const { id } = this.#log.get<{ id: number }>({ at: tx.now, cause, ...healed }) as { id: number };
     this.#trim.runNamed({ before: id - LOG_ROWS });
+    const type = "recovery.reclaimed";
+    this.#events.add(tx, { type, transition: change(type, String(id), tx.commit), data: { cause, ...healed } });
     tx.wrote();
   }
 

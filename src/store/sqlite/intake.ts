@@ -1,12 +1,28 @@
 import type { Enqueued, NewJob } from "../store.ts";
 import { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
+import { Endings } from "./endings.ts";
 import { Enqueue } from "./enqueue.ts";
+import { Events } from "./events.ts";
+import { Expiring } from "./expiring.ts";
 import type { Tx } from "./group-commit.ts";
+import { JobEvents } from "./job-events.ts";
+import { Limits } from "./limits.ts";
+import { Settings } from "./settings.ts";
+import { Tally } from "./tally.ts";
+import { Waits } from "./waits.ts";
 
 /** What it takes to put jobs in through a connection: the store's own, or a user's. */
 export class Intake {
   readonly catalog: Catalog;
+  readonly settings: Settings;
+  readonly tally: Tally;
+  readonly events: Events;
+  readonly waits: Waits;
+  readonly jobEvents: JobEvents;
+  readonly limits: Limits;
+  readonly expiring: Expiring;
+  readonly endings: Endings;
   readonly enqueue: Enqueue;
   readonly #db: Connection;
   readonly #mark: Statement;
@@ -15,8 +31,16 @@ export class Intake {
 
   constructor(db: Connection) {
     this.#db = db;
-    this.catalog = new Catalog(db);
-    this.enqueue = new Enqueue(db, this.catalog);
+    const catalog = (this.catalog = new Catalog(db));
+    const settings = (this.settings = new Settings(db));
+    const tally = (this.tally = new Tally(db));
+    this.events = new Events(db);
+    const waits = (this.waits = new Waits(db));
+    const events = (this.jobEvents = new JobEvents(db, { catalog, settings, events: this.events }));
+    const limits = (this.limits = new Limits(db, { catalog, settings }));
+    const expiring = (this.expiring = new Expiring(db, { catalog, settings, tally }));
+    const endings = (this.endings = new Endings(db, { catalog, settings, tally, waits, limits, expiring, events }));
+    this.enqueue = new Enqueue(db, { catalog, settings, limits, waits, endings, events });
     this.#mark = db.prepare("savepoint holdfast_enqueue");
     this.#undo = db.prepare("rollback to holdfast_enqueue");
     this.#keep = db.prepare("release holdfast_enqueue");
@@ -25,12 +49,16 @@ export class Intake {
   /** After something was undone: what was learnt inside it may not be there. */
   forget(): void {
     this.catalog.forget();
+    this.settings.forget();
+    this.endings.forget();
   }
 
-  /** All of them, or, when an id of theirs is taken, none: then the answer is that one alone. */
+  /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
   whole(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
-    const taken = this.enqueue.taken(jobs);
-    return taken === undefined ? this.enqueue.run(tx, jobs) : [{ id: taken.id, taken: taken.owner }];
+    const refused = this.enqueue.refused(jobs);
+    if (refused === undefined) return this.enqueue.run(tx, jobs);
+    const { id } = refused;
+    return ["taken" in refused ? { id, taken: refused.taken } : { id, missing: true }];
   }
 
   /**

@@ -1,11 +1,12 @@
 import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
-import { type Job, type JobError, JOB_STATES, type JobState } from "../../core/job.ts";
+import { type FinishedState, type Job, type JobError, JOB_STATES, type JobState } from "../../core/job.ts";
 import { fromJson } from "../../core/json.ts";
-import type { ListFilter, QueueOverview } from "../store.ts";
+import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
 import type { Catalog, Lane } from "./catalog.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import { ELSEWHERE, keyOfSlot } from "./enqueue.ts";
-import type { Tally } from "./tally.ts";
+import type { Settings } from "./settings.ts";
+import { lastMinute, type Tally } from "./tally.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
@@ -39,6 +40,7 @@ interface Row {
 export class Look {
   readonly #db: Connection;
   readonly #catalog: Catalog;
+  readonly #settings: Settings;
   readonly #tally: Tally;
   readonly #byKey: Statement;
   readonly #keyOf: Statement;
@@ -47,10 +49,11 @@ export class Look {
   readonly #oldest: Statement;
   readonly #lists = new Map<string, Statement>();
 
-  constructor(db: Connection, catalog: Catalog, tally: Tally) {
+  constructor(db: Connection, parts: { catalog: Catalog; settings: Settings; tally: Tally }) {
     this.#db = db;
-    this.#catalog = catalog;
-    this.#tally = tally;
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#tally = parts.tally;
     this.#byKey = db.prepare(`select ${COLUMNS} where job.key = :key`);
     this.#keyOf = db.prepare("select job from holdfast_ids where id = ?");
     this.#isGenerated = db.prepare("select 1 from holdfast_jobs where key = ? and created_at = ? and id is null");
@@ -62,6 +65,9 @@ export class Look {
        select lane, 'pending', count(*) from holdfast_jobs where state = 'pending' and gate is null and crashes > 0 group by lane
        union all
        select lane, 'pending', count(*) from holdfast_jobs where gate = 'time' group by lane
+       union all
+       select lane, 'pending', sum(parked) from (
+         select lane, parked from holdfast_counters where parked > 0) group by lane
        union all
        select lane, 'running', count(*) from holdfast_jobs where state = 'running' group by lane
        union all
@@ -134,10 +140,19 @@ export class Look {
 
   queues(now: number): QueueOverview[] {
     const queues = new Map<string, QueueOverview>();
+    const settings = this.#settings.now();
+    const overview = (name: string): QueueOverview => {
+      let queue = queues.get(name);
+      if (queue === undefined) {
+        queue = { name, paused: settings.isPaused(name), counts: none(), lastMinute: noneEnded() };
+        queues.set(name, queue);
+      }
+      return queue;
+    };
     this.#catalog.reload();
+    for (const name of settings.queues().keys()) overview(name);
     for (const lane of this.#catalog.lanes(0)) {
-      let queue = queues.get(lane.queue);
-      if (queue === undefined) queues.set(lane.queue, (queue = { name: lane.queue, counts: none() }));
+      const queue = overview(lane.queue);
       const at = this.#oldest.get<{ created_at: number }>({ lane: lane.id, now })?.created_at;
       if (at !== undefined && (queue.oldestAt === undefined || at < queue.oldestAt)) queue.oldestAt = at;
     }
@@ -145,7 +160,21 @@ export class Look {
       const queue = queues.get(this.#catalog.lane(lane).queue);
       if (queue !== undefined) queue.counts[state] += n;
     }
+    for (const tallied of this.#tally.all()) {
+      overview(this.#catalog.lane(tallied.lane).queue).lastMinute[tallied.state] += lastMinute(tallied, now);
+    }
     return [...queues.values()].sort((a, b) => a.name.localeCompare(b.name));
+  }
+
+  lanes(): LaneOverview[] {
+    this.#catalog.reload();
+    const pending = new Map<number, number>();
+    for (const { lane, state, n } of this.#unfinished.all<{ lane: number; state: JobState; n: number }>()) {
+      if (state !== "running") pending.set(lane, (pending.get(lane) ?? 0) + n);
+    }
+    return [...this.#catalog.lanes(0)].map(({ id, queue, name, version }) => {
+      return { queue, name, version, pending: pending.get(id) ?? 0 };
+    });
   }
 
   #tallied(): { lane: number; state: JobState; n: number }[] {
@@ -185,6 +214,10 @@ export class Look {
     }
     return job;
   }
+}
+
+function noneEnded(): Record<FinishedState, number> {
+  return { succeeded: 0, failed: 0, cancelled: 0, quarantined: 0 };
 }
 
 function none(): Record<JobState, number> {

@@ -2,9 +2,14 @@ import type { Fence, JobKey } from "../../core/ids.ts";
 import { type FinishedState, type JobState, mayMove } from "../../core/job.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
+import type { Endings } from "./endings.ts";
+import type { Expiring } from "./expiring.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Look } from "./look.ts";
+import type { JobEvents } from "./job-events.ts";
+import type { Limits } from "./limits.ts";
 import type { Tally } from "./tally.ts";
+import type { Waits } from "./waits.ts";
 
 interface Row {
   key: JobKey;
@@ -12,7 +17,12 @@ interface Row {
   lane: number;
   fence: Fence;
   slot: string | null;
+  gate: string | null;
+  priority: number;
+  limits: string | null;
 }
+
+const ROW = "key, state, lane, fence, slot, gate, priority, limits";
 
 export interface PruneFilter {
   state: FinishedState;
@@ -27,7 +37,13 @@ export class Operate {
   readonly #catalog: Catalog;
   readonly #look: Look;
   readonly #tally: Tally;
+  readonly #endings: Endings;
+  readonly #waits: Waits;
+  readonly #limits: Limits;
+  readonly #expiring: Expiring;
+  readonly #events: JobEvents;
   readonly #row: Statement;
+  readonly #remember: Statement;
   readonly #cancel: Statement;
   readonly #retry: Statement;
   readonly #unfinished: Statement;
@@ -35,17 +51,34 @@ export class Operate {
   readonly #keepHighest: Statement;
   readonly #remove: Statement[];
 
-  constructor(db: Connection, parts: { catalog: Catalog; look: Look; tally: Tally }) {
+  constructor(
+    db: Connection,
+    parts: {
+      catalog: Catalog;
+      look: Look;
+      tally: Tally;
+      endings: Endings;
+      waits: Waits;
+      limits: Limits;
+      expiring: Expiring;
+      events: JobEvents;
+    },
+  ) {
     this.#catalog = parts.catalog;
     this.#look = parts.look;
     this.#tally = parts.tally;
-    this.#row = db.prepare("select key, state, lane, fence, slot from holdfast_jobs where key = :key");
+    this.#endings = parts.endings;
+    this.#waits = parts.waits;
+    this.#limits = parts.limits;
+    this.#expiring = parts.expiring;
+    this.#events = parts.events;
+    this.#row = db.prepare(`select ${ROW} from holdfast_jobs where key = :key`);
     this.#cancel = db.prepare(
       `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null
        where key = :key`,
     );
     this.#retry = db.prepare(
-      `update holdfast_jobs set state = 'pending', gate = null, errors = 0, crashes = 0, run_at = :now, finished_at = null
+      `update holdfast_jobs set state = 'pending', gate = :gate, errors = 0, crashes = 0, run_at = :now, finished_at = null
        where key = :key`,
     );
     this.#unfinished = db.prepare(
@@ -54,7 +87,7 @@ export class Operate {
     );
     // By holdfast_jobs_aside, or by the key: finished jobs are the oldest.
     this.#prunable = db.prepare(
-      `select key, state, lane, fence, slot from holdfast_jobs
+      `select ${ROW} from holdfast_jobs
        where state = :state and (:before is null or finished_at < :before)
          and (:keys is null or key in (select value from json_each(:keys)))
          and (:lanes is null or lane in (select value from json_each(:lanes)))
@@ -64,7 +97,10 @@ export class Operate {
     this.#keepHighest = db.prepare(
       "update holdfast_counter set jobs = max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) where id = 1",
     );
-    // The ids that callers chose stay: one job ever.
+    // The ids that callers chose stay: one job ever. How it ended stays with them, for what is to come after it.
+    this.#remember = db.prepare(
+      "update holdfast_ids set ended = ? where chosen = 1 and id = (select id from holdfast_jobs where key = ?)",
+    );
     this.#remove = [
       "delete from holdfast_ids where chosen = 0 and id = (select id from holdfast_jobs where key = ?)",
       "delete from holdfast_inputs where job = ?",
@@ -77,8 +113,12 @@ export class Operate {
     const row = this.#find(id);
     if (row === undefined || !mayMove("cancel", row.state)) return false;
     this.#cancel.runNamed({ key: row.key, now: tx.now });
-    this.#tally.add(row.lane, "cancelled", 1);
-    this.#tally.write();
+    this.#events.always(tx, "job.cancelled", row.key);
+    this.#endings.add(row.key, row.lane, "cancelled");
+    if (row.state === "waiting") this.#waits.forget(row.key);
+    if (row.limits !== null && row.state === "pending") this.#limits.withdraw(tx, { ...row, limits: row.limits }, row.gate);
+    if (row.limits !== null && row.state === "running") this.#limits.end(tx, row.lane, row.limits, true);
+    this.#endings.write(tx);
     if (row.state === "running") {
       tx.ended(row.key, row.fence);
       // It may have been an exclusive claim: its queue is open again.
@@ -92,9 +132,11 @@ export class Operate {
     const row = this.#find(id);
     if (row === undefined || !mayMove("retry", row.state)) return false;
     if (row.slot !== null && this.#unfinished.row(row.slot) !== undefined) return "key-taken";
-    this.#retry.runNamed({ key: row.key, now: tx.now });
+    const gate = row.limits === null ? null : this.#limits.admit(tx, { ...row, limits: row.limits });
+    this.#retry.runNamed({ key: row.key, now: tx.now, gate });
+    this.#events.always(tx, "job.retried", row.key);
     this.#tally.add(row.lane, row.state as FinishedState, -1);
-    this.#tally.write();
+    this.#endings.write(tx);
     tx.ready(this.#catalog.lane(row.lane).queue);
     tx.wrote();
     return true;
@@ -111,14 +153,31 @@ export class Operate {
       lanes: lanes && JSON.stringify(lanes.map(({ id }) => id)),
       limit: filter.limit,
     });
-    if (rows.length > 0) this.#keepHighest.run();
-    for (const row of rows) {
-      for (const remove of this.#remove) remove.run(row.key);
-      this.#tally.add(row.lane, filter.state, -1);
-    }
-    this.#tally.write();
-    if (rows.length > 0) tx.wrote();
+    this.#drop(
+      tx,
+      rows.map(({ key, lane }) => ({ job: key, lane, state: filter.state })),
+    );
     return rows.length;
+  }
+
+  /** One small step of forgetting what its queue need not keep any longer. */
+  expire(tx: Tx, limit: number): { removed: number; more: boolean } {
+    const listing = this.#expiring.backfill(tx);
+    const due = this.#expiring.due(tx, limit);
+    this.#drop(tx, due);
+    return { removed: due.length, more: listing || due.length === limit };
+  }
+
+  #drop(tx: Tx, jobs: readonly { job: JobKey; lane: number; state: FinishedState }[]): void {
+    if (jobs.length === 0) return;
+    this.#keepHighest.run();
+    for (const { job, lane, state } of jobs) {
+      this.#remember.run(state, job);
+      for (const remove of this.#remove) remove.run(job);
+      this.#tally.add(lane, state, -1);
+    }
+    this.#tally.write(tx.now);
+    tx.wrote();
   }
 
   #find(id: string): Row | undefined {

@@ -1,11 +1,13 @@
 import type { ProcessId } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import type { NewProcess, ProcessView } from "../store.ts";
+import type { NewProcess, ProcessView, Works } from "../store.ts";
 import type { Connection, DriverName, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
 /** `alive` names the file whose lock proves life; "" where there is none. */
 export type RegisteredProcess = ProcessView & { alive: string };
+
+type Row = Omit<RegisteredProcess, "works" | "stoppable"> & { works: string | null; stoppable: 0 | 1 };
 
 /** Who has the database open. */
 export class Processes {
@@ -13,19 +15,24 @@ export class Processes {
   readonly #otherDriver: Statement;
   readonly #all: Statement;
   readonly #running: Statement;
+  readonly #announce: Statement;
+  readonly #askToStop: Statement;
   readonly #remove: Statement;
 
   constructor(db: Connection) {
     this.#add = db.prepare(
-      `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, started_at)
-       values (:alive, :identity, :driver, :pid, :host, :boot, :program, :now) returning id`,
+      `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, stoppable, started_at)
+       values (:alive, :identity, :driver, :pid, :host, :boot, :program, :stoppable, :now) returning id`,
     );
     this.#otherDriver = db.prepare(
       "select driver from holdfast_processes where identity = :identity and driver <> :driver limit 1",
     );
     this.#all = db.prepare(
-      "select id, alive, pid, host, boot, program, started_at as startedAt from holdfast_processes order by id",
+      `select id, alive, pid, host, boot, program, started_at as startedAt, works, stoppable, stop
+       from holdfast_processes order by id`,
     );
+    this.#announce = db.prepare("update holdfast_processes set works = ? where id = ?");
+    this.#askToStop = db.prepare("update holdfast_processes set stop = ? where id = ? and stoppable = 1 and stop is null");
     this.#running = db.prepare("select holder, count(*) as n from holdfast_jobs where state = 'running' group by holder");
     // Its jobs point at it: it stays until the last of them is taken back.
     this.#remove = db.prepare(
@@ -36,9 +43,20 @@ export class Processes {
 
   add(tx: Tx, process: NewProcess & { alive: string; driver: DriverName }): ProcessId {
     const { alive, driver, identity = "", pid, host, boot, program } = process;
+    const stoppable = process.stoppable ? 1 : 0;
     const other = identity === "" ? undefined : this.#otherDriver.get<{ driver: string }>({ identity, driver });
     if (other !== undefined) throw driverDiffers(other.driver, driver);
-    const { id } = this.#add.get<{ id: ProcessId }>({ alive, driver, identity, pid, host, boot, program, now: tx.now }) as {
+    const { id } = this.#add.get<{ id: ProcessId }>({
+      alive,
+      driver,
+      identity,
+      pid,
+      host,
+      boot,
+      program,
+      stoppable,
+      now: tx.now,
+    }) as {
       id: ProcessId;
     };
     tx.wrote();
@@ -46,7 +64,20 @@ export class Processes {
   }
 
   all(): RegisteredProcess[] {
-    return this.#all.all<RegisteredProcess>().map((row) => Object.assign({}, row));
+    return this.#all.all<Row>().map(({ works, stoppable, ...row }) => {
+      return { ...row, works: works === null ? [] : (JSON.parse(works) as Works[]), stoppable: stoppable === 1 };
+    });
+  }
+
+  announce(tx: Tx, id: ProcessId, works: readonly Works[]): void {
+    if (this.#announce.run(works.length === 0 ? null : JSON.stringify(works), id) > 0) tx.wrote();
+  }
+
+  /** Those that heed it, and were not asked before. */
+  askToStop(tx: Tx, ids: readonly ProcessId[], drain: number): ProcessId[] {
+    const asked = ids.filter((id) => this.#askToStop.run(drain, id) > 0);
+    if (asked.length > 0) tx.wrote();
+    return asked;
   }
 
   /** How many jobs each runs now. */

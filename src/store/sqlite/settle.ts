@@ -1,5 +1,6 @@
+import type { JobEventType } from "../../core/event.ts";
 import type { JobKey } from "../../core/ids.ts";
-import { idTaken } from "../../core/errors.ts";
+import { idTaken, noUpstream } from "../../core/errors.ts";
 import { isFinished, toJobError } from "../../core/job.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { decide, type Next, type Outcome } from "../../core/retry.ts";
@@ -7,11 +8,13 @@ import type { Fate, Settlement } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Connection, Statement } from "./driver.ts";
+import type { Endings } from "./endings.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Tx } from "./group-commit.ts";
+import type { JobEvents } from "./job-events.ts";
+import type { Limits } from "./limits.ts";
 import type { Locks } from "./locks.ts";
 import type { Notes } from "./notes.ts";
-import type { Tally } from "./tally.ts";
 
 /** From this many on it pays to end them with one statement. */
 const MANY = 4;
@@ -21,7 +24,9 @@ export class Settle {
   readonly #catalog: Catalog;
   readonly #enqueue: Enqueue;
   readonly #notes: Notes;
-  readonly #tally: Tally;
+  readonly #endings: Endings;
+  readonly #limits: Limits;
+  readonly #events: JobEvents;
   readonly #locks: Locks;
   readonly #lanes: ClaimedLanes;
   /** Whether there are any locks, any notes: looked up once a batch. */
@@ -43,7 +48,9 @@ export class Settle {
       catalog: Catalog;
       enqueue: Enqueue;
       notes: Notes;
-      tally: Tally;
+      endings: Endings;
+      limits: Limits;
+      events: JobEvents;
       locks: Locks;
       lanes: ClaimedLanes;
       random: () => number;
@@ -52,7 +59,9 @@ export class Settle {
     this.#catalog = parts.catalog;
     this.#enqueue = parts.enqueue;
     this.#notes = parts.notes;
-    this.#tally = parts.tally;
+    this.#endings = parts.endings;
+    this.#limits = parts.limits;
+    this.#events = parts.events;
     this.#locks = parts.locks;
     this.#lanes = parts.lanes;
     this.#random = parts.random;
@@ -68,7 +77,7 @@ export class Settle {
     this.#rollback = db.prepare("rollback to holdfast_successes");
     this.#release = db.prepare("release holdfast_successes");
     this.#history = db.prepare(
-      `select attempt, errors, crashes, policy, lane, expires_at from holdfast_jobs
+      `select attempt, errors, crashes, policy, lane, expires_at, priority, limits from holdfast_jobs
        where key = ? and fence = ? and state = 'running'`,
     );
     this.#move = db.prepare(
@@ -92,7 +101,7 @@ export class Settle {
       const next = settlements[i++];
       if (next !== undefined) fates.push(this.#one(tx, next));
     }
-    this.#tally.write();
+    this.#endings.write(tx);
     return fates;
   }
 
@@ -106,15 +115,20 @@ export class Settle {
 
   /** Decides by what is in the row, and writes it; null when the lease is gone, or no longer ends at `expiresAt`. */
   end(tx: Tx, lease: LeaseRef, outcome: Outcome, expiresAt?: number): Next | null {
-    const row = this.#history.row(lease.job, lease.fence) as [number, number, number, number, number, number] | undefined;
+    const row = this.#history.row(lease.job, lease.fence) as HistoryRow | undefined;
     if (row === undefined || (expiresAt ?? row[5]) !== row[5]) return null;
-    const [attempt, errors, crashes, policy, lane] = row;
+    const [attempt, errors, crashes, policy, lane, , priority, limits] = row;
     const next = decide({ attempt, errors, crashes }, this.#catalog.policy(policy), outcome, this.#random());
     const finished = isFinished(next.state);
     const delayed = !finished && next.delay > 0;
+    let gate = delayed ? "time" : null;
+    if (limits !== null) {
+      this.#limits.end(tx, lane, limits, outcome.kind !== "released");
+      if (!finished && !delayed) gate = this.#limits.admit(tx, { key: lease.job, lane, priority, limits });
+    }
     this.#move.run(
       next.state,
-      delayed ? "time" : null,
+      gate,
       delayed ? tx.now + next.delay : null,
       next.attempt,
       next.errors,
@@ -125,7 +139,9 @@ export class Settle {
       lease.fence,
     );
     tx.wrote();
-    if (isFinished(next.state)) this.#tally.add(lane, next.state, 1);
+    if (isFinished(next.state)) this.#endings.add(lease.job, lane, next.state);
+    this.#events.tell(tx, EVENT_OF[next.state], lane, lease.job);
+    this.#lanes.forget(lease.job);
     tx.ready(this.#catalog.lane(lane).queue);
     if (next.dropCheckpoint) this.#notes.dropCheckpoint(lease.job);
     return next;
@@ -143,9 +159,11 @@ export class Settle {
 
   /** A success and its follow-ups are one; where one of these cannot be, the attempt has failed, and would fail again. */
   #tenable({ outcome, followUps }: Settlement): Outcome {
-    const taken = outcome.kind === "succeeded" && followUps !== undefined ? this.#enqueue.taken(followUps) : undefined;
-    if (taken === undefined) return outcome;
-    return { kind: "error", error: toJobError(idTaken(taken.id, taken.owner, taken.name)), retry: false };
+    const refused = outcome.kind === "succeeded" && followUps !== undefined ? this.#enqueue.refused(followUps) : undefined;
+    if (refused === undefined) return outcome;
+    const { id, name } = refused;
+    const why = "taken" in refused ? idTaken(id, refused.taken, name) : noUpstream(id, name);
+    return { kind: "error", error: toJobError(why), retry: false };
   }
 
   /**
@@ -174,13 +192,35 @@ export class Settle {
   /** What a success means for everything around the job's row. */
   #end(tx: Tx, job: JobKey): void {
     tx.wrote();
-    const lane = this.#lanes.of(job);
-    this.#tally.add(lane, "succeeded", 1);
+    const lane = this.#lanes.lane(job);
+    const limits = this.#lanes.limits(job);
+    this.#lanes.forget(job);
+    this.#endings.add(job, lane, "succeeded");
+    if (limits !== null) this.#limits.end(tx, lane, limits, true);
+    this.#events.tell(tx, "job.succeeded", lane, job);
     // It may have been an exclusive claim: its queue is open again.
     if (this.#locked) tx.ready(this.#catalog.lane(lane).queue);
     if (this.#noted) this.#notes.dropCheckpoint(job);
   }
 }
+
+type HistoryRow = [
+  attempt: number,
+  errors: number,
+  crashes: number,
+  policy: number,
+  lane: number,
+  expiresAt: number,
+  priority: number,
+  limits: string | null,
+];
+
+const EVENT_OF: Record<Next["state"], JobEventType> = {
+  succeeded: "job.succeeded",
+  pending: "job.returned",
+  failed: "job.failed",
+  quarantined: "job.quarantined",
+};
 
 /** The settlements from `start` on that can be written together; the order in which they were given is kept. */
 function silentRun(settlements: readonly Settlement[], start: number): readonly Settlement[] {

@@ -7,11 +7,13 @@ import type {
   Claimed,
   ClaimRequest,
   ClaimSource,
+  Declaration,
   DueSchedules,
   Durability,
   Enqueued,
   Fate,
   Judgement,
+  LaneOverview,
   Life,
   ListFilter,
   LockView,
@@ -28,6 +30,7 @@ import type {
   Store,
   StoredSchedule,
   Tick,
+  Works,
 } from "../store.ts";
 import { Alive } from "./alive.ts";
 import { Checkpoint } from "./checkpoint.ts";
@@ -47,9 +50,9 @@ import { openSqlite } from "./open.ts";
 import { Operate, type PruneFilter } from "./operate.ts";
 import { OwnTransaction } from "./own-transaction.ts";
 import { Processes, type RegisteredProcess } from "./processes.ts";
+import { Queues } from "./queues.ts";
 import { Schedules } from "./schedules.ts";
 import { Settle } from "./settle.ts";
-import { Tally } from "./tally.ts";
 import { Watch } from "./watch.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
@@ -87,6 +90,7 @@ export class SqliteStore implements Store {
   readonly #locks: Locks;
   readonly #processes: Processes;
   readonly #schedules: Schedules;
+  readonly #queues: Queues;
   readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
   readonly #expectant = new Set<() => void>();
   readonly #alive: Alive | null;
@@ -115,9 +119,8 @@ export class SqliteStore implements Store {
     this.#clock = options.clock;
     this.#alive = path === ":memory:" ? null : new Alive(path, options.driver);
     this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
-    const tally = new Tally(db);
     this.#intake = new Intake(db);
-    const { catalog, enqueue } = this.#intake;
+    const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.#intake;
     this.#own = new OwnTransaction(db, this.#intake, path);
     this.#guests = new Guests({
       path,
@@ -125,25 +128,27 @@ export class SqliteStore implements Store {
       durability: this.durability,
       now: () => this.#clock.now(),
     });
+    this.#queues = new Queues({ settings, events });
     this.#locks = new Locks(db);
     this.#notes = new Notes(db);
     this.#processes = new Processes(db);
     this.#schedules = new Schedules(db, enqueue);
-    const lanes = new ClaimedLanes(db);
-    this.#claim = new Claim(db, { catalog, locks: this.#locks, lanes, random: options.random });
-    this.#settle = new Settle(db, {
+    const shared = {
       catalog,
-      enqueue,
-      notes: this.#notes,
-      tally,
+      settings,
+      limits,
+      endings,
+      events: jobEvents,
       locks: this.#locks,
-      lanes,
+      lanes: new ClaimedLanes(db),
       random: options.random,
-    });
+    };
+    this.#claim = new Claim(db, shared);
+    this.#settle = new Settle(db, { ...shared, enqueue, notes: this.#notes });
     this.#leases = new Leases(db, this.#settle);
-    this.#look = new Look(db, catalog, tally);
-    this.#operate = new Operate(db, { catalog, look: this.#look, tally });
-    this.#healing = new Healing(db, this.#settle, tally);
+    this.#look = new Look(db, { catalog, settings, tally });
+    this.#operate = new Operate(db, { ...shared, look: this.#look, tally, waits, expiring });
+    this.#healing = new Healing(db, { settle: this.#settle, endings, events });
     this.#group = new GroupCommit(db, {
       path,
       now: () => this.#clock.now(),
@@ -152,7 +157,6 @@ export class SqliteStore implements Store {
       onCommit: ({ ready, ended }) => this.#tell({ own: true, ready, ended }),
       onUndo: () => {
         this.#intake.forget();
-        tally.forget();
       },
     });
   }
@@ -230,6 +234,30 @@ export class SqliteStore implements Store {
 
   retry(id: string): Promise<boolean | "key-taken"> {
     return this.#write("retry", (tx) => this.#operate.retry(tx, id));
+  }
+
+  lanes(): Promise<LaneOverview[]> {
+    return this.#read(() => this.#look.lanes());
+  }
+
+  declare(declarations: readonly Declaration[]): Promise<void> {
+    return this.#write("declare", (tx) => {
+      const settings = this.#intake.settings.at(tx.settings);
+      for (const declaration of declarations) settings.declare(tx, declaration);
+    });
+  }
+
+  pause(queue: string): Promise<boolean> {
+    return this.#write("pause", (tx) => this.#queues.pause(tx, queue, true));
+  }
+
+  resume(queue: string): Promise<boolean> {
+    return this.#write("pause", (tx) => this.#queues.pause(tx, queue, false));
+  }
+
+  async expire(limit: number): Promise<{ removed: number; more: boolean }> {
+    if (!(await this.#read(() => this.#intake.settings.now().forgetting))) return { removed: 0, more: false };
+    return this.#write("expire", (tx) => this.#operate.expire(tx, limit));
   }
 
   prune(filter: PruneFilter): Promise<number> {
@@ -345,6 +373,14 @@ export class SqliteStore implements Store {
 
   running(): Promise<Map<ProcessId | null, number>> {
     return this.#read(() => this.#processes.running());
+  }
+
+  announce(id: ProcessId, works: readonly Works[]): Promise<void> {
+    return this.#write("announce", (tx) => this.#processes.announce(tx, id, works));
+  }
+
+  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
+    return this.#write("stop", (tx) => this.#processes.askToStop(tx, ids, drain));
   }
 
   async unregister(id: ProcessId): Promise<boolean> {

@@ -1,18 +1,37 @@
 import type { FinishedState } from "../../core/job.ts";
 import type { Connection, Statement } from "./driver.ts";
 
+const MINUTE = 60_000;
+
+export interface Tallied {
+  lane: number;
+  state: FinishedState;
+  n: number;
+  since: number;
+  fresh: number;
+  before: number;
+}
+
 /** Counts of finished jobs, kept with each change of one, so that counting never walks history. */
 export class Tally {
   readonly #add: Statement;
+  readonly #subtract: Statement;
   readonly #all: Statement;
   /** Sums of one operation, written once at its end: a settled batch is one row here. */
   #sums = new Map<number, Map<FinishedState, number>>();
 
   constructor(db: Connection) {
+    // fresh counts the minute that began at since, before the one that went before it.
     this.#add = db.prepare(
-      "insert into holdfast_tally (lane, state, n) values (?, ?, ?) on conflict (lane, state) do update set n = n + excluded.n",
+      `insert into holdfast_tally (lane, state, n, fresh, since) values (?, ?, ?, ?, ?)
+       on conflict (lane, state) do update set n = n + excluded.n,
+         before = case when excluded.since - since < ${MINUTE} then before
+                       when excluded.since - since < ${2 * MINUTE} then fresh else 0 end,
+         fresh = case when excluded.since - since < ${MINUTE} then fresh + excluded.n else excluded.n end,
+         since = case when excluded.since - since < ${MINUTE} then since else excluded.since end`,
     );
-    this.#all = db.prepare("select lane, state, n from holdfast_tally");
+    this.#subtract = db.prepare("update holdfast_tally set n = n + ? where lane = ? and state = ?");
+    this.#all = db.prepare("select lane, state, n, since, fresh, before from holdfast_tally");
   }
 
   add(lane: number, state: FinishedState, n: number): void {
@@ -22,9 +41,14 @@ export class Tally {
   }
 
   /** Called by each operation as its last act, so that an undone one leaves nothing here. */
-  write(): void {
+  write(now: number): void {
     if (this.#sums.size === 0) return;
-    for (const [lane, states] of this.#sums) for (const [state, n] of states) if (n !== 0) this.#add.run(lane, state, n);
+    for (const [lane, states] of this.#sums) {
+      for (const [state, n] of states) {
+        if (n > 0) this.#add.run(lane, state, n, n, now);
+        else if (n < 0) this.#subtract.run(n, lane, state);
+      }
+    }
     this.#sums.clear();
   }
 
@@ -32,7 +56,15 @@ export class Tally {
     this.#sums.clear();
   }
 
-  all(): { lane: number; state: FinishedState; n: number }[] {
-    return this.#all.all();
+  all(): Tallied[] {
+    return this.#all.all<Tallied>();
   }
+}
+
+/** How many of them ended within the last minute, as far as two counters of a minute each can tell. */
+export function lastMinute({ since, fresh, before }: Tallied, now: number): number {
+  const elapsed = now - since;
+  if (elapsed < 0 || elapsed >= 2 * MINUTE) return 0;
+  if (elapsed >= MINUTE) return Math.round(fresh * (2 - elapsed / MINUTE));
+  return Math.round(fresh + before * (1 - elapsed / MINUTE));
 }

@@ -44,10 +44,12 @@ create table holdfast_counters (
 create index holdfast_counters_due on holdfast_counters (due_at) where due_at is not null;
 
 -- Jobs with gate 'limit', in the order in which they will pass.
+-- more: it has further limits to pass.
 create table holdfast_parked (
   counter   integer not null,
   priority  integer not null,
   job       integer not null,
+  more      integer not null,
   primary key (counter, priority desc, job)
 ) without rowid;
 

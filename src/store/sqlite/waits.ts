@@ -1,0 +1,70 @@
+import type { JobKey } from "../../core/ids.ts";
+import type { FinishedState, JobState } from "../../core/job.ts";
+import type { Connection, Statement } from "./driver.ts";
+
+/** A job that comes after others. */
+export class Waits {
+  readonly #any: Statement;
+  readonly #add: Statement;
+  readonly #waiting: Statement;
+  readonly #remove: Statement;
+  readonly #left: Statement;
+  readonly #removeAll: Statement;
+  readonly #state: Statement;
+  readonly #remembered: Statement;
+
+  constructor(db: Connection) {
+    this.#any = db.prepare("select 1 from holdfast_waits limit 1");
+    this.#add = db.prepare("insert into holdfast_waits (job, upstream) values (?, ?) on conflict do nothing");
+    // By holdfast_waits_upstream.
+    this.#waiting = db.prepare("select job from holdfast_waits where upstream = ? order by job");
+    this.#remove = db.prepare("delete from holdfast_waits where job = ? and upstream = ?");
+    this.#left = db.prepare("select 1 from holdfast_waits where job = ? limit 1");
+    this.#removeAll = db.prepare("delete from holdfast_waits where job = ?");
+    this.#state = db.prepare("select state from holdfast_jobs where key = ?");
+    this.#remembered = db.prepare("select ended from holdfast_ids where id = ? and ended is not null");
+  }
+
+  /** Whether any job waits for another. */
+  any(): boolean {
+    return this.#any.row() !== undefined;
+  }
+
+  add(job: JobKey, upstream: JobKey): void {
+    this.#add.run(job, upstream);
+  }
+
+  /** How an upstream job stands; a pruned one is remembered by the id that its caller chose. Null: nobody knows it. */
+  stateOf(id: string, key: JobKey | null): JobState | null {
+    const row = (key === null ? undefined : this.#state.row(key)) ?? this.#remembered.row(id);
+    return (row?.[0] ?? null) as JobState | null;
+  }
+
+  /** Those that wait for this job. */
+  behind(upstream: JobKey): JobKey[] {
+    return this.#waiting.rows(upstream).map(([job]) => job as JobKey);
+  }
+
+  /** True when it waits for nothing more. */
+  passed(job: JobKey, upstream: JobKey): boolean {
+    this.#remove.run(job, upstream);
+    return this.#left.row(job) === undefined;
+  }
+
+  forget(job: JobKey): void {
+    this.#removeAll.run(job);
+  }
+}
+
+/** Why a job was cancelled without anybody asking for it. */
+export function upstreamEnded(upstream: string, state: FinishedState): string {
+  const message = `Job ${upstream}, which it was to come after, ${SAID[state]}.`;
+  return JSON.stringify({ name: "UpstreamError", code: "UPSTREAM_ENDED", message });
+}
+
+const SAID: Record<FinishedState, string> = {
+  succeeded: "succeeded",
+  failed: "failed",
+  cancelled: "was cancelled",
+  quarantined: "was quarantined",
+};
