@@ -11,6 +11,8 @@ export interface EnqueueOptions {
   priority?: number;
   delay?: import("../core/duration.ts").Duration;
   runAt?: Date | number;
+  /** The ids of jobs that must succeed first; one that does not cancels this job. */
+  after?: string[];
 }
 
 export interface Enqueued<Out = unknown> {

@@ -3,11 +3,10 @@ import { HoldfastError } from "../core/errors.ts";
 import type { Policy } from "../core/retry.ts";
 import type { StandardSchema } from "../core/schema.ts";
 import type { JobContext } from "./context.ts";
+import { type Declared, declared, type Limit, type QueueOptions } from "./declaration.ts";
 
 /** What jobs say about how they run. */
 export interface RunOptions<In = unknown> {
-  /** Never given: it says what the handler gets. */
-  readonly takes?: (input: In) => void;
   /** A worker claims only versions that its own definitions have. Default 1. */
   version?: number;
   /** `attempts` counts all of them, the first too. Default: 3, exponential from 1 s, at most 10 min. */
@@ -20,11 +19,8 @@ export interface RunOptions<In = unknown> {
   timeout?: Duration;
   /** At once in one worker process. */
   concurrency?: number;
-}
-
-/** A named lane of jobs. */
-export interface QueueOptions {
-  name: string;
+  /** Over all workers: how many at once, how many starts in how long, for each key by itself. */
+  limit?: Limit<In> | Limit<In>[];
 }
 
 export interface JobOptions<In = unknown> extends RunOptions<In> {
@@ -58,9 +54,10 @@ export interface Definition extends JobDef {
   readonly input: StandardSchema | undefined;
   readonly output: StandardSchema | undefined;
   readonly run: Run<unknown, unknown> | undefined;
+  readonly declared: Declared;
 }
 
-const JOB_OPTIONS = "name queue version retry crashes lease timeout concurrency onInterrupt input output run".split(" ");
+const JOB_OPTIONS = "name queue version retry crashes lease timeout concurrency limit onInterrupt input output run".split(" ");
 
 /** Renewed after a third of it, by a keeper that may be asleep for a tenth of a second. In milliseconds. */
 const SHORTEST_LEASE = 300;
@@ -82,9 +79,11 @@ export function job(
   refuseUnknown(options, JOB_OPTIONS, "job");
   const name = checkName(options.name, "A job's name");
   const where = `job "${name}"`;
+  const queue = options.queue === undefined ? name : checkName(queueName(options.queue), `The queue of ${where}`);
   const definition: Definition = {
     name,
-    queue: options.queue === undefined ? name : checkName(queueName(options.queue), `The queue of ${where}`),
+    queue,
+    declared: declared(name, options.queue ?? queue, options.limit, where),
     version: checkCount(options.version ?? 1, `The version of ${where}`, 0),
     policy: policyOf(options, where),
     lease: checkAtLeast(toMillis(options.lease ?? "30s", `The lease of ${where}`), SHORTEST_LEASE, `The lease of ${where}`),

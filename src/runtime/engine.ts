@@ -5,7 +5,7 @@ import { HoldfastError } from "../core/errors.ts";
 import type { ProcessId } from "../core/ids.ts";
 import type { LeaseRef } from "../core/lease.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
-import type { Change, Claimed, Store } from "../store/store.ts";
+import type { Change, Claimed, Store, Works } from "../store/store.ts";
 import { bootId, processIdentity } from "./boot.ts";
 import { Holdings } from "./holdings.ts";
 import { Janitor } from "./janitor.ts";
@@ -26,6 +26,14 @@ export interface Owner {
   lose(reason: LossReason): void;
 }
 
+export interface EngineOptions {
+  clock: Clock;
+  log: Log;
+  program: string;
+  recovery?: "auto" | "manual";
+  onStop?: (drain: number) => void;
+}
+
 /** What an open database consists of, shared by everything that works on it in this process. */
 export class Engine {
   readonly store: Store;
@@ -38,6 +46,7 @@ export class Engine {
   readonly scheduler: Scheduler;
   /** By slot. */
   readonly #owners: (Owner | undefined)[] = [];
+  readonly #works = new Set<readonly Works[]>();
   readonly #care: () => void;
   #unlisten: (() => void) | null = null;
   #keeper: Keeper | null = null;
@@ -48,10 +57,7 @@ export class Engine {
   #keeperTimer: (() => void) | null = null;
   #closing = false;
 
-  static async open(
-    location: StoreLocation,
-    options: { clock: Clock; log: Log; program: string; recovery?: "auto" | "manual" },
-  ): Promise<Engine> {
+  static async open(location: StoreLocation, options: EngineOptions): Promise<Engine> {
     const store = await openStore(location, { clock: options.clock });
     try {
       const self = await store.register({
@@ -60,6 +66,7 @@ export class Engine {
         boot: bootId(),
         program: options.program,
         identity: processIdentity(),
+        stoppable: options.onStop !== undefined,
       });
       const engine = new Engine(store, location, options, self);
       // What a crash has left behind is found by whoever opens next.
@@ -71,13 +78,23 @@ export class Engine {
     }
   }
 
-  private constructor(store: Store, location: StoreLocation, options: { clock: Clock; log: Log }, self: ProcessId) {
+  private constructor(store: Store, location: StoreLocation, options: EngineOptions, self: ProcessId) {
     this.store = store;
     this.location = location;
     this.clock = options.clock;
     this.log = options.log;
     this.self = self;
-    this.janitor = new Janitor({ store, holdings: this.holdings, clock: this.clock, log: this.log, self });
+    const { onStop } = options;
+    this.janitor = new Janitor({
+      store,
+      holdings: this.holdings,
+      clock: this.clock,
+      log: this.log,
+      self,
+      ...(onStop === undefined ? {} : { onStop }),
+    });
+    // Somebody may ask it to stop before it has a worker.
+    if (onStop !== undefined) this.janitor.start();
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     const interval = setInterval(() => {
       if (this.#thread === null && store.needsCare()) this.keep();
@@ -92,6 +109,22 @@ export class Engine {
   refuseClosed(): void {
     if (!this.#closing) return;
     throw new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
+  }
+
+  /** A worker's jobs, for those who look whether anybody works on them; the answer takes them back. */
+  announce(works: readonly Works[]): () => void {
+    this.#works.add(works);
+    this.#announceAll();
+    return () => {
+      this.#works.delete(works);
+      if (!this.#closing) this.#announceAll();
+    };
+  }
+
+  #announceAll(): void {
+    this.store
+      .announce(this.self, [...this.#works].flat())
+      .catch((error: unknown) => this.log.warn("could not say what is worked on", { error: String(error) }));
   }
 
   /** Room for this many leases more. */

@@ -17,6 +17,7 @@ import { type Log, quietLog } from "./log.ts";
 import { newJob } from "./new-job.ts";
 import { ProgressWriter } from "./progress.ts";
 import { type ScheduleOptions, Schedules } from "./schedules.ts";
+import { Queues } from "./queues.ts";
 import { onSignals } from "./signals.ts";
 import { clockFrom } from "./system-clock.ts";
 import { enqueueWithin, type PostgresTx, type SqliteTx, transact, type TransactionHandle } from "./transaction.ts";
@@ -34,10 +35,12 @@ export interface OpenOptions {
   clock?: { now(): number };
   /** What this process is called in `status` and in what recovery reports; default: the script's path. */
   program?: string;
+  /** Called when `holdfast stop` asks this process to stop; it may take that long over its running jobs, in milliseconds. */
+  onStop?: (drain: number) => void;
 }
 
 /** What `open` knows, and a config file. */
-export const OPEN_OPTIONS = ["durability", "driver", "create", "recovery", "log", "clock", "program"];
+export const OPEN_OPTIONS = ["durability", "driver", "create", "recovery", "log", "clock", "program", "onStop"];
 
 const DEFAULT_PATH = ".holdfast/work.db";
 
@@ -69,7 +72,14 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   const location = locate(path, options);
   const program = options.program ?? process.argv[1] ?? process.title;
   const { recovery = "auto", log = quietLog } = options;
-  const start = () => Engine.open(location, { clock: clockFrom(options.clock), log, program, recovery });
+  const start = () =>
+    Engine.open(location, {
+      clock: clockFrom(options.clock),
+      log,
+      program,
+      recovery,
+      ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
+    });
   if (location.path === ":memory:") return new Holdfast(await start(), async (engine) => engine.close());
 
   for (let last = registry.get(location.path); last?.closing !== undefined; last = registry.get(location.path)) {
@@ -121,6 +131,7 @@ async function leave(path: string, shared: Shared, engine: Engine): Promise<void
 /** An open database. */
 export class Holdfast implements AsyncDisposable {
   readonly jobs: Jobs;
+  readonly queues: Queues;
   readonly schedules: Schedules;
   readonly recovery: {
     /** Recovers now what would be recovered by itself in a moment. */
@@ -146,6 +157,7 @@ export class Holdfast implements AsyncDisposable {
     this.#leave = leave;
     this.#progress = new ProgressWriter(engine);
     this.jobs = new Jobs(engine, () => this.#refuseClosed(), this.#over.signal);
+    this.queues = new Queues(engine, () => this.#refuseClosed());
     this.schedules = new Schedules(engine, () => this.#refuseClosed());
     this.recovery = {
       recoverStale: async () => {

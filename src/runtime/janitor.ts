@@ -14,6 +14,9 @@ const TICK = 400;
 const DOUBT = 60_000;
 /** Every so many ticks leases are looked for that expire further away than they can; it reads every running job. */
 const SKEW_TICKS = 5;
+/** Finished jobs that are removed in one transaction, and the pause before the next: claims come between. */
+const STEP = 250;
+const BREATH = 10;
 /** Wall and monotonic time that differ by more than this since the last look: the clock was set, or the host slept. */
 const JUMP = 1_000;
 
@@ -33,6 +36,9 @@ export class Janitor {
   readonly #clock: Clock;
   readonly #log: Log;
   readonly #self: ProcessId;
+  readonly #onStop: ((drain: number) => void) | null;
+  #stopAsked = false;
+  #expiring: (() => void) | null = null;
   #lives = new Map<ProcessId, Life>();
   /** Since when nothing has been known of a process. */
   readonly #doubts = new Map<ProcessId, number>();
@@ -45,12 +51,21 @@ export class Janitor {
   #ticks = 0;
   #running = false;
 
-  constructor(parts: { store: Store; holdings: Holdings; clock: Clock; log: Log; self: ProcessId }) {
+  constructor(parts: {
+    store: Store;
+    holdings: Holdings;
+    clock: Clock;
+    log: Log;
+    self: ProcessId;
+    /** Somebody asks this process to stop. */
+    onStop?: (drain: number) => void;
+  }) {
     this.#store = parts.store;
     this.#holdings = parts.holdings;
     this.#clock = parts.clock;
     this.#log = parts.log;
     this.#self = parts.self;
+    this.#onStop = parts.onStop ?? null;
   }
 
   /** From now on it looks around by itself. */
@@ -63,6 +78,7 @@ export class Janitor {
   async stop(): Promise<void> {
     this.#running = false;
     this.#stop?.();
+    this.#expiring?.();
     await this.#ticking;
   }
 
@@ -136,6 +152,27 @@ export class Janitor {
     }
     await this.#drain({ dead: [], skewed }, "lease expired");
     await this.#store.cleanLocks();
+    if (this.#onStop !== null) await this.#heed(this.#onStop);
+    if (this.#expiring === null) await this.#expire();
+  }
+
+  async #heed(onStop: (drain: number) => void): Promise<void> {
+    const self = (await this.#store.processes()).find(({ id }) => id === this.#self);
+    if (self === undefined || self.stop === null || this.#stopAsked) return;
+    this.#stopAsked = true;
+    onStop(self.stop);
+  }
+
+  /** Forgets what its queue need not keep: in small steps, so that nobody waits for it. */
+  async #expire(): Promise<void> {
+    this.#expiring = null;
+    const { more } = await this.#store.expire(STEP);
+    if (!more || !this.#running) return;
+    this.#expiring = this.#clock.after(BREATH, () => {
+      this.#expire().catch((error: unknown) =>
+        this.#log.warn("removing old jobs failed; it is tried again", { error: String(error) }),
+      );
+    });
   }
 
   /** Nothing proves its life or its death, e.g. in a copied database: struck off after a while, once it holds nothing. */

@@ -4,10 +4,11 @@ import { toJson } from "../core/json.ts";
 import { parse } from "../core/schema.ts";
 import type { NewJob } from "../store/store.ts";
 import type { EnqueueOptions } from "./context.ts";
+import { limitKeys } from "./declaration.ts";
 import { type Definition, refuseUnknown } from "./definition.ts";
 
 const NO_OPTIONS: EnqueueOptions = {};
-const KNOWN: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt"];
+const KNOWN: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt", "after"];
 
 /**
  * Checks everything there is to check, before anything is written. The value as given is stored, so a schema that
@@ -15,9 +16,17 @@ const KNOWN: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "dela
  */
 export function newJob(def: Definition, input: unknown, options: EnqueueOptions = NO_OPTIONS): NewJob | Promise<NewJob> {
   const job = draft(def, input, options);
-  if (def.input === undefined) return job;
+  if (def.input === undefined) return limited(def, job, input);
   const parsed = parse(def.input, input, `The input of job "${def.name}"`);
-  return parsed instanceof Promise ? parsed.then(() => job) : job;
+  return parsed instanceof Promise ? parsed.then((late) => limited(def, job, late)) : limited(def, job, parsed);
+}
+
+/** Limits see what the handler will see. */
+function limited(def: Definition, job: NewJob, parsed: unknown): NewJob {
+  if (def.declared.empty) return job;
+  job.declares = def.declared.declaration;
+  job.limitKeys = limitKeys(def.declared, parsed, def.name);
+  return job;
 }
 
 function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob {
@@ -37,6 +46,7 @@ function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob
   if (options.key !== undefined) job.key = checkText(options.key, "key");
   if (options.delay !== undefined) job.delay = toMillis(options.delay, "delay");
   if (options.runAt !== undefined) job.runAt = checkInstant(options.runAt);
+  if (options.after !== undefined) job.after = checkAfter(options.after);
   if (options.delay !== undefined && options.runAt !== undefined) {
     throw new HoldfastError("OPTION_INVALID", "Both delay and runAt were given.", "Give one of them.");
   }
@@ -60,6 +70,11 @@ function checkText(text: string, what: string): string {
     `${what} is ${JSON.stringify(text)}.`,
     "Give a well-formed text of 1 to 1,000 characters.",
   );
+}
+
+function checkAfter(after: unknown): string[] {
+  if (Array.isArray(after)) return [...new Set(after.map((id: string) => checkText(id, "an id of `after`")))];
+  throw new HoldfastError("OPTION_INVALID", "`after` is no list of ids.", "Give the ids that enqueue answered, in an array.");
 }
 
 function checkInstant(at: Date | number): number {

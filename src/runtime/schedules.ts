@@ -41,6 +41,8 @@ export class Schedules {
     this.#refuseClosed();
     const draft = await draftOf(def, options, this.#engine.clock.now());
     this.#refuseClosed();
+    const { declared } = definitionOf(def);
+    if (!declared.empty) await this.#engine.store.declare([declared.declaration]);
     const saved = await this.#engine.store.saveSchedule(draft);
     this.#engine.scheduler.start();
     this.#engine.scheduler.changed();
@@ -116,6 +118,9 @@ async function draftOf(def: unknown, options: ScheduleOptions, now: number): Pro
       'Leave it out, or give missed: "once" or "all".',
     );
   }
+  const template = await newJob(definition, options.input);
+  // By the time of a tick somebody may have said otherwise.
+  if (template.declares !== undefined) template.declares = { ...template.declares, old: true };
   return {
     key: checkName(options.key ?? definition.name, "The key of a schedule"),
     cron,
@@ -124,7 +129,7 @@ async function draftOf(def: unknown, options: ScheduleOptions, now: number): Pro
     within: within === undefined ? null : toMillis(within, "within"),
     overlap,
     nextAt: nextTick(cron, timezone, now),
-    template: await newJob(definition, options.input),
+    template,
   };
 }
 

@@ -58,6 +58,7 @@ export class WorkerLoop implements Worker {
   readonly #drain: number;
   readonly #brief: boolean;
   readonly #unlisten: () => void;
+  readonly #retire: () => void;
   readonly #stayAlive: NodeJS.Timeout;
   #waiting: Attempt[] = [];
   readonly #running = new Set<Attempt>();
@@ -101,6 +102,11 @@ export class WorkerLoop implements Worker {
     engine.keep();
     engine.janitor.start();
     engine.scheduler.start();
+    // In the commit before the first claim: the limits of the newest code count from here on.
+    engine.store
+      .declare(defs.map(({ declared }) => declared.declaration))
+      .catch((error: unknown) => engine.log.warn("limits could not be declared", { error: String(error) }));
+    this.#retire = engine.announce(defs.map(({ queue, name, version }) => ({ queue, name, version })));
     this.#soon();
   }
 
@@ -481,6 +487,7 @@ export class WorkerLoop implements Worker {
     this.#progress.flush();
     await this.#untilQuiet(DRAIN);
     this.#unlisten();
+    this.#retire();
     clearInterval(this.#stayAlive);
   }
 

@@ -179,6 +179,8 @@ export interface NewJob {
 export interface Declaration {
   queue: string;
   name: string;
+  /** From an older process: it counts only where nobody has said anything since. */
+  old?: boolean;
   /** Left out: whatever is set stays. */
   settings?: QueueSettings;
   /** The narrow ones first: a job passes them in this order. */

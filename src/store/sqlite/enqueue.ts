@@ -146,12 +146,9 @@ export class Enqueue {
     const state: JobState = broken !== undefined ? "cancelled" : unfinished.length > 0 ? "waiting" : "pending";
     let gate: string | null = state === "pending" ? row.gate : null;
     if (state === "pending" && gate === null && limits !== null) gate = this.#limits.admit(tx, { key, lane, priority, limits });
-    this.#insertWhole.run(
-      ...[key, state, gate, lane, priority, row.policy, row.runAt, tx.now, row.id, row.slot, row.input],
-      ...[row.scheduledFor, limits],
-      broken === undefined ? null : upstreamEnded(broken.id, broken.state as FinishedState),
-      broken === undefined ? null : tx.now,
-    );
+    const error = broken === undefined ? null : upstreamEnded(broken.id, broken.state as FinishedState);
+    const values = [key, state, gate, lane, priority, row.policy, row.runAt, tx.now, row.id, row.slot, row.input];
+    this.#insertWhole.run(...values, row.scheduledFor, limits, error, error === null ? null : tx.now);
     if (broken !== undefined) this.#endings.add(key, lane, "cancelled");
     if (state === "waiting") for (const { job } of unfinished) this.#waits.add(key, job);
   }

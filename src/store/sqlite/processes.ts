@@ -64,8 +64,9 @@ export class Processes {
   }
 
   all(): RegisteredProcess[] {
-    return this.#all.all<Row>().map(({ works, stoppable, ...row }) => {
-      return { ...row, works: works === null ? [] : (JSON.parse(works) as Works[]), stoppable: stoppable === 1 };
+    return this.#all.all<Row>().map((row) => {
+      const works = row.works === null ? [] : (JSON.parse(row.works) as Works[]);
+      return Object.assign({}, row, { works, stoppable: row.stoppable === 1 });
     });
   }
 

@@ -158,14 +158,14 @@ export class Settings {
   declare(tx: Tx, declaration: Declaration): readonly number[] {
     const known = this.#declared.get(declaration);
     if (known !== undefined) return known;
-    const { queue, name, settings, limits } = declaration;
-    let changed = settings !== undefined && this.#declareQueue(queue, settings);
+    const { queue, name, settings, limits, old = false } = declaration;
+    let changed = settings !== undefined && !(old && this.#queues.has(queue)) && this.#declareQueue(queue, settings);
     const ids = limits.map((rule) => {
-      const { id, isNew } = this.#declareRule(queue, rule.of === "job" ? name : "", rule);
+      const { id, isNew } = this.#declareRule(queue, rule.of === "job" ? name : "", rule, old);
       changed ||= isNew;
       return id;
     });
-    if (this.limited) {
+    if (this.limited && !old) {
       const count = (of: "job" | "queue") => limits.filter((rule) => rule.of === of).length;
       if (this.#trim(queue, name, count("job"))) changed = true;
       if (settings !== undefined && this.#trim(queue, "", count("queue"))) changed = true;
@@ -183,7 +183,7 @@ export class Settings {
     return true;
   }
 
-  #declareRule(queue: string, job: string, rule: LimitRule): { id: number; isNew: boolean } {
+  #declareRule(queue: string, job: string, rule: LimitRule, isOld: boolean): { id: number; isNew: boolean } {
     const { position, concurrency } = rule;
     const values = {
       keyed: rule.keyed ? 1 : 0,
@@ -191,17 +191,20 @@ export class Settings {
       starts: rule.rate?.starts ?? null,
       per: rule.rate?.per ?? null,
     };
-    const old = [...this.#rules.values()].find((one) => one.queue === queue && one.job === job && one.position === position);
-    if (old === undefined) {
+    const known = [...this.#rules.values()].find((one) => one.queue === queue && one.job === job && one.position === position);
+    if (known === undefined) {
       const { id } = this.#addRule.get<{ id: number }>({ queue, job, position, ...values }) as { id: number };
       return { id, isNew: true };
     }
     const same =
-      old.keyed === values.keyed && old.concurrency === concurrency && old.starts === values.starts && old.per === values.per;
-    if (same) return { id: old.id, isNew: false };
-    this.#setRule.runNamed({ id: old.id, ...values });
-    this.#wakeCounters.run(old.id);
-    return { id: old.id, isNew: true };
+      known.keyed === values.keyed &&
+      known.concurrency === concurrency &&
+      known.starts === values.starts &&
+      known.per === values.per;
+    if (same || isOld) return { id: known.id, isNew: false };
+    this.#setRule.runNamed({ id: known.id, ...values });
+    this.#wakeCounters.run(known.id);
+    return { id: known.id, isNew: true };
   }
 
   #trim(queue: string, job: string, from: number): boolean {

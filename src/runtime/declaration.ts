@@ -1,0 +1,121 @@
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { FINISHED_STATES, type FinishedState, type JobState } from "../core/job.ts";
+import { type LimitRule, parseRate } from "../core/limit.ts";
+import type { Keep, QueueSettings } from "../core/queue.ts";
+import type { Declaration } from "../store/store.ts";
+import { checkCount, refuseUnknown } from "./definition.ts";
+
+/** Over all workers: how many run at once, and how many start in how long; for each key by itself, where there is one. */
+export interface Limit<In = unknown> {
+  key?: (input: In) => string;
+  concurrency?: number;
+  rate?: `${number}/${"s" | "m" | "h" | "d"}`;
+}
+
+/** A named lane of jobs, and what holds for all of it. The newest process's word counts. */
+export interface QueueOptions {
+  name: string;
+  limit?: Limit | Limit[];
+  /** What happens to its jobs is told to sinks and subscribers. Default false. */
+  events?: boolean;
+  /** How long finished jobs are kept, and how many of them; what is not named is kept for ever. */
+  keep?: Partial<Record<JobState, Duration | { age?: Duration; count?: number }>>;
+}
+
+/** A definition's limits and its word about its queue, and the keys that its inputs have under the limits. */
+export interface Declared {
+  declaration: Declaration;
+  /** Nothing beyond the defaults: its jobs need not carry it. */
+  empty: boolean;
+  /** Undefined where a limit has no key. */
+  keys: readonly (((input: unknown) => string) | undefined)[];
+}
+
+export function declared(name: string, queue: string | QueueOptions, limit: unknown, where: string): Declared {
+  const options = typeof queue === "string" ? undefined : queue;
+  if (options !== undefined) refuseUnknown(options, ["name", "limit", "events", "keep"], `The queue of ${where}`);
+  const spoken = options !== undefined && Object.keys(options).length > 1;
+  const all = [
+    ...list(limit).map((one, i) => checkLimit(one, "job", i, `A limit of ${where}`)),
+    ...list(options?.limit).map((one, i) => checkLimit(one, "queue", i, `A limit of the queue of ${where}`)),
+  ];
+  // The narrow ones first: what waits for its own key must not stand in the way of others before the wide ones.
+  const limits = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
+  const declaration: Declaration = { queue: options?.name ?? (queue as string), name, limits: limits.map(({ rule }) => rule) };
+  if (spoken) declaration.settings = settingsOf(options, where);
+  return { declaration, empty: limits.length === 0 && !spoken, keys: limits.map(({ key }) => key) };
+}
+
+/** Each limit's key for this input, as its schema makes it. */
+export function limitKeys({ keys }: Declared, input: unknown, name: string): string[] {
+  return keys.map((key) => (key === undefined ? "" : checkKey(key(input), name)));
+}
+
+function settingsOf(options: QueueOptions, where: string): QueueSettings {
+  const keep: QueueSettings["keep"] = {};
+  for (const [state, given] of Object.entries(options.keep ?? {}))
+    keep[checkState(state, where)] = checkKeep(given, state, where);
+  return { events: options.events ?? false, keep };
+}
+
+function checkState(state: string, where: string): FinishedState {
+  if ((FINISHED_STATES as readonly string[]).includes(state)) return state as FinishedState;
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `\`keep\` of the queue of ${where} names "${state}", and only finished jobs are ever removed.`,
+    `Give some of ${FINISHED_STATES.join(", ")}.`,
+  );
+}
+
+function checkKeep(given: NonNullable<QueueOptions["keep"]>[JobState], state: string, where: string): Keep {
+  const what = `keep.${state} of the queue of ${where}`;
+  if (typeof given !== "object") return { age: toMillis(given as Duration, what) };
+  refuseUnknown(given, ["age", "count"], what);
+  const keep: Keep = {};
+  if (given.age !== undefined) keep.age = toMillis(given.age, what);
+  if (given.count !== undefined) keep.count = checkCount(given.count, what, 0);
+  return keep;
+}
+
+function checkLimit(
+  given: unknown,
+  of: LimitRule["of"],
+  position: number,
+  what: string,
+): { rule: LimitRule; key: ((input: unknown) => string) | undefined } {
+  refuseUnknown(given, ["key", "concurrency", "rate"], what);
+  const { key, concurrency, rate } = given as Limit;
+  if (key !== undefined && typeof key !== "function") {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `The key of ${what} is no function.`,
+      "Give a function of the input, or leave it out.",
+    );
+  }
+  if (concurrency === undefined && rate === undefined) {
+    throw new HoldfastError("OPTION_INVALID", `${what} limits nothing.`, "Give `concurrency`, `rate`, or both.");
+  }
+  const rule: LimitRule = {
+    of,
+    position,
+    keyed: key !== undefined,
+    concurrency: concurrency === undefined ? null : checkCount(concurrency, `The concurrency of ${what}`, 1),
+    rate: rate === undefined ? null : parseRate(rate, `The rate of ${what}`),
+  };
+  return { rule, key };
+}
+
+function checkKey(key: unknown, name: string): string {
+  if (typeof key === "string" && key.length <= 1_000 && key.isWellFormed()) return key;
+  throw new HoldfastError(
+    "LIMIT_KEY_INVALID",
+    `A limit's key of job "${name}" is ${JSON.stringify(key) ?? String(key)} for this input.`,
+    "Make `key` answer a text of at most 1,000 characters.",
+  );
+}
+
+function list(given: unknown): unknown[] {
+  if (given === undefined) return [];
+  return Array.isArray(given) ? given : [given];
+}
