@@ -1,5 +1,6 @@
 export type { Duration } from "./core/duration.ts";
 export { HoldfastError, LeaseLostError, NonRetryableError } from "./core/errors.ts";
+export type { Event } from "./core/event.ts";
 export type { Finished, Job, JobState } from "./core/job.ts";
 export { RetryAfterError } from "./core/retry-after.ts";
 export type { Schedule } from "./core/schedule.ts";

@@ -37,3 +37,18 @@ export function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0)
 export function change(type: string, subject: string, commit: Fence): string {
   return `${type}|${subject}|${commit}`;
 }
+
+/** Whether a subscriber who asked for these types gets this one: `job.failed` as it is written, `job.*` all that begin so. */
+export function isAskedFor(type: string, types: readonly string[] | undefined): boolean {
+  if (types === undefined) return true;
+  return types.some((asked) => (asked.endsWith("*") ? type.startsWith(asked.slice(0, -1)) : type === asked));
+}
+
+const FIRST_PAUSE = 1_000;
+const LONGEST_PAUSE = 300_000;
+
+/** How long a sink is left alone after so many failures in a row; with jitter, or all sinks of a host come back at once. */
+export function redeliverAfter(failures: number, random: number): number {
+  const full = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** Math.min(failures - 1, 40));
+  return Math.round(full / 2 + (full / 2) * random);
+}

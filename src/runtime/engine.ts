@@ -12,6 +12,7 @@ import { Janitor } from "./janitor.ts";
 import { Keeper, type Loss, type LossReason } from "./keeper.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import type { Log } from "./log.ts";
+import { Relays } from "./relays.ts";
 import { Scheduler } from "./scheduler.ts";
 import { systemClock } from "./system-clock.ts";
 
@@ -44,6 +45,7 @@ export class Engine {
   readonly holdings = new Holdings();
   readonly janitor: Janitor;
   readonly scheduler: Scheduler;
+  readonly relays: Relays;
   /** By slot. */
   readonly #owners: (Owner | undefined)[] = [];
   readonly #works = new Set<readonly Works[]>();
@@ -96,6 +98,7 @@ export class Engine {
     // Somebody may ask it to stop before it has a worker.
     if (onStop !== undefined) this.janitor.start();
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
+    this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor });
     const interval = setInterval(() => {
       if (this.#thread === null && store.needsCare()) this.keep();
     }, CARE).unref();

@@ -18,7 +18,10 @@ import { newJob } from "./new-job.ts";
 import { ProgressWriter } from "./progress.ts";
 import { type ScheduleOptions, Schedules } from "./schedules.ts";
 import { Queues } from "./queues.ts";
+import type { Subscription } from "./relays.ts";
 import { onSignals } from "./signals.ts";
+import { checkSinks, type SinkOptions } from "./sinks/settings.ts";
+import type { OnEvent, SubscribeOptions } from "./subscriber.ts";
 import { clockFrom } from "./system-clock.ts";
 import { enqueueWithin, type PostgresTx, type SqliteTx, transact, type TransactionHandle } from "./transaction.ts";
 import { type Worker, WorkerLoop, type WorkOptions } from "./worker.ts";
@@ -33,6 +36,8 @@ export interface OpenOptions {
   recovery?: "auto" | "manual";
   log?: Log;
   clock?: { now(): number };
+  /** Where events go, by name; of several processes with the same sink one delivers at a time. */
+  sinks?: Record<string, SinkOptions>;
   /** What this process is called in `status` and in what recovery reports; default: the script's path. */
   program?: string;
   /** Called when `holdfast stop` asks this process to stop; it may take that long over its running jobs, in milliseconds. */
@@ -40,7 +45,7 @@ export interface OpenOptions {
 }
 
 /** What `open` knows, and a config file. */
-export const OPEN_OPTIONS = ["durability", "driver", "create", "recovery", "log", "clock", "program", "onStop"];
+export const OPEN_OPTIONS = ["durability", "driver", "create", "recovery", "log", "clock", "sinks", "program", "onStop"];
 
 const DEFAULT_PATH = ".holdfast/work.db";
 
@@ -69,6 +74,7 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   }
   const path = where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH);
   if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
+  const sinks = checkSinks(options.sinks);
   const location = locate(path, options);
   const program = options.program ?? process.argv[1] ?? process.title;
   const { recovery = "auto", log = quietLog } = options;
@@ -80,7 +86,11 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
       recovery,
       ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
     });
-  if (location.path === ":memory:") return new Holdfast(await start(), async (engine) => engine.close());
+  if (location.path === ":memory:") {
+    const engine = await start();
+    const letGo = await engine.relays.use(sinks);
+    return new Holdfast(engine, () => letGo().then(() => engine.close()));
+  }
 
   for (let last = registry.get(location.path); last?.closing !== undefined; last = registry.get(location.path)) {
     await last.closing.catch(() => {});
@@ -95,11 +105,12 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   });
   try {
     refuseOther(shared, engine, location.driver, options);
+    const letGo = await engine.relays.use(sinks);
+    return new Holdfast(engine, () => letGo().then(() => leave(location.path, shared, engine)));
   } catch (error) {
     await leave(location.path, shared, engine);
     throw error;
   }
-  return new Holdfast(engine, () => leave(location.path, shared, engine));
 }
 
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
@@ -141,10 +152,19 @@ export class Holdfast implements AsyncDisposable {
     /** Takes back leases that expired at least this long ago. */
     reclaimStale(expiredFor: Duration): Promise<RecoveryStats>;
   };
+  readonly events: {
+    /**
+     * Calls `on` with each event, one at a time and in order. With a `name` it is durable: its place is kept in the
+     * database, so each event reaches it at least once, over restarts and crashes. Without one it gets what happens
+     * while it is there. The answer ends it.
+     */
+    subscribe(on: OnEvent, options?: SubscribeOptions): () => Promise<void>;
+  };
   readonly #engine: Engine;
   readonly #progress: ProgressWriter;
   readonly #leave: (engine: Engine) => Promise<void>;
   readonly #workers = new Set<WorkerLoop>();
+  readonly #subscriptions = new Set<Subscription>();
   /** Aborts when this handle has nothing running any more, and whoever waits with it waits in vain. */
   readonly #over = new AbortController();
   readonly #claiming = new Set<Promise<unknown>>();
@@ -159,6 +179,17 @@ export class Holdfast implements AsyncDisposable {
     this.jobs = new Jobs(engine, () => this.#refuseClosed(), this.#over.signal);
     this.queues = new Queues(engine, () => this.#refuseClosed());
     this.schedules = new Schedules(engine, () => this.#refuseClosed());
+    this.events = {
+      subscribe: (on, options = {}) => {
+        this.#refuseClosing();
+        const subscription = engine.relays.subscribe(on, options);
+        this.#subscriptions.add(subscription);
+        return () => {
+          this.#subscriptions.delete(subscription);
+          return subscription.end();
+        };
+      },
+    };
     this.recovery = {
       recoverStale: async () => {
         this.#refuseClosed();
@@ -290,6 +321,7 @@ export class Holdfast implements AsyncDisposable {
   async #close(): Promise<void> {
     await Promise.all([...this.#workers].map((worker) => worker.stop()));
     this.#progress.flush();
+    await Promise.all([...this.#subscriptions].map((subscription) => subscription.endSoon()));
     this.#over.abort(closed());
     // A claim on its way gives back what it gets.
     await Promise.allSettled(this.#claiming);

@@ -17,6 +17,11 @@ const SKEW_TICKS = 5;
 /** Finished jobs that are removed in one transaction, and the pause before the next: claims come between. */
 const STEP = 250;
 const BREATH = 10;
+/** Every so many ticks, once a minute, old events are trimmed; so many at a time that nobody waits for it. */
+const TRIM_TICKS = 150;
+const TRIM = 500;
+/** Long enough to look up what a weekend brought, and for a new consumer to be tried out on. */
+const KEPT = 7 * 86_400_000;
 /** Wall and monotonic time that differ by more than this since the last look: the clock was set, or the host slept. */
 const JUMP = 1_000;
 
@@ -144,7 +149,7 @@ export class Janitor {
     const processes = await this.#probe();
     const jumped = this.#jumped();
     // Not only after a jump: another process's clock may be wrong all the time.
-    const skewed = jumped || ++this.#ticks % SKEW_TICKS === 0;
+    const skewed = ++this.#ticks % SKEW_TICKS === 0 || jumped;
     for (const { process, life } of processes) {
       if (life === "dead" || life === "rebooted") await this.#bury(process);
       else if (life === "unknown") await this.#doubt(process);
@@ -154,6 +159,7 @@ export class Janitor {
     await this.#store.cleanLocks();
     if (this.#onStop !== null) await this.#heed(this.#onStop);
     if (this.#expiring === null) await this.#expire();
+    if (this.#ticks % TRIM_TICKS === 0) await this.#trim();
   }
 
   async #heed(onStop: (drain: number) => void): Promise<void> {
@@ -173,6 +179,11 @@ export class Janitor {
         this.#log.warn("removing old jobs failed; it is tried again", { error: String(error) }),
       );
     });
+  }
+
+  /** In small steps: what is handed in meanwhile comes in between. */
+  async #trim(): Promise<void> {
+    while (this.#running && (await this.#store.trimEvents({ olderThan: KEPT, limit: TRIM })) === TRIM);
   }
 
   /** Nothing proves its life or its death, e.g. in a copied database: struck off after a while, once it holds nothing. */

@@ -1,3 +1,4 @@
+import type { Event } from "../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
 import type { FinishedState, Job, JobState } from "../core/job.ts";
 import type { HeldLease, LeaseRef } from "../core/lease.ts";
@@ -114,6 +115,26 @@ export interface Store {
   pauseSchedule(key: string): Promise<boolean>;
   /** It goes on with this tick; false when it was not paused, or was saved anew since it was read. */
   resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean>;
+
+  // ── events ──
+  /** What happened, in the order it was committed. */
+  events(query: EventQuery): Promise<Event[]>;
+  /** The `seq` of the newest event there ever was; 0 before the first. */
+  newestEvent(): Promise<number>;
+  /** Enters a sink or durable subscriber, for what happens from now on; one that is known keeps its place. Answers where it stands. */
+  openSink(name: string, kind: string): Promise<number>;
+  /** Takes the right to deliver, or, by its token, keeps it. Free is what nobody has, whose time is over, or whose holder is gone. Null: no such sink. */
+  holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null>;
+  /** Everything up to `seq` is delivered; and the right to go on is kept. False, and nothing changes, when the token is not the sink's any more. */
+  advanceSink(name: string, token: Fence, seq: number, ttl: number): Promise<boolean>;
+  /** A delivery failed; the right to try again is kept. */
+  sinkFailed(name: string, token: Fence, error: string, ttl: number): Promise<boolean>;
+  releaseSink(name: string, token: Fence): Promise<boolean>;
+  /** Forgets a sink and its place: an operator's act. */
+  dropSink(name: string): Promise<boolean>;
+  sinks(): Promise<SinkView[]>;
+  /** Removes the oldest events, at most `limit`, that every sink has passed and that are older than this. */
+  trimEvents(what: { olderThan: number; limit: number }): Promise<number>;
 
   // ── processes ──
   /** Enters this process, with a proof of life that ends with it. Its first commit: before it, it may claim and acknowledge nothing. */
@@ -337,6 +358,42 @@ export interface Tick {
   from: number;
   fire: readonly number[];
   nextAt: number;
+}
+
+export interface EventQuery {
+  /** Only those with a higher `seq`. */
+  after: number;
+  limit: number;
+  /** As they are written, or all that begin with what is before a `*`. */
+  types?: readonly string[];
+  job?: string;
+  /** The newest `limit` of them, not the oldest. */
+  last?: boolean;
+}
+
+/** `token` is null while somebody else delivers; `cursor` is how far it is, either way. */
+export interface SinkHold {
+  token: Fence | null;
+  cursor: number;
+}
+
+export interface SinkView {
+  name: string;
+  /** "webhook", "subscriber", … */
+  kind: string;
+  /** Everything up to here is delivered. */
+  cursor: number;
+  /** How many events are still to be delivered, and when the oldest of them happened. */
+  behind: number;
+  oldestAt: number | null;
+  /** Who delivers, or did last. */
+  holder: ProcessId | null;
+  /** In a row, with the last error. */
+  failures: number;
+  failedAt: number | null;
+  error: string | null;
+  deliveredAt: number | null;
+  createdAt: number;
 }
 
 /** "dead" is proven, "rebooted" too: its host was started anew since. */

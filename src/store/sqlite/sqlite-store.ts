@@ -1,5 +1,6 @@
 import type { Clock } from "../../core/clock.ts";
-import type { JobKey, ProcessId } from "../../core/ids.ts";
+import type { Event } from "../../core/event.ts";
+import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { Job, JobState } from "../../core/job.ts";
 import type { HeldLease, LeaseRef } from "../../core/lease.ts";
 import type {
@@ -11,6 +12,7 @@ import type {
   DueSchedules,
   Durability,
   Enqueued,
+  EventQuery,
   Fate,
   Judgement,
   LaneOverview,
@@ -27,6 +29,8 @@ import type {
   RecoveryTotals,
   ScheduleDraft,
   Settlement,
+  SinkHold,
+  SinkView,
   Store,
   StoredSchedule,
   Tick,
@@ -53,6 +57,7 @@ import { Processes, type RegisteredProcess } from "./processes.ts";
 import { Queues } from "./queues.ts";
 import { Schedules } from "./schedules.ts";
 import { Settle } from "./settle.ts";
+import { Sinks } from "./sinks.ts";
 import { Watch } from "./watch.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
@@ -91,6 +96,7 @@ export class SqliteStore implements Store {
   readonly #processes: Processes;
   readonly #schedules: Schedules;
   readonly #queues: Queues;
+  readonly #sinks: Sinks;
   readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
   readonly #expectant = new Set<() => void>();
   readonly #alive: Alive | null;
@@ -132,6 +138,7 @@ export class SqliteStore implements Store {
     this.#locks = new Locks(db);
     this.#notes = new Notes(db);
     this.#processes = new Processes(db);
+    this.#sinks = new Sinks(db, events);
     this.#schedules = new Schedules(db, enqueue);
     const shared = {
       catalog,
@@ -343,6 +350,49 @@ export class SqliteStore implements Store {
 
   resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
     return this.#write("schedule", (tx) => this.#schedules.resume(tx, schedule, nextAt));
+  }
+
+  events(query: EventQuery): Promise<Event[]> {
+    return this.#read(() => this.#sinks.events(query));
+  }
+
+  newestEvent(): Promise<number> {
+    return this.#read(() => this.#sinks.newest());
+  }
+
+  openSink(name: string, kind: string): Promise<number> {
+    return this.#write("sink", (tx) => this.#sinks.open(tx, name, kind));
+  }
+
+  /** Whoever stands by asks again and again: a refusal takes no write lock. */
+  async holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
+    const refused = await this.#read(() => this.#sinks.refuses(name, by.token, by.ttl, this.#clock.now()));
+    return refused === "no" ? this.#write("hold", (tx) => this.#sinks.hold(tx, name, by)) : refused;
+  }
+
+  advanceSink(name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
+    return this.#write("advance", (tx) => this.#sinks.advance(tx, name, token, seq, ttl));
+  }
+
+  sinkFailed(name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
+    return this.#write("sink", (tx) => this.#sinks.fail(tx, name, token, error, ttl));
+  }
+
+  releaseSink(name: string, token: Fence): Promise<boolean> {
+    return this.#write("sink", (tx) => this.#sinks.release(tx, name, token));
+  }
+
+  dropSink(name: string): Promise<boolean> {
+    return this.#write("sink", (tx) => this.#sinks.drop(tx, name));
+  }
+
+  sinks(): Promise<SinkView[]> {
+    return this.#read(() => this.#sinks.all());
+  }
+
+  async trimEvents({ olderThan, limit }: { olderThan: number; limit: number }): Promise<number> {
+    if (!(await this.#read(() => this.#sinks.hasOld(olderThan, this.#clock.now())))) return 0;
+    return this.#write("trim", (tx) => this.#sinks.trim(tx, olderThan, limit));
   }
 
   /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */

@@ -12,16 +12,19 @@ create table holdfast_events (
   data        text not null
 );
 
--- One row for each sink and each durable subscriber: everything up to cursor is delivered. token rises with each change
--- of the one who delivers, and guards the cursor.
+-- One row for each sink and each durable subscriber: everything up to cursor is delivered. token is the commit in which
+-- its deliverer took it, so it rises with each change of hands, and guards the cursor.
 create table holdfast_sinks (
-  name        text primary key,
-  cursor      integer not null,
-  holder      integer,
-  token       integer not null,
-  expires_at  integer,
-  failures    integer not null default 0,
-  error       text,
-  created_at  integer not null
+  name          text primary key,
+  kind          text not null,
+  cursor        integer not null,
+  holder        integer,
+  token         integer not null default 0,
+  expires_at    integer,
+  delivered_at  integer,
+  failures      integer not null default 0,
+  failed_at     integer,
+  error         text,
+  created_at    integer not null
 ) without rowid;
 `;

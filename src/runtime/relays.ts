@@ -1,0 +1,127 @@
+import type { Clock } from "../core/clock.ts";
+import { HoldfastError } from "../core/errors.ts";
+import type { ProcessId } from "../core/ids.ts";
+import type { Store } from "../store/store.ts";
+import type { Janitor } from "./janitor.ts";
+import type { Log } from "./log.ts";
+import { DurablePlace, PassingPlace } from "./place.ts";
+import { Relay } from "./relay.ts";
+import type { SinkSettings } from "./sinks/settings.ts";
+import { checkSubscription, type OnEvent, type SubscribeOptions, Subscriber } from "./subscriber.ts";
+
+interface Parts {
+  store: Store;
+  clock: Clock;
+  log: Log;
+  self: ProcessId;
+  janitor: Janitor;
+}
+
+/** A sink of this process, shared by the handles that were opened with it. */
+interface Shared {
+  settings: SinkSettings;
+  relay: Relay;
+  users: number;
+}
+
+/** Everybody in this process whom events are brought to. */
+export class Relays {
+  readonly #parts: Parts;
+  readonly #sinks = new Map<string, Shared>();
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  /** Starts the sinks that a handle was opened with; the answer lets go of them again. */
+  async use(sinks: ReadonlyMap<string, SinkSettings>): Promise<() => Promise<void>> {
+    for (const [name, settings] of sinks) {
+      const known = this.#sinks.get(name);
+      if (known !== undefined && !known.settings.isSame(settings)) throw sinkDiffers(name);
+    }
+    const used = [...sinks].map(([name, settings]) => this.#share(name, settings));
+    const letGo = async () => {
+      await Promise.all(used.map((name) => this.#letGo(name)));
+    };
+    try {
+      await Promise.all(used.map((name) => this.#sinks.get(name)?.relay.opened));
+    } catch (error) {
+      await letGo();
+      throw error;
+    }
+    return letGo;
+  }
+
+  /** `from` is for those who have seen what is before it; left out, it is what happens from now on. */
+  subscribe(on: OnEvent, options: SubscribeOptions, from?: number): Subscription {
+    const { name, types } = checkSubscription(on, options);
+    const { store, clock, log } = this.#parts;
+    const subscriber = new Subscriber(on);
+    const place =
+      name === undefined
+        ? new PassingPlace(() => (from === undefined ? store.newestEvent() : Promise.resolve(from)))
+        : this.#place(name, subscriber.kind);
+    const relay = new Relay({ store, clock, log, name: name ?? "a subscriber", place, sink: subscriber, types });
+    return new Subscription(relay, subscriber);
+  }
+
+  #share(name: string, settings: SinkSettings): string {
+    const known = this.#sinks.get(name);
+    if (known !== undefined) known.users++;
+    else {
+      const { store, clock, log } = this.#parts;
+      const sink = settings.make(clock);
+      const relay = new Relay({ store, clock, log, name, place: this.#place(name, sink.kind), sink });
+      this.#sinks.set(name, { settings, relay, users: 1 });
+    }
+    return name;
+  }
+
+  async #letGo(name: string): Promise<void> {
+    const shared = this.#sinks.get(name);
+    if (shared === undefined || --shared.users > 0) return;
+    this.#sinks.delete(name);
+    await shared.relay.stopSoon();
+  }
+
+  /** Whoever delivered before may have died; the janitor finds that out, and keeps the outbox short. */
+  #place(name: string, kind: string): DurablePlace {
+    const { store, clock, self, janitor } = this.#parts;
+    janitor.start();
+    return new DurablePlace({ store, clock, self, name, kind });
+  }
+}
+
+/** It keeps the process alive, as a worker does: a program that only listens has nothing else to do. */
+export class Subscription {
+  readonly #relay: Relay;
+  readonly #subscriber: Subscriber;
+  readonly #stay = setInterval(() => {}, 2 ** 30);
+
+  constructor(relay: Relay, subscriber: Subscriber) {
+    this.#relay = relay;
+    this.#subscriber = subscriber;
+  }
+
+  /** Resolves when the call in flight is done; who asks from inside that call does not wait for itself. */
+  async end(): Promise<void> {
+    clearInterval(this.#stay);
+    const over = this.#relay.stop();
+    if (!this.#subscriber.isCalling) await over;
+  }
+
+  /** Resolves soon, whatever the subscriber does. */
+  async endSoon(): Promise<void> {
+    clearInterval(this.#stay);
+    if (this.#subscriber.isCalling) this.#relay.abandon();
+    else await this.#relay.stopSoon();
+  }
+}
+
+function sinkDiffers(name: string): HoldfastError {
+  return new HoldfastError(
+    "SINK_DIFFERS",
+    `This process has the sink "${name}" open with other settings.`,
+    "Give it the same settings wherever the database is opened, or another name.",
+  );
+}
