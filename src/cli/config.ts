@@ -28,7 +28,13 @@ export async function readConfig(command: Command): Promise<void> {
   if (file === undefined) return;
   const { db, modules, ...options } = check(await load(file), basename(file));
   const folder = dirname(resolve(file));
-  read.set(rootOf(command), { file, folder, db: db === undefined ? undefined : place(folder, db), modules, options });
+  read.set(rootOf(command), {
+    file,
+    folder,
+    db: db === undefined ? undefined : place(folder, db),
+    modules,
+    options: placed(folder, options),
+  });
 }
 
 /** Null where there is none. */
@@ -90,6 +96,17 @@ function check(value: unknown, file: string): Config {
 /** In memory, or at an address, there is no folder. */
 function place(folder: string, db: string): string {
   return db === ":memory:" || /^\w+:\/\//.test(db) ? db : resolve(folder, db);
+}
+
+/** A file that events go to is named from the config's folder, like all that is in it. */
+function placed(folder: string, options: OpenOptions): OpenOptions {
+  if (typeof options.sinks !== "object" || options.sinks === null) return options;
+  const sinks = Object.entries(options.sinks).map(([name, sink]): [string, typeof sink] => {
+    return sink?.type === "file" && typeof sink.path === "string"
+      ? [name, { ...sink, path: resolve(folder, sink.path) }]
+      : [name, sink];
+  });
+  return { ...options, sinks: Object.fromEntries(sinks) };
 }
 
 function rootOf(command: Command): Command {

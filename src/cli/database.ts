@@ -11,8 +11,8 @@ export async function openExisting(command: Command): Promise<Holdfast> {
   const path = pathOf(command);
   if (!existsSync(path)) throw noDatabase(path);
   try {
-    // It was made as it is, whatever a config says by now.
-    const { durability: _, ...configured } = configOf(command)?.options ?? {};
+    // It was made as it is, whatever a config says by now; and who looks does not deliver.
+    const { durability: _, sinks: __, ...configured } = configOf(command)?.options ?? {};
     // What a crash has left is shown as it is; `recover` and the workers see to it.
     return await open(path, {
       program: programOf(command),
@@ -26,8 +26,19 @@ export async function openExisting(command: Command): Promise<Holdfast> {
   }
 }
 
-export function openOrMake(command: Command, options: { program?: string; log?: Log } = {}): Promise<Holdfast> {
-  return open(given(command), { program: programOf(command), log: workerLog("warn"), ...options, ...configOf(command)?.options });
+/** `delivers`: whoever is here for longer brings events to the config's sinks. */
+export function openOrMake(
+  command: Command,
+  { delivers = false, ...options }: { program?: string; log?: Log; delivers?: boolean } = {},
+): Promise<Holdfast> {
+  const { sinks = {}, ...configured } = configOf(command)?.options ?? {};
+  return open(given(command), {
+    program: programOf(command),
+    log: workerLog("warn"),
+    ...options,
+    ...configured,
+    ...(delivers ? { sinks } : {}),
+  });
 }
 
 export function pathOf(command: Command): string {

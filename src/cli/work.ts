@@ -38,7 +38,11 @@ export function workCommand(parent: Command): void {
       const definitions = withHandlers(await definitionsIn(modules), modules);
       // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
       const signalled = listen();
-      const hf = await openOrMake(command, { program: [programOf(command), ...files].join(" "), log: workerLog("info") });
+      const hf = await openOrMake(command, {
+        program: [programOf(command), ...files].join(" "),
+        log: workerLog("info"),
+        delivers: true,
+      });
       const worker = hf.work(definitions, { concurrency: options.concurrency });
       tell(command, definitions, options.concurrency);
 

@@ -3,6 +3,7 @@ import { type TestClock, testClock } from "../../src/testing/index.ts";
 import type { Store } from "../../src/store/store.ts";
 import { claimCases } from "./claim.cases.ts";
 import { enqueueCases } from "./enqueue.cases.ts";
+import { eventCases } from "./events.cases.ts";
 import { groupCases } from "./group.cases.ts";
 import { healingCases } from "./healing.cases.ts";
 import { leaseCases } from "./leases.cases.ts";
@@ -42,6 +43,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   notes: noteCases,
   look: lookCases,
   operate: operateCases,
+  events: eventCases,
   processes: processCases,
   group: groupCases,
   transact: transactCases,

@@ -8,6 +8,7 @@ import { fileURLToPath } from "node:url";
 import { Holdfast, open, type OpenOptions } from "../../src/runtime/holdfast.ts";
 import { Engine } from "../../src/runtime/engine.ts";
 import type { Log } from "../../src/runtime/log.ts";
+import { checkSinks } from "../../src/runtime/sinks/settings.ts";
 import { clockFrom } from "../../src/runtime/system-clock.ts";
 import { locate } from "../../src/store/open-store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
@@ -65,7 +66,8 @@ export async function apart(path: string, options: OpenOptions = {}): Promise<Ho
     log: options.log ?? logInto([]),
     program: "a test",
   });
-  return new Holdfast(engine, (one) => one.close());
+  const letGo = await engine.relays.use(checkSinks(options.sinks));
+  return new Holdfast(engine, (one) => letGo().then(() => one.close()));
 }
 
 /** A handler that hangs holds the close up until its drain is over, so time has to pass. */

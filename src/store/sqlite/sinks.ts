@@ -46,8 +46,8 @@ export class Sinks {
     // An operator's look: it may walk the outbox, which holds a week.
     const asked = `seq > :after and (:job is null or job = :job) and (:types is null or exists (
       select 1 from json_each(:types) as asked
-      where type = asked.value
-         or (asked.value like '%*' and substr(type, 1, length(asked.value) - 1) = substr(asked.value, 1, length(asked.value) - 1))))`;
+      where holdfast_events.type = asked.value
+         or (asked.value like '%*' and substr(holdfast_events.type, 1, length(asked.value) - 1) = substr(asked.value, 1, length(asked.value) - 1))))`;
     this.#filtered = db.prepare(`select ${COLUMNS} from holdfast_events where ${asked} order by seq limit :limit`);
     this.#last = db.prepare(
       `select * from (select ${COLUMNS} from holdfast_events where ${asked} order by seq desc limit :limit) order by seq`,

@@ -1,0 +1,329 @@
+import assert from "node:assert/strict";
+import type { Fence, ProcessId } from "../../src/core/ids.ts";
+import type { Store } from "../../src/store/store.ts";
+import { changesDuring, pass, register } from "./parts.ts";
+import type { Check } from "./suite.ts";
+
+const TTL = 30_000;
+const WEEK = 7 * 86_400_000;
+
+export function eventCases(check: Check): void {
+  check("before anything happened there is nothing, and 0 is the newest", async ({ store }) => {
+    assert.equal(await store.newestEvent(), 0);
+    assert.deepEqual(await store.events({ after: 0, limit: 10 }), []);
+    assert.deepEqual(await store.sinks(), []);
+  });
+
+  check("what happened is told in order, each with its time and a dedupe key of its own", async ({ store, clock }) => {
+    const seqs = [await happens(store, "a"), await happens(store, "b")];
+    pass(clock, 5);
+    seqs.push(await happens(store, "a"));
+    const events = await store.events({ after: 0, limit: 10 });
+    assert.deepEqual(
+      events.map(({ seq, type, at, data }) => ({ seq, type, at, data })),
+      [
+        { seq: seqs[0], type: "sink.forgotten", at: clock.now() - 5, data: { sink: "a" } },
+        { seq: seqs[1], type: "sink.forgotten", at: clock.now() - 5, data: { sink: "b" } },
+        { seq: seqs[2], type: "sink.forgotten", at: clock.now(), data: { sink: "a" } },
+      ],
+    );
+    assert.deepEqual(
+      seqs,
+      seqs.toSorted((a, b) => a - b),
+    );
+    assert.equal(new Set(events.map(({ dedupeKey }) => dedupeKey)).size, 3);
+    for (const event of events) assert.equal("job" in event || "build" in event, false, "it is about no job");
+  });
+
+  check("events are read from a place on, so many at a time, or the last of them, or some types only", async ({ store }) => {
+    for (const name of ["a", "b", "c", "d"]) await happens(store, name);
+    const names = async (query: Omit<Parameters<Store["events"]>[0], "after"> & { after?: number }) =>
+      (await store.events({ after: 0, ...query })).map(({ data }) => (data as { sink: string }).sink).join("");
+    const [first] = await store.events({ after: 0, limit: 1 });
+    assert.equal(await names({ limit: 2 }), "ab");
+    assert.equal(await names({ limit: 2, after: first?.seq as number }), "bc");
+    assert.equal(await names({ limit: 2, last: true }), "cd");
+    assert.equal(await names({ limit: 9, after: await store.newestEvent() }), "");
+    assert.equal(await names({ limit: 9, types: ["sink.forgotten"] }), "abcd");
+    assert.equal(await names({ limit: 3, types: ["other", "sink.*"], last: true }), "bcd");
+    assert.equal(await names({ limit: 9, types: ["*"] }), "abcd");
+    assert.equal(await names({ limit: 9, types: ["sink.", "sink", "sinks.*", "sink.forgotten.*"] }), "");
+    assert.equal(await names({ limit: 9, job: "nobody" }), "");
+  });
+
+  check("a new sink starts from now, one that is known keeps its place", async ({ store, clock }) => {
+    await happens(store);
+    const start = await store.openSink("s", "file");
+    assert.equal(start, await store.newestEvent());
+    await happens(store);
+    await happens(store);
+    assert.equal(await store.openSink("s", "webhook"), start);
+    const [view] = await store.sinks();
+    assert.deepEqual(view, {
+      name: "s",
+      kind: "webhook",
+      cursor: start,
+      behind: 2,
+      oldestAt: clock.now(),
+      holder: null,
+      failures: 0,
+      failedAt: null,
+      error: null,
+      deliveredAt: null,
+      createdAt: clock.now(),
+    });
+  });
+
+  check(
+    "a sink that is opened in the turn of an event gets what comes after it in that turn, and not what came before",
+    async ({ store }) => {
+      await store.openSink("before", "x");
+      await store.openSink("after", "x");
+      const [, cursor] = await Promise.all([store.dropSink("before"), store.openSink("s", "x"), store.dropSink("after")]);
+      const told = await store.events({ after: cursor as number, limit: 10 });
+      assert.deepEqual(
+        told.map(({ data }) => data),
+        [{ sink: "after" }],
+      );
+    },
+  );
+
+  check("one delivers at a time; who asks meanwhile learns how far that one is", async ({ store }) => {
+    const [one, two] = await processes(store);
+    const start = await store.openSink("s", "x");
+    const seq = await happens(store);
+    const token = await taken(store, one);
+    assert.deepEqual(await hold(store, two), { token: null, cursor: start });
+    assert.deepEqual(await hold(store, one), { token: null, cursor: start }, "another one in the same process is another");
+    assert.equal(await store.advanceSink("s", token, seq, TTL), true);
+    assert.deepEqual(await hold(store, two), { token: null, cursor: seq });
+    assert.deepEqual(await hold(store, one, token), { token, cursor: seq }, "by its token it is kept");
+    assert.equal((await store.sinks())[0]?.holder, one);
+  });
+
+  check("two who try at once: one gets it", async ({ store }) => {
+    const [one, two] = await processes(store);
+    await store.openSink("s", "x");
+    const got = await Promise.all([hold(store, one), hold(store, two), hold(store, one)]);
+    assert.equal(got.filter((answer) => answer?.token !== null).length, 1);
+  });
+
+  check("a deliverer whose time is over is replaced, and its late writes change nothing", async ({ store, clock }) => {
+    const [one, two] = await processes(store);
+    const start = await store.openSink("s", "x");
+    const seq = await happens(store);
+    const old = await taken(store, one);
+    pass(clock, TTL - 1);
+    assert.equal((await hold(store, two))?.token, null);
+    pass(clock, 1);
+    const token = await taken(store, two);
+    assert.ok(token > old);
+    assert.equal(await store.advanceSink("s", old, seq, TTL), false);
+    assert.equal(await store.sinkFailed("s", old, "boom", TTL), false);
+    assert.equal(await store.releaseSink("s", old), false);
+    assert.deepEqual(await hold(store, one, old), { token: null, cursor: start });
+    const [view] = await store.sinks();
+    assert.deepEqual([view?.cursor, view?.failures, view?.holder], [start, 0, two]);
+    assert.equal(await store.advanceSink("s", token, seq, TTL), true);
+  });
+
+  check("a deliverer whose time is over and whom nobody replaced goes on", async ({ store, clock }) => {
+    const [one] = await processes(store);
+    await store.openSink("s", "x");
+    const seq = await happens(store);
+    const token = await taken(store, one);
+    pass(clock, 10 * TTL);
+    assert.deepEqual((await hold(store, one, token))?.token, token);
+    pass(clock, 10 * TTL);
+    assert.equal(await store.advanceSink("s", token, seq, TTL), true);
+  });
+
+  check("delivering, failing and keeping it each prolong the time", async ({ store, clock }) => {
+    const [one, two] = await processes(store);
+    await store.openSink("s", "x");
+    const seq = await happens(store);
+    const token = await taken(store, one);
+    const acts = [
+      () => store.advanceSink("s", token, seq, TTL),
+      () => store.sinkFailed("s", token, "boom", TTL),
+      () => hold(store, one, token),
+    ];
+    for (const act of acts) {
+      pass(clock, TTL - 1);
+      assert.ok(await act());
+    }
+    pass(clock, TTL - 1);
+    assert.equal((await hold(store, two))?.token, null);
+  });
+
+  check("a deliverer whose process is gone is replaced at once", async ({ store }) => {
+    const [one, two] = await processes(store);
+    await store.openSink("s", "x");
+    const seq = await happens(store);
+    const old = await taken(store, one);
+    await store.unregister(one);
+    await taken(store, two);
+    assert.equal(await store.advanceSink("s", old, seq, TTL), false);
+  });
+
+  check("a clock that was set back makes nobody wait longer than the time", async ({ store, clock }) => {
+    const [one, two] = await processes(store);
+    await store.openSink("s", "x");
+    await taken(store, one);
+    pass(clock, -3_600_000);
+    await taken(store, two);
+  });
+
+  check("a deliverer that leaves makes room at once", async ({ store }) => {
+    const [one, two] = await processes(store);
+    await store.openSink("s", "x");
+    const seq = await happens(store);
+    const token = await taken(store, one);
+    assert.equal(await store.releaseSink("s", token), true);
+    assert.equal(await store.releaseSink("s", token), false);
+    assert.equal(await store.advanceSink("s", token, seq, TTL), false, "what it left is not its own any more");
+    await taken(store, two);
+  });
+
+  check("a place never goes back", async ({ store }) => {
+    const [one] = await processes(store);
+    await store.openSink("s", "x");
+    const seqs = [await happens(store), await happens(store)] as const;
+    const token = await taken(store, one);
+    await store.advanceSink("s", token, seqs[1], TTL);
+    await store.advanceSink("s", token, seqs[0], TTL);
+    assert.equal((await store.sinks())[0]?.cursor, seqs[1]);
+  });
+
+  check("failures are counted with the last error, until something is delivered", async ({ store, clock }) => {
+    const [one] = await processes(store);
+    await store.openSink("s", "x");
+    const seq = await happens(store);
+    const token = await taken(store, one);
+    await store.sinkFailed("s", token, "first", TTL);
+    pass(clock, 1_000);
+    await store.sinkFailed("s", token, "second", TTL);
+    const told = async () => {
+      const [view] = await store.sinks();
+      return [view?.failures, view?.error, view?.failedAt, view?.deliveredAt];
+    };
+    assert.deepEqual(await told(), [2, "second", clock.now(), null]);
+    await store.advanceSink("s", token, seq, TTL);
+    assert.deepEqual(await told(), [0, null, null, clock.now()]);
+  });
+
+  check("a sink that is forgotten is gone with its place, and its deliverer is told", async ({ store }) => {
+    const [one] = await processes(store);
+    await store.openSink("s", "x");
+    const token = await taken(store, one);
+    assert.equal(await store.dropSink("s"), true);
+    assert.equal(await store.dropSink("s"), false);
+    assert.equal(await hold(store, one, token), null);
+    const seq = await happens(store);
+    assert.equal(await store.openSink("s", "x"), seq, "it starts anew");
+    assert.equal(await store.advanceSink("s", token, seq + 1, TTL), false, "an old token is worth nothing in its new life");
+    assert.deepEqual(await hold(store, one, token).then((held) => held?.token !== token), true);
+  });
+
+  check("who is refused, or has nothing to do, writes nothing", async ({ store }) => {
+    const [one, two] = await processes(store);
+    await store.openSink("s", "x");
+    await taken(store, one);
+    const changes = await changesDuring(store, async () => {
+      await hold(store, two);
+      await hold(store, two, 1 as Fence);
+      await store.openSink("s", "x");
+      await store.advanceSink("s", 1 as Fence, 1, TTL);
+      await store.dropSink("nobody");
+      await store.trimEvents({ olderThan: WEEK, limit: 100 });
+    });
+    assert.deepEqual(changes, []);
+  });
+
+  check("only what every sink has passed and what is old is trimmed, in steps", async ({ store, clock }) => {
+    const [one] = await processes(store);
+    await store.openSink("s", "x");
+    await store.openSink("slow", "x");
+    const seqs: number[] = [];
+    for (let i = 0; i < 5; i++) seqs.push(await happens(store));
+    const trim = (limit = 100) => store.trimEvents({ olderThan: WEEK, limit });
+    const left = async () => (await store.events({ after: 0, limit: 100 })).map(({ seq }) => seq);
+
+    const token = await taken(store, one);
+    await store.advanceSink("s", token, seqs[4] as number, TTL);
+    pass(clock, WEEK + 1);
+    assert.equal(await trim(), 0, "the slow one needs them all");
+    const slow = (await hold(store, one, null, "slow"))?.token as Fence;
+    await store.advanceSink("slow", slow, seqs[3] as number, TTL);
+    const young = await happens(store);
+    assert.equal(await trim(3), 3);
+    assert.deepEqual(await left(), [seqs[3], seqs[4], young]);
+    assert.equal(await trim(3), 1);
+    await store.advanceSink("slow", slow, young, TTL);
+    await store.advanceSink("s", token, young, TTL);
+    assert.equal(await trim(3), 1);
+    assert.deepEqual(await left(), [young], "what is young stays, to look back at");
+    assert.equal(await trim(3), 0);
+  });
+
+  check("where nobody listens, what is old is trimmed, and numbers are never used again", async ({ store, clock }) => {
+    const newest = await happens(store);
+    pass(clock, WEEK + 1);
+    assert.equal(await store.trimEvents({ olderThan: WEEK, limit: 100 }), 1);
+    assert.deepEqual(await store.events({ after: 0, limit: 10 }), []);
+    assert.equal(await store.newestEvent(), newest);
+    assert.ok((await happens(store)) > newest);
+  });
+
+  check("an event that was dated in a far future keeps nothing from being trimmed", async ({ store, clock }) => {
+    const now = clock.now();
+    clock.set(now + 365 * 86_400_000);
+    await happens(store);
+    clock.set(now);
+    await happens(store);
+    pass(clock, WEEK + 1);
+    assert.equal(await store.trimEvents({ olderThan: WEEK, limit: 100 }), 2);
+  });
+
+  check.shared("events, places and failures persist", async ({ store, reopen }) => {
+    const [one] = await processes(store);
+    await store.openSink("s", "x");
+    const seq = await happens(store);
+    await happens(store);
+    const token = await taken(store, one);
+    await store.advanceSink("s", token, seq, TTL);
+    await store.sinkFailed("s", token, "boom", TTL);
+    const before = [await store.events({ after: 0, limit: 10 }), await store.sinks()];
+    const again = await reopen();
+    assert.deepEqual([await again.events({ after: 0, limit: 10 }), await again.sinks()], before);
+  });
+
+  check.shared("a deliverer in another process is seen, and two never have the same sink", async ({ store, another }) => {
+    const other = await another();
+    const [one, two] = [await register(store), await register(other)];
+    await store.openSink("s", "x");
+    const got = await Promise.all([hold(store, one), hold(other, two)]);
+    assert.equal(got.filter((answer) => answer?.token !== null).length, 1);
+  });
+}
+
+/** An operator's act that is always told: something to deliver. */
+async function happens(store: Store, name = "something"): Promise<number> {
+  await store.openSink(name, "test");
+  await store.dropSink(name);
+  return store.newestEvent();
+}
+
+async function processes(store: Store): Promise<[ProcessId, ProcessId]> {
+  return [await register(store, "one"), await register(store, "two")];
+}
+
+function hold(store: Store, holder: ProcessId, token: Fence | null = null, name = "s") {
+  return store.holdSink(name, { holder, ttl: TTL, token });
+}
+
+async function taken(store: Store, holder: ProcessId): Promise<Fence> {
+  const token = (await hold(store, holder))?.token;
+  assert.ok(token, "the right to deliver");
+  return token;
+}
