@@ -1,0 +1,328 @@
+import assert from "node:assert/strict";
+import { describe, test, type TestContext } from "node:test";
+import type { Event } from "../../src/index.ts";
+import { delivered, happens, nameOf } from "./event-parts.ts";
+import { apart, code, deferred, file, memory, stage, unchecked } from "./parts.ts";
+
+describe("a subscriber", () => {
+  test("gets what happens from its subscribing on, in order, with all that an event has", async (t) => {
+    const { hf, clock } = await memory(t);
+    await happens(hf, "before");
+    const got: Event[] = [];
+    hf.events.subscribe((event) => void got.push(event));
+    await happens(hf, "a", "b", "c");
+    await clock.advance(0);
+    assert.deepEqual(got.map(nameOf), ["a", "b", "c"]);
+    assert.deepEqual(got, await hf.engine.store.events({ after: 1, limit: 10 }));
+    assert.match(got[0]?.dedupeKey ?? "", /^[0-9a-f]{64}$/);
+    assert.equal(got[0]?.at, clock.now());
+    assert.deepEqual(await hf.engine.store.sinks(), [], "nothing is stored about it");
+  });
+
+  test("gets what is committed in the very turn after its subscribing", async (t) => {
+    for (const options of [{}, { name: "durable" }]) {
+      const { hf, clock } = await memory(t);
+      await hf.engine.store.openSink("a", "test");
+      const got: string[] = [];
+      hf.events.subscribe((event) => void got.push(nameOf(event)), options);
+      void hf.engine.store.dropSink("a");
+      await clock.advance(0);
+      assert.deepEqual(got, ["a"], JSON.stringify(options));
+    }
+  });
+
+  test("is called with one event at a time, the next when it is done with the last", async (t) => {
+    const { hf, clock } = await memory(t);
+    const on = stage<Event>();
+    hf.events.subscribe(on.run as () => Promise<void>);
+    await happens(hf, "a", "b");
+    await on.called(1);
+    await clock.advance("1h");
+    assert.equal(on.calls.length, 1);
+    on.calls[0]?.end();
+    await on.called(2);
+    assert.equal(nameOf(on.calls[1]?.context as Event), "b");
+    on.calls[1]?.end();
+  });
+
+  test("gets only the types it asked for, as they are written or by how they begin", async (t) => {
+    const { hf, clock } = await memory(t);
+    const got: Record<string, number> = {};
+    const asked = {
+      all: undefined,
+      exact: ["sink.forgotten"],
+      prefix: ["other", "sink.*"],
+      star: ["*"],
+      none: ["sink", "job.*"],
+    };
+    for (const [name, types] of Object.entries(asked)) {
+      hf.events.subscribe(() => void (got[name] = (got[name] ?? 0) + 1), types === undefined ? {} : { types });
+    }
+    await happens(hf, "a", "b");
+    await clock.advance(0);
+    assert.deepEqual(got, { all: 2, exact: 2, prefix: 2, star: 2 });
+  });
+
+  test("that throws gets the same event again after a while, longer and longer, and holds up only itself", async (t) => {
+    const { hf, clock, logged } = await memory(t);
+    const tries: { name: string; at: number }[] = [];
+    const other: string[] = [];
+    hf.events.subscribe(
+      (event) => {
+        tries.push({ name: nameOf(event), at: clock.now() });
+        if (tries.length < 12) throw new Error("no, thanks");
+      },
+      { name: "picky" },
+    );
+    hf.events.subscribe(async (event) => void other.push(nameOf(event)), { name: "easy" });
+    await happens(hf, "a", "b");
+    await clock.advance(0);
+    assert.deepEqual(other, ["a", "b"]);
+    const [, picky] = await hf.engine.store.sinks();
+    assert.deepEqual([picky?.name, picky?.behind, picky?.failures, picky?.error], ["picky", 2, 1, "no, thanks"]);
+    assert.deepEqual(logged[0]?.message, "delivering events failed; it is tried again");
+
+    await clock.advance("2h");
+    assert.deepEqual(
+      tries.map(({ name }) => name),
+      [...Array<string>(12).fill("a"), "b"],
+    );
+    const pauses = tries.slice(1, 12).map(({ at }, i) => at - (tries[i]?.at as number));
+    for (const [i, pause] of pauses.entries()) {
+      const full = Math.min(300_000, 1_000 * 2 ** i);
+      assert.ok(pause >= full / 2 && pause <= full, `pause ${i} is ${pause}`);
+    }
+    assert.equal((await hf.engine.store.sinks())[1]?.failures, 0);
+  });
+
+  for (const options of [{}, { name: "durable" }]) {
+    const which = "name" in options ? "with a name" : "without a name";
+    test(`${which}, ended, is waited for, and then not called any more`, async (t) => {
+      const { hf, clock } = await memory(t);
+      const on = stage<Event>();
+      const off = hf.events.subscribe(on.run as () => Promise<void>, options);
+      await happens(hf, "a", "b");
+      await on.called(1);
+      let ended = false;
+      const end = off().then(() => (ended = true));
+      await clock.advance("1h");
+      assert.equal(ended, false);
+      on.calls[0]?.end();
+      await end;
+      await happens(hf, "c");
+      await clock.advance("1h");
+      assert.equal(on.calls.length, 1);
+      await off();
+    });
+
+    test(`${which} may end itself, and close what it listens to`, async (t) => {
+      const { hf, clock, logged } = await memory(t);
+      const got: string[] = [];
+      const off = hf.events.subscribe(async (event) => {
+        got.push(nameOf(event));
+        await off();
+      }, options);
+      const closed = deferred();
+      hf.events.subscribe(async () => {
+        await hf.close();
+        closed.resolve();
+      }, options);
+      await happens(hf, "a", "b");
+      await clock.advance("10s");
+      await closed.promise;
+      assert.deepEqual(got, ["a"]);
+      assert.deepEqual(logged, []);
+    });
+  }
+
+  test("is refused with what it cannot mean", async (t) => {
+    const { hf } = await memory(t);
+    for (const bad of [{ types: [] }, { types: ["a*b"] }, { types: [""] }, { types: "job.*" }, { type: ["a"] }, null]) {
+      assert.throws(() => hf.events.subscribe(nothing, unchecked(bad)), code("OPTION_INVALID"), JSON.stringify(bad));
+    }
+    assert.throws(() => hf.events.subscribe(nothing, { name: "" }), code("NAME_INVALID"));
+    assert.throws(() => hf.events.subscribe(unchecked({})), code("OPTION_INVALID"));
+    await hf.close();
+    assert.throws(() => hf.events.subscribe(nothing), code("CLOSED"));
+  });
+});
+
+describe("a durable subscriber", () => {
+  test("gets what happened while it was away, and nothing twice after an orderly end", async (t) => {
+    const { another, clock } = await file(t);
+    const first = await another();
+    const got: string[] = [];
+    first.events.subscribe((event) => void got.push(nameOf(event)), { name: "mail" });
+    await happens(first, "a", "b");
+    await clock.advance(0);
+    await first.close();
+    const second = await another();
+    await happens(second, "c", "d");
+    assert.deepEqual(got, ["a", "b"]);
+    const off = second.events.subscribe((event) => void got.push(nameOf(event)), { name: "mail" });
+    await delivered(second, "mail");
+    await off();
+    assert.deepEqual(got, ["a", "b", "c", "d"]);
+  });
+
+  test("keeps its place among events that it did not ask for", async (t) => {
+    const { hf, clock } = await memory(t);
+    const got: string[] = [];
+    const off = hf.events.subscribe((event) => void got.push(nameOf(event)), { name: "job", types: ["job.*"] });
+    await happens(hf, "a", "b");
+    await clock.advance("2s");
+    const [view] = await hf.engine.store.sinks();
+    assert.equal(view?.behind, 0);
+    await happens(hf, "c");
+    await clock.advance(0);
+    await off();
+    assert.equal((await hf.engine.store.sinks())[0]?.behind, 0);
+    assert.deepEqual(got, []);
+  });
+
+  test("in flight at the close is waited for a little, and its place is kept", async (t) => {
+    const { hf, path } = await alone(t);
+    const on = stage<Event>();
+    hf.events.subscribe(on.run as () => Promise<void>, { name: "s" });
+    await happens(hf, "a", "b");
+    await on.called(1);
+    const closed = hf.close();
+    on.calls[0]?.end();
+    await closed;
+    assert.deepEqual(await rest(path, "s"), ["b"]);
+  });
+
+  test("that hangs holds no close up, and its event comes again", async (t) => {
+    const { hf, clock, path } = await alone(t);
+    const on = stage<Event>();
+    hf.events.subscribe(on.run as () => Promise<void>, { name: "s" });
+    await happens(hf, "a", "b");
+    await on.called(1);
+    const closed = hf.close();
+    await clock.advance("6s");
+    await closed;
+    on.calls[0]?.end();
+    assert.deepEqual(await rest(path, "s"), ["a", "b"]);
+  });
+
+  test("of one name in two processes gets each event once, and the other takes over when it leaves", async (t) => {
+    const { another, clock } = await file(t);
+    const [one, two] = [await another(), await another()];
+    const got: string[] = [];
+    const off = one.events.subscribe((event) => void got.push(`1${nameOf(event)}`), { name: "s" });
+    await clock.advance(0);
+    two.events.subscribe((event) => void got.push(`2${nameOf(event)}`), { name: "s" });
+    await happens(one, "a");
+    await delivered(one, "s");
+    // Both hear of it, one has it.
+    await clock.advance("1s");
+    assert.equal(got.length, 1);
+    const second = got[0] === "1a" ? two : one;
+    await (second === two ? off() : two.close());
+    await happens(second, "b");
+    await delivered(second, "s");
+    assert.deepEqual(
+      got.map((text) => text.slice(1)),
+      ["a", "b"],
+    );
+    assert.notEqual(got[0]?.[0], got[1]?.[0]);
+  });
+
+  test("that takes its time keeps the right to it, however long", async (t) => {
+    const { another, clock } = await file(t);
+    const [one, two] = [await another(), await another()];
+    const on = stage<Event>();
+    one.events.subscribe(on.run as () => Promise<void>, { name: "s" });
+    await happens(one, "a");
+    await on.called(1);
+    const got: string[] = [];
+    two.events.subscribe((event) => void got.push(nameOf(event)), { name: "s" });
+    await clock.advance("10m");
+    assert.deepEqual(got, []);
+    on.calls[0]?.end();
+    await delivered(one, "s");
+    await clock.advance("1m");
+    assert.deepEqual(got, []);
+    assert.equal(on.calls.length, 1);
+  });
+
+  test("that was taken for gone while it slept moves nothing, and waits for its turn", async (t) => {
+    const { another, clock } = await file(t);
+    const [one, two] = [await another(), await another()];
+    const on = stage<Event>();
+    one.events.subscribe(on.run as () => Promise<void>, { name: "s" });
+    await happens(one, "a", "b");
+    await on.called(1);
+    const slow = stage<Event>();
+    // As a host does that sleeps: the time of day has gone on, and its timers have not.
+    clock.set(clock.now() + 60_000);
+    two.events.subscribe(slow.run as () => Promise<void>, { name: "s" });
+    await slow.called(1);
+    assert.equal(nameOf(slow.calls[0]?.context as Event), "a", "it starts where the other's place is known to be");
+    const before = (await two.engine.store.sinks())[0]?.cursor;
+    on.calls[0]?.end();
+    await clock.advance("1s");
+    assert.equal((await two.engine.store.sinks())[0]?.cursor, before, "the late one's place is not written");
+    assert.equal(on.calls.length, 1, "nor does it go on");
+    slow.calls[0]?.end();
+    await slow.called(2);
+    slow.calls[1]?.end();
+    await delivered(two, "s");
+    assert.deepEqual(
+      slow.calls.map(({ context }) => nameOf(context)),
+      ["a", "b"],
+    );
+  });
+
+  test("that an operator has forgotten starts anew", async (t) => {
+    const { hf, clock } = await memory(t);
+    const got: string[] = [];
+    hf.events.subscribe((event) => void got.push(nameOf(event)), { name: "s" });
+    await happens(hf, "a");
+    await clock.advance("1m");
+    await hf.engine.store.dropSink("s");
+    await clock.advance("1m");
+    await happens(hf, "b");
+    await clock.advance("1m");
+    await happens(hf, "c");
+    await clock.advance("1m");
+    assert.equal(got[0], "a");
+    assert.equal(got.at(-1), "c");
+    assert.equal((await hf.engine.store.sinks())[0]?.behind, 0);
+  });
+});
+
+test("old events are trimmed by whoever works or listens, and only those that everybody has", async (t) => {
+  const { hf, clock } = await memory(t);
+  const on = stage<Event>();
+  hf.events.subscribe(on.run as () => Promise<void>, { name: "slow" });
+  await happens(hf, "a", "b");
+  await on.called(1);
+  const left = async () => (await hf.engine.store.events({ after: 0, limit: 9 })).map(nameOf);
+  // Steps, or the fake clock would have to make a million ticks.
+  clock.set(clock.now() + 8 * 86_400_000);
+  await clock.advance("2m");
+  assert.deepEqual(await left(), ["a", "b"]);
+  on.calls[0]?.end();
+  await on.called(2);
+  await clock.advance("2m");
+  assert.deepEqual(await left(), ["b"]);
+  on.calls[1]?.end();
+});
+
+async function alone(t: TestContext) {
+  const { path, clock, another } = await file(t);
+  return { path, clock, hf: await another() };
+}
+
+/** What a subscriber of this name would get that comes next. */
+async function rest(path: string, name: string): Promise<string[]> {
+  const hf = await apart(path);
+  const got: string[] = [];
+  hf.events.subscribe((event) => void got.push(nameOf(event)), { name });
+  await delivered(hf, name);
+  await hf.close();
+  return got;
+}
+
+function nothing(): void {}
