@@ -51,6 +51,7 @@ export class Intake {
     this.catalog.forget();
     this.settings.forget();
     this.endings.forget();
+    this.limits.forget();
   }
 
   /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */

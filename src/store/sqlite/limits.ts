@@ -7,6 +7,10 @@ import type { Settings } from "./settings.ts";
 
 /** Counters whose rate lets something pass again, looked at in one transaction; the rest follows with the next claim. */
 const DUE = 200;
+/** Parked jobs that are read ahead, for a counter that lets them pass one by one. */
+const AHEAD = 16;
+/** Beyond this many, what is known of counters is forgotten. */
+const MOST = 20_000;
 /** Wall time that goes back by more than this was set. */
 const SET_BACK = 1_000;
 
@@ -29,7 +33,11 @@ interface Row {
   bucket: number;
   dueAt: number | null;
   changed: boolean;
+  /** The first of its parked jobs, as far as they were read. */
+  next: Parked[];
 }
+
+type Parked = [job: JobKey, priority: number, more: 0 | 1];
 
 /** The use of one limit under one key, over all lanes. */
 interface Counter extends Usage {
@@ -37,8 +45,6 @@ interface Counter extends Usage {
   key: string;
   rows: Row[];
 }
-
-type Names = [rule: number, key: string][];
 
 /**
  * Limits over all workers. A pending job has to pass each of its limits, in the order in which they stand in its row;
@@ -62,10 +68,14 @@ export class Limits {
   readonly #open: Statement;
   readonly #shut: Statement;
   readonly #limitsOf: Statement;
-  /** What is known of counters holds within one transaction only: others count, too. */
+  readonly #version: Statement;
+  /** What is known of counters holds until somebody else has written, or a transaction of ours was undone. */
   #tx: Tx | null = null;
-  #counters = new Map<string, Counter>();
-  #touched = new Set<Counter>();
+  #seen = -1;
+  readonly #counters = new Map<string, Counter>();
+  /** By what stands in a job's row. */
+  readonly #byText = new Map<string, Counter[]>();
+  readonly #touched = new Set<Counter>();
   #lastNow = Number.POSITIVE_INFINITY;
 
   constructor(db: Connection, parts: { catalog: Catalog; settings: Settings }) {
@@ -92,20 +102,22 @@ export class Limits {
     this.#head = db.prepare(
       "select job, priority, more from holdfast_parked where counter = ? order by priority desc, job limit ?",
     );
-    this.#open = db.prepare("update holdfast_jobs set gate = null where key = ? and gate = 'limit'");
+    this.#open = db.prepare(
+      "update holdfast_jobs set gate = null where key in (select value from json_each(?)) and gate = 'limit'",
+    );
     this.#shut = db.prepare("update holdfast_jobs set gate = 'limit' where key = ? and gate is null");
+    this.#version = db.prepare("pragma data_version");
     this.#limitsOf = db.prepare("select limits from holdfast_jobs where key = ?");
   }
 
   /** A job becomes pending: the gate it stands before, which the caller writes into its row. */
   admit(tx: Tx, job: LimitedJob): "limit" | null {
-    return this.#pass(tx, job, namesOf(job.limits), 0) ? null : "limit";
+    return this.#pass(tx, job, this.#countersOf(tx, job.limits), 0) ? null : "limit";
   }
 
   /** A pending job that stands ready wants to start. If it may not after all, it is parked. */
   take(tx: Tx, job: LimitedJob): boolean {
-    const names = namesOf(job.limits);
-    const counters = names.map(([rule, key]) => this.#counter(tx, rule, key));
+    const counters = this.#countersOf(tx, job.limits);
     const blocked = counters.findIndex((counter) => room(this.#rule(counter), counter, tx.now) < 1);
     if (blocked === -1) {
       for (const counter of counters) this.#start(tx, counter, job.lane);
@@ -115,15 +127,14 @@ export class Limits {
       const row = this.#row(counter, job.lane);
       change(row, { passed: row.passed - 1 });
     }
-    this.#parkAt(this.#row(counters[blocked] as Counter, job.lane), job, blocked < names.length - 1);
+    this.#parkAt(this.#row(counters[blocked] as Counter, job.lane), job, blocked < counters.length - 1);
     this.#shut.run(job.key);
     return false;
   }
 
   /** A job is running no more. One that never began gives back what it took of the rate. */
   end(tx: Tx, lane: number, limits: string, began: boolean): void {
-    for (const [rule, key] of namesOf(limits)) {
-      const counter = this.#counter(tx, rule, key);
+    for (const counter of this.#countersOf(tx, limits)) {
       end(this.#rule(counter), counter, began);
       const row = this.#row(counter, lane);
       change(row, { running: row.running - 1 });
@@ -134,11 +145,12 @@ export class Limits {
   /** A pending job is pending no more, and was never started. `gate` is where it stood. */
   withdraw(tx: Tx, job: LimitedJob, gate: string | null): void {
     if (gate === "time") return;
-    for (const [rule, key] of namesOf(job.limits)) {
-      const row = this.#row(this.#counter(tx, rule, key), job.lane);
+    for (const counter of this.#countersOf(tx, job.limits)) {
+      const row = this.#row(counter, job.lane);
       row.changed = true;
       if (gate === "limit" && this.#unpark.run(row.id, job.priority, job.key) > 0) {
         row.parked -= 1;
+        row.next = [];
         return;
       }
       row.passed -= 1;
@@ -152,7 +164,7 @@ export class Limits {
     const setBack = tx.now < this.#lastNow - SET_BACK;
     this.#lastNow = tx.now;
     for (const [rule, key] of setBack ? this.#allDue.rows() : this.#due.rows(tx.now)) {
-      this.#counter(tx, rule as number, key as string);
+      this.#touched.add(this.#counter(tx, rule as number, key as string));
     }
     this.write(tx);
   }
@@ -160,21 +172,21 @@ export class Limits {
   /** The last act of each operation: lets the next ones pass where there is room, and writes down how it stands. How many jobs stand ready now that did not before. */
   write(tx: Tx): number {
     if (this.#tx !== tx || this.#touched.size === 0) return 0;
-    let opened = 0;
+    const opened: JobKey[] = [];
     // Letting one pass here may bring it before another limit, which is touched in turn; the set grows as it is walked.
-    for (const counter of this.#touched) opened += this.#refill(tx, counter);
+    for (const counter of this.#touched) this.#refill(tx, counter, opened);
     for (const counter of this.#touched) this.#store(tx, counter);
     this.#touched.clear();
-    return opened;
+    if (opened.length > 0) this.#open.run(JSON.stringify(opened));
+    return opened.length;
   }
 
-  #pass(tx: Tx, job: LimitedJob, names: Names, from: number): boolean {
-    for (let i = from; i < names.length; i++) {
-      const [rule, key] = names[i] as Names[number];
-      const counter = this.#counter(tx, rule, key);
+  #pass(tx: Tx, job: LimitedJob, counters: readonly Counter[], from: number): boolean {
+    for (let i = from; i < counters.length; i++) {
+      const counter = counters[i] as Counter;
       const row = this.#row(counter, job.lane);
       if (!this.#mayPass(tx, counter, row, job.priority)) {
-        this.#parkAt(row, job, i < names.length - 1);
+        this.#parkAt(row, job, i < counters.length - 1);
         return false;
       }
       row.lowest = row.passed === 0 ? job.priority : Math.min(row.lowest, job.priority);
@@ -189,14 +201,22 @@ export class Limits {
     if (row.parked === 0 && row.passed < window) return true;
     // One that outranks what stands ready must not wait behind it.
     if (window === 0 || row.passed === 0 || priority <= row.lowest || !mayJoin(row.passed, window)) return false;
-    const [, best] = (row.parked === 0 ? undefined : this.#head.row(row.id, 1)) ?? [];
-    return best === undefined || priority > (best as number);
+    const best = this.#nextParked(row)?.[1];
+    return best === undefined || priority > best;
   }
 
   #parkAt(row: Row, job: LimitedJob, more: boolean): void {
     this.#park.run(row.id, job.priority, job.key, more ? 1 : 0);
+    // What was read ahead stays right while it comes before the new one, or is all there is.
+    const last = row.next.at(-1);
+    if (last === undefined || last[1] < job.priority || (last[1] === job.priority && last[0] > job.key)) row.next = [];
     row.parked += 1;
     row.changed = true;
+  }
+
+  #nextParked(row: Row): Parked | undefined {
+    if (row.parked > 0 && row.next.length === 0) row.next = this.#head.rows(row.id, AHEAD) as Parked[];
+    return row.next[0];
   }
 
   #start(tx: Tx, counter: Counter, lane: number): void {
@@ -208,43 +228,40 @@ export class Limits {
     row.changed = true;
   }
 
-  #refill(tx: Tx, counter: Counter): number {
-    let opened = 0;
+  #refill(tx: Tx, counter: Counter, opened: JobKey[]): void {
     const window = windowOf(room(this.#rule(counter), counter, tx.now));
     for (const row of counter.rows) {
-      if (row.parked === 0 || row.passed >= window) continue;
-      for (const [key, priority, more] of this.#head.rows(row.id, window - row.passed) as [JobKey, number, 0 | 1][]) {
+      while (row.parked > 0 && row.passed < window) {
+        const [key, priority, more] = this.#nextParked(row) as Parked;
+        row.next.shift();
         this.#unpark.run(row.id, priority, key);
         row.parked -= 1;
         row.lowest = row.passed === 0 ? priority : Math.min(row.lowest, priority);
         row.passed += 1;
         row.changed = true;
         if (more === 1 && !this.#goOn(tx, counter, { key, lane: row.lane, priority })) continue;
-        this.#open.run(key);
-        opened++;
+        opened.push(key);
         tx.ready(this.#catalog.lane(row.lane).queue);
         tx.wrote();
       }
     }
-    return opened;
   }
 
   /** It has passed this one; on to the next. */
   #goOn(tx: Tx, passed: Counter, job: Omit<LimitedJob, "limits">): boolean {
     const limits = this.#limitsOf.row(job.key)?.[0] as string;
-    const names = namesOf(limits);
-    const at = names.findIndex(([rule, key]) => rule === passed.rule && key === passed.key);
-    return this.#pass(tx, { ...job, limits }, names, at + 1);
+    const counters = this.#countersOf(tx, limits);
+    return this.#pass(tx, { ...job, limits }, counters, counters.indexOf(passed) + 1);
   }
 
   #store(tx: Tx, counter: Counter): void {
     const opens = opensAt(this.#rule(counter), counter, tx.now);
-    for (const row of counter.rows) {
+    for (const row of [...counter.rows]) {
       const idle = row.running + row.passed + row.parked === 0;
       // A counter that says nothing is forgotten, or every key that was ever used would stay.
       if (idle && row.bucket <= tx.now) {
         this.#remove.run(row.id);
-        this.#counters.delete(nameOf(counter.rule, counter.key));
+        counter.rows.splice(counter.rows.indexOf(row), 1);
         tx.wrote();
         continue;
       }
@@ -261,14 +278,21 @@ export class Limits {
     }
   }
 
-  #counter(tx: Tx, rule: number, key: string): Counter {
-    if (this.#tx !== tx) {
-      this.#tx = tx;
-      this.#counters.clear();
-      this.#touched.clear();
-      this.#settings.at(tx.settings);
+  /** The counters of a job, narrow to wide. They are looked at again at the end of the operation. */
+  #countersOf(tx: Tx, limits: string): Counter[] {
+    this.#refresh(tx);
+    let counters = this.#byText.get(limits);
+    if (counters === undefined) {
+      counters = (JSON.parse(limits) as [number, string][]).map(([rule, key]) => this.#counter(tx, rule, key));
+      this.#byText.set(limits, counters);
     }
-    const name = nameOf(rule, key);
+    for (const counter of counters) this.#touched.add(counter);
+    return counters;
+  }
+
+  #counter(tx: Tx, rule: number, key: string): Counter {
+    this.#refresh(tx);
+    const name = `${rule}:${key}`;
     let counter = this.#counters.get(name);
     if (counter === undefined) {
       counter = { rule, key, rows: this.#load.rows(rule, key).map(toRow), running: 0, bucket: 0 };
@@ -278,15 +302,33 @@ export class Limits {
       }
       this.#counters.set(name, counter);
     }
-    this.#touched.add(counter);
     return counter;
+  }
+
+  /** Once in each transaction. */
+  #refresh(tx: Tx): void {
+    if (this.#tx === tx) return;
+    this.#tx = tx;
+    const [version] = this.#version.row() as [number];
+    if (version !== this.#seen || this.#counters.size > MOST) this.forget();
+    this.#seen = version;
+    this.#touched.clear();
+    this.#settings.at(tx.settings);
+  }
+
+  /** After an undone transaction. */
+  forget(): void {
+    this.#counters.clear();
+    this.#byText.clear();
+    this.#touched.clear();
+    this.#seen = -1;
   }
 
   #row(counter: Counter, lane: number): Row {
     const known = counter.rows.find((row) => row.lane === lane);
     if (known !== undefined) return known;
     const [id] = this.#add.row(counter.rule, counter.key, lane) as [number];
-    const row = { id, lane, running: 0, passed: 0, parked: 0, lowest: 0, bucket: 0, dueAt: null, changed: true };
+    const row = { id, lane, running: 0, passed: 0, parked: 0, lowest: 0, bucket: 0, dueAt: null, changed: true, next: [] };
     counter.rows.push(row);
     return row;
   }
@@ -299,14 +341,6 @@ export class Limits {
 /** What stands in the job's row: the limit's number and the job's key for it, for each of its limits. */
 export function limitsText(rules: readonly number[], keys: readonly string[]): string | null {
   return rules.length === 0 ? null : JSON.stringify(rules.map((rule, i) => [rule, keys[i] ?? ""]));
-}
-
-function namesOf(limits: string): Names {
-  return JSON.parse(limits) as Names;
-}
-
-function nameOf(rule: number, key: string): string {
-  return `${rule}:${key}`;
 }
 
 function change(row: Row, to: Partial<Row>): void {
@@ -324,5 +358,5 @@ function toRow(row: unknown[]): Row {
     number,
     number | null,
   ];
-  return { id, lane, running, passed, parked, lowest, bucket, dueAt, changed: false };
+  return { id, lane, running, passed, parked, lowest, bucket, dueAt, changed: false, next: [] };
 }
