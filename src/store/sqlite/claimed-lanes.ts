@@ -4,44 +4,49 @@ import type { Connection, Statement } from "./driver.ts";
 /** Beyond this many, what was claimed here and settled elsewhere is forgotten with the rest. */
 const MOST = 50_000;
 
+/** What never changes of a job that runs. */
+export interface ClaimedLane {
+  lane: number;
+  limits: string | null;
+}
+
 /**
  * The lane of each job that was claimed through this store, and its limits where it has any, so that settling a batch
- * need not read its rows first. Neither ever changes.
+ * need not read its rows first.
  */
 export class ClaimedLanes {
-  readonly #lanes = new Map<JobKey, number>();
-  readonly #limits = new Map<JobKey, string>();
+  readonly #claimed = new Map<JobKey, ClaimedLane>();
   readonly #row: Statement;
+  /** Jobs without limits share one object a lane. */
+  readonly #plain = new Map<number, ClaimedLane>();
 
   constructor(db: Connection) {
     this.#row = db.prepare("select lane, limits from holdfast_jobs where key = ?");
   }
 
   add(job: JobKey, lane: number, limits: string | null): void {
-    if (this.#lanes.size >= MOST) {
-      this.#lanes.clear();
-      this.#limits.clear();
+    if (this.#claimed.size >= MOST) this.#claimed.clear();
+    this.#claimed.set(job, limits === null ? this.#of(lane) : { lane, limits });
+  }
+
+  /** Looked up once, because the job has just ended. */
+  take(job: JobKey): ClaimedLane {
+    const claimed = this.#claimed.get(job);
+    if (claimed !== undefined) {
+      this.#claimed.delete(job);
+      return claimed;
     }
-    this.#lanes.set(job, lane);
-    if (limits !== null) this.#limits.set(job, limits);
+    const [lane, limits] = this.#row.row(job) as [number, string | null];
+    return { lane, limits };
   }
 
-  lane(job: JobKey): number {
-    const lane = this.#lanes.get(job);
-    if (lane !== undefined) return lane;
-    const row = this.#row.row(job) as [number, string | null] | undefined;
-    if (row !== undefined) this.add(job, ...row);
-    return row?.[0] ?? 0;
-  }
-
-  /** After `lane`, which looks up what is not known here. */
-  limits(job: JobKey): string | null {
-    return this.#limits.get(job) ?? null;
-  }
-
-  /** It has ended. */
   forget(job: JobKey): void {
-    this.#lanes.delete(job);
-    this.#limits.delete(job);
+    this.#claimed.delete(job);
+  }
+
+  #of(lane: number): ClaimedLane {
+    let plain = this.#plain.get(lane);
+    if (plain === undefined) this.#plain.set(lane, (plain = { lane, limits: null }));
+    return plain;
   }
 }

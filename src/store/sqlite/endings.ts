@@ -35,6 +35,8 @@ export class Endings {
   readonly #unblock: Statement;
   readonly #cancel: Statement;
   readonly #idOf: Statement;
+  /** Somebody may wait for what ends, or it is not kept for ever. */
+  #followed = true;
   #ended: Ended[] = [];
 
   constructor(
@@ -64,9 +66,14 @@ export class Endings {
     this.#idOf = db.prepare("select created_at, id from holdfast_jobs where key = ?");
   }
 
+  /** Before a whole batch ends: where nothing follows from an end, nothing is noted. */
+  begin(tx: Tx): void {
+    this.#followed = this.#settings.at(tx.settings).forgetting || this.#waits.any();
+  }
+
   add(job: JobKey, lane: number, state: FinishedState): void {
     this.#tally.add(lane, state, 1);
-    this.#ended.push({ job, lane, state });
+    if (this.#followed) this.#ended.push({ job, lane, state });
   }
 
   /** The last act of each operation, so that an undone one leaves nothing here. */
@@ -74,11 +81,13 @@ export class Endings {
     if (this.#ended.length > 0) this.#follow(tx);
     this.#tally.write(tx.now);
     this.#limits.write(tx);
+    this.#followed = true;
   }
 
   /** After an undone transaction. */
   forget(): void {
     this.#ended = [];
+    this.#followed = true;
     this.#tally.forget();
   }
 

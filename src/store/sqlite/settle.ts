@@ -32,6 +32,8 @@ export class Settle {
   /** Whether there are any locks, any notes: looked up once a batch. */
   #locked = false;
   #noted = false;
+  /** Whether some queue asks for events. */
+  #told = false;
   readonly #random: () => number;
   readonly #succeed: Statement;
   readonly #succeedAll: Statement;
@@ -92,6 +94,8 @@ export class Settle {
   run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
     this.#locked = this.#locks.any();
     this.#noted = this.#notes.any();
+    this.#told = this.#events.any(tx);
+    this.#endings.begin(tx);
     const fates: Fate[] = [];
     for (let i = 0; i < settlements.length;) {
       const silent = silentRun(settlements, i);
@@ -192,12 +196,10 @@ export class Settle {
   /** What a success means for everything around the job's row. */
   #end(tx: Tx, job: JobKey): void {
     tx.wrote();
-    const lane = this.#lanes.lane(job);
-    const limits = this.#lanes.limits(job);
-    this.#lanes.forget(job);
+    const { lane, limits } = this.#lanes.take(job);
     this.#endings.add(job, lane, "succeeded");
     if (limits !== null) this.#limits.end(tx, lane, limits, true);
-    this.#events.tell(tx, "job.succeeded", lane, job);
+    if (this.#told) this.#events.tell(tx, "job.succeeded", lane, job);
     // It may have been an exclusive claim: its queue is open again.
     if (this.#locked) tx.ready(this.#catalog.lane(lane).queue);
     if (this.#noted) this.#notes.dropCheckpoint(job);
