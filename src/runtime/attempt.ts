@@ -38,7 +38,7 @@ export class Attempt implements Owner, Settlement {
   followUps: NewJob[] | undefined;
   readonly #onLoss: (attempt: Attempt) => void;
   readonly #controller = new AbortController();
-  #aborted = false;
+  #aborted: AbortCode | null = null;
 
   constructor(claimed: Claimed, runnable: Runnable, onLoss: (attempt: Attempt) => void) {
     this.job = claimed.job;
@@ -57,13 +57,13 @@ export class Attempt implements Owner, Settlement {
   }
 
   abort(code: AbortCode): void {
-    this.#aborted = true;
+    this.#aborted = code;
     this.#controller.abort(abortReason(code, this.claimed.id));
   }
 
-  /** The handler threw because it was told to stop. */
+  /** The handler threw because its worker stops, and said so. */
   gaveUp(error: unknown): boolean {
-    return this.#aborted && (error === this.signal.reason || isAbortError(error));
+    return this.#aborted === "STOPPING" && (error === this.signal.reason || isAbortError(error));
   }
 
   lose(reason: LossReason): void {

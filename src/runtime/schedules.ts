@@ -111,13 +111,6 @@ async function draftOf(def: unknown, options: ScheduleOptions, now: number): Pro
   if (typeof overlap !== "boolean") {
     throw new HoldfastError("OPTION_INVALID", `overlap is ${String(overlap)}.`, "Give true or false.");
   }
-  if (within !== undefined && missed === "skip") {
-    throw new HoldfastError(
-      "OPTION_INVALID",
-      'within says how late a missed tick may still run, and with missed: "skip" none does.',
-      'Leave it out, or give missed: "once" or "all".',
-    );
-  }
   const template = await newJob(definition, options.input);
   // By the time of a tick somebody may have said otherwise.
   if (template.declares !== undefined) template.declares = { ...template.declares, old: true };

@@ -1,14 +1,13 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { toJobError } from "../core/job.ts";
-import { fromJson, toJson } from "../core/json.ts";
 import type { Outcome } from "../core/retry.ts";
-import { parse } from "../core/schema.ts";
 import type { Change, Claimed, ClaimSource } from "../store/store.ts";
-import { Attempt, contextFor, type Runnable } from "./attempt.ts";
+import { Attempt, type Runnable } from "./attempt.ts";
 import { checkCount, type Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import { failForGood, outcomeOf, unreadable } from "./outcome.ts";
+import { Executor } from "./executor.ts";
+import { failForGood } from "./outcome.ts";
 import type { ProgressWriter } from "./progress.ts";
 
 const CONCURRENCY = 10;
@@ -53,6 +52,7 @@ export interface Drained {
 export class WorkerLoop implements Worker {
   readonly #engine: Engine;
   readonly #progress: ProgressWriter;
+  readonly #executor: Executor;
   readonly #runnables = new Map<string, Runnable>();
   readonly #concurrency: number;
   readonly #drain: number;
@@ -88,6 +88,7 @@ export class WorkerLoop implements Worker {
   constructor(engine: Engine, progress: ProgressWriter, defs: readonly Definition[], options: WorkOptions) {
     this.#engine = engine;
     this.#progress = progress;
+    this.#executor = new Executor(engine, progress, (attempt, outcome) => this.#finish(attempt, outcome));
     this.#concurrency = checkCount(options.concurrency ?? CONCURRENCY, "concurrency", 1);
     this.#drain = toMillis(options.drain ?? DRAIN, "drain");
     this.#brief = defs.some(({ lease }) => lease < BRIEF);
@@ -367,73 +368,7 @@ export class WorkerLoop implements Worker {
     if (!this.#engine.holdings.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
     this.#running.add(attempt);
     if (this.#drained !== null) this.#drained.ran++;
-    let input: unknown;
-    try {
-      input = this.#inputOf(attempt);
-    } catch (error) {
-      return this.#finish(attempt, unreadable(error));
-    }
-    if (input instanceof Promise) {
-      input.then(
-        (parsed) => this.#call(attempt, parsed),
-        (error: unknown) => this.#finish(attempt, unreadable(error)),
-      );
-    } else this.#call(attempt, input);
-  }
-
-  #inputOf({ claimed, runnable: { def } }: Attempt): unknown {
-    const input = fromJson(claimed.input);
-    return def.input === undefined ? input : parse(def.input, input, `The stored input of job ${claimed.id}`);
-  }
-
-  #call(attempt: Attempt, input: unknown): void {
-    const run = attempt.runnable.def.run as NonNullable<Definition["run"]>;
-    let result: unknown;
-    let later: boolean;
-    try {
-      result = run(contextFor(this.#engine, this.#progress, attempt, input));
-      later = isThenable(result);
-    } catch (error) {
-      return this.#threw(attempt, error);
-    }
-    if (!later) return this.#returned(attempt, result);
-    // A foreign thenable may throw, or call back twice; a promise around it does not.
-    const promise = result instanceof Promise ? result : Promise.resolve(result);
-    promise.then(
-      (output) => this.#returned(attempt, output),
-      (error: unknown) => this.#threw(attempt, error),
-    );
-  }
-
-  #returned(attempt: Attempt, output: unknown): void {
-    try {
-      const { def } = attempt.runnable;
-      const checked = def.output === undefined ? output : parse(def.output, output, `The output of job "${def.name}"`);
-      if (checked instanceof Promise) {
-        checked.then(
-          (late) => this.#succeeded(attempt, late),
-          (error: unknown) => this.#finish(attempt, failForGood(toJobError(error))),
-        );
-      } else this.#succeeded(attempt, checked);
-    } catch (error) {
-      // Running it again would give the same.
-      this.#finish(attempt, failForGood(toJobError(error)));
-    }
-  }
-
-  #succeeded(attempt: Attempt, output: unknown): void {
-    let text: string | null;
-    try {
-      text = toJson(output, "The output");
-    } catch (error) {
-      return this.#finish(attempt, failForGood(toJobError(error)));
-    }
-    this.#finish(attempt, { kind: "succeeded", output: text });
-  }
-
-  #threw(attempt: Attempt, error: unknown): void {
-    if (this.#stopping !== null && attempt.gaveUp(error)) this.#finish(attempt, { kind: "interrupted" });
-    else this.#finish(attempt, outcomeOf(error, this.#engine.clock));
+    this.#executor.run(attempt);
   }
 
   #finish(attempt: Attempt, outcome: Outcome): void {
@@ -522,8 +457,4 @@ export class WorkerLoop implements Worker {
 
 function idOf(job: { name: string; version: number }): string {
   return `${job.name}\n${job.version}`;
-}
-
-function isThenable(value: unknown): boolean {
-  return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
 }
