@@ -1,6 +1,8 @@
+import { change } from "../../core/event.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import type { LockView } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
+import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 
 /**
@@ -13,6 +15,7 @@ const ENDED = `(
     select 1 from holdfast_jobs where key = lock.job and fence = lock.fence and state = 'running')))`;
 
 export class Locks {
+  readonly #events: Events;
   readonly #any: Statement;
   readonly #held: Statement;
   readonly #acquire: Statement;
@@ -25,7 +28,8 @@ export class Locks {
   readonly #unclean: Statement;
   readonly #all: Statement;
 
-  constructor(db: Connection) {
+  constructor(db: Connection, events: Events) {
+    this.#events = events;
     this.#any = db.prepare("select 1 from holdfast_locks limit 1");
     this.#held = db.prepare(`select name from holdfast_locks as lock where not ${ENDED}`);
     // One statement: of two that try at once, one inserts or replaces and the other changes nothing.
@@ -98,8 +102,11 @@ export class Locks {
 
   break(tx: Tx, name: string): boolean {
     const broken = this.#wrote(tx, this.#break.run(name));
-    if (broken) tx.ready(name);
-    return broken;
+    if (!broken) return false;
+    tx.ready(name);
+    const type = "lock.broken";
+    this.#events.add(tx, { type, transition: change(type, name, tx.commit), data: { lock: name } });
+    return true;
   }
 
   /** Whether cleaning would change anything. */

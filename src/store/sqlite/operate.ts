@@ -1,8 +1,10 @@
+import { change } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { type FinishedState, type JobState, mayMove } from "../../core/job.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
+import type { Events } from "./events.ts";
 import type { Expiring } from "./expiring.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Look } from "./look.ts";
@@ -42,6 +44,7 @@ export class Operate {
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
+  readonly #outbox: Events;
   readonly #row: Statement;
   readonly #remember: Statement;
   readonly #cancel: Statement;
@@ -62,6 +65,7 @@ export class Operate {
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
+      outbox: Events;
     },
   ) {
     this.#catalog = parts.catalog;
@@ -72,6 +76,7 @@ export class Operate {
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
+    this.#outbox = parts.outbox;
     this.#row = db.prepare(`select ${ROW} from holdfast_jobs where key = :key`);
     this.#cancel = db.prepare(
       `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null
@@ -157,6 +162,9 @@ export class Operate {
       tx,
       rows.map(({ key, lane }) => ({ job: key, lane, state: filter.state })),
     );
+    const type = "jobs.removed";
+    const data = { state: filter.state, jobs: rows.length, ...(filter.queue === undefined ? {} : { queue: filter.queue }) };
+    if (rows.length > 0) this.#outbox.add(tx, { type, transition: change(type, String(rows[0]?.key), tx.commit), data });
     return rows.length;
   }
 

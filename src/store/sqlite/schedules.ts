@@ -1,8 +1,10 @@
+import { change } from "../../core/event.ts";
 import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import type { DueSchedules, Enqueued, NewJob, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
+import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 
 const COLUMNS = `key, revision, name as job, cron, timezone, missed, within, overlap, paused, last_at as lastAt, next_at as nextAt`;
@@ -22,6 +24,7 @@ interface Made {
 /** What is enqueued when. A tick is one transaction: its jobs are there and next_at has moved on, or neither. */
 export class Schedules {
   readonly #enqueue: Enqueue;
+  readonly #events: Events;
   readonly #save: Statement;
   readonly #all: Statement;
   readonly #due: Statement;
@@ -34,8 +37,9 @@ export class Schedules {
   readonly #pause: Statement;
   readonly #resume: Statement;
 
-  constructor(db: Connection, enqueue: Enqueue) {
-    this.#enqueue = enqueue;
+  constructor(db: Connection, parts: { enqueue: Enqueue; events: Events }) {
+    this.#enqueue = parts.enqueue;
+    this.#events = parts.events;
     // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
     this.#save = db.prepare(
       `insert into holdfast_schedules as old
@@ -106,19 +110,21 @@ export class Schedules {
     const made = this.#template.get<Made>({ key });
     if (made === undefined) return null;
     const unfinished = made.overlap === 1 ? undefined : this.#unfinished(made);
-    return unfinished === undefined ? this.#add(tx, key, made, [tx.now]) : { id: unfinished, duplicate: true };
+    if (unfinished !== undefined) return { id: unfinished, duplicate: true };
+    this.#tell(tx, "schedule.triggered", key, 1);
+    return this.#add(tx, key, made, [tx.now]);
   }
 
   remove(tx: Tx, key: string): boolean {
-    return this.#wrote(tx, this.#remove.run(key));
+    return this.#tell(tx, "schedule.removed", key, this.#remove.run(key));
   }
 
   pause(tx: Tx, key: string): boolean {
-    return this.#wrote(tx, this.#pause.run(key)) || this.all(key).length === 1;
+    return this.#tell(tx, "schedule.paused", key, this.#pause.run(key)) || this.all(key).length === 1;
   }
 
-  resume(tx: Tx, schedule: { key: string; revision: number }, nextAt: number): boolean {
-    return this.#wrote(tx, this.#resume.runNamed({ key: schedule.key, revision: schedule.revision, nextAt }));
+  resume(tx: Tx, { key, revision }: { key: string; revision: number }, nextAt: number): boolean {
+    return this.#tell(tx, "schedule.resumed", key, this.#resume.runNamed({ key, revision, nextAt }));
   }
 
   /** The template is the row's own, read in this transaction: what was saved last counts. */
@@ -137,8 +143,9 @@ export class Schedules {
     return row === undefined || isFinished(row[0]) ? undefined : generatedId(row[1], lastJob as JobKey);
   }
 
-  #wrote(tx: Tx, changes: number): boolean {
-    if (changes > 0) tx.wrote();
+  /** What an operator does is always told. */
+  #tell(tx: Tx, type: string, schedule: string, changes: number): boolean {
+    if (changes > 0) this.#events.add(tx, { type, transition: change(type, schedule, tx.commit), data: { schedule } });
     return changes > 0;
   }
 }

@@ -135,11 +135,11 @@ export class SqliteStore implements Store {
       now: () => this.#clock.now(),
     });
     this.#queues = new Queues({ settings, events });
-    this.#locks = new Locks(db);
+    this.#locks = new Locks(db, events);
     this.#notes = new Notes(db);
     this.#processes = new Processes(db);
     this.#sinks = new Sinks(db, events);
-    this.#schedules = new Schedules(db, enqueue);
+    this.#schedules = new Schedules(db, { enqueue, events });
     const shared = {
       catalog,
       settings,
@@ -154,7 +154,7 @@ export class SqliteStore implements Store {
     this.#settle = new Settle(db, { ...shared, enqueue, notes: this.#notes });
     this.#leases = new Leases(db, this.#settle);
     this.#look = new Look(db, { catalog, settings, tally });
-    this.#operate = new Operate(db, { ...shared, look: this.#look, tally, waits, expiring });
+    this.#operate = new Operate(db, { ...shared, outbox: events, look: this.#look, tally, waits, expiring });
     this.#healing = new Healing(db, { settle: this.#settle, endings, events });
     this.#group = new GroupCommit(db, {
       path,
