@@ -1,0 +1,28 @@
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { TestContext } from "node:test";
+import { ROOT } from "../docs/pages.ts";
+
+/** A folder that goes with the test. */
+export function folder(t: TestContext): string {
+  const path = mkdtempSync(join(tmpdir(), "holdfast-example-"));
+  t.after(() => rmSync(path, { recursive: true, force: true }));
+  return path;
+}
+
+/** Runs an example as a newcomer would, to its end. What it printed, line by line. */
+export function run(example: string, args: string[] = [], env: NodeJS.ProcessEnv = {}): Promise<string[]> {
+  const { NODE_TEST_CONTEXT: _, FORCE_COLOR: __, ...others } = process.env;
+  return new Promise((resolve) => {
+    const file = join(ROOT, "examples", example, "main.ts");
+    const options = { env: { ...others, ...env }, timeout: 60_000 };
+    const child = execFile(process.execPath, [file, ...args], options, (error, stdout, stderr) => {
+      assert.equal(child.exitCode, 0, `${example}: ${error?.killed ? "it did not end by itself" : ""}\n${stdout}${stderr}`);
+      assert.equal(stderr, "");
+      resolve(stdout.trimEnd().split("\n"));
+    });
+  });
+}
