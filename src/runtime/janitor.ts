@@ -10,6 +10,8 @@ const CHUNK = 10_000;
 /** Before a claim only a few: it must not wait for a great clean-up. */
 const QUICK = 100;
 const TICK = 400;
+/** While nobody else has the database open, nothing runs and nothing changes: then nothing can be left behind. */
+const IDLE_TICK = 5_000;
 /** How long a process of which nothing is known stays on the list. */
 const DOUBT = 60_000;
 /** Every so many ticks leases are looked for that expire further away than they can; it reads every running job. */
@@ -52,6 +54,11 @@ export class Janitor {
   #lookedAt = Number.NEGATIVE_INFINITY;
   #lastLook: { wall: number; monotonic: number } | null = null;
   #stop: (() => void) | null = null;
+  #unlisten: (() => void) | null = null;
+  /** Nothing has changed since the last tick, and at that nobody else was there and nothing ran. */
+  #quiet = false;
+  #alone = false;
+  #slow = false;
   #ticking: Promise<void> | null = null;
   #ticks = 0;
   #running = false;
@@ -77,11 +84,14 @@ export class Janitor {
   start(): void {
     if (this.#running) return;
     this.#running = true;
-    this.#schedule();
+    // Somebody who comes, claims and dies has to be noticed as fast as ever.
+    this.#unlisten = this.#store.onChange(() => this.#hurry());
+    this.#schedule(TICK);
   }
 
   async stop(): Promise<void> {
     this.#running = false;
+    this.#unlisten?.();
     this.#stop?.();
     this.#expiring?.();
     await this.#ticking;
@@ -132,15 +142,24 @@ export class Janitor {
     return { locksCleaned: await this.#store.cleanLocks(), entriesReclaimed, recoveryTimestamp: this.#clock.now() };
   }
 
-  #schedule(): void {
-    this.#stop = this.#clock.after(TICK, () => {
+  #hurry(): void {
+    this.#quiet = false;
+    if (!this.#slow || this.#ticking !== null || !this.#running) return;
+    this.#stop?.();
+    this.#schedule(TICK);
+  }
+
+  #schedule(tick: number): void {
+    this.#slow = tick > TICK;
+    this.#quiet = true;
+    this.#stop = this.#clock.after(tick, () => {
       this.#ticking = this.#tick()
         .catch((error: unknown) =>
           this.#log.warn("looking for dead processes failed; it is tried again", { error: String(error) }),
         )
         .finally(() => {
           this.#ticking = null;
-          if (this.#running) this.#schedule();
+          if (this.#running) this.#schedule(this.#quiet && this.#alone ? IDLE_TICK : TICK);
         });
     });
   }
@@ -160,6 +179,7 @@ export class Janitor {
     if (this.#onStop !== null) await this.#heed(this.#onStop);
     if (this.#expiring === null) await this.#expire();
     if (this.#ticks % TRIM_TICKS === 0) await this.#trim();
+    this.#alone = processes.length === 0 && (await this.#store.running()).size === 0;
   }
 
   async #heed(onStop: (drain: number) => void): Promise<void> {
