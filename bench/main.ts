@@ -11,6 +11,7 @@ import { type Figure, holds, ratioOf } from "./measure.ts";
 import { memory } from "./memory.ts";
 import { reclaim } from "./reclaim.ts";
 import { throughput } from "./throughput.ts";
+import { unused } from "./unused.ts";
 
 const { values } = parseArgs({
   options: { quick: { type: "boolean" }, only: { type: "string" }, json: { type: "boolean" } },
@@ -21,6 +22,7 @@ const many = values.quick ? 100_000 : 1_000_000;
 const parts: Record<string, () => Promise<Figure[]>> = {
   power: () => throughput("power", rounds),
   process: () => throughput("process", rounds),
+  unused: () => unused(rounds),
   claim: () => claimCost(many),
   latency,
   idle,

@@ -94,16 +94,22 @@ export class Endings {
   #follow(tx: Tx): void {
     const forgetting = this.#settings.at(tx.settings).forgetting;
     const waited = this.#waits.any();
-    // The list grows while it is walked: what is cancelled has ended, too.
-    for (const { job, lane, state } of forgetting || waited ? this.#ended : []) {
-      if (forgetting) this.#expiring.add(lane, state, tx.now, job);
-      if (!waited) continue;
-      for (const behind of this.#waits.behind(job)) {
-        if (state !== "succeeded") this.#cancelBehind(tx, behind, job, state);
-        else if (this.#waits.passed(behind, job)) this.#unblocked(tx, behind);
-      }
+    // What is cancelled on the way has ended, too, and is looked at in the next round.
+    while (this.#ended.length > 0) {
+      const ended = this.#ended;
+      this.#ended = [];
+      if (forgetting) for (const { job, lane, state } of ended) this.#expiring.add(lane, state, tx.now, job);
+      if (waited) this.#tellBehind(tx, ended);
     }
-    this.#ended = [];
+  }
+
+  #tellBehind(tx: Tx, ended: readonly Ended[]): void {
+    const states = new Map(ended.map(({ job, state }) => [job, state]));
+    for (const { job, upstream } of this.#waits.behind([...states.keys()])) {
+      const state = states.get(upstream) as FinishedState;
+      if (state !== "succeeded") this.#cancelBehind(tx, job, upstream, state);
+      else if (this.#waits.passed(job, upstream)) this.#unblocked(tx, job);
+    }
   }
 
   #unblocked(tx: Tx, key: JobKey): void {

@@ -35,7 +35,8 @@ export class Expiring {
       "insert into holdfast_expiring (lane, state, finished_at, job) values (?, ?, ?, ?) on conflict do nothing",
     );
     this.#oldest = db.prepare(
-      "select job, finished_at from holdfast_expiring where lane = ? and state = ? order by finished_at, job limit ?",
+      `select job, finished_at from holdfast_expiring
+       where lane = ? and state = ? and finished_at < ? order by finished_at, job limit ?`,
     );
     this.#forget = db.prepare("delete from holdfast_expiring where lane = ? and state = ? and finished_at = ? and job = ?");
     this.#still = db.prepare("select 1 from holdfast_jobs where key = ? and state = ? and finished_at = ?");
@@ -53,27 +54,32 @@ export class Expiring {
     if (this.#settings.keep(this.#catalog.lane(lane).queue, state) !== undefined) this.#add.run(lane, state, finishedAt, job);
   }
 
-  /** Jobs whose time is over, at most so many. */
-  due(tx: Tx, limit: number): { job: JobKey; lane: number; state: FinishedState }[] {
-    const due: { job: JobKey; lane: number; state: FinishedState }[] = [];
-    const counts = this.#counts();
+  /** Whether there is anything to do: reads only, since most of the time there is not. */
+  isDue(now: number): boolean {
+    return this.#unlisted.row() !== undefined || this.#due(now, 1).length > 0;
+  }
+
+  /** Takes jobs off the list whose time is over, at most so many. */
+  take(tx: Tx, limit: number): { taken: number; over: Over[] } {
+    const due = this.#due(tx.now, limit);
+    for (const { lane, state, finishedAt, job } of due) this.#forget.run(lane, state, finishedAt, job);
+    if (due.length > 0) tx.wrote();
+    // One that was retried since is listed anew when it ends again.
+    const over = due.filter(({ job, state, finishedAt }) => this.#still.row(job, state, finishedAt) !== undefined);
+    return { taken: due.length, over };
+  }
+
+  #due(now: number, limit: number): Over[] {
+    const due: Over[] = [];
+    const counts = new Map(this.#tally.all().map(({ lane, state, n }) => [`${lane} ${state}`, n]));
     for (const [name, { keep }] of this.#settings.queues()) {
-      const lanes = [...this.#catalog.lanes(tx.lanes)].filter(({ queue }) => queue === name).map(({ id }) => id);
+      const lanes = this.#catalog.ofQueue(name);
       for (const state of FINISHED_STATES) {
         const { age, count } = keep[state] ?? {};
-        if (age === undefined && count === undefined) continue;
         const total = lanes.reduce((sum, lane) => sum + (counts.get(`${lane} ${state}`) ?? 0), 0);
-        let excess = count === undefined ? 0 : Math.max(0, total - count);
-        const before = age === undefined ? Number.NEGATIVE_INFINITY : tx.now - age;
-        for (const { lane, job, finishedAt } of this.#inOrder(lanes, state, limit - due.length)) {
-          if (excess === 0 && finishedAt >= before) break;
-          this.#forget.run(lane, state, finishedAt, job);
-          tx.wrote();
-          // It was retried since: it is listed anew when it ends again.
-          if (this.#still.row(job, state, finishedAt) === undefined) continue;
-          if (excess > 0) excess--;
-          due.push({ job, lane, state });
-        }
+        const excess = count === undefined ? 0 : Math.max(0, total - count);
+        if (excess > 0) due.push(...this.#oldestOf(lanes, state, Number.MAX_SAFE_INTEGER, Math.min(excess, limit - due.length)));
+        else if (age !== undefined) due.push(...this.#oldestOf(lanes, state, now - age, limit - due.length));
         if (due.length >= limit) return due;
       }
     }
@@ -97,16 +103,22 @@ export class Expiring {
     return true;
   }
 
-  #inOrder(lanes: number[], state: FinishedState, limit: number): { lane: number; job: JobKey; finishedAt: number }[] {
+  #oldestOf(lanes: readonly number[], state: FinishedState, before: number, limit: number): Over[] {
     return lanes
       .flatMap((lane) =>
-        this.#oldest.rows(lane, state, limit).map(([job, at]) => ({ lane, job: job as JobKey, finishedAt: at as number })),
+        this.#oldest.rows(lane, state, before, limit).map(([job, finishedAt]): Over => {
+          return { job: job as JobKey, lane, state, finishedAt: finishedAt as number };
+        }),
       )
       .sort((a, b) => a.finishedAt - b.finishedAt || a.job - b.job)
       .slice(0, limit);
   }
+}
 
-  #counts(): Map<string, number> {
-    return new Map(this.#tally.all().map(({ lane, state, n }) => [`${lane} ${state}`, n]));
-  }
+/** A finished job that need not be kept. */
+export interface Over {
+  job: JobKey;
+  lane: number;
+  state: FinishedState;
+  finishedAt: number;
 }

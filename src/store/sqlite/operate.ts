@@ -171,9 +171,9 @@ export class Operate {
   /** One small step of forgetting what its queue need not keep any longer. */
   expire(tx: Tx, limit: number): { removed: number; more: boolean } {
     const listing = this.#expiring.backfill(tx);
-    const due = this.#expiring.due(tx, limit);
-    this.#drop(tx, due);
-    return { removed: due.length, more: listing || due.length === limit };
+    const { taken, over } = this.#expiring.take(tx, limit);
+    this.#drop(tx, over);
+    return { removed: over.length, more: listing || taken === limit };
   }
 
   #drop(tx: Tx, jobs: readonly { job: JobKey; lane: number; state: FinishedState }[]): void {

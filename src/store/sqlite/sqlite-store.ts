@@ -263,7 +263,9 @@ export class SqliteStore implements Store {
   }
 
   async expire(limit: number): Promise<{ removed: number; more: boolean }> {
-    if (!(await this.#read(() => this.#intake.settings.now().forgetting))) return { removed: 0, more: false };
+    const { settings, expiring } = this.#intake;
+    const due = await this.#read(() => settings.now().forgetting && expiring.isDue(this.#clock.now()));
+    if (!due) return { removed: 0, more: false };
     return this.#write("expire", (tx) => this.#operate.expire(tx, limit));
   }
 

@@ -17,7 +17,10 @@ export class Waits {
     this.#any = db.prepare("select 1 from holdfast_waits limit 1");
     this.#add = db.prepare("insert into holdfast_waits (job, upstream) values (?, ?) on conflict do nothing");
     // By holdfast_waits_upstream.
-    this.#waiting = db.prepare("select job from holdfast_waits where upstream = ? order by job");
+    this.#waiting = db.prepare(
+      `select wait.job, wait.upstream from json_each(?) as ended
+       cross join holdfast_waits as wait on wait.upstream = ended.value order by wait.job`,
+    );
     this.#remove = db.prepare("delete from holdfast_waits where job = ? and upstream = ?");
     this.#left = db.prepare("select 1 from holdfast_waits where job = ? limit 1");
     this.#removeAll = db.prepare("delete from holdfast_waits where job = ?");
@@ -40,9 +43,11 @@ export class Waits {
     return (row?.[0] ?? null) as JobState | null;
   }
 
-  /** Those that wait for this job. */
-  behind(upstream: JobKey): JobKey[] {
-    return this.#waiting.rows(upstream).map(([job]) => job as JobKey);
+  /** Those that wait for one of these, in the order in which they were made. */
+  behind(upstreams: readonly JobKey[]): { job: JobKey; upstream: JobKey }[] {
+    return this.#waiting.rows(JSON.stringify(upstreams)).map(([job, upstream]) => {
+      return { job: job as JobKey, upstream: upstream as JobKey };
+    });
   }
 
   /** True when it waits for nothing more. */
