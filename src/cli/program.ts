@@ -3,6 +3,7 @@ import { Command } from "commander";
 import { completionCommand } from "./completion/index.ts";
 import { readConfig } from "./config.ts";
 import { enqueueCommand } from "./enqueue.ts";
+import { eventsCommand } from "./events/index.ts";
 import { healthCommand } from "./health.ts";
 import { initCommand } from "./init.ts";
 import { jobsCommand } from "./jobs/index.ts";
@@ -49,6 +50,7 @@ Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
     jobsCommand,
     quarantineCommand,
     schedulesCommand,
+    eventsCommand,
     recoverCommand,
     unlockCommand,
     initCommand,

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, test, type TestContext } from "node:test";
-import type { Event } from "../../src/index.ts";
+import { type Event, job } from "../../src/index.ts";
 import { delivered, happens, nameOf } from "./event-parts.ts";
 import { apart, code, deferred, file, memory, stage, unchecked } from "./parts.ts";
 
@@ -290,6 +290,56 @@ describe("a durable subscriber", () => {
     assert.equal(got.at(-1), "c");
     assert.equal((await hf.engine.store.sinks())[0]?.behind, 0);
   });
+});
+
+test("events of two databases have other dedupe keys, whatever they tell", async (t) => {
+  const keys: string[] = [];
+  for (const { hf } of [await memory(t), await memory(t)]) {
+    await happens(hf, "a");
+    for (const { dedupeKey } of await hf.engine.store.events({ after: 0, limit: 9 })) keys.push(dedupeKey);
+  }
+  assert.equal(keys.length, 2);
+  assert.notEqual(keys[0], keys[1]);
+});
+
+test("a job whose queue asks for events tells its whole life, and another's only what an operator does to it", async (t) => {
+  const { hf, clock } = await memory(t);
+  const got: Event[] = [];
+  hf.events.subscribe((event) => void got.push(event), { name: "all" });
+  let tries = 0;
+  const told = job<string>({
+    name: "told",
+    queue: { name: "loud", events: true },
+    retry: { attempts: 2, delay: 1 },
+    run: () => {
+      if (++tries === 1) throw new Error("not yet");
+    },
+  });
+  const untold = job<string>({ name: "untold", run: () => {} });
+  const { id } = await hf.enqueue(told, "a");
+  const { id: quiet } = await hf.enqueue(untold, "b", { delay: "1h" });
+  hf.work([told, untold]);
+  const waited = hf.jobs.wait(id);
+  await clock.advance("5s");
+  await waited;
+  await hf.jobs.cancel(quiet);
+  await hf.queues.pause("loud");
+  await hf.queues.resume("loud");
+  await clock.advance(0);
+  assert.deepEqual(
+    got.map(({ type, job }) => [type, job]),
+    [
+      ["job.enqueued", id],
+      ["job.started", id],
+      ["job.returned", id],
+      ["job.started", id],
+      ["job.succeeded", id],
+      ["job.cancelled", quiet],
+      ["queue.paused", undefined],
+      ["queue.resumed", undefined],
+    ],
+  );
+  assert.equal(new Set(got.map(({ dedupeKey }) => dedupeKey)).size, 8);
 });
 
 test("old events are trimmed by whoever works or listens, and only those that everybody has", async (t) => {

@@ -19,10 +19,14 @@ export function ahead(millis: number): string {
 
 /** `2026-03-01 14:05:09 (3m ago)`, in local time. */
 export function instant(at: number, now: number): string {
+  return `${clock(at)} (${at > now ? `in ${ahead(at - now)}` : `${age(now - at)} ago`})`;
+}
+
+/** `2026-03-01 14:05:09`, in local time. */
+export function clock(at: number): string {
   const date = new Date(at);
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-  const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  return `${day} ${time} (${at > now ? `in ${ahead(at - now)}` : `${age(now - at)} ago`})`;
+  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
 function two(value: number): string {

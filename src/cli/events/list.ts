@@ -1,0 +1,88 @@
+import type { Command } from "commander";
+import type { Event } from "../../core/event.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import { atLeastOne } from "../arguments.ts";
+import { openExisting } from "../database.ts";
+import { EXIT } from "../exit.ts";
+import { examples } from "../help.ts";
+import { clock } from "../terminal/age.ts";
+import { paint, type Style } from "../terminal/colours.ts";
+import { isJson } from "../terminal/output.ts";
+import { type Column, table } from "../terminal/table.ts";
+import { oneLine } from "../terminal/text.ts";
+
+interface Options {
+  limit: number;
+  type?: string[];
+  job?: string;
+  follow?: boolean;
+}
+
+export function listEvents(events: Command): Command {
+  return events
+    .summary("what happened, and who has been told")
+    .description("Show the last events, the newest at the end. With --json one line of JSON for each.")
+    .option("--limit <number>", "at most this many", atLeastOne, 20)
+    .option("--type <type...>", "only these types: job.failed, or all that begin so, 'job.*'")
+    .option("--job <id>", "only those of this job")
+    .option("--follow", "then go on with what happens, until a signal")
+    .addHelpText("after", examples("holdfast events --type job.failed", "holdfast events --follow --type 'job.*' --json"))
+    .action(async (options: Options, command: Command) => {
+      await using hf = await openExisting(command);
+      const { limit, type: types, job } = options;
+      const query = { after: 0, limit, last: true, ...(types && { types }), ...(job !== undefined && { job }) };
+      // Known before the list is read, so that nothing falls in between.
+      const newest = await hf.engine.store.newestEvent();
+      const past = (await hf.engine.store.events(query)).filter(({ seq }) => !options.follow || seq <= newest);
+      if (isJson(command)) for (const event of past) write(JSON.stringify(event));
+      else if (options.follow) for (const event of past) write(lineOf(event));
+      else write(past.length === 0 ? paint("dim", "Nothing is told.") : table(COLUMNS, past));
+      if (options.follow) await follow(hf, options, newest, isJson(command));
+    });
+}
+
+/** Nothing is stored about who follows. */
+async function follow(hf: Holdfast, { type: types, job }: Options, from: number, json: boolean): Promise<void> {
+  const tell = (event: Event) => {
+    if (job === undefined || event.job === job) write(json ? JSON.stringify(event) : lineOf(event));
+  };
+  const subscription = hf.engine.relays.subscribe(tell, types === undefined ? {} : { types }, from);
+  await new Promise<void>((resolve) => {
+    for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => resolve());
+    // `holdfast events --follow | head` has seen enough.
+    process.stdout.once("error", () => resolve());
+  });
+  process.exitCode = EXIT.interrupted;
+  await subscription.end();
+}
+
+const COLUMNS: Column<Event>[] = [
+  { title: "SEQ", right: true, value: ({ seq }) => String(seq) },
+  { title: "AT", value: ({ at }) => clock(at), style: () => "dim" },
+  { title: "TYPE", value: ({ type }) => type, style: styleOf },
+  { title: "JOB", value: ({ job }) => job ?? "", least: 17 },
+  { title: "DATA", value: ({ data }) => JSON.stringify(data), least: 12, style: () => "dim" },
+];
+
+/** While it is followed nobody knows how wide the next one will be. */
+function lineOf(event: Event): string {
+  const [seq, at, type, job, data] = COLUMNS.map(({ value }) => oneLine(value(event))) as [
+    string,
+    string,
+    string,
+    string,
+    string,
+  ];
+  const about = [job, paint("dim", data)].filter((text) => text !== "").join("  ");
+  return `${seq.padStart(6)}  ${paint("dim", at)}  ${paint(styleOf(event), type.padEnd(15))}  ${about}`;
+}
+
+function styleOf({ type }: Event): Style | null {
+  if (type.endsWith(".quarantined")) return "red";
+  if (type.endsWith(".failed") || type.endsWith(".returned")) return "yellow";
+  return type.endsWith(".succeeded") ? "green" : null;
+}
+
+function write(line: string): void {
+  process.stdout.write(`${line}\n`);
+}

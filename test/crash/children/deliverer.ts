@@ -1,0 +1,31 @@
+import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
+import { open, type OpenOptions } from "../../../src/index.ts";
+import { crashAt } from "../../../src/testing/index.ts";
+import { hear, say, told } from "./port.ts";
+
+/** Delivers events to its sinks, or to a subscriber that writes them down, until it is killed. */
+const { path, effects, sinks, subscribes, point } = told<{
+  sinks?: NonNullable<OpenOptions["sinks"]>;
+  subscribes?: string;
+  point?: string;
+}>();
+hear("arm", (message) => crashAt(message["point"] as string));
+if (point !== undefined) crashAt(point);
+
+const hf = await open(path, sinks === undefined ? {} : { sinks });
+if (subscribes !== undefined) {
+  hf.events.subscribe(
+    async (event) => {
+      const file = openSync(effects, "a");
+      writeSync(file, `${JSON.stringify(event)}\n`);
+      fsyncSync(file);
+      closeSync(file);
+    },
+    { name: subscribes },
+  );
+  // After it in the same commit: from here on it is known.
+  await hf.engine.store.openSink(subscribes, "subscriber");
+}
+await say("ready");
+// Sinks alone keep nobody alive.
+setInterval(() => {}, 2 ** 30);

@@ -1,0 +1,200 @@
+import assert from "node:assert/strict";
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, test, type TestContext } from "node:test";
+import { type Event, type Holdfast, job, type OpenOptions } from "../../src/index.ts";
+import { delivered } from "../runtime/event-parts.ts";
+import { isAuthentic, type Received, WebhookServer } from "../runtime/webhook-server.ts";
+import { bestOfThree, passes, Scene } from "./scene.ts";
+import type { Child } from "./spawn.ts";
+
+const SECRET = `whsec_${Buffer.from("thirty-two bytes, give or take a few").toString("base64")}`;
+const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
+const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 4_000;
+
+const telling = job<number>({ name: "telling", queue: { name: "telling", events: true }, run: () => {} });
+
+/** What arrived, in the order it did. */
+type Arrived = Pick<Event, "seq" | "dedupeKey">;
+
+interface Outlet {
+  name: string;
+  /** What a deliverer of it is told. */
+  told: object;
+  arrived(): Arrived[];
+}
+
+/** Each way out, as the world on the other side sees it. */
+const OUTLETS: Record<string, (t: TestContext, scene: Scene) => Outlet | Promise<Outlet>> = {
+  "a file": (_t, scene) => {
+    const path = join(scene.folder, "events.jsonl");
+    return { name: "out", told: { sinks: { out: { type: "file", path } } }, arrived: () => linesOf(path) };
+  },
+  "a webhook": async (t) => {
+    const server = await WebhookServer.start(t);
+    const sinks: OpenOptions["sinks"] = { out: { type: "webhook", url: server.url, secret: SECRET } };
+    return { name: "out", told: { sinks }, arrived: () => server.received.map(opened) };
+  },
+  "a subscriber": (_t, scene) => ({ name: "out", told: { subscribes: "out" }, arrived: () => linesOf(scene.effects) }),
+};
+
+/** What is found after a deliverer was killed there: whether something arrived, and whether its place says so. */
+const POINTS = {
+  "hold:begun": { arrived: false, moved: false },
+  "hold:written": { arrived: false, moved: false },
+  "hold:committed": { arrived: false, moved: false },
+  "deliver:begun": { arrived: false, moved: false },
+  "deliver:written": { arrived: true, moved: false },
+  "advance:begun": { arrived: true, moved: false },
+  "advance:written": { arrived: true, moved: false },
+  "advance:committed": { arrived: true, moved: true },
+} as const;
+
+for (const [kind, outletFor] of Object.entries(OUTLETS)) {
+  describe(`a deliverer to ${kind}`, { concurrency: 2 }, () => {
+    for (const [point, found] of Object.entries(POINTS)) {
+      test(`killed at ${point}: every event arrives, in order, and what comes twice can be told`, async (t) => {
+        const { scene, outlet, hf } = await stageFor(t, outletFor);
+        const child = await start(scene, outlet, { point });
+        await hf.enqueueMany(telling, [1, 2, 3]);
+        assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+        const before = outlet.arrived();
+        assert.equal(before.length > 0, found.arrived);
+        assert.equal((await behind(hf, outlet)) < 3, found.moved);
+
+        await hf.enqueueMany(telling, [4, 5]);
+        await start(scene, outlet);
+        await delivered(hf, outlet.name);
+        const after = await complete(hf, outlet);
+        if (found.arrived && !found.moved) assert.ok(after.length > 5, "what was not written down came again");
+      });
+    }
+
+    test("that dies is replaced within a second by one that stands by", async (t) => {
+      const best = await bestOfThree(1_000, async () => {
+        const { scene, outlet, hf } = await stageFor(t, outletFor);
+        const first = await start(scene, outlet);
+        await hf.enqueue(telling, 1);
+        await delivered(hf, outlet.name);
+        await start(scene, outlet);
+        first.kill();
+        await first.end();
+        const since = performance.now();
+        await hf.enqueue(telling, 2);
+        await delivered(hf, outlet.name);
+        const took = performance.now() - since;
+        assert.equal((await complete(hf, outlet)).length, 2, "nothing came twice");
+        return took;
+      });
+      assert.ok(best < 1_000, `it took ${best} ms`);
+    });
+  });
+}
+
+test("deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out", async (t) => {
+  const scene = new Scene(t);
+  await scene.prepare();
+  const hf = await scene.open();
+  const random = randomFrom(SEED);
+  const server = await WebhookServer.start(t);
+  server.answer = () => ({ status: random() < 0.02 ? 500 : 204 });
+  const path = join(scene.folder, "events.jsonl");
+  const sinks: OpenOptions["sinks"] = {
+    hook: { type: "webhook", url: server.url, secret: SECRET },
+    file: { type: "file", path },
+  };
+  const told = { sinks, subscribes: "subscriber" };
+  let killed = 0;
+  const end = performance.now() + LASTS;
+  const keepKilling = async () => {
+    while (performance.now() < end) {
+      const child = scene.start("deliverer", told);
+      await child.next("ready");
+      const point = Object.keys(POINTS)[Math.floor(random() * 8)] as string;
+      await passes(random() * 150);
+      if (random() < 0.5) child.send({ type: "arm", point });
+      await Promise.race([child.ended, passes(random() * 300)]);
+      child.kill();
+      assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+      killed++;
+    }
+  };
+  const produce = async () => {
+    while (performance.now() < end) {
+      await hf.enqueueMany(telling, Array<number>(1 + Math.floor(random() * 5)).fill(0));
+      await passes(random() * 20);
+    }
+  };
+  try {
+    // From the first event on.
+    for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.openSink(name, "test");
+    await Promise.all([keepKilling(), keepKilling(), produce()]);
+    await scene.start("deliverer", told).next("ready");
+    for (const name of ["hook", "file", "subscriber"]) await delivered(hf, name);
+    const lengths: number[] = [];
+    for (const arrived of [() => linesOf(path), () => server.received.map(opened), () => linesOf(scene.effects)]) {
+      lengths.push((await complete(hf, { name: "", told, arrived })).length);
+    }
+    t.diagnostic(`${killed} killed, ${(await everyEvent(hf)).length} events arrived ${lengths.join(", ")} times`);
+  } catch (error) {
+    t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/events.test.ts`);
+    throw error;
+  }
+});
+
+async function stageFor(t: TestContext, outletFor: (t: TestContext, scene: Scene) => Outlet | Promise<Outlet>) {
+  const scene = new Scene(t);
+  await scene.prepare();
+  return { scene, outlet: await outletFor(t, scene), hf: await scene.open() };
+}
+
+async function start(scene: Scene, outlet: Outlet, more: object = {}): Promise<Child> {
+  const child = scene.start("deliverer", { ...outlet.told, ...more });
+  await child.next("ready");
+  return child;
+}
+
+async function behind(hf: Holdfast, { name }: Outlet): Promise<number> {
+  return (await hf.engine.store.sinks()).find((sink) => sink.name === name)?.behind ?? Number.NaN;
+}
+
+/** Everything that happened has arrived; for the first time in order; and again only under its own dedupe key. */
+async function complete(hf: Holdfast, outlet: Outlet): Promise<Arrived[]> {
+  const arrived = outlet.arrived();
+  const keys = new Map((await everyEvent(hf)).map(({ seq, dedupeKey }) => [seq, dedupeKey]));
+  assert.equal(new Set(keys.values()).size, keys.size, "each event has a key of its own");
+  for (const { seq, dedupeKey } of arrived) assert.equal(dedupeKey, keys.get(seq));
+  const firsts = [...new Set(arrived.map(({ seq }) => seq))];
+  assert.deepEqual(firsts, [...keys.keys()], "first arrivals are all there is, in order");
+  return arrived;
+}
+
+async function everyEvent(hf: Holdfast): Promise<Event[]> {
+  return hf.engine.store.events({ after: 0, limit: 1_000_000, types: ["job.enqueued"] });
+}
+
+function opened(received: Received): Arrived {
+  assert.ok(isAuthentic(received, SECRET));
+  const { seq } = JSON.parse(received.body) as { seq: number };
+  return { seq, dedupeKey: String(received.headers["webhook-id"]) };
+}
+
+/** Whole lines; a torn one at the end has not arrived. */
+function linesOf(path: string): Arrived[] {
+  if (!existsSync(path)) return [];
+  return readFileSync(path, "utf8")
+    .split("\n")
+    .slice(0, -1)
+    .map((line) => JSON.parse(line) as Arrived);
+}
+
+/** Mulberry32: the same numbers for the same seed. */
+function randomFrom(seed: number): () => number {
+  let state = Math.imul(seed, 0x9e3779b1) >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let word = Math.imul(state ^ (state >>> 15), state | 1);
+    word ^= word + Math.imul(word ^ (word >>> 7), word | 61);
+    return ((word ^ (word >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
