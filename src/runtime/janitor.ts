@@ -19,8 +19,8 @@ const SKEW_TICKS = 5;
 /** Finished jobs that are removed in one transaction, and the pause before the next: claims come between. */
 const STEP = 250;
 const BREATH = 10;
-/** Every so many ticks, once a minute, old events are trimmed; so many at a time that nobody waits for it. */
-const TRIM_TICKS = 150;
+/** Once a minute old events are trimmed; so many at a time that nobody waits for it. */
+const TRIM_EVERY = 60_000;
 const TRIM = 500;
 /** Long enough to look up what a weekend brought, and for a new consumer to be tried out on. */
 const KEPT = 7 * 86_400_000;
@@ -61,6 +61,7 @@ export class Janitor {
   #slow = false;
   #ticking: Promise<void> | null = null;
   #ticks = 0;
+  #trimmedAt = Number.NEGATIVE_INFINITY;
   #running = false;
 
   constructor(parts: {
@@ -178,7 +179,7 @@ export class Janitor {
     await this.#store.cleanLocks();
     if (this.#onStop !== null) await this.#heed(this.#onStop);
     if (this.#expiring === null) await this.#expire();
-    if (this.#ticks % TRIM_TICKS === 0) await this.#trim();
+    await this.#trim();
     this.#alone = processes.length === 0 && (await this.#store.running()).size === 0;
   }
 
@@ -203,6 +204,8 @@ export class Janitor {
 
   /** In small steps: what is handed in meanwhile comes in between. */
   async #trim(): Promise<void> {
+    if (this.#clock.monotonic() - this.#trimmedAt < TRIM_EVERY) return;
+    this.#trimmedAt = this.#clock.monotonic();
     while (this.#running && (await this.#store.trimEvents({ olderThan: KEPT, limit: TRIM })) === TRIM);
   }
 
