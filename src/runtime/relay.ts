@@ -114,7 +114,7 @@ export class Relay {
     // Somebody else has delivered meanwhile.
     if (place.cursor !== from) return;
     await this.#deliver(page);
-    if (await place.saved()) this.#failures = 0;
+    await place.saved();
   }
 
   async #deliver(page: readonly Event[]): Promise<void> {
@@ -130,6 +130,7 @@ export class Relay {
       await sink.deliver(batch, signal);
       if (this.#abandoned) return;
       passPoint("deliver", "written");
+      this.#failures = 0;
       if (lost.aborted) return;
       place.passed((batch.at(-1) as Event).seq);
       batch = [];

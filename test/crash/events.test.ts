@@ -129,6 +129,7 @@ test("deliverers killed at random, with a webhook that is down now and then: not
     // From the first event on.
     for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.openSink(name, "test");
     await Promise.all([keepKilling(), keepKilling(), produce()]);
+    server.answer = () => ({ status: 204 });
     await scene.start("deliverer", told).next("ready");
     for (const name of ["hook", "file", "subscriber"]) await delivered(hf, name);
     const lengths: number[] = [];

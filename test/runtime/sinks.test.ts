@@ -164,6 +164,20 @@ describe("a webhook", () => {
     for (const received of server.received) assert.ok(isAuthentic(received, SECRET));
   });
 
+  test("that fails now and then is not left alone for longer and longer", async (t) => {
+    const server = await WebhookServer.start(t);
+    server.answer = () => ({ status: server.received.length % 2 === 1 ? 500 : 204 });
+    const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
+    await happens(hf, "a", "b", "c", "d");
+    for (const left of [4, 3, 2, 1]) {
+      // Within the second there may be room for two short pauses.
+      await sink(hf, "hook", ({ failures, behind }) => failures === 1 || behind < left);
+      await clock.advance("1s");
+    }
+    await delivered(hf, "hook");
+    assert.equal(server.received.length, 8);
+  });
+
   for (const [what, header] of [
     ["seconds", () => "3600"],
     ["a date", (now: number) => new Date(now + 3_600_000).toUTCString()],
