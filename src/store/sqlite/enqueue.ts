@@ -155,8 +155,10 @@ export class Enqueue {
 
   /** What stands in the row: the limits of its definition, and those that hold for everything in its queue. */
   #limitsOf(tx: Tx, job: NewJob): string | null {
-    if (job.declares !== undefined) return limitsText(this.#settings.declare(tx, job.declares), job.limitKeys ?? []);
-    return this.#settings.limited ? limitsText(this.#settings.ofQueue(job.queue), []) : null;
+    const own = job.declares === undefined ? [] : this.#settings.declare(tx, job.declares);
+    if (!this.#settings.limited) return null;
+    const others = this.#settings.ofQueue(job.queue).filter((rule) => !own.includes(rule));
+    return limitsText([...own, ...others], job.limitKeys ?? []);
   }
 
   #missing(after: readonly string[]): Enqueued | undefined {
