@@ -23,6 +23,7 @@ export class Expiring {
   readonly #forget: Statement;
   readonly #still: Statement;
   readonly #unlisted: Statement;
+  readonly #allUnlisted: Statement;
   readonly #ended: Statement;
   readonly #endedUpTo: Statement;
   readonly #goOn: Statement;
@@ -41,6 +42,7 @@ export class Expiring {
     this.#forget = db.prepare("delete from holdfast_expiring where lane = ? and state = ? and finished_at = ? and job = ?");
     this.#still = db.prepare("select 1 from holdfast_jobs where key = ? and state = ? and finished_at = ?");
     this.#unlisted = db.prepare("select name, backfill from holdfast_queues where backfill is not null limit 1");
+    this.#allUnlisted = db.prepare("select name from holdfast_queues where backfill is not null");
     this.#endedUpTo = db.prepare(
       `select max(key) from (select key from holdfast_jobs where key > ? order by key limit ${BACKFILL})`,
     );
@@ -72,12 +74,14 @@ export class Expiring {
   #due(now: number, limit: number): Over[] {
     const due: Over[] = [];
     const counts = new Map(this.#tally.all().map(({ lane, state, n }) => [`${lane} ${state}`, n]));
+    const unlisted = new Set(this.#allUnlisted.rows().map(([name]) => name as string));
     for (const [name, { keep }] of this.#settings.queues()) {
       const lanes = this.#catalog.ofQueue(name);
       for (const state of FINISHED_STATES) {
         const { age, count } = keep[state] ?? {};
         const total = lanes.reduce((sum, lane) => sum + (counts.get(`${lane} ${state}`) ?? 0), 0);
-        const excess = count === undefined ? 0 : Math.max(0, total - count);
+        // As long as older ones may be missing from the list, its oldest are not those that are one too many.
+        const excess = count === undefined || unlisted.has(name) ? 0 : Math.max(0, total - count);
         if (excess > 0) due.push(...this.#oldestOf(lanes, state, Number.MAX_SAFE_INTEGER, Math.min(excess, limit - due.length)));
         else if (age !== undefined) due.push(...this.#oldestOf(lanes, state, now - age, limit - due.length));
         if (due.length >= limit) return due;
