@@ -3,7 +3,7 @@ import type { FinishedState } from "../../src/core/job.ts";
 import type { Policy } from "../../src/core/retry.ts";
 import type { ClaimRequest, NewJob } from "../../src/store/store.ts";
 import type { Actor, Held } from "./actor.ts";
-import { anyId, idOf, LEASES, newJobs, outcome, progress, QUEUES, source, token } from "./made-up.ts";
+import { anyId, chain, idOf, LEASES, newJobs, outcome, progress, QUEUES, source, token } from "./made-up.ts";
 import type { Random } from "./random.ts";
 import type { World } from "./world.ts";
 
@@ -25,6 +25,8 @@ export const asks: { weight: number; value: Ask }[] = [
   { weight: 5, value: (world, actor, random) => actor.store.retry(idOf(world, random, ["failed", "quarantined"])) },
   { weight: 5, value: prune },
   { weight: 8, value: useLock },
+  { weight: 2, value: (_world, actor, random) => actor.store.pause(random.pick(QUEUES)) },
+  { weight: 5, value: (world, actor, random) => actor.store.resume(random.pick([...world.model.paused, ...QUEUES])) },
   { weight: 3, value: reclaimLate },
 ];
 
@@ -83,6 +85,7 @@ function settlement(world: World, actor: Actor, { job, fence }: Held, random: Ra
   for (const [index, followUp] of followUps.entries()) {
     followUp.followUpId = followUpId(actor.clock.now(), job, fence, index + world.spent.length * 10);
   }
+  chain(random, followUps);
   return { job, fence, outcome: outcome(random), ...(followUps.length > 0 && { followUps }) };
 }
 

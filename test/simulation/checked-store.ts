@@ -88,6 +88,31 @@ export class CheckedStore {
     return this.#call("prune", [filter], (answer) => this.#model.prune(filter, answer));
   }
 
+  pause(queue: string): Promise<boolean> {
+    return this.#call("pause", [queue], (answer) => this.#model.setPaused(queue, true, answer));
+  }
+
+  resume(queue: string): Promise<boolean> {
+    return this.#call("resume", [queue], (answer) => this.#model.setPaused(queue, false, answer));
+  }
+
+  expire(limit: number): Promise<{ removed: number; more: boolean }> {
+    return this.#call("expire", [limit], () => {});
+  }
+
+  trimEvents(what: { olderThan: number; limit: number }): Promise<number> {
+    return this.#call("trimEvents", [what], () => {});
+  }
+
+  running(): Promise<Map<ProcessId | null, number>> {
+    return this.#call("running", [], () => {});
+  }
+
+  /** A janitor only hurries when it hears of something, and here its ticks come when the schedule says so. */
+  onChange(): () => void {
+    return () => {};
+  }
+
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
     return this.#call("stale", [query], (answer) => this.#model.stale(this.#now, query, answer));
   }
@@ -172,7 +197,7 @@ export class CheckedStore {
   }
 }
 
-type Asked = Exclude<keyof CheckedStore & keyof Store, never>;
+type Asked = Exclude<keyof CheckedStore & keyof Store, "onChange">;
 
 export function plain<T extends object>(rows: readonly T[]): T[] {
   return rows.map((row) => ({ ...row }));

@@ -49,6 +49,7 @@ class Choice {
       must(job.state === "pending", () => `${job.id} is ${job.state} and was claimed: no two hold it`);
       must(job.readyAt(this.#at) !== "no", () => `${job.id} was claimed before it was due`);
       must(!this.#model.locks.isHeld(job.queue, this.#at), () => `${job.id} was claimed from the locked queue ${job.queue}`);
+      must(!this.#model.paused.has(job.queue), () => `${job.id} was claimed from the paused queue ${job.queue}`);
       const taken = (this.#taken.get(source) ?? 0) + 1;
       must(taken <= (source.max ?? Infinity), "no more of a source are claimed than its max");
       this.#taken.set(source, taken);
@@ -90,7 +91,7 @@ class Choice {
     for (const lane of this.#model.lanes) {
       const [queue, name, version] = lane.split("\n") as [string, string, string];
       const source = this.sourceOf({ queue, name, version: Number(version) });
-      if (source !== undefined && source.max !== 0 && !this.#model.locks.isHeld(queue, this.#at)) queues.add(queue);
+      if (source !== undefined && source.max !== 0 && !this.#model.isShut(queue, this.#at)) queues.add(queue);
     }
     const share = Math.max(1, Math.ceil(this.#request.max / queues.size));
     const got = (queue: string) => this.#chosen.filter((job) => job.queue === queue).length;
@@ -106,7 +107,7 @@ class Choice {
     for (const job of this.#model.jobs.values()) {
       if (job.readyAt(this.#at) !== "yes" || this.#chosen.includes(job)) continue;
       const source = this.sourceOf(job);
-      if (source === undefined || source.max === 0 || this.#model.locks.isHeld(job.queue, this.#at)) continue;
+      if (source === undefined || source.max === 0 || this.#model.isShut(job.queue, this.#at)) continue;
       yield job;
     }
   }

@@ -20,6 +20,7 @@ export async function drain(world: World, random: Random): Promise<void> {
     for (const held of ended) world.drop(actor, held);
   }
   const worker = await world.start("local", random);
+  for (const queue of world.model.paused) await worker.store.resume(queue);
   for (let round = 0; unfinished(world) > 0; round++) {
     must(round < ROUNDS, () => `${unfinished(world)} jobs are stuck`);
     await worker.tick();

@@ -58,6 +58,9 @@ function checkModel(model: Model): void {
   for (const job of model.jobs.values()) {
     must(job.successes <= 1, () => `${job.id} was committed once at most`);
     must((job.state === "running") === (job.lease !== null), () => `${job.id} is held exactly while it runs`);
+    must((job.state === "waiting") === job.upstreams.size > 0, () => `${job.id} waits exactly while it waits for somebody`);
+    for (const id of job.upstreams)
+      must(model.jobs.get(id)?.unfinished ?? false, () => `${job.id} waits for ${id}, which is over`);
     if (!job.unfinished) continue;
     must(job.errors < job.policy.attempts, () => `${job.id} has had all its attempts and is not finished`);
     must(job.crashes < job.policy.crashes, () => `${job.id} has crashed too often and is not finished`);
@@ -93,11 +96,11 @@ async function checkCounts(store: Store, model: Model): Promise<void> {
   for (const name of new Set(lanes.map(([, name]) => name))) {
     mustEqual(await store.counts({ name }), model.counts({ name }), `the counts of the jobs ${name}`);
   }
-  const queues = [...new Set(lanes.map(([queue]) => queue))].sort();
-  const overview = (await store.queues()).map(({ name, counts }) => ({ name, counts }));
+  const queues = [...new Set([...lanes.map(([queue]) => queue), ...model.spokenOf])].sort();
+  const overview = (await store.queues()).map(({ name, paused, counts }) => ({ name, paused, counts }));
   mustEqual(
     overview,
-    queues.map((queue) => ({ name: queue, counts: model.counts({ queue }) })),
+    queues.map((queue) => ({ name: queue, paused: model.paused.has(queue), counts: model.counts({ queue }) })),
     "the queues",
   );
 }
@@ -117,7 +120,7 @@ export function checkOutlook(model: Model, at: number, from: readonly ClaimSourc
   const matching = [...model.jobs.values()].filter(
     (job) =>
       job.state === "pending" &&
-      !model.locks.isHeld(job.queue, at) &&
+      !model.isShut(job.queue, at) &&
       from.some(
         ({ queue, name, version }) =>
           (queue ?? job.queue) === job.queue && (name ?? job.name) === job.name && (version ?? job.version) === job.version,

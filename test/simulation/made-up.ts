@@ -19,7 +19,16 @@ export function newJobs(world: World, actor: Actor, random: Random, count: numbe
   // One id for two of them, of whatever names.
   const [first, second] = jobs;
   if (first !== undefined && second !== undefined && random.chance(0.1)) second.id = first.id ??= `id-${random.int(1, 12)}`;
+  if (random.chance(0.5)) chain(random, jobs);
   return jobs;
+}
+
+/** Some come after one that stands before them in the list. */
+export function chain(random: Random, jobs: readonly NewJob[]): void {
+  for (const [i, job] of jobs.entries()) {
+    const before = jobs.slice(0, i).flatMap(({ id, followUpId }) => id ?? followUpId ?? []);
+    if (before.length > 0 && random.chance(0.3)) job.after = [...(job.after ?? []), random.pick(before)];
+  }
 }
 
 function newJob(world: World, actor: Actor, random: Random): NewJob {
@@ -34,8 +43,14 @@ function newJob(world: World, actor: Actor, random: Random): NewJob {
     delay: random.chance(0.75) ? 0 : random.pick([300, 10_000, 120_000]),
     ...(random.chance(0.05) && { runAt: actor.clock.now() + random.int(-5_000, 5_000) }),
     ...(random.chance(0.2) && { id: random.chance(0.9) ? `id-${random.int(1, 12)}` : anyId(world, random) }),
+    ...(random.chance(0.2) && { after: upstreams(world, random) }),
     ...(random.chance(0.25) && { key: `key-${random.int(1, 4)}` }),
   };
+}
+
+/** Mostly of those that have not ended. */
+function upstreams(world: World, random: Random): string[] {
+  return Array.from({ length: random.pick([1, 1, 2, 3]) }, () => idOf(world, random, ["waiting", "pending", "running"]));
 }
 
 function policy(random: Random): Policy {
@@ -90,7 +105,7 @@ export function token(random: Random): string {
 }
 
 export function anyId(world: World, random: Random): string {
-  const ids = [...(random.chance(0.8) ? world.model.jobs.keys() : world.model.owners.keys())];
+  const ids = [...(random.chance(0.8) ? world.model.jobs.keys() : world.model.intake.owners.keys())];
   return ids.length === 0 || random.chance(0.03) ? "nobody" : random.pick(ids);
 }
 

@@ -50,6 +50,8 @@ export class ModelJob {
   error: JobError | undefined;
   checkpoint: string | null = null;
   progress: { fraction: number; message?: string } | undefined;
+  /** Whom it waits for. */
+  readonly upstreams = new Set<string>();
 
   constructor(seq: number, id: string, job: NewJob, at: number) {
     this.seq = seq;
@@ -70,6 +72,26 @@ export class ModelJob {
 
   get unfinished(): boolean {
     return this.state === "waiting" || this.state === "pending" || this.state === "running";
+  }
+
+  waitFor(upstreams: readonly string[]): void {
+    this.state = "waiting";
+    for (const id of upstreams) this.upstreams.add(id);
+  }
+
+  /** One of those it waits for has succeeded; true when that was the last. */
+  passUpstream(at: number, id: string): boolean {
+    this.upstreams.delete(id);
+    if (this.upstreams.size > 0) return false;
+    this.move("unblock");
+    this.gate = this.runAt.to > at ? "time" : "open";
+    return true;
+  }
+
+  /** What it was to come after did not succeed. */
+  loseUpstream(at: number): void {
+    this.cancel(at);
+    this.error = { name: "UpstreamError", message: "", code: "UPSTREAM_ENDED" };
   }
 
   move(move: JobMove): void {
@@ -129,6 +151,7 @@ export class ModelJob {
 
   cancel(at: number): void {
     this.move("cancel");
+    this.upstreams.clear();
     this.lease = null;
     this.finishedAt = at;
   }

@@ -1,10 +1,11 @@
-import { type Fence, type JobKey, parseGeneratedId, type ProcessId } from "../../src/core/ids.ts";
+import type { Fence, JobKey, ProcessId } from "../../src/core/ids.ts";
 import { type FinishedState, JOB_STATES, type JobState } from "../../src/core/job.ts";
 import type { HeldLease, LeaseRef } from "../../src/core/lease.ts";
 import type { Outcome } from "../../src/core/retry.ts";
 import type { Claimed, ClaimRequest, Enqueued, Fate, Judgement, NewJob, Reclaimed, Settlement } from "../../src/store/store.ts";
 import { checkChoice } from "./claim-order.ts";
-import { ModelJob } from "./model-job.ts";
+import { ModelIntake } from "./model-intake.ts";
+import type { ModelJob } from "./model-job.ts";
 import { ModelLocks } from "./model-locks.ts";
 import { must, mustEqual } from "./violation.ts";
 
@@ -22,12 +23,14 @@ export interface PruneFilter {
  */
 export class Model {
   readonly locks = new ModelLocks();
+  readonly intake = new ModelIntake(this);
   readonly processes = new Set<ProcessId>();
   readonly recovered = { entries: 0, locks: 0 };
   /** Every job that was accepted and not pruned, in the order of acceptance. */
   readonly jobs = new Map<string, ModelJob>();
-  /** Whose job an id was or is: chosen ones for ever, made ones as long as their job. */
-  readonly owners = new Map<string, string>();
+  readonly paused = new Set<string>();
+  /** Queues of which something was ever said. */
+  readonly spokenOf = new Set<string>();
   readonly lanes = new Set<string>();
   /** Ids of jobs that this step had to do with. */
   readonly touched = new Set<string>();
@@ -35,21 +38,19 @@ export class Model {
   ended: string[] = [];
   /** Queues in which this step made something claimable. */
   ready = new Set<string>();
-  #seq = 0;
   #byKey = new Map<JobKey, ModelJob>();
   #highestFence = 0;
-  #generated = new Set<string>();
 
   enqueue(at: number, jobs: readonly NewJob[], answers: readonly Enqueued[], whole = false): void {
-    const taken = whole ? this.#taken(jobs) : undefined;
-    if (taken !== undefined) return mustEqual(answers, [taken], "a batch that is whole or nothing");
-    must(answers.length === jobs.length, "each enqueued job has an answer");
-    for (const [i, job] of jobs.entries()) {
-      const known = this.#known(job);
-      const answer = answers[i] as Enqueued;
-      if (known === undefined) this.#accept(at, job, answer);
-      else mustEqual(answer, known, `enqueue of ${job.name} with id ${job.id} and key ${job.key}`);
-    }
+    this.intake.enqueue(at, jobs, answers, whole);
+  }
+
+  /** A job is accepted. */
+  add(at: number, job: ModelJob): void {
+    this.jobs.set(job.id, job);
+    this.lanes.add(`${job.queue}\n${job.name}\n${job.version}`);
+    this.touched.add(job.id);
+    if (job.readyAt(at) === "yes") this.ready.add(job.queue);
   }
 
   claim(at: number, trueTime: number, request: ClaimRequest, claimed: readonly Claimed[]): void {
@@ -90,17 +91,14 @@ export class Model {
       const job = this.held(settlement);
       if (job === undefined) continue;
       const followUps = settlement.followUps ?? [];
-      const taken = settlement.outcome.kind === "succeeded" ? this.#taken(followUps) : undefined;
-      if (taken !== undefined) {
-        this.#end(at, job, { kind: "error", retry: false, error: { name: "HoldfastError", message: "", code: "ID_TAKEN" } });
+      const refused = settlement.outcome.kind === "succeeded" ? this.intake.refused(followUps) : undefined;
+      if (refused !== undefined) {
+        const code = "taken" in refused ? "ID_TAKEN" : "NO_SUCH_JOB";
+        this.#end(at, job, { kind: "error", retry: false, error: { name: "HoldfastError", message: "", code } });
         continue;
       }
       this.#end(at, job, settlement.outcome);
-      for (const followUp of followUps) {
-        const id = followUp.id ?? followUp.followUpId;
-        must(id !== undefined, "a follow-up has an id before it is committed");
-        if (this.#known(followUp) === undefined) this.#accept(at, followUp, { id, duplicate: false });
-      }
+      this.intake.followUp(at, followUps);
     }
   }
 
@@ -126,6 +124,21 @@ export class Model {
     if (job.lease !== null) this.#endedByOthers(job, job.lease.fence);
     job.cancel(at);
     this.touched.add(id);
+    this.#follow(at, job);
+  }
+
+  setPaused(queue: string, paused: boolean, answer: boolean): void {
+    mustEqual(answer, this.paused.has(queue) !== paused, `${paused ? "pausing" : "resuming"} ${queue}`);
+    if (!answer) return;
+    this.spokenOf.add(queue);
+    if (paused) this.paused.add(queue);
+    else this.paused.delete(queue);
+    if (!paused) this.ready.add(queue);
+  }
+
+  /** Nothing is handed out from it. */
+  isShut(queue: string, at: number): boolean {
+    return this.paused.has(queue) || this.locks.isHeld(queue, at);
   }
 
   retry(at: number, id: string, answer: boolean | "key-taken"): void {
@@ -151,7 +164,7 @@ export class Model {
     mustEqual(answer, Math.min(prunable.length, filter.limit), "how many were pruned");
     for (const job of prunable.slice(0, filter.limit)) {
       this.jobs.delete(job.id);
-      if (!job.isChosen) this.owners.delete(job.id);
+      this.intake.forget(job);
       if (job.jobKey !== null) this.#byKey.delete(job.jobKey);
       this.touched.add(job.id);
     }
@@ -244,48 +257,26 @@ export class Model {
 
   // ── helpers ──
 
-  #known(job: NewJob): Enqueued | undefined {
-    const owner = job.id === undefined ? undefined : this.owners.get(job.id);
-    if (job.id !== undefined && owner !== undefined) {
-      return owner === job.name ? { id: job.id, duplicate: true } : { id: job.id, taken: owner };
-    }
-    const same = job.key === undefined ? undefined : this.unfinishedOf(job.name, job.key);
-    return same && { id: same.id, duplicate: true };
-  }
-
-  /** The first whose id belongs to another name, be it one of the same batch. */
-  #taken(jobs: readonly NewJob[]): Enqueued | undefined {
-    const owners = new Map<string, string>();
-    for (const { id, name } of jobs) {
-      if (id === undefined) continue;
-      const owner = this.owners.get(id) ?? owners.get(id) ?? name;
-      if (owner !== name) return { id, taken: owner };
-      owners.set(id, name);
-    }
-    return undefined;
-  }
-
-  #accept(at: number, job: NewJob, answer: Enqueued): void {
-    must("duplicate" in answer && !answer.duplicate, () => `a new ${job.name} is no duplicate, but ${JSON.stringify(answer)}`);
-    const given = job.id ?? job.followUpId;
-    if (given === undefined) {
-      must(!this.#generated.has(answer.id), () => `the made id ${answer.id} is new`);
-      must(parseGeneratedId(answer.id)?.createdAt === at, () => `the made id ${answer.id} says when it was made`);
-      this.#generated.add(answer.id);
-    } else mustEqual(answer.id, given, "the id that was given");
-    must(!this.jobs.has(answer.id), () => `there is one job ${answer.id}`);
-    const accepted = new ModelJob(this.#seq++, answer.id, job, at);
-    this.jobs.set(answer.id, accepted);
-    this.owners.set(answer.id, job.name);
-    this.lanes.add(`${job.queue}\n${job.name}\n${job.version}`);
-    if (accepted.gate === "open") this.ready.add(job.queue);
-    this.touched.add(answer.id);
-  }
-
   #end(at: number, job: ModelJob, outcome: Outcome): void {
     job.end(at, outcome);
     if (job.readyAt(at) === "yes") this.ready.add(job.queue);
     this.touched.add(job.id);
+    this.#follow(at, job);
+  }
+
+  /** The end of a job is the end of waiting, or of everything that waits for it, and of what waits for that. */
+  #follow(at: number, ended: ModelJob): void {
+    if (ended.unfinished) return;
+    for (const job of this.jobs.values()) {
+      if (!job.upstreams.has(ended.id)) continue;
+      this.touched.add(job.id);
+      if (ended.state === "succeeded") {
+        if (job.passUpstream(at, ended.id) && job.readyAt(at) === "yes") this.ready.add(job.queue);
+        continue;
+      }
+      job.loseUpstream(at);
+      this.#follow(at, job);
+    }
   }
 
   #endedByOthers(job: ModelJob, fence: Fence): void {

@@ -75,8 +75,43 @@ export const mutations: Record<string, ScheduleOptions> = {
         cause,
       ),
   })),
+  "forgets all but the first of what a job comes after": broken((store) => ({
+    enqueue: (jobs, options) => store.enqueue(jobs.map(firstUpstream), options),
+  })),
+  "cancels only what comes directly after": broken((store) => ({
+    cancel: (id) => spoiled(store, store.cancel(id), LEFT_BEHIND),
+    settle: (settlements) => spoiled(store, store.settle(settlements), LEFT_BEHIND),
+  })),
+  "lets what comes after a failure wait on": broken((store) => ({
+    settle: (settlements) => spoiled(store, store.settle(settlements), STILL_WAITING),
+  })),
+  "hands out jobs of a paused queue by hand": broken((store) => ({
+    claim: async (request) => {
+      if (request.holder !== null) return store.claim(request);
+      const paused = (await store.queues()).filter((queue) => queue.paused);
+      for (const { name } of paused) await store.resume(name);
+      const claimed = await store.claim(request);
+      for (const { name } of paused) await store.pause(name);
+      return claimed;
+    },
+  })),
   "never looks for locks to clean": misguided(() => ({ locks: async () => [], cleanLocks: async () => 0 })),
 };
+
+const BY_UPSTREAM = "state = 'cancelled' and error like '%UPSTREAM_ENDED%'";
+const STILL_WAITING = `update holdfast_jobs set state = 'waiting', error = null, finished_at = null where ${BY_UPSTREAM}`;
+const LEFT_BEHIND = `${STILL_WAITING} and error like '%was cancelled%'`;
+
+function firstUpstream(job: NewJob): NewJob {
+  return job.after === undefined ? job : { ...job, after: job.after.slice(0, 1) };
+}
+
+/** What is done, and right after it something that should not be. */
+function spoiled<T>(store: Store, done: Promise<T>, sql: string): Promise<T> {
+  // Asked for in the same turn, so that nothing comes between and the answers keep their order.
+  void store.transact((handle) => (handle as { exec(sql: string): void }).exec(sql));
+  return done;
+}
 
 /** The real store, with some methods of its own. */
 function broken(own: (store: Store) => Partial<Store>): ScheduleOptions {

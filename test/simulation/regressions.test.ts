@@ -1,11 +1,23 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import type { LeaseRef } from "../../src/core/lease.ts";
+import type { NewJob } from "../../src/store/store.ts";
 import { Random } from "./random.ts";
 import { World } from "./world.ts";
 
-/** What schedules have found, each as a plain case. */
-
 const HOUR = 3_600_000;
+
+const JOB: NewJob = {
+  name: "mail",
+  queue: "mail",
+  version: 1,
+  policy: { attempts: 1, backoff: "fixed", delay: 0, maxDelay: 0, crashes: 1, onInterrupt: "retry", timeout: HOUR },
+  input: null,
+  priority: 0,
+  delay: 0,
+};
+
+/** What schedules have found, each as a plain case. */
 
 function world(): World {
   return new World({ where: "memory", random: () => 0.5 });
@@ -22,5 +34,39 @@ test("a lock lasts no longer because the clock was set back", async () => {
   await other.tick();
   await here.pass(20_000);
   assert.equal(await other.store.acquireLock("mail", "somebody else", "another token", 20_000), true);
+  await here.close();
+});
+
+test("who comes after a job that is there already under another id comes after that one", async () => {
+  const here = world();
+  const { store } = await here.start("local", new Random(1));
+  const [first] = await store.enqueue([{ ...JOB, key: "one" }]);
+  const answers = await store.enqueue(
+    [
+      { ...JOB, id: "a", key: "one" },
+      { ...JOB, after: ["a"] },
+    ],
+    { whole: true },
+  );
+  assert.deepEqual(answers[0], { id: first?.id, duplicate: true });
+  assert.equal(here.model.jobs.get(answers[1]?.id as string)?.state, "waiting");
+  await here.checkStep(true);
+  await here.close();
+});
+
+test("a follow-up with the key of a job that is cancelled in the same call is no duplicate of that", async () => {
+  const here = world();
+  const worker = await here.start("local", new Random(1));
+  const { store } = worker;
+  const [first] = await store.enqueue([JOB, JOB]);
+  await store.enqueue([{ ...JOB, key: "one", after: [first?.id as string] }]);
+  const claimed = await store.claim({ from: [{ lease: 1_000 }], max: 2, holder: worker.id, worker: "w" });
+  const [failed, succeeded] = claimed.map(({ job, fence }) => ({ job, fence })) as [LeaseRef, LeaseRef];
+  await store.settle([
+    { ...failed, outcome: { kind: "error", error: { name: "Error", message: "no" } } },
+    { ...succeeded, outcome: { kind: "succeeded", output: null }, followUps: [{ ...JOB, key: "one", followUpId: "f" }] },
+  ]);
+  await here.checkStep(true);
+  assert.equal(here.model.jobs.get("f")?.state, "pending");
   await here.close();
 });

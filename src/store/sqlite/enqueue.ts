@@ -70,7 +70,7 @@ export class Enqueue {
   run(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
     const answers: Enqueued[] = [];
     let plain: Value[] = [];
-    /** Made ids of jobs that turned out to be there already. */
+    /** Ids of jobs that turned out to be there already, under another. */
     const aliases = new Map<string, string>();
     const flush = (): void => {
       this.#write(plain);
@@ -84,7 +84,8 @@ export class Enqueue {
       const after = job.after?.map((upstream) => aliases.get(upstream) ?? upstream);
       const refused = known ?? (after === undefined ? undefined : this.#missing(after));
       if (refused !== undefined) {
-        if (job.followUpId !== undefined) aliases.set(job.followUpId, refused.id);
+        const given = job.id === undefined ? job.followUpId : "duplicate" in refused ? job.id : undefined;
+        if (given !== undefined) aliases.set(given, refused.id);
         answers.push(refused);
         continue;
       }

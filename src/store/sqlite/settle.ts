@@ -157,7 +157,10 @@ export class Settle {
     const ended =
       outcome.kind === "succeeded" ? this.#succeeded(tx, settlement, outcome.output) : this.end(tx, settlement, outcome) !== null;
     if (!ended) return this.fate(settlement);
-    if (settlement.followUps !== undefined && settlement.followUps.length > 0) this.#enqueue.run(tx, settlement.followUps);
+    if (settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
+    // What is cancelled by what has ended so far goes first: its key is free for a follow-up.
+    this.#endings.write(tx);
+    this.#enqueue.run(tx, settlement.followUps);
     return "held";
   }
 
