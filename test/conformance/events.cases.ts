@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import type { Fence, ProcessId } from "../../src/core/ids.ts";
-import type { Store } from "../../src/store/store.ts";
-import { changesDuring, pass, register } from "./parts.ts";
+import type { NewJob, Store } from "../../src/store/store.ts";
+import { badJob, changesDuring, claimOne, newJob, pass, register, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
 const TTL = 30_000;
@@ -33,6 +33,27 @@ export function eventCases(check: Check): void {
     );
     assert.equal(new Set(events.map(({ dedupeKey }) => dedupeKey)).size, 3);
     for (const event of events) assert.equal("job" in event || "build" in event, false, "it is about no job");
+  });
+
+  check("what is undone is not told", async ({ store }) => {
+    const [good, bad] = [store.enqueue([telling()]), store.enqueue([{ ...badJob(), ...TELLS }])];
+    const [{ id } = { id: "" }] = await good;
+    await assert.rejects(bad);
+    const events = await store.events({ after: 0, limit: 10 });
+    assert.deepEqual(
+      events.map(({ type, job }) => [type, job]),
+      [["job.enqueued", id]],
+    );
+  });
+
+  check("a write that is refused tells nothing", async ({ store }) => {
+    await store.enqueue([telling()]);
+    const claimed = await claimOne(store);
+    await takeBack(store, "stalled", claimed);
+    const before = await store.newestEvent();
+    assert.deepEqual(await store.settle([{ job: claimed.job, fence: claimed.fence, outcome: SUCCEEDED }]), ["lost"]);
+    assert.equal(await store.cancel("nobody"), false);
+    assert.equal(await store.newestEvent(), before);
   });
 
   check("events are read from a place on, so many at a time, or the last of them, or some types only", async ({ store }) => {
@@ -305,6 +326,12 @@ export function eventCases(check: Check): void {
     const got = await Promise.all([hold(store, one), hold(other, two)]);
     assert.equal(got.filter((answer) => answer?.token !== null).length, 1);
   });
+}
+
+/** A job of a queue that asks for events. */
+const TELLS = { declares: { queue: "work", name: "work", settings: { events: true, keep: {} }, limits: [] } };
+function telling(): NewJob {
+  return { ...newJob(), ...TELLS };
 }
 
 /** An operator's act that is always told: something to deliver. */

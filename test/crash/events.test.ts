@@ -2,17 +2,16 @@ import assert from "node:assert/strict";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, test, type TestContext } from "node:test";
-import { type Event, type Holdfast, job, type OpenOptions } from "../../src/index.ts";
+import { type Event, type Holdfast, type OpenOptions } from "../../src/index.ts";
 import { delivered } from "../runtime/event-parts.ts";
 import { isAuthentic, type Received, WebhookServer } from "../runtime/webhook-server.ts";
+import { telling } from "./jobs.ts";
 import { bestOfThree, passes, Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
 
 const SECRET = `whsec_${Buffer.from("thirty-two bytes, give or take a few").toString("base64")}`;
 const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
 const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 4_000;
-
-const telling = job<number>({ name: "telling", queue: { name: "telling", events: true }, run: () => {} });
 
 /** What arrived, in the order it did. */
 type Arrived = Pick<Event, "seq" | "dedupeKey">;
@@ -89,6 +88,26 @@ for (const [kind, outletFor] of Object.entries(OUTLETS)) {
       assert.ok(best < 1_000, `it took ${best} ms`);
     });
   });
+}
+
+for (const [operation, type] of [
+  ["claim", "job.started"],
+  ["settle", "job.succeeded"],
+] as const) {
+  for (const moment of ["begun", "written", "committed"] as const) {
+    test(`a worker killed at ${operation}:${moment}: the event is there exactly when its change is`, async (t) => {
+      const scene = new Scene(t);
+      await scene.prepare();
+      const hf = await scene.open();
+      const { id } = await hf.enqueue(telling, 1);
+      const child = scene.start("deliverer", { works: true, point: `${operation}:${moment}` });
+      assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+      const told = (await hf.engine.store.events({ after: 0, limit: 10, job: id })).map((event) => event.type);
+      const state = (await hf.jobs.get(id))?.state;
+      assert.equal(told.includes(type), moment === "committed");
+      assert.equal(state === (operation === "claim" ? "running" : "succeeded"), moment === "committed");
+    });
+  }
 }
 
 test("deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out", async (t) => {

@@ -59,3 +59,6 @@ export interface Rendered {
   version: number;
   pid: number;
 }
+
+/** Its life is told. */
+export const telling = job<number>({ name: "telling", queue: { name: "telling", events: true }, run: () => {} });

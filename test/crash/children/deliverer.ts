@@ -1,12 +1,14 @@
 import { closeSync, fsyncSync, openSync, writeSync } from "node:fs";
 import { open, type OpenOptions } from "../../../src/index.ts";
 import { crashAt } from "../../../src/testing/index.ts";
+import { telling } from "../jobs.ts";
 import { hear, say, told } from "./port.ts";
 
-/** Delivers events to its sinks, or to a subscriber that writes them down, until it is killed. */
-const { path, effects, sinks, subscribes, point } = told<{
+/** Delivers events to its sinks, or to a subscriber that writes them down, or works on jobs that tell, until it is killed. */
+const { path, effects, sinks, subscribes, works, point } = told<{
   sinks?: NonNullable<OpenOptions["sinks"]>;
   subscribes?: string;
+  works?: boolean;
   point?: string;
 }>();
 hear("arm", (message) => crashAt(message["point"] as string));
@@ -26,6 +28,7 @@ if (subscribes !== undefined) {
   // After it in the same commit: from here on it is known.
   await hf.engine.store.openSink(subscribes, "subscriber");
 }
+if (works) hf.work([telling]);
 await say("ready");
 // Sinks alone keep nobody alive.
 setInterval(() => {}, 2 ** 30);
