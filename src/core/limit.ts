@@ -81,6 +81,11 @@ export function opensAt(rule: LimitRule, usage: Usage, now: number): number | nu
   return Math.ceil(used(rule.rate, usage.bucket, now) - per + per / starts);
 }
 
+/** The bucket as it is after a clock was set back: no fuller than full. */
+export function capped(rule: LimitRule, bucket: number, now: number): number {
+  return rule.rate === null ? Math.min(bucket, now) : Math.min(bucket, now + rule.rate.per);
+}
+
 function tokens(rate: Rate, bucket: number, now: number): number {
   // A hair more than a whole start is one: fractions of milliseconds add up.
   return Math.floor(((now + rate.per - used(rate, bucket, now)) * rate.starts) / rate.per + 1e-6);

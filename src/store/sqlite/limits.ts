@@ -1,4 +1,5 @@
-import { end, type LimitRule, mayJoin, opensAt, room, start, type Usage, windowOf } from "../../core/limit.ts";
+import { byTurn } from "../../core/job.ts";
+import { capped, end, type LimitRule, mayJoin, opensAt, room, start, type Usage, windowOf } from "../../core/limit.ts";
 import type { JobKey } from "../../core/ids.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -11,8 +12,6 @@ const DUE = 200;
 const AHEAD = 16;
 /** Beyond this many, what is known of counters is forgotten. */
 const MOST = 20_000;
-/** Wall time that goes back by more than this was set. */
-const SET_BACK = 1_000;
 
 /** A job as its limits see it: `limits` is what stands in its row. */
 export interface LimitedJob {
@@ -29,7 +28,9 @@ interface Row {
   running: number;
   passed: number;
   parked: number;
+  /** Of those that have passed, none has a lower priority than this, and none a higher key than the next. */
   lowest: number;
+  last: number;
   bucket: number;
   dueAt: number | null;
   changed: boolean;
@@ -61,7 +62,7 @@ export class Limits {
   readonly #remove: Statement;
   readonly #setDue: Statement;
   readonly #due: Statement;
-  readonly #allDue: Statement;
+  readonly #wrong: Statement;
   readonly #park: Statement;
   readonly #unpark: Statement;
   readonly #head: Statement;
@@ -69,34 +70,34 @@ export class Limits {
   readonly #shut: Statement;
   readonly #limitsOf: Statement;
   readonly #version: Statement;
-  /** What is known of counters holds until somebody else has written, or a transaction of ours was undone. */
+  /** What is known of counters holds until somebody else has written, a limit has changed, or a transaction of ours was undone. */
   #tx: Tx | null = null;
   #seen = -1;
+  #settingsSeen = -1;
   readonly #counters = new Map<string, Counter>();
   /** By what stands in a job's row. */
   readonly #byText = new Map<string, Counter[]>();
   readonly #touched = new Set<Counter>();
-  #lastNow = Number.POSITIVE_INFINITY;
 
   constructor(db: Connection, parts: { catalog: Catalog; settings: Settings }) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#load = db.prepare(
-      "select id, lane, running, passed, parked, lowest, bucket, due_at from holdfast_counters where rule = ? and key = ?",
+      "select id, lane, running, passed, parked, lowest, last, bucket, due_at from holdfast_counters where rule = ? and key = ?",
     );
     this.#add = db.prepare(
-      `insert into holdfast_counters (rule, key, lane, running, passed, parked, lowest, bucket)
-       values (?, ?, ?, 0, 0, 0, 0, 0) returning id`,
+      `insert into holdfast_counters (rule, key, lane, running, passed, parked, lowest, last, bucket)
+       values (?, ?, ?, 0, 0, 0, 0, 0, 0) returning id`,
     );
     this.#save = db.prepare(
-      "update holdfast_counters set running = ?, passed = ?, parked = ?, lowest = ?, bucket = ? where id = ?",
+      "update holdfast_counters set running = ?, passed = ?, parked = ?, lowest = ?, last = ?, bucket = ? where id = ?",
     );
     this.#remove = db.prepare("delete from holdfast_counters where id = ?");
     this.#setDue = db.prepare("update holdfast_counters set due_at = ? where id = ?");
     this.#due = db.prepare(
       `select rule, key from holdfast_counters where due_at is not null and due_at <= ? order by due_at limit ${DUE}`,
     );
-    this.#allDue = db.prepare("select rule, key from holdfast_counters where due_at is not null");
+    this.#wrong = db.prepare(`select rule, key from holdfast_counters where due_at is not null and due_at > ? limit ${DUE}`);
     this.#park = db.prepare("insert into holdfast_parked (counter, priority, job, more) values (?, ?, ?, ?)");
     this.#unpark = db.prepare("delete from holdfast_parked where counter = ? and priority = ? and job = ?");
     this.#head = db.prepare(
@@ -160,12 +161,11 @@ export class Limits {
   /** Lets pass what the rate allows by now; called before a claim. */
   serveDue(tx: Tx): void {
     if (!this.#settings.limited) return;
-    // Instants in the future mean nothing after a clock was set back.
-    const setBack = tx.now < this.#lastNow - SET_BACK;
-    this.#lastNow = tx.now;
-    for (const [rule, key] of setBack ? this.#allDue.rows() : this.#due.rows(tx.now)) {
-      this.#touched.add(this.#counter(tx, rule as number, key as string));
-    }
+    for (const [rule, key] of this.#due.rows(tx.now)) this.#touch(tx, this.#counter(tx, rule as number, key as string));
+    this.write(tx);
+    // No rate is used up for longer than it lasts: whoever wrote such an instant has a clock that was set back since.
+    const wrong = this.#wrong.rows(tx.now + this.#settings.longest);
+    for (const [rule, key] of wrong) this.#touch(tx, this.#counter(tx, rule as number, key as string));
     this.write(tx);
   }
 
@@ -185,24 +185,23 @@ export class Limits {
     for (let i = from; i < counters.length; i++) {
       const counter = counters[i] as Counter;
       const row = this.#row(counter, job.lane);
-      if (!this.#mayPass(tx, counter, row, job.priority)) {
+      if (!this.#mayPass(tx, counter, row, job)) {
         this.#parkAt(row, job, i < counters.length - 1);
         return false;
       }
-      row.lowest = row.passed === 0 ? job.priority : Math.min(row.lowest, job.priority);
-      row.passed += 1;
-      row.changed = true;
+      addPassed(row, job.key, job.priority);
     }
     return true;
   }
 
-  #mayPass(tx: Tx, counter: Counter, row: Row, priority: number): boolean {
+  #mayPass(tx: Tx, counter: Counter, row: Row, job: LimitedJob): boolean {
     const window = windowOf(room(this.#rule(counter), counter, tx.now));
     if (row.parked === 0 && row.passed < window) return true;
-    // One that outranks what stands ready must not wait behind it.
-    if (window === 0 || row.passed === 0 || priority <= row.lowest || !mayJoin(row.passed, window)) return false;
-    const best = this.#nextParked(row)?.[1];
-    return best === undefined || priority > best;
+    // One whose turn is before that of what stands ready must not wait behind it: it ranks higher, or has come back.
+    if (window === 0 || row.passed === 0 || !mayJoin(row.passed, window)) return false;
+    if (!precedes(job, row)) return false;
+    const best = this.#nextParked(row);
+    return best === undefined || byTurn(job, { key: best[0], priority: best[1] }) < 0;
   }
 
   #parkAt(row: Row, job: LimitedJob, more: boolean): void {
@@ -231,14 +230,14 @@ export class Limits {
   #refill(tx: Tx, counter: Counter, opened: JobKey[]): void {
     const window = windowOf(room(this.#rule(counter), counter, tx.now));
     for (const row of counter.rows) {
-      while (row.parked > 0 && row.passed < window) {
+      for (let joined = 0; row.parked > 0 && joined < window; joined++) {
         const [key, priority, more] = this.#nextParked(row) as Parked;
+        // While there was no room, it may have been parked behind others that stand ready.
+        if (row.passed >= window && !(mayJoin(row.passed, window) && precedes({ key, priority }, row))) break;
         row.next.shift();
         this.#unpark.run(row.id, priority, key);
         row.parked -= 1;
-        row.lowest = row.passed === 0 ? priority : Math.min(row.lowest, priority);
-        row.passed += 1;
-        row.changed = true;
+        addPassed(row, key, priority);
         if (more === 1 && !this.#goOn(tx, counter, { key, lane: row.lane, priority })) continue;
         opened.push(key);
         tx.ready(this.#catalog.lane(row.lane).queue);
@@ -273,7 +272,7 @@ export class Limits {
       }
       if (!row.changed) continue;
       row.changed = false;
-      this.#save.run(row.running, row.passed, row.parked, row.lowest, row.bucket, row.id);
+      this.#save.run(row.running, row.passed, row.parked, row.lowest, row.last, row.bucket, row.id);
       tx.wrote();
     }
   }
@@ -286,8 +285,16 @@ export class Limits {
       counters = (JSON.parse(limits) as [number, string][]).map(([rule, key]) => this.#counter(tx, rule, key));
       this.#byText.set(limits, counters);
     }
-    for (const counter of counters) this.#touched.add(counter);
+    for (const counter of counters) this.#touch(tx, counter);
     return counters;
+  }
+
+  #touch(tx: Tx, counter: Counter): void {
+    this.#touched.add(counter);
+    if (counter.bucket <= tx.now) return;
+    // Written down, or after a clock was set back it would be found too full again and again.
+    counter.bucket = capped(this.#rule(counter), counter.bucket, tx.now);
+    for (const row of counter.rows) if (row.bucket > counter.bucket) change(row, { bucket: counter.bucket });
   }
 
   #counter(tx: Tx, rule: number, key: string): Counter {
@@ -310,8 +317,9 @@ export class Limits {
     if (this.#tx === tx) return;
     this.#tx = tx;
     const [version] = this.#version.row() as [number];
-    if (version !== this.#seen || this.#counters.size > MOST) this.forget();
+    if (version !== this.#seen || tx.settings !== this.#settingsSeen || this.#counters.size > MOST) this.forget();
     this.#seen = version;
+    this.#settingsSeen = tx.settings;
     this.#touched.clear();
     this.#settings.at(tx.settings);
   }
@@ -328,7 +336,8 @@ export class Limits {
     const known = counter.rows.find((row) => row.lane === lane);
     if (known !== undefined) return known;
     const [id] = this.#add.row(counter.rule, counter.key, lane) as [number];
-    const row = { id, lane, running: 0, passed: 0, parked: 0, lowest: 0, bucket: 0, dueAt: null, changed: true, next: [] };
+    const none = { running: 0, passed: 0, parked: 0, lowest: 0, last: 0, bucket: 0 };
+    const row = { id, lane, ...none, dueAt: null, changed: true, next: [] };
     counter.rows.push(row);
     return row;
   }
@@ -343,12 +352,26 @@ export function limitsText(rules: readonly number[], keys: readonly string[]): s
   return rules.length === 0 ? null : JSON.stringify(rules.map((rule, i) => [rule, keys[i] ?? ""]));
 }
 
+/** Whether its turn is before that of the last of those that have passed. */
+function precedes({ key, priority }: { key: JobKey; priority: number }, { lowest, last }: Row): boolean {
+  return priority > lowest || (priority === lowest && key < last);
+}
+
+function addPassed(row: Row, key: JobKey, priority: number): void {
+  const first = row.passed === 0;
+  row.lowest = first ? priority : Math.min(row.lowest, priority);
+  row.last = first ? key : Math.max(row.last, key);
+  row.passed += 1;
+  row.changed = true;
+}
+
 function change(row: Row, to: Partial<Row>): void {
   Object.assign(row, to, { changed: true });
 }
 
 function toRow(row: unknown[]): Row {
-  const [id, lane, running, passed, parked, lowest, bucket, dueAt] = row as [
+  const [id, lane, running, passed, parked, lowest, last, bucket, dueAt] = row as [
+    number,
     number,
     number,
     number,
@@ -358,5 +381,5 @@ function toRow(row: unknown[]): Row {
     number,
     number | null,
   ];
-  return { id, lane, running, passed, parked, lowest, bucket, dueAt, changed: false, next: [] };
+  return { id, lane, running, passed, parked, lowest, last, bucket, dueAt, changed: false, next: [] };
 }

@@ -88,6 +88,12 @@ export class Settings {
     return this.#rules.size > 0;
   }
 
+  /** Of all limits by rate, the longest time that one lasts. */
+  get longest(): number {
+    return this.#longest;
+  }
+  #longest = 0;
+
   /** Whether some queue asks for events. */
   get telling(): boolean {
     return this.#telling;
@@ -231,6 +237,7 @@ export class Settings {
       }),
     );
     this.#rules = new Map(this.#allRules.all<RuleRow>().map((row) => [row.id, { ...row, rule: toRule(row) }]));
+    this.#longest = Math.max(0, ...[...this.#rules.values()].map(({ per }) => per ?? 0));
     this.#ofQueue = new Map();
     for (const { id, queue, job, rule } of this.#rules.values()) {
       if (job === "" && !rule.keyed) this.#ofQueue.set(queue, [...this.ofQueue(queue), id]);

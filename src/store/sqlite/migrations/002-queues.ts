@@ -26,8 +26,8 @@ create table holdfast_limits (
 );
 
 -- One row for each limit, key and lane in use. running: of all lanes together they are the limit's count. passed: pending
--- jobs that this limit lets through, at most a window full; lowest: no priority among them is lower. bucket: until when
--- the rate is used up. due_at: when it wants to be looked at.
+-- jobs that this limit lets through, at most a window full; lowest: no priority among them is lower; last: none has a higher
+-- key. bucket: until when the rate is used up. due_at: when it wants to be looked at.
 create table holdfast_counters (
   id       integer primary key autoincrement,
   rule     integer not null,
@@ -37,6 +37,7 @@ create table holdfast_counters (
   passed   integer not null,
   parked   integer not null,
   lowest   integer not null,
+  last     integer not null,
   bucket   real not null,
   due_at   integer,
   unique (rule, key, lane)

@@ -1,0 +1,170 @@
+import assert from "node:assert/strict";
+import { DatabaseSync } from "node:sqlite";
+import { type LimitRule, opensAt, room, windowOf } from "../../src/core/limit.ts";
+
+/** What the rows of a database say about limits, past the engine. */
+export interface Look {
+  jobs: JobRow[];
+  counters: CounterRow[];
+  rules: Map<number, LimitRule>;
+  paused: Set<string>;
+}
+
+export interface JobRow {
+  key: number;
+  lane: number;
+  queue: string;
+  name: string;
+  version: number;
+  state: string;
+  gate: string | null;
+  priority: number;
+  runAt: number;
+  crashes: number;
+  limits: [rule: number, key: string][];
+}
+
+interface CounterRow {
+  id: number;
+  rule: number;
+  key: string;
+  lane: number;
+  running: number;
+  passed: number;
+  parked: number;
+  bucket: number;
+  dueAt: number | null;
+}
+
+interface Parked {
+  counter: number;
+  priority: number;
+  job: number;
+  more: number;
+}
+
+/** Reads the rows of one file, again and again. */
+export class LimitRows {
+  readonly #db: DatabaseSync;
+
+  constructor(path: string) {
+    this.#db = new DatabaseSync(path, { readOnly: true, timeout: 5_000 });
+  }
+
+  close(): void {
+    this.#db.close();
+  }
+
+  look(): Look {
+    return {
+      jobs: this.#all<JobRow & { limits: string | null }>(
+        `select job.key, job.lane, lane.queue, lane.name, lane.version, state, gate, priority, run_at as runAt, crashes, limits
+         from holdfast_jobs as job join holdfast_lanes as lane on lane.id = job.lane order by job.key`,
+      ).map((row) => ({ ...row, limits: row.limits === null ? [] : (JSON.parse(row.limits) as JobRow["limits"]) })),
+      counters: this.#all<CounterRow>(
+        "select id, rule, key, lane, running, passed, parked, bucket, due_at as dueAt from holdfast_counters",
+      ),
+      rules: new Map(
+        this.#all<RuleRow>("select id, concurrency, starts, per from holdfast_limits").map((row) => [row.id, toRule(row)]),
+      ),
+      paused: new Set(this.#all<{ name: string }>("select name from holdfast_queues where paused = 1").map(({ name }) => name)),
+    };
+  }
+
+  /**
+   * Whatever was done: the counters are what the jobs add up to, a job is parked exactly where its row says so, and
+   * nothing is stuck: whoever could pass has passed, or the instant at which he can is written down. Where the clock
+   * was set back, that instant may be too late, for as long as the rate lasts.
+   */
+  check(now: number, setBack: boolean): void {
+    const look = this.look();
+    const parked = this.#all<Parked>("select counter, priority, job, more from holdfast_parked");
+    const parkedOf = new Map(parked.map((row) => [row.job, row]));
+    assert.equal(parkedOf.size, parked.length, "a job is parked once");
+    const counterOf = new Map(look.counters.map((row) => [`${row.rule}:${row.lane}:${row.key}`, row]));
+    const counted = new Map<CounterRow, { running: number; passed: number; parked: number }>();
+    for (const row of look.counters) counted.set(row, { running: 0, passed: 0, parked: 0 });
+    for (const job of look.jobs) {
+      const at = parkedOf.get(job.key);
+      assert.equal(
+        at !== undefined,
+        job.gate === "limit",
+        `job ${job.key} is ${job.state}, gate ${job.gate}: it is parked, or not`,
+      );
+      parkedOf.delete(job.key);
+      if (job.gate === "time" || !["pending", "running"].includes(job.state)) continue;
+      let stopped = false;
+      for (const [i, [rule, key]] of job.limits.entries()) {
+        const counter = counterOf.get(`${rule}:${job.lane}:${key}`);
+        assert.ok(counter, `job ${job.key} (${job.state}) is counted by limit ${rule} under "${key}"`);
+        const sum = counted.get(counter) as { running: number; passed: number; parked: number };
+        if (job.state === "running") sum.running++;
+        else if (at?.counter === counter.id) {
+          sum.parked++;
+          assert.deepEqual([at.priority, at.more], [job.priority, i < job.limits.length - 1 ? 1 : 0], `job ${job.key} as parked`);
+          stopped = true;
+          break;
+        } else sum.passed++;
+      }
+      assert.equal(stopped, job.gate === "limit", `job ${job.key} is parked before one of its own limits`);
+    }
+    assert.deepEqual([...parkedOf.keys()], [], "only jobs that are there are parked");
+    for (const [{ id, rule, key, lane, running, passed, parked }, sum] of counted) {
+      assert.deepEqual(
+        { running, passed, parked },
+        sum,
+        `counter ${id} (limit ${rule}, "${key}", lane ${lane}) is what its jobs are`,
+      );
+    }
+    for (const row of look.counters) this.#checkCounter(look, row, now, setBack);
+  }
+
+  #checkCounter(look: Look, row: CounterRow, now: number, setBack: boolean): void {
+    const usage = usageOf(look, row.rule, row.key);
+    const rule = look.rules.get(row.rule) as LimitRule;
+    const what = `${JSON.stringify({ ...row, usage, now })} under ${JSON.stringify(rule)}`;
+    if (row.running + row.passed + row.parked === 0) {
+      assert.ok(row.dueAt !== null && row.dueAt <= Math.ceil(row.bucket), `an idle counter is removed, or will be: ${what}`);
+      return;
+    }
+    if (row.parked === 0 || (row.dueAt !== null && row.dueAt <= now)) return;
+    const most = room(rule, usage, now);
+    // Time alone may have made more room; whoever starts next lets the others pass.
+    assert.ok(row.passed >= Math.min(1, windowOf(most)), `who could pass has passed: ${what}`);
+    if (rule.rate === null) assert.ok(row.passed >= windowOf(most), `as many as could pass have passed: ${what}`);
+    if (most > 0 || row.passed > 0) return;
+    const opens = opensAt(rule, usage, now);
+    const full = rule.concurrency !== null && usage.running >= rule.concurrency;
+    if (opens !== null)
+      assert.ok(row.dueAt !== null && (setBack || row.dueAt <= opens), `it is known when the rate opens: ${what}`);
+    else assert.ok(full, `something holds it: ${what}`);
+  }
+
+  #all<T>(sql: string): T[] {
+    return this.#db
+      .prepare(sql)
+      .all()
+      .map((row) => Object.assign({}, row) as T);
+  }
+}
+
+interface RuleRow {
+  id: number;
+  concurrency: number | null;
+  starts: number | null;
+  per: number | null;
+}
+
+function toRule({ concurrency, starts, per }: RuleRow): LimitRule {
+  const rate = starts === null || per === null ? null : { starts, per };
+  return { of: "job", position: 0, keyed: false, concurrency, rate };
+}
+
+/** The use of a limit under a key, over all lanes. */
+export function usageOf(look: Look, rule: number, key: string): { running: number; bucket: number } {
+  const rows = look.counters.filter((one) => one.rule === rule && one.key === key);
+  return {
+    running: rows.reduce((sum, one) => sum + one.running, 0),
+    bucket: rows.reduce((most, one) => Math.max(most, one.bucket), 0),
+  };
+}
