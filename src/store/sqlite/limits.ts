@@ -255,7 +255,7 @@ export class Limits {
 
   #store(tx: Tx, counter: Counter): void {
     const opens = opensAt(this.#rule(counter), counter, tx.now);
-    for (const row of [...counter.rows]) {
+    for (const row of counter.rows.slice()) {
       const idle = row.running + row.passed + row.parked === 0;
       // A counter that says nothing is forgotten, or every key that was ever used would stay.
       if (idle && row.bucket <= tx.now) {
