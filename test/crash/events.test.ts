@@ -110,6 +110,39 @@ for (const [operation, type] of [
   }
 }
 
+for (const moment of ["begun", "written", "committed"] as const) {
+  test(`a deliverer killed at sink:${moment}, while it enters: it is known from the commit on, and the next one goes on`, async (t) => {
+    const { scene, outlet, hf } = await stageFor(t, OUTLETS["a file"] as NonNullable<(typeof OUTLETS)[string]>);
+    const child = scene.start("deliverer", { ...outlet.told, point: `sink:${moment}` });
+    assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+    assert.equal((await hf.engine.store.sinks()).length, moment === "committed" ? 1 : 0);
+    const { id } = await hf.enqueue(telling, 1);
+    await start(scene, outlet);
+    await hf.enqueue(telling, 2);
+    await delivered(hf, outlet.name);
+    const got = linesOf(join(scene.folder, "events.jsonl")) as Event[];
+    assert.equal(got.filter(({ job }) => job === id).length, moment === "committed" ? 1 : 0, "from its first commit on");
+    assert.equal(got.at(-1)?.seq, await hf.engine.store.newestEvent());
+  });
+
+  test(`a deliverer killed at trim:${moment} removes all that is old or nothing, and nothing that somebody needs`, async (t) => {
+    const { scene, outlet, hf } = await stageFor(t, OUTLETS["a subscriber"] as NonNullable<(typeof OUTLETS)[string]>);
+    await hf.enqueueMany(telling, [1, 2]);
+    await hf.engine.store.openSink(outlet.name, "subscriber");
+    await hf.enqueueMany(telling, [3, 4]);
+    scene.query("update holdfast_events set at = at - 8 * 86400000 returning seq");
+    const child = scene.start("deliverer", { ...outlet.told, point: `trim:${moment}` });
+    assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+    const left = (await everyEvent(hf)).length;
+    // It may have delivered before it cleaned up.
+    if (moment === "committed") assert.ok(left <= 2, `${left} are left`);
+    else assert.equal(left, 4);
+    await start(scene, outlet);
+    await delivered(hf, outlet.name);
+    assert.equal(new Set(linesOf(scene.effects).map(({ seq }) => seq)).size, 2, "each of those after its entry");
+  });
+}
+
 test("deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out", async (t) => {
   const scene = new Scene(t);
   await scene.prepare();
