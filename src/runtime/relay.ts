@@ -58,7 +58,7 @@ export class Relay {
   async stop(): Promise<void> {
     this.#stopping = true;
     this.#wake?.();
-    await this.#over;
+    if (!this.#abandoned) await this.#over;
   }
 
   /** The same, but who does not come to an end is left behind; its events come again next time. */

@@ -195,12 +195,13 @@ describe("a durable subscriber", () => {
   test("that hangs holds no close up, and its event comes again", async (t) => {
     const { hf, clock, path } = await alone(t);
     const on = stage<Event>();
-    hf.events.subscribe(on.run as () => Promise<void>, { name: "s" });
+    const off = hf.events.subscribe(on.run as () => Promise<void>, { name: "s" });
     await happens(hf, "a", "b");
     await on.called(1);
     const closed = hf.close();
     await clock.advance("6s");
     await closed;
+    await off();
     on.calls[0]?.end();
     assert.deepEqual(await rest(path, "s"), ["a", "b"]);
   });
