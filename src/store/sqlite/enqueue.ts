@@ -18,6 +18,7 @@ const ROWS = 25;
 
 const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input";
 const PLAIN = 10;
+const NONE: readonly number[] = [];
 
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
@@ -156,10 +157,10 @@ export class Enqueue {
 
   /** What stands in the row: the limits of its definition, and those that hold for everything in its queue. */
   #limitsOf(tx: Tx, job: NewJob): string | null {
-    const own = job.declares === undefined ? [] : this.#settings.declare(tx, job.declares);
-    if (!this.#settings.limited) return null;
-    const others = this.#settings.ofQueue(job.queue).filter((rule) => !own.includes(rule));
-    return limitsText([...own, ...others], job.limitKeys ?? []);
+    const own = job.declares === undefined ? NONE : this.#settings.declare(tx, job.declares);
+    const ofQueue = this.#settings.limited ? this.#settings.ofQueue(job.queue) : NONE;
+    if (own.length + ofQueue.length === 0) return null;
+    return limitsText([...own, ...ofQueue.filter((rule) => !own.includes(rule))], job.limitKeys ?? []);
   }
 
   #missing(after: readonly string[]): Enqueued | undefined {
