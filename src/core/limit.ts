@@ -26,7 +26,7 @@ export interface Usage {
 }
 
 /** No more pending jobs of one key stand ready than this, however many could start. */
-const WINDOW = 100;
+export const WINDOW = 100;
 
 const UNITS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 

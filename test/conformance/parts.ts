@@ -3,7 +3,8 @@ import type { ProcessId } from "../../src/core/ids.ts";
 import type { Job, JobError } from "../../src/core/job.ts";
 import type { HeldLease, LeaseRef } from "../../src/core/lease.ts";
 import type { Outcome, Policy } from "../../src/core/retry.ts";
-import type { Change, Claimed, ClaimRequest, Judgement, NewJob, Reclaimed, Store } from "../../src/store/store.ts";
+import type { LimitRule } from "../../src/core/limit.ts";
+import type { Change, Claimed, ClaimRequest, Declaration, Judgement, NewJob, Reclaimed, Store } from "../../src/store/store.ts";
 import type { TestClock } from "../../src/testing/index.ts";
 
 /** Words that the cases share: a job as it would be enqueued, an attempt's end, time going by. */
@@ -127,4 +128,25 @@ export function badJob(given: JobLike = {}): NewJob {
     },
   });
   return { ...newJob(given), policy };
+}
+
+/** A limit of the job "work", for each key by itself, unless said otherwise. */
+export function limitRule(given: Partial<LimitRule>): LimitRule {
+  return { of: "job", position: 0, keyed: true, concurrency: null, rate: null, ...given };
+}
+
+/** What the definition of the job "work" says. */
+export function declaring(limits: LimitRule[], given: Partial<Declaration> = {}): Declaration {
+  return { queue: "work", name: "work", limits, ...given };
+}
+
+/** Everything that can run is run, claim by claim, until nothing is left: the ids in the order in which they started. */
+export async function workOff(store: Store, request: Partial<ClaimRequest> = {}): Promise<string[]> {
+  const started: string[] = [];
+  for (;;) {
+    const claimed = await claim(store, { max: 1, ...request });
+    if (claimed.length === 0) return started;
+    started.push(...claimed.map(({ id }) => id));
+    await store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+  }
 }

@@ -7,6 +7,7 @@ import { eventCases } from "./events.cases.ts";
 import { groupCases } from "./group.cases.ts";
 import { healingCases } from "./healing.cases.ts";
 import { leaseCases } from "./leases.cases.ts";
+import { limitCases } from "./limits.cases.ts";
 import { lockCases } from "./locks.cases.ts";
 import { lookCases } from "./look.cases.ts";
 import { noteCases } from "./notes.cases.ts";
@@ -38,6 +39,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   settle: settleCases,
   leases: leaseCases,
   healing: healingCases,
+  limits: limitCases,
   locks: lockCases,
   schedules: scheduleCases,
   notes: noteCases,

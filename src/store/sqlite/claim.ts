@@ -1,5 +1,6 @@
 import { generatedId, type JobKey } from "../../core/ids.ts";
 import { byTurn } from "../../core/job.ts";
+import { WINDOW } from "../../core/limit.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
 import type { Catalog, Lane } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
@@ -148,13 +149,15 @@ export class Claim {
   #takeFrom(tx: Tx, request: ClaimRequest, lanes: LaneShare[], max: number, suspects: boolean): Taken[] {
     const taken: Taken[] = [];
     for (let round = 0; round < ROUNDS; round++) {
-      const { chosen, goOn } = this.#choose(tx, lanes, max - taken.length, suspects);
+      // No more at once than stand ready of one key: behind those that start, the next ones pass.
+      const most = this.#settings.limited ? Math.min(WINDOW, max - taken.length) : max - taken.length;
+      const { chosen, goOn } = this.#choose(tx, lanes, most, suspects);
       if (chosen.length > 0) this.#mark(tx, request, lanes, chosen);
       for (const one of chosen) {
         taken.push({ claim: this.#claimed(tx, one), suspect: one.suspect });
         if (one.suspect) suspects = false;
       }
-      if (!goOn || taken.length === max) break;
+      if ((!goOn && chosen.length < most) || taken.length === max) break;
     }
     const [first] = taken;
     if (first !== undefined && request.exclusive !== undefined)

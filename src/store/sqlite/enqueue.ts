@@ -100,19 +100,21 @@ export class Enqueue {
       const slot = job.key === undefined ? null : slotOf(job.name, job.key);
       const input = large ? ELSEWHERE : job.input;
       const gate = runAt > tx.now ? "time" : null;
+      let broken = false;
       if (limits === null && after === undefined && job.scheduledFor === undefined) {
         plain.push(key, gate, lane, job.priority, policy, runAt, tx.now, id, slot, input);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
         const { priority, scheduledFor = null } = job;
         const row = { key, gate, lane, priority, policy, runAt, id, slot, input, scheduledFor, limits };
-        this.#writeWhole(tx, row, after ?? []);
+        broken = this.#writeWhole(tx, row, after ?? []) === "cancelled";
       }
       if (large) this.#insertInput.run(key, job.input);
       if (id !== null) this.#insertId.run(id, key, job.name, job.id === undefined ? 0 : 1);
       if (this.#settings.tells(job.queue)) {
         flush();
         this.#events.always(tx, "job.enqueued", key);
+        if (broken) this.#events.always(tx, "job.cancelled", key);
       }
       tx.ready(job.queue);
       answers.push({ id: id ?? generatedId(tx.now, key), duplicate: false });
@@ -140,7 +142,7 @@ export class Enqueue {
   }
 
   /** A row with all it may have. A job whose upstream has ended otherwise than succeeded is cancelled from the start. */
-  #writeWhole(tx: Tx, row: Row, after: readonly string[]): void {
+  #writeWhole(tx: Tx, row: Row, after: readonly string[]): JobState {
     const { key, lane, priority, limits } = row;
     const upstreams = after.map((id) => ({ id, job: this.#find(id)?.key as JobKey, state: this.#stateOf(id) as JobState }));
     const broken = upstreams.find(({ state }) => isFinished(state) && state !== "succeeded");
@@ -153,6 +155,7 @@ export class Enqueue {
     this.#insertWhole.run(...values, row.scheduledFor, limits, error, error === null ? null : tx.now);
     if (broken !== undefined) this.#endings.add(key, lane, "cancelled");
     if (state === "waiting") for (const { job } of unfinished) this.#waits.add(key, job);
+    return state;
   }
 
   /** What stands in the row: the limits of its definition, and those that hold for everything in its queue. */

@@ -47,10 +47,13 @@ export class JobEvents {
     const { name, queue, version } = this.#catalog.lane(lane);
     const publicId = id ?? generatedId(createdAt, job);
     const data: Record<string, unknown> = { id: publicId, name, queue, version, attempt };
-    if (error !== null && type !== "job.started" && type !== "job.retried") data["error"] = brief(JSON.parse(error) as JobError);
+    if (error !== null && !FRESH.has(type)) data["error"] = brief(JSON.parse(error) as JobError);
     this.#events.add(tx, { type, transition: jobTransition(type, job, fence), job: publicId, data });
   }
 }
+
+/** Told of a job whose last error, where it has one, is of another time. */
+const FRESH: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
 
 /** Without the stack. */
 function brief({ name, message, code }: JobError): JobError {

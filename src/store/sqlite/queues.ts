@@ -1,4 +1,4 @@
-import { change } from "../../core/event.ts";
+import { queueChange } from "../../core/event.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settings } from "./settings.ts";
@@ -14,9 +14,10 @@ export class Queues {
   }
 
   pause(tx: Tx, queue: string, paused: boolean): boolean {
-    if (!this.#settings.at(tx.settings).pause(tx, queue, paused)) return false;
+    const change = this.#settings.at(tx.settings).pause(tx, queue, paused);
+    if (change === null) return false;
     const type = paused ? "queue.paused" : "queue.resumed";
-    this.#events.add(tx, { type, transition: change(type, queue, tx.commit), data: { queue } });
+    this.#events.add(tx, { type, transition: queueChange(type, queue, change), data: { queue } });
     if (!paused) tx.ready(queue);
     return true;
   }

@@ -29,6 +29,9 @@ interface RuleRow {
   per: number | null;
 }
 
+/** What this process has said, and how many changes there were then. All handles of one store share it. */
+export type Spoken = WeakMap<Declaration, number>;
+
 const NOTHING: Queue = { paused: false, events: false, keep: {} };
 
 /**
@@ -52,8 +55,10 @@ export class Settings {
   /** Limits that hold for every job of a queue, whatever its own definition says. */
   #ofQueue = new Map<string, number[]>();
   #declared = new WeakMap<Declaration, readonly number[]>();
+  readonly #spoken: Spoken;
 
-  constructor(db: Connection) {
+  constructor(db: Connection, spoken: Spoken) {
+    this.#spoken = spoken;
     this.#allQueues = db.prepare("select name, paused, events, keep from holdfast_queues");
     this.#allRules = db.prepare("select id, queue, job, position, keyed, concurrency, starts, per from holdfast_limits");
     this.#counted = db.prepare("select settings from holdfast_counter where id = 1");
@@ -114,7 +119,7 @@ export class Settings {
 
   /** Outside of a transaction. */
   now(): this {
-    return this.at((this.#counted.row() as [number])[0]);
+    return this.at(this.#changes());
   }
 
   /** After an undone transaction. */
@@ -153,18 +158,20 @@ export class Settings {
     return this.#ofQueue.get(queue) ?? [];
   }
 
-  pause(tx: Tx, name: string, paused: boolean): boolean {
-    if (this.isPaused(name) === paused) return false;
+  /** The number of this change; null when it is so already. */
+  pause(tx: Tx, name: string, paused: boolean): number | null {
+    if (this.isPaused(name) === paused) return null;
     this.#pause.runNamed({ name, paused: paused ? 1 : 0 });
     this.#changed(tx);
-    return true;
+    return this.#changes();
   }
 
   /** The numbers of the declared limits, in their order. The first word of a process about a definition is written down. */
   declare(tx: Tx, declaration: Declaration): readonly number[] {
     const known = this.#declared.get(declaration);
     if (known !== undefined) return known;
-    const { queue, name, settings, limits, old = false } = declaration;
+    const { queue, name, settings, limits } = declaration;
+    const old = declaration.old === true || this.#isSpoken(declaration);
     let changed = settings !== undefined && !(old && this.#queues.has(queue)) && this.#declareQueue(queue, settings);
     const ids = limits.map((rule) => {
       const { id, isNew } = this.#declareRule(queue, rule.of === "job" ? name : "", rule, old);
@@ -176,9 +183,23 @@ export class Settings {
       if (this.#trim(queue, name, count("job"))) changed = true;
       if (settings !== undefined && this.#trim(queue, "", count("queue"))) changed = true;
     }
-    if (changed) this.#changed(tx);
+    if (changed) {
+      this.#changed(tx);
+      // More of what waits there may start now.
+      tx.ready(queue);
+    }
     this.#declared.set(declaration, ids);
+    this.#spoken.set(declaration, this.#changes());
     return ids;
+  }
+
+  /**
+   * What this process has said before counts no second time, also when what is known here was forgotten: somebody newer
+   * may have spoken since. Only if the count of changes has not come as far, it was undone.
+   */
+  #isSpoken(declaration: Declaration): boolean {
+    const at = this.#spoken.get(declaration);
+    return at !== undefined && at <= this.#changes();
   }
 
   #declareQueue(name: string, settings: QueueSettings): boolean {
@@ -219,6 +240,10 @@ export class Settings {
     return dropped.length > 0;
   }
 
+  #changes(): number {
+    return (this.#counted.row() as [number])[0];
+  }
+
   #changed(tx: Tx): void {
     this.#count.run();
     this.now();
@@ -240,7 +265,8 @@ export class Settings {
     this.#longest = Math.max(0, ...[...this.#rules.values()].map(({ per }) => per ?? 0));
     this.#ofQueue = new Map();
     for (const { id, queue, job, rule } of this.#rules.values()) {
-      if (job === "" && !rule.keyed) this.#ofQueue.set(queue, [...this.ofQueue(queue), id]);
+      if (job === "" && !rule.keyed && (rule.concurrency !== null || rule.rate !== null))
+        this.#ofQueue.set(queue, [...this.ofQueue(queue), id]);
     }
     const queues = [...this.#queues.values()];
     this.#telling = queues.some(({ events }) => events);

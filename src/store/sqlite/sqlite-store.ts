@@ -56,6 +56,7 @@ import { OwnTransaction } from "./own-transaction.ts";
 import { Processes, type RegisteredProcess } from "./processes.ts";
 import { Queues } from "./queues.ts";
 import { Schedules } from "./schedules.ts";
+import type { Spoken } from "./settings.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
 import { Watch } from "./watch.ts";
@@ -125,7 +126,8 @@ export class SqliteStore implements Store {
     this.#clock = options.clock;
     this.#alive = path === ":memory:" ? null : new Alive(path, options.driver);
     this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
-    this.#intake = new Intake(db);
+    const spoken: Spoken = new WeakMap();
+    this.#intake = new Intake(db, spoken);
     const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.#intake;
     this.#own = new OwnTransaction(db, this.#intake, path);
     this.#guests = new Guests({
@@ -133,6 +135,7 @@ export class SqliteStore implements Store {
       driver: options.driver,
       durability: this.durability,
       now: () => this.#clock.now(),
+      spoken,
     });
     this.#queues = new Queues({ settings, events });
     this.#locks = new Locks(db, events);

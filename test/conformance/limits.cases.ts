@@ -1,0 +1,416 @@
+import assert from "node:assert/strict";
+import type { Outcome } from "../../src/core/retry.ts";
+import type { Claimed, Declaration, NewJob, Store } from "../../src/store/store.ts";
+import {
+  add,
+  addOne,
+  badJob,
+  claim,
+  claimIds,
+  claimOne,
+  changesDuring,
+  declaring,
+  ERROR,
+  LEASE,
+  limitRule,
+  newJob,
+  pass,
+  register,
+  settle,
+  SUCCEEDED,
+  takeBack,
+  workOff,
+} from "./parts.ts";
+import type { Check } from "./suite.ts";
+
+const ONE = declaring([limitRule({ concurrency: 1 })]);
+const TWO = declaring([limitRule({ concurrency: 2 })]);
+
+export function limitCases(check: Check): void {
+  check("of one key no more run at once than its limit says, and other keys run beside it", async ({ store }) => {
+    const a = await add(store, ...many(4, TWO, "a"));
+    const b = await add(store, ...many(3, TWO, "b"));
+    const first = await claim(store);
+    assert.deepEqual(ids(first), [...a.slice(0, 2), ...b.slice(0, 2)]);
+    assert.deepEqual(await claimIds(store), []);
+    await settle(store, first[0] as Claimed, SUCCEEDED);
+    assert.deepEqual(await claimIds(store), [a[2]]);
+    await settle(store, first[3] as Claimed, SUCCEEDED);
+    assert.deepEqual(await claimIds(store), [b[2]]);
+    assert.deepEqual(await claimIds(store), []);
+  });
+
+  check("a limit without a key holds for all jobs of its name", async ({ store }) => {
+    const declares = declaring([limitRule({ keyed: false, concurrency: 3 })]);
+    const jobs = await add(store, ...many(5, declares, ""));
+    const others = await add(store, { name: "other" }, { name: "other" });
+    assert.deepEqual((await claimIds(store)).toSorted(), [...jobs.slice(0, 3), ...others].toSorted());
+  });
+
+  check("a queue's limit holds for every name and version in it, also for those that only name the queue", async ({ store }) => {
+    const queue = "shared";
+    const declares = declaring([limitRule({ of: "queue", keyed: false, concurrency: 2 })], {
+      queue,
+      settings: { events: false, keep: {} },
+    });
+    const [limited] = await add(store, { queue, declares, limitKeys: [""] });
+    const [other] = await add(store, { queue, name: "other" });
+    await add(store, { queue, name: "other", version: 2 });
+    const own = declaring([limitRule({ concurrency: 5 })], { queue, name: "own" });
+    await add(store, { queue, name: "own", declares: own, limitKeys: ["k"] });
+    assert.deepEqual(await claimIds(store), [limited, other]);
+    assert.deepEqual(await claimIds(store), []);
+  });
+
+  check("several limits hold at once: of a job's keys, and of its queue", async ({ store }) => {
+    const declares = declaring([limitRule({ concurrency: 2 }), limitRule({ of: "queue", keyed: false, concurrency: 3 })], {
+      settings: { events: false, keep: {} },
+    });
+    const jobs = (key: string) => Array.from({ length: 3 }, () => ({ declares, limitKeys: [key, ""] }));
+    const a = await add(store, ...jobs("a"));
+    const b = await add(store, ...jobs("b"));
+    const first = await claim(store);
+    assert.deepEqual(ids(first), [a[0], a[1], b[0]]);
+    await settle(store, first[2] as Claimed, SUCCEEDED);
+    assert.deepEqual(await claimIds(store), [b[1]], "a is full, the queue has room for one");
+    await settle(store, first[0] as Claimed, SUCCEEDED);
+    assert.deepEqual(await claimIds(store), [a[2]], "the older one first");
+  });
+
+  check("by priority, then first in, first out: inside a key and across keys", async ({ store }) => {
+    const low = await add(store, ...many(2, ONE, "a"), ...many(2, ONE, "b"));
+    const high = await add(store, { ...limited(ONE, "a"), priority: 1 }, { ...limited(ONE, "b"), priority: 1 });
+    assert.deepEqual(await workOff(store), [...high, ...low]);
+  });
+
+  check("a higher priority goes before its older siblings, also while its key is saturated", async ({ store }) => {
+    const held = await running(store, ONE);
+    const [older] = await add(store, limited(ONE));
+    const [high] = await add(store, { ...limited(ONE), priority: 5 });
+    assert.deepEqual(await claimIds(store), []);
+    await settle(store, held, SUCCEEDED);
+    assert.deepEqual(await workOff(store), [high, older]);
+  });
+
+  check("one that was left standing ready does not go before a higher one that came meanwhile", async ({ store }) => {
+    const [low] = await add(store, limited(ONE));
+    await add(store, { ...limited(ONE), priority: 1 });
+    const held = await claimOne(store);
+    const [high] = await add(store, { ...limited(ONE), priority: 5 });
+    await settle(store, held, SUCCEEDED);
+    assert.deepEqual(await workOff(store), [high, low]);
+  });
+
+  check("newcomers never overtake those that wait, whatever ends in between", async ({ store }) => {
+    const all: string[] = [];
+    const started: string[] = [];
+    let held: Claimed[] = [];
+    for (let i = 0; i < 12; i++) {
+      all.push(...(await add(store, ...many(2, TWO, "a"))));
+      const [first] = held;
+      if (first !== undefined) await settle(store, first, SUCCEEDED);
+      const more = await claim(store, { max: 1 + (i % 3) });
+      started.push(...ids(more));
+      held = [...held.slice(1), ...more];
+      assert.ok(held.length <= 2);
+    }
+    assert.deepEqual(started, all.slice(0, started.length));
+    assert.ok(started.length > 8);
+  });
+
+  check("one that comes back keeps its place before those that came later", async ({ store, clock }) => {
+    const [first, second, third] = (await add(store, ...many(3, ONE, "a"))) as [string, string, string];
+    await settle(store, await claimOne(store), { kind: "error", error: ERROR, delay: 1_000 });
+    pass(clock, 1_000);
+    assert.deepEqual(await workOff(store), [first, second, third], "its delay is over, and it is the oldest");
+  });
+
+  for (const [what, outcome] of Object.entries(BACK)) {
+    check(`a job that is ${what} gives its slot back, once`, async ({ store, clock }) => {
+      await add(store, ...many(8, ONE, "a"));
+      for (let i = 0; i < 3; i++) {
+        const held = await claimOne(store);
+        assert.deepEqual(await claimIds(store), [], "the slot is taken");
+        await settle(store, held, outcome);
+        // A late settle must not give back a second one.
+        assert.deepEqual(await store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]), ["lost"]);
+        const next = await claim(store);
+        assert.equal(next.length, 1, "and exactly one is free");
+        await settle(store, next[0] as Claimed, { kind: "released" });
+        pass(clock, 1);
+      }
+    });
+  }
+
+  for (const verdict of ["crashed", "interrupted", "stalled"] as const) {
+    check(`the slot of a job that was taken back as ${verdict} is free again, once`, async ({ store }) => {
+      const holder = await register(store);
+      await add(store, ...many(5, TWO, "a"));
+      const held = await claim(store, { holder });
+      assert.equal(held.length, 2);
+      await takeBack(store, verdict, ...held);
+      await takeBack(store, verdict, ...held);
+      // Of those that crashed, a claim takes one at a time.
+      const again = [...(await claim(store)), ...(await claim(store))];
+      assert.equal(again.length, 2, "two and no more");
+      assert.deepEqual(await claimIds(store), []);
+    });
+  }
+
+  check("cancelling gives the slot back, whether the job runs, stands ready or waits for its limit", async ({ store }) => {
+    const jobs = await add(store, ...many(6, ONE, "a"));
+    const [one, two, three, four, five, six] = jobs as [string, string, string, string, string, string];
+    await claimOne(store);
+    assert.ok(await store.cancel(three), "waiting");
+    assert.ok(await store.cancel(one), "running");
+    assert.equal(await store.cancel(one), false);
+    assert.ok(await store.cancel(two), "ready");
+    const held = await claim(store);
+    assert.deepEqual(ids(held), [four]);
+    assert.ok(await store.cancel(five));
+    await settle(store, held[0] as Claimed, SUCCEEDED);
+    assert.deepEqual(await workOff(store), [six]);
+    assert.deepEqual(await store.counts({}), { ...NONE, succeeded: 2, cancelled: 4 });
+  });
+
+  check("an operator's retry goes through the limit", async ({ store }) => {
+    const [failed, next] = (await add(store, ...many(2, ONE, "a"))) as [string, string];
+    await settle(store, await claimOne(store), { kind: "error", error: ERROR, retry: false });
+    const held = await claimOne(store);
+    assert.equal(held.id, next);
+    assert.equal(await store.retry(failed), true);
+    assert.deepEqual(await claimIds(store), [], "the slot is taken");
+    await settle(store, held, SUCCEEDED);
+    assert.deepEqual(await claimIds(store), [failed]);
+  });
+
+  check("delayed jobs take no slot before they are due, and then wait their turn", async ({ store, clock }) => {
+    const delayed = await add(store, { ...limited(ONE), delay: 1_000 }, { ...limited(ONE), delay: 1_000 });
+    const [now] = await add(store, limited(ONE));
+    const held = await claimOne(store);
+    assert.equal(held.id, now);
+    pass(clock, 1_000);
+    assert.deepEqual(await claimIds(store), []);
+    await settle(store, held, SUCCEEDED);
+    assert.deepEqual(await workOff(store), delayed);
+  });
+
+  check("a lane that nobody works keeps no slot from the others", async ({ store }) => {
+    const queue = "shared";
+    const declares = declaring([limitRule({ of: "queue", keyed: false, concurrency: 1 })], {
+      queue,
+      settings: { events: false, keep: {} },
+    });
+    const job = { queue, declares, limitKeys: [""] };
+    await add(store, { ...job, name: "nobody" }, { ...job, name: "nobody" }, { ...job, version: 7 });
+    const mine = await add(store, { ...job, name: "mine" }, { ...job, name: "mine" });
+    assert.deepEqual(await workOff(store, { from: [{ name: "mine", version: 1, lease: LEASE }] }), mine);
+  });
+
+  check("of a rate, so many start in its time, evenly after that; releasing gives a start back", async ({ store, clock }) => {
+    const declares = declaring([limitRule({ rate: { starts: 2, per: 1_000 } })]);
+    const jobs = await add(store, ...many(6, declares, "a"), limited(declares, "b"));
+    assert.deepEqual(await claimIds(store), [jobs[0], jobs[1], jobs[6]]);
+    assert.deepEqual(await claimIds(store), []);
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: clock.now() + 500 });
+    pass(clock, 499);
+    assert.deepEqual(await claimIds(store), []);
+    pass(clock, 1);
+    assert.equal((await store.outlook([{ lease: LEASE }])).ready, true);
+    const [third] = await claim(store);
+    assert.equal(third?.id, jobs[2]);
+    assert.deepEqual(await claimIds(store), []);
+    await settle(store, third as Claimed, { kind: "released" });
+    assert.deepEqual(await claimIds(store), [jobs[2]], "it never began");
+    pass(clock, 60_000);
+    assert.deepEqual(await claimIds(store), [jobs[3], jobs[4]], "what was not used is not saved up");
+  });
+
+  check("a clock that was set back holds nobody up for longer than the rate lasts", async ({ store, clock }) => {
+    const declares = declaring([limitRule({ rate: { starts: 1, per: 1_000 } })]);
+    const jobs = await add(store, ...many(5, declares, "a"));
+    assert.deepEqual(await claimIds(store), [jobs[0]]);
+    pass(clock, -86_400_000);
+    assert.deepEqual(await claimIds(store), []);
+    pass(clock, 1_000);
+    assert.deepEqual(await claimIds(store), [jobs[1]]);
+    pass(clock, 999);
+    assert.deepEqual(await claimIds(store), []);
+    pass(clock, 1);
+    assert.deepEqual(await claimIds(store), [jobs[2]]);
+  });
+
+  check("a limit that is raised, lowered or removed holds for what waits already", async ({ store }) => {
+    const jobs = await add(store, ...many(12, ONE, "a"));
+    const [first] = await claim(store);
+    assert.equal(first?.id, jobs[0]);
+    const [change] = await changesDuring(store, () => store.declare([declaring([limitRule({ concurrency: 3 })])]));
+    assert.ok(change?.ready?.has("work"), "workers are told");
+    const more = await claim(store);
+    assert.deepEqual(ids(more), jobs.slice(1, 3), "raised");
+    await store.declare([declaring([limitRule({ concurrency: 2 })])]);
+    await settle(store, first as Claimed, SUCCEEDED);
+    assert.deepEqual(await claimIds(store), [], "lowered: two run");
+    await settle(store, more[0] as Claimed, SUCCEEDED);
+    assert.deepEqual(await claimIds(store), [jobs[3]]);
+    await store.declare([declaring([])]);
+    assert.deepEqual(await claimIds(store), jobs.slice(4), "removed");
+  });
+
+  check("a limit that was changed is looked at once, not for ever", async ({ store }) => {
+    await add(store, ...many(3, ONE, "a"));
+    await claimOne(store);
+    await store.declare([declaring([limitRule({ concurrency: 2 })])]);
+    await claimOne(store);
+    assert.deepEqual(await claimIds(store), []);
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: null });
+  });
+
+  check.shared("the newest word counts, whatever an older process undoes or does in transactions", async ({ store, another }) => {
+    const old = declaring([limitRule({ concurrency: 1 })]);
+    await add(store, ...many(2, old, "a"));
+    const newer = await another();
+    await newer.declare([declaring([limitRule({ concurrency: 3 })])]);
+    await assert.rejects(store.enqueue([newJob(limited(old)), badJob()]));
+    await store.enqueue([newJob(limited(old))]);
+    await store.transact((handle) => store.enqueueWithin(handle, [newJob(limited(old))]));
+    await store.transact((handle) => store.enqueueWithin(handle, [newJob(limited(old))]));
+    assert.equal((await claim(newer)).length, 3);
+    assert.deepEqual(await claimIds(store), []);
+  });
+
+  check("a declaration that was undone with its transaction is made again", async ({ store }) => {
+    await store.declare([declaring([limitRule({ concurrency: 1 })])]);
+    const two = declaring([limitRule({ concurrency: 2 })]);
+    const undone = store.transact((handle) => {
+      store.enqueueWithin(handle, [newJob(limited(two))]);
+      throw new Error("no");
+    });
+    await assert.rejects(undone, /no/);
+    await add(store, ...many(3, two, "a"));
+    assert.equal((await claim(store)).length, 2);
+  });
+
+  check("parts of a transaction that are undone leave no trace in the counts", async ({ store }) => {
+    const kept = await store.transact((handle) => {
+      const db = handle as { exec(sql: string): void };
+      db.exec("savepoint part");
+      store.enqueueWithin(handle, many(3, ONE, "a").map(newJob));
+      db.exec("rollback to part");
+      db.exec("release part");
+      return store.enqueueWithin(handle, many(3, ONE, "a").map(newJob)) as { id: string }[];
+    });
+    assert.deepEqual(
+      await workOff(store),
+      kept.map(({ id }) => id),
+    );
+  });
+
+  check("of calls that share a commit, one that is undone leaves no trace in the counts", async ({ store }) => {
+    const calls = [
+      store.enqueue(many(2, ONE, "a").map(newJob)),
+      store.enqueue([newJob(limited(ONE)), badJob(limited(ONE))]),
+      store.enqueue(many(2, ONE, "a").map(newJob)),
+    ];
+    const [good, bad, also] = await Promise.allSettled(calls);
+    assert.deepEqual([good?.status, bad?.status, also?.status], ["fulfilled", "rejected", "fulfilled"]);
+    assert.equal((await workOff(store)).length, 4);
+  });
+
+  check("claims by hand, of a worker and of a source count together", async ({ store }) => {
+    const holder = await register(store);
+    const jobs = await add(store, ...many(4, TWO, "a"));
+    assert.deepEqual(await claimIds(store, { max: 1 }), [jobs[0]]);
+    assert.deepEqual(await claimIds(store, { holder, from: [{ name: "work", version: 1, lease: LEASE }] }), [jobs[1]]);
+    assert.deepEqual(await claimIds(store, { from: [{ queue: "work", lease: LEASE }] }), []);
+  });
+
+  check.shared("two stores on the same data count together, turn by turn", async ({ store, another }) => {
+    const other = await another();
+    const jobs = await add(store, ...many(8, TWO, "a"));
+    const started: string[] = [];
+    let held: Claimed[] = [];
+    for (let i = 0; started.length < jobs.length; i++) {
+      const [here, there] = i % 2 === 0 ? [store, other] : [other, store];
+      held.push(...(await claim(here)));
+      started.push(...ids(held.slice(-2)).filter((id) => !started.includes(id)));
+      assert.ok(held.length <= 2);
+      assert.deepEqual(await claimIds(there), []);
+      await settle(there, held[0] as Claimed, SUCCEEDED);
+      held = held.slice(1);
+    }
+    assert.deepEqual(started, jobs);
+  });
+
+  check.shared("what waits and what runs is still so after a restart", async ({ store, reopen }) => {
+    const jobs = await add(store, ...many(4, TWO, "a"));
+    const [held] = await claim(store);
+    const again = await reopen();
+    assert.deepEqual(await claimIds(again), []);
+    await settle(again, held as Claimed, SUCCEEDED);
+    assert.deepEqual(await claimIds(again), [jobs[2]]);
+  });
+
+  check("jobs that wait for their limit are pending to everybody who looks", async ({ store }) => {
+    const jobs = await add(store, ...many(5, TWO, "a"));
+    await claim(store);
+    assert.deepEqual(await store.counts({}), { ...NONE, running: 2, pending: 3 });
+    assert.deepEqual(
+      (await store.list({ state: "pending", limit: 10 })).items.map(({ id }) => id),
+      jobs.slice(2),
+    );
+    assert.equal((await store.queues())[0]?.counts.pending, 3);
+    assert.equal((await store.lanes())[0]?.pending, 3);
+  });
+
+  check("where concurrency is wider than what stands ready at once, order holds over keys and priorities", async ({ store }) => {
+    const declares = declaring([limitRule({ concurrency: 1_000 })]);
+    const first = await add(store, ...many(250, declares, "a"));
+    const low = await add(store, { ...limited(declares, "b"), priority: -1 });
+    const later = await add(store, limited(declares, "c"));
+    assert.deepEqual(await claimIds(store, { max: 240 }), first.slice(0, 240));
+    assert.deepEqual(await claimIds(store, { max: 240 }), [...first.slice(240), ...later, ...low]);
+  });
+
+  check("many jobs of one key ahead of others: the others start, and cost no reading past them", async ({ store }) => {
+    await add(store, ...many(2_000, ONE, "a"));
+    const others = await add(store, limited(ONE, "b"), limited(ONE, "c"));
+    assert.deepEqual((await claimIds(store, { max: 3 })).slice(1), others);
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: null });
+  });
+
+  check("what is freed in one turn is claimed in the same turn", async ({ store }) => {
+    const jobs = await add(store, ...many(3, ONE, "a"));
+    const { job, fence } = await claimOne(store);
+    const [fates, next] = await Promise.all([store.settle([{ job, fence, outcome: SUCCEEDED }]), claim(store)]);
+    assert.deepEqual(fates, ["held"]);
+    assert.deepEqual(ids(next), [jobs[1]]);
+  });
+}
+
+const NONE = { waiting: 0, pending: 0, running: 0, succeeded: 0, failed: 0, cancelled: 0, quarantined: 0 };
+
+const BACK: Record<string, Outcome> = {
+  released: { kind: "released" },
+  "to be retried at once": { kind: "error", error: ERROR, delay: 0 },
+  "to be retried later": { kind: "error", error: ERROR, delay: 60_000 },
+  "to come back later": { kind: "later", error: ERROR, delay: 60_000 },
+  interrupted: { kind: "interrupted" },
+};
+
+function limited(declares: Declaration, key = "a"): Partial<NewJob> & { policy?: never } {
+  return { declares, limitKeys: [key] } as Partial<NewJob> & { policy?: never };
+}
+
+function many(count: number, declares: Declaration, key: string): ReturnType<typeof limited>[] {
+  return Array.from({ length: count }, () => limited(declares, key));
+}
+
+async function running(store: Store, declares: Declaration): Promise<Claimed> {
+  await addOne(store, limited(declares));
+  return claimOne(store);
+}
+
+function ids(claimed: readonly Claimed[]): string[] {
+  return claimed.map(({ id }) => id);
+}
