@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
-import { type Holdfast, open } from "../runtime/holdfast.ts";
+import { type Holdfast, open, type OpenOptions } from "../runtime/holdfast.ts";
 import type { Log } from "../runtime/log.ts";
 import { configOf } from "./config.ts";
 import { workerLog } from "./terminal/log.ts";
@@ -12,7 +12,7 @@ export async function openExisting(command: Command): Promise<Holdfast> {
   if (!existsSync(path)) throw noDatabase(path);
   try {
     // It was made as it is, whatever a config says by now; and who looks does not deliver.
-    const { durability: _, sinks: __, ...configured } = configOf(command)?.options ?? {};
+    const { durability: _, sinks: __, ...configured } = optionsOf(command);
     // What a crash has left is shown as it is; `recover` and the workers see to it.
     return await open(path, {
       program: programOf(command),
@@ -29,16 +29,27 @@ export async function openExisting(command: Command): Promise<Holdfast> {
 /** `delivers`: whoever is here for longer brings events to the config's sinks. */
 export function openOrMake(
   command: Command,
-  { delivers = false, ...options }: { program?: string; log?: Log; delivers?: boolean } = {},
+  {
+    delivers = false,
+    onStop,
+    ...options
+  }: { program?: string; log?: Log; delivers?: boolean; onStop?: (drain: number) => void } = {},
 ): Promise<Holdfast> {
-  const { sinks = {}, ...configured } = configOf(command)?.options ?? {};
+  const { sinks = {}, ...configured } = optionsOf(command);
   return open(given(command), {
     program: programOf(command),
     log: workerLog("warn"),
     ...options,
     ...configured,
     ...(delivers ? { sinks } : {}),
+    ...(onStop === undefined ? {} : { onStop }),
   });
+}
+
+/** The config's, but for `onStop`: a command that is done in a moment need not be asked to stop. */
+function optionsOf(command: Command): OpenOptions {
+  const { onStop: _, ...options } = configOf(command)?.options ?? {};
+  return options;
 }
 
 export function pathOf(command: Command): string {

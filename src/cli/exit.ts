@@ -4,6 +4,7 @@ export const EXIT = { done: 0, failed: 1, usage: 2, paused: 3, locked: 4, damage
 const CODES: Record<string, number> = { DAMAGED: EXIT.damaged, LOCK_HELD: EXIT.locked };
 /** Whoever gets one of these has to give something else; trying again would not help. */
 const USAGE = new Set([
+  "CLAIM_INVALID",
   "CONFIG_INVALID",
   "DRIVER_DIFFERS",
   "DURABILITY_DIFFERS",

@@ -1,11 +1,11 @@
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { type Alarm, alarmsOf } from "./alarms.ts";
 import { openExisting } from "./database.ts";
 import { EXIT, exitCodeOf } from "./exit.ts";
 import { examples } from "./help.ts";
-import { type Overview, overviewOf } from "./overview.ts";
+import { type Alarm, alarmsOf } from "./status/alarms.ts";
+import { type Overview, overviewOf, workersIn } from "./status/overview.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
 import { number, oneLine, plural } from "./terminal/text.ts";
@@ -16,7 +16,8 @@ export function healthCommand(parent: Command): void {
     .summary("one line and an exit code, for probes")
     .description(
       "For probes: one line, and exit code 0 when all is well, 1 when not, 5 when the database is damaged. Not well: it " +
-        "cannot be opened or written, jobs wait and nobody works, jobs are quarantined.",
+        "cannot be opened or written, jobs wait and nobody works (a process that only enqueues does not), jobs are quarantined. " +
+        "Names that nobody works on, while others are, show in `status`; here --oldest finds them when their jobs wait too long.",
     )
     .option("--oldest <duration>", "not ok either when a job that could run has waited for longer, e.g. 10m")
     .addHelpText("after", examples("holdfast health", "holdfast health --oldest 10m || alert"))
@@ -52,8 +53,9 @@ async function look(command: Command): Promise<Overview | HoldfastError> {
   }
 }
 
-function summary({ counts, processes }: Overview): string {
-  return `${number(counts.pending)} pending, ${number(counts.running)} running, ${plural(processes.length, "process", "processes")}`;
+function summary(overview: Overview): string {
+  const { pending, running } = overview.counts;
+  return `${number(pending)} pending, ${number(running)} running, ${plural(workersIn(overview).length, "worker")}`;
 }
 
 function line(ok: boolean, text: string): string {

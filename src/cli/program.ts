@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { Command } from "commander";
+import { claimCommand } from "./claim.ts";
 import { completionCommand } from "./completion/index.ts";
 import { readConfig } from "./config.ts";
 import { enqueueCommand } from "./enqueue.ts";
@@ -8,9 +9,13 @@ import { healthCommand } from "./health.ts";
 import { initCommand } from "./init.ts";
 import { jobsCommand } from "./jobs/index.ts";
 import { quarantineCommand } from "./quarantine/index.ts";
+import { queuesCommand } from "./queues/index.ts";
 import { recoverCommand } from "./recover.ts";
+import { renewCommand } from "./renew.ts";
 import { schedulesCommand } from "./schedules/index.ts";
-import { statusCommand } from "./status.ts";
+import { settleCommand } from "./settle.ts";
+import { statusCommand } from "./status/index.ts";
+import { stopCommand } from "./stop.ts";
 import { unlockCommand } from "./unlock.ts";
 import { workCommand } from "./work.ts";
 
@@ -44,10 +49,15 @@ Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
     );
   for (const add of [
     workCommand,
+    stopCommand,
     enqueueCommand,
+    claimCommand,
+    renewCommand,
+    settleCommand,
     statusCommand,
     healthCommand,
     jobsCommand,
+    queuesCommand,
     quarantineCommand,
     schedulesCommand,
     eventsCommand,

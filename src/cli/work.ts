@@ -23,8 +23,10 @@ const SIGNALS = ["SIGINT", "SIGTERM"] as const;
 export function workCommand(parent: Command): void {
   parent
     .command("work")
-    .summary("run jobs until a signal")
-    .description("Run the jobs that these modules define, until a signal stops it. A second signal exits at once.")
+    .summary("run jobs until a signal, or `holdfast stop`")
+    .description(
+      "Run the jobs that these modules define, until a signal or `holdfast stop` ends it. A second signal exits at once, with 130.",
+    )
     .argument("[files...]", ".ts or .js modules that export jobs with their handlers (default: the config's modules)")
     .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)
     .option("--drain <duration>", "how long running jobs may finish after a signal; the rest is given back", "10s")
@@ -37,20 +39,19 @@ export function workCommand(parent: Command): void {
       const modules = files.length > 0 ? files : modulesGiven(command);
       const definitions = withHandlers(await definitionsIn(modules), modules);
       // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
-      const signalled = listen();
+      const { heard, stop } = listen(drain, configOf(command)?.options.onStop);
       const hf = await openOrMake(command, {
         program: [programOf(command), ...files].join(" "),
         log: workerLog("info"),
         delivers: true,
+        onStop: stop,
       });
       const worker = hf.work(definitions, { concurrency: options.concurrency });
       tell(command, definitions, options.concurrency);
 
-      const signal = await signalled;
-      answer(command, { event: "stopping", signal, drain }, () =>
-        paint("yellow", `Stopping: running jobs have ${sayMillis(drain)} to finish. Again to exit at once.`),
-      );
-      await worker.stop({ drain });
+      const reason = await heard;
+      answer(command, { event: "stopping", ...reason }, () => paint("yellow", sayStopping(reason)));
+      await worker.stop({ drain: reason.drain });
       await hf.close();
       answer(command, { event: "stopped" }, () => "Stopped.");
     });
@@ -87,16 +88,34 @@ function tell(command: Command, definitions: readonly Definition[], concurrency:
   });
 }
 
-/** Resolves with the first signal; the one after it ends the process, whatever it is in the middle of. */
-function listen(): Promise<NodeJS.Signals> {
-  const { promise, resolve } = Promise.withResolvers<NodeJS.Signals>();
-  let heard = false;
+/** By a signal, or asked by `holdfast stop`, which says how long. */
+type Reason = { signal: NodeJS.Signals; drain: number } | { asked: true; drain: number };
+
+function sayStopping(reason: Reason): string {
+  const time = `running jobs have ${sayMillis(reason.drain)} to finish.`;
+  if ("signal" in reason) return `Stopping: ${time} Again to exit at once.`;
+  return `Stopping, as \`holdfast stop\` asked: ${time} A signal exits at once.`;
+}
+
+/** Resolves with the first word to stop; a signal after it ends the process, whatever it is in the middle of. */
+function listen(
+  drain: number,
+  onStop: ((drain: number) => void) | undefined,
+): { heard: Promise<Reason>; stop: (drain: number) => void } {
+  const { promise, resolve } = Promise.withResolvers<Reason>();
+  let stopping = false;
   for (const name of SIGNALS) {
     process.on(name, (signal) => {
-      if (heard) process.exit(EXIT.interrupted);
-      heard = true;
-      resolve(signal);
+      if (stopping) process.exit(EXIT.interrupted);
+      stopping = true;
+      resolve({ signal, drain });
     });
   }
-  return promise;
+  const stop = (asked: number) => {
+    // The config may have something of its own to stop.
+    onStop?.(asked);
+    stopping = true;
+    resolve({ asked: true, drain: asked });
+  };
+  return { heard: promise, stop };
 }

@@ -1,8 +1,10 @@
 import { randomUUID } from "node:crypto";
+import type { Clock } from "../core/clock.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError, LeaseLostError } from "../core/errors.ts";
 import { type Job, toJobError } from "../core/job.ts";
 import { fromJson, toJson } from "../core/json.ts";
+import type { LeaseRef } from "../core/lease.ts";
 import type { Outcome } from "../core/retry.ts";
 import { parse } from "../core/schema.ts";
 import type { Claimed, ClaimSource } from "../store/store.ts";
@@ -38,21 +40,25 @@ export interface Claim<In = unknown> extends AsyncDisposable {
   release(): Promise<void>;
 }
 
+/** Jobs of a name in whatever version: for whoever has no definition of it. */
+export interface AnyVersion {
+  anyVersionOf: string;
+}
+
 /** Claims one job by hand. */
 export async function claimByHand<In>(
   engine: Engine,
-  from: string | JobDef<In>,
+  from: string | JobDef<In> | AnyVersion,
   given: ClaimOptions,
   handle: { refuseClosed: () => void; over: AbortSignal },
 ): Promise<Claim<In> | null> {
-  const def = typeof from === "string" ? null : definitionOf(from);
+  const def = typeof from === "string" || isAnyVersion(from) ? null : definitionOf(from);
   // Programs without types may leave the options out.
   const options: Partial<ClaimOptions> = given ?? {};
   refuseUnknown(options, ["worker", "lease", "renew", "exclusive", "wait"], "claim");
   const lease = options.lease === undefined ? (def?.lease ?? LEASE) : leaseOf(options.lease);
   checkOneOf(options.renew ?? "manual", ["auto", "manual"], "renew");
-  const source: ClaimSource =
-    def === null ? { queue: checkName(from, "The queue"), lease } : { name: def.name, version: def.version, lease };
+  const source: ClaimSource = { ...(def === null ? named(from) : { name: def.name, version: def.version }), lease };
   const worker = checkName(options.worker, "worker");
   const wait = toMillis(options.wait ?? 0, "wait");
   const until = engine.clock.monotonic() + wait;
@@ -71,7 +77,16 @@ export async function claimByHand<In>(
   }
 }
 
-function leaseOf(given: Duration): number {
+function isAnyVersion(from: unknown): from is AnyVersion {
+  return typeof from === "object" && from !== null && "anyVersionOf" in from;
+}
+
+function named(from: unknown): { queue: string } | { name: string } {
+  if (typeof from === "string") return { queue: checkName(from, "The queue") };
+  return { name: checkName((from as AnyVersion).anyVersionOf, "The name") };
+}
+
+export function leaseOf(given: Duration): number {
   const lease = toMillis(given, "lease");
   if (lease >= 1) return lease;
   throw new HoldfastError("DURATION_INVALID", "A lease of nothing holds nothing.", 'Give a lease, e.g. "30s".');
@@ -144,6 +159,11 @@ async function news(engine: Engine, source: ClaimSource, most: number, over: Abo
   });
 }
 
+/** The right that a claim has, for whoever takes it along to another process. */
+export function rightOf(claim: Claim): LeaseRef {
+  return (claim as HandClaim).right;
+}
+
 class HandClaim implements Claim {
   readonly job: Job;
   readonly #engine: Engine;
@@ -162,6 +182,10 @@ class HandClaim implements Claim {
     this.#unwatch = how.auto ? () => {} : watchLease(engine, claimed, (code) => this.#lose(code));
   }
 
+  get right(): LeaseRef {
+    return { job: this.#claimed.job, fence: this.#claimed.fence };
+  }
+
   get signal(): AbortSignal {
     return this.#controller.signal;
   }
@@ -178,11 +202,7 @@ class HandClaim implements Claim {
   }
 
   async fail(error: unknown, options: { retry?: boolean; delay?: Duration } = {}): Promise<void> {
-    let outcome = outcomeOf(error, this.#engine.clock);
-    if (options.retry !== undefined || options.delay !== undefined) outcome = { kind: "error", error: toJobError(error) };
-    if (outcome.kind === "error" && options.retry === false) outcome.retry = false;
-    if (outcome.kind === "error" && options.delay !== undefined) outcome.delay = toMillis(options.delay, "delay");
-    await this.#settle(outcome, "failure");
+    await this.#settle(failureOf(error, options, this.#engine.clock), "failure");
   }
 
   async release(): Promise<void> {
@@ -234,6 +254,15 @@ class HandClaim implements Claim {
   #ignoreLoss(error: unknown): void {
     if (!(error instanceof LeaseLostError)) throw error;
   }
+}
+
+/** What the holder says about trying again goes before what the error says. */
+export function failureOf(error: unknown, options: { retry?: boolean; delay?: Duration }, clock: Clock): Outcome {
+  let outcome = outcomeOf(error, clock);
+  if (options.retry !== undefined || options.delay !== undefined) outcome = { kind: "error", error: toJobError(error) };
+  if (outcome.kind === "error" && options.retry === false) outcome.retry = false;
+  if (outcome.kind === "error" && options.delay !== undefined) outcome.delay = toMillis(options.delay, "delay");
+  return outcome;
 }
 
 /** Nobody renews a lease held by hand, so nobody would notice its loss: look when something was committed. */

@@ -6,7 +6,7 @@ import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
 import type { Schedule } from "../core/schedule.ts";
 import { locate } from "../store/open-store.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
-import { type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
+import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
 import type { Enqueued, EnqueueOptions } from "./context.ts";
 import { definitionOf, type JobDef, refuseUnknown } from "./definition.ts";
 import { Engine } from "./engine.ts";
@@ -295,8 +295,8 @@ export class Holdfast implements AsyncDisposable {
     return this.schedules.save(def, options);
   }
 
-  /** One job in hand, or null when there is none. */
-  async claim<In = unknown>(from: string | JobDef<In>, options: ClaimOptions): Promise<Claim<In> | null> {
+  /** One job in hand, or null when there is none: of a queue, of a definition, or of a name in any version. */
+  async claim<In = unknown>(from: string | JobDef<In> | AnyVersion, options: ClaimOptions): Promise<Claim<In> | null> {
     this.#refuseClosing();
     const handle = { refuseClosed: () => this.#refuseClosed(), over: this.#over.signal };
     const claim = claimByHand(this.#engine, from, options, handle);

@@ -283,6 +283,8 @@ export interface QueueOverview {
   counts: Record<JobState, number>;
   /** When the oldest job that could run now was made. */
   oldestAt?: number;
+  /** How many have ended so far: those that were retried or forgotten since are in it, so it never falls. */
+  ended: number;
   /** How many ended in the last minute, about. */
   lastMinute: Record<FinishedState, number>;
 }

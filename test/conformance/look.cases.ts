@@ -216,6 +216,21 @@ export function lookCases(check: Check): void {
     );
   });
 
+  check("how many have ended never falls, whatever is retried or forgotten", async ({ store }) => {
+    const ended = async () => (await store.queues()).map((queue) => queue.ended);
+    const first = await running(store);
+    assert.deepEqual(await ended(), [0]);
+    await settle(store, first, SUCCEEDED);
+    const second = await running(store);
+    await settle(store, second, { kind: "error", error: ERROR, retry: false });
+    assert.deepEqual(await ended(), [2]);
+    assert.equal(await store.retry(second.id), true);
+    assert.equal(await store.prune({ state: "succeeded", limit: 10 }), 1);
+    assert.deepEqual(await ended(), [2]);
+    assert.equal(await store.cancel(second.id), true);
+    assert.deepEqual(await ended(), [3]);
+  });
+
   check("a queue's oldest is the oldest job that could run now", async ({ store, clock }) => {
     const oldest = async () => (await store.queues()).find(({ name }) => name === "q")?.oldestAt;
     await add(store, { queue: "q", delay: 3_600_000 });

@@ -144,7 +144,7 @@ export class Look {
     const overview = (name: string): QueueOverview => {
       let queue = queues.get(name);
       if (queue === undefined) {
-        queue = { name, paused: settings.isPaused(name), counts: none(), lastMinute: noneEnded() };
+        queue = { name, paused: settings.isPaused(name), counts: none(), ended: 0, lastMinute: noneEnded() };
         queues.set(name, queue);
       }
       return queue;
@@ -161,7 +161,9 @@ export class Look {
       if (queue !== undefined) queue.counts[state] += n;
     }
     for (const tallied of this.#tally.all()) {
-      overview(this.#catalog.lane(tallied.lane).queue).lastMinute[tallied.state] += lastMinute(tallied, now);
+      const queue = overview(this.#catalog.lane(tallied.lane).queue);
+      queue.ended += tallied.ended;
+      queue.lastMinute[tallied.state] += lastMinute(tallied, now);
     }
     return [...queues.values()].sort((a, b) => a.name.localeCompare(b.name));
   }

@@ -7,6 +7,7 @@ export interface Tallied {
   lane: number;
   state: FinishedState;
   n: number;
+  ended: number;
   since: number;
   fresh: number;
   before: number;
@@ -21,17 +22,17 @@ export class Tally {
   #sums = new Map<number, Map<FinishedState, number>>();
 
   constructor(db: Connection) {
-    // fresh counts the minute that began at since, before the one that went before it.
+    // ended never falls; fresh counts the minute that began at since, before the one that went before it.
     this.#add = db.prepare(
-      `insert into holdfast_tally (lane, state, n, fresh, since) values (?, ?, ?, ?, ?)
-       on conflict (lane, state) do update set n = n + excluded.n,
+      `insert into holdfast_tally (lane, state, n, ended, fresh, since) values (?, ?, ?, ?, ?, ?)
+       on conflict (lane, state) do update set n = n + excluded.n, ended = ended + excluded.n,
          before = case when excluded.since - since < ${MINUTE} then before
                        when excluded.since - since < ${2 * MINUTE} then fresh else 0 end,
          fresh = case when excluded.since - since < ${MINUTE} then fresh + excluded.n else excluded.n end,
          since = case when excluded.since - since < ${MINUTE} then since else excluded.since end`,
     );
     this.#subtract = db.prepare("update holdfast_tally set n = n + ? where lane = ? and state = ?");
-    this.#all = db.prepare("select lane, state, n, since, fresh, before from holdfast_tally");
+    this.#all = db.prepare("select lane, state, n, ended, since, fresh, before from holdfast_tally");
   }
 
   add(lane: number, state: FinishedState, n: number): void {
@@ -45,7 +46,7 @@ export class Tally {
     if (this.#sums.size === 0) return;
     for (const [lane, states] of this.#sums) {
       for (const [state, n] of states) {
-        if (n > 0) this.#add.run(lane, state, n, n, now);
+        if (n > 0) this.#add.run(lane, state, n, n, n, now);
         else if (n < 0) this.#subtract.run(n, lane, state);
       }
     }

@@ -120,6 +120,7 @@ create table holdfast_tally (
   lane    integer not null,
   state   text not null,
   n       integer not null,
+  ended   integer not null default 0,
   since   integer not null default 0,
   fresh   integer not null default 0,
   before  integer not null default 0,

@@ -1,0 +1,68 @@
+import { FINISHED_STATES, type JobState } from "../../core/job.ts";
+import type { QueueOverview } from "../../store/store.ts";
+import { age } from "../terminal/age.ts";
+import { paint } from "../terminal/colours.ts";
+import { stateStyle } from "../terminal/state.ts";
+import { type Column, table, terminalWidth } from "../terminal/table.ts";
+import { number } from "../terminal/text.ts";
+
+/** Below this many columns what is over and done gives way to what is going on. */
+const WIDE = 96;
+
+/** How many jobs of each queue end in a second, as seen between two looks. */
+export type Rates = ReadonlyMap<string, number>;
+
+/** The queues, for people. Without rates seen: those of the last minute. */
+export function queueTable(queues: readonly QueueOverview[], now: number, rates?: Rates): string {
+  if (queues.length === 0) return paint("dim", "No jobs yet.");
+  const any = (state: JobState) => queues.some(({ counts }) => counts[state] > 0);
+  const wide = terminalWidth() >= WIDE;
+  const columns: (Column<QueueOverview> | false)[] = [
+    { title: "QUEUE", value: ({ name }) => name, least: 6, style: ({ paused }) => (paused ? "yellow" : null) },
+    queues.some(({ paused }) => paused) && {
+      title: "",
+      value: ({ paused }) => (paused ? "paused" : ""),
+      style: () => "yellow",
+    },
+    any("waiting") && count("waiting"),
+    count("pending"),
+    count("running"),
+    { title: rates === undefined ? "DONE/MIN" : "DONE/S", right: true, value: (queue) => rateOf(queue, rates), style: isIdle },
+    wide && count("succeeded"),
+    count("failed"),
+    wide && any("cancelled") && count("cancelled"),
+    any("quarantined") && count("quarantined"),
+    { title: "OLDEST", right: true, value: ({ oldestAt }) => (oldestAt === undefined ? "–" : age(now - oldestAt)) },
+  ];
+  return table(
+    columns.filter((column) => column !== false),
+    queues,
+  );
+
+  function isIdle(queue: QueueOverview): "dim" | "green" {
+    return rateOf(queue, rates) === "0" ? "dim" : "green";
+  }
+}
+
+/** Ended in the last minute, about. */
+export function lastMinute(queue: QueueOverview): number {
+  return FINISHED_STATES.reduce((total, state) => total + queue.lastMinute[state], 0);
+}
+
+/** `0`, `2.4`, `1,250`. */
+export function sayRate(rate: number): string {
+  return number(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate));
+}
+
+function rateOf(queue: QueueOverview, rates: Rates | undefined): string {
+  return sayRate(rates === undefined ? lastMinute(queue) : (rates.get(queue.name) ?? 0));
+}
+
+function count(state: JobState): Column<QueueOverview> {
+  return {
+    title: state.toUpperCase(),
+    right: true,
+    value: ({ counts }) => number(counts[state]),
+    style: ({ counts }) => (counts[state] === 0 ? "dim" : stateStyle(state)),
+  };
+}

@@ -1,0 +1,69 @@
+import { age } from "../terminal/age.ts";
+import { number, oneLine, plural } from "../terminal/text.ts";
+import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts";
+
+/** Something an operator should know. Only a `grave` one makes `health` say "not ok". */
+export interface Alarm {
+  code: "NOBODY_WORKS" | "NAME_NOT_WORKED" | "LEFT_BEHIND" | "QUARANTINED" | "FAILED" | "WAITING_LONG";
+  grave: boolean;
+  message: string;
+  hint: string;
+}
+
+/** More names than this that nobody works on are summed up. */
+const NAMES = 4;
+
+export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): Alarm[] {
+  const { counts, processes, ready, byHand } = overview;
+  const alarms: Alarm[] = [];
+  const gone = processes.filter((process) => !isThere(process));
+  const open = overview.queues.filter(({ paused }) => !paused);
+  const noWorker = workersIn(overview).length === 0;
+  // Whoever claims by hand is somebody who works, though nobody knows on what.
+  if (ready && noWorker && byHand === 0) {
+    const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
+    const message = `${plural(pending, "job is", "jobs are")} pending and nobody works`;
+    alarms.push({ code: "NOBODY_WORKS", grave: true, message, hint: "holdfast work FILES…" });
+  } else {
+    alarms.push(...notWorked(overview.unworked));
+  }
+  const left = gone.reduce((total, { running }) => total + running, 0);
+  if (left > 0) {
+    const message = `${plural(left, "job was", "jobs were")} left running by a process that died`;
+    // Any worker takes them back within a second, so this stands only while there is none.
+    alarms.push({ code: "LEFT_BEHIND", grave: noWorker, message, hint: "holdfast recover" });
+  }
+  if (counts.quarantined > 0) {
+    const message = `${plural(counts.quarantined, "job is", "jobs are")} quarantined`;
+    alarms.push({ code: "QUARANTINED", grave: true, message, hint: "holdfast quarantine list" });
+  }
+  const waited = overview.at - Math.min(...open.map(({ oldestAt }) => oldestAt ?? Number.POSITIVE_INFINITY));
+  if (limits.oldest !== undefined && waited > limits.oldest) {
+    const message = `the oldest job has waited for ${age(waited)}`;
+    alarms.push({ code: "WAITING_LONG", grave: true, message, hint: "holdfast jobs list --state pending" });
+  }
+  if (counts.failed > 0) {
+    const message = `${plural(counts.failed, "job")} failed`;
+    alarms.push({ code: "FAILED", grave: false, message, hint: "holdfast jobs list --state failed" });
+  }
+  return alarms;
+}
+
+/**
+ * Not grave: the workers that are there do what they can, and such jobs may be claimed by hand, or wait for a new version
+ * that is being rolled out. Those that wait for too long are what `--oldest` finds.
+ */
+function notWorked(unworked: readonly Unworked[]): Alarm[] {
+  // One more than fits is as long as the line that would sum it up.
+  const shown = unworked.length > NAMES + 1 ? unworked.slice(0, NAMES) : unworked;
+  const others = unworked.slice(shown.length);
+  const messages = shown.map(({ name, version, pending }) => {
+    return `nobody works on ${oneLine(name)}${version === 1 ? "" : ` v${version}`} (${number(pending)} pending)`;
+  });
+  if (others.length > 0) {
+    const pending = others.reduce((total, one) => total + one.pending, 0);
+    messages.push(`nobody works on ${others.length} other names (${number(pending)} pending)`);
+  }
+  const hint = "holdfast work FILES…";
+  return messages.map((message) => ({ code: "NAME_NOT_WORKED", grave: false, message, hint }));
+}

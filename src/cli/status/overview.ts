@@ -1,0 +1,119 @@
+import { JOB_STATES, type JobState } from "../../core/job.ts";
+import type { Schedule } from "../../core/schedule.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import type { Durability, LaneOverview, Life, LockView, QueueOverview, RecoveryTotals, Works } from "../../store/store.ts";
+
+/** A process that has the database open; `dead` ones are there until somebody recovers what they left behind. */
+export interface ProcessStatus {
+  pid: number;
+  host: string;
+  program: string;
+  startedAt: number;
+  life: Life;
+  /** Empty for those who only enqueue or look. */
+  works: readonly Works[];
+  running: number;
+  /** It was asked to stop. */
+  stopping: boolean;
+}
+
+/** Jobs that no process says it works on. */
+export interface Unworked {
+  name: string;
+  version: number;
+  /** Waiting ones, too. */
+  pending: number;
+}
+
+/** How a database stands, at one moment. */
+export interface Overview {
+  at: number;
+  database: { path: string; id: string; durability: Durability };
+  counts: Record<JobState, number>;
+  queues: QueueOverview[];
+  processes: ProcessStatus[];
+  /** Running, claimed by hand. */
+  byHand: number;
+  /** Whether some job could start now. */
+  ready: boolean;
+  unworked: Unworked[];
+  locks: LockView[];
+  schedules: Schedule[];
+  recovery: RecoveryTotals;
+}
+
+export async function overviewOf(hf: Holdfast): Promise<Overview> {
+  const { store, clock, location } = hf.engine;
+  const [queues, lanes, probed, running, locks, schedules, recovery] = await Promise.all([
+    store.queues(),
+    store.lanes(),
+    store.probe(),
+    store.running(),
+    store.locks(),
+    hf.schedules.list(),
+    store.recovery(),
+  ]);
+  const { ready } = await store.outlook(queues.map(({ name }) => ({ queue: name, lease: 1 })));
+  const processes = probed
+    .map(({ process, life }): ProcessStatus => {
+      const { id, pid, host, program, startedAt, works, stop } = process;
+      return { pid, host, program, startedAt, life, works, running: running.get(id) ?? 0, stopping: stop !== null };
+    })
+    .filter((process) => !isPassing(process));
+  return {
+    at: clock.now(),
+    database: { path: location.path, id: store.databaseId, durability: store.durability },
+    counts: sum(queues),
+    queues: queues.filter(({ paused, counts }) => paused || JOB_STATES.some((state) => counts[state] > 0)),
+    processes,
+    byHand: running.get(null) ?? 0,
+    ready,
+    unworked: unworkedIn(lanes, queues, processes),
+    locks,
+    schedules,
+    recovery,
+  };
+}
+
+/** As far as can be told from here: one elsewhere may live. */
+export function isThere({ life }: ProcessStatus): boolean {
+  return life === "alive" || life === "unknown";
+}
+
+/** A process that only enqueues is no worker. */
+export function workersIn({ processes }: { processes: readonly ProcessStatus[] }): ProcessStatus[] {
+  return processes.filter((process) => isThere(process) && process.works.length > 0);
+}
+
+/** Another command like this one, gone in a moment. */
+function isPassing({ program, running, works }: ProcessStatus): boolean {
+  return program.startsWith("holdfast ") && !program.startsWith("holdfast work") && running === 0 && works.length === 0;
+}
+
+/** What is paused is not worked on for a reason that is shown. A worker takes its names from whatever queue they are in. */
+function unworkedIn(
+  lanes: readonly LaneOverview[],
+  queues: readonly QueueOverview[],
+  processes: readonly ProcessStatus[],
+): Unworked[] {
+  const paused = new Set(queues.filter((queue) => queue.paused).map(({ name }) => name));
+  const worked = new Set(workersIn({ processes }).flatMap(({ works }) => works.map(idOf)));
+  const found = new Map<string, Unworked>();
+  for (const lane of lanes) {
+    if (lane.pending === 0 || paused.has(lane.queue) || worked.has(idOf(lane))) continue;
+    const { name, version } = lane;
+    const pending = lane.pending + (found.get(idOf(lane))?.pending ?? 0);
+    found.set(idOf(lane), { name, version, pending });
+  }
+  return [...found.values()].sort((a, b) => b.pending - a.pending);
+}
+
+function idOf({ name, version }: { name: string; version: number }): string {
+  return `${version} ${name}`;
+}
+
+function sum(queues: readonly QueueOverview[]): Record<JobState, number> {
+  const total = Object.fromEntries(JOB_STATES.map((state) => [state, 0])) as Record<JobState, number>;
+  for (const { counts } of queues) for (const state of JOB_STATES) total[state] += counts[state];
+  return total;
+}

@@ -1,0 +1,62 @@
+import { setTimeout as pause } from "node:timers/promises";
+import type { Command } from "commander";
+import { sayMillis } from "../../core/duration.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import { pathOf } from "../database.ts";
+import type { Rates } from "../queues/queue-table.ts";
+import { paint } from "../terminal/colours.ts";
+import { untilInterrupted } from "../terminal/interrupt.ts";
+import { handOver, isJson } from "../terminal/output.ts";
+import { Screen } from "../terminal/screen.ts";
+import { type Alarm, alarmsOf } from "./alarms.ts";
+import { type Overview, overviewOf } from "./overview.ts";
+import { statusPage } from "./page.ts";
+
+/** One look, and what was seen of it since the look before. */
+interface Look {
+  overview: Overview;
+  alarms: Alarm[];
+  /** Not with the first. */
+  rates?: Rates;
+}
+
+/** Until a signal, or until nobody reads it any more. */
+export async function watch(hf: Holdfast, command: Command, interval: number): Promise<void> {
+  using over = untilInterrupted();
+  const path = pathOf(command);
+  if (isJson(command)) return writeEach(hf, interval, over, line);
+  if (!Screen.fits(process.stdout)) {
+    return writeEach(hf, interval, over, ({ overview, alarms, rates }) => `${statusPage(path, overview, alarms, rates)}\n`);
+  }
+  using screen = Screen.take(process.stdout);
+  const foot = paint("dim", `every ${sayMillis(interval)} · Ctrl-C ends`);
+  for await (const { overview, alarms, rates } of looks(hf, interval, over)) {
+    screen.draw(() => `${statusPage(path, overview, alarms, rates)}\n\n${foot}`);
+  }
+}
+
+function line({ overview, alarms, rates }: Look): string {
+  return JSON.stringify({ ...overview, alarms, ...(rates === undefined ? {} : { rates: Object.fromEntries(rates) }) });
+}
+
+async function writeEach(hf: Holdfast, interval: number, over: AbortSignal, text: (look: Look) => string): Promise<void> {
+  for await (const look of looks(hf, interval, over)) if (!(await handOver(text(look)))) return;
+}
+
+async function* looks(hf: Holdfast, interval: number, over: AbortSignal): AsyncGenerator<Look> {
+  let before: { overview: Overview; at: number } | null = null;
+  while (!over.aborted) {
+    const overview = await overviewOf(hf);
+    const now = { overview, at: performance.now() };
+    yield { overview, alarms: alarmsOf(overview), ...(before === null ? {} : { rates: ratesBetween(before, now) }) };
+    before = now;
+    await pause(interval, null, { signal: over }).catch(() => {});
+  }
+}
+
+/** Ends a second; wall clocks may jump in between. */
+function ratesBetween(before: { overview: Overview; at: number }, now: { overview: Overview; at: number }): Rates {
+  const ended = new Map(before.overview.queues.map((queue) => [queue.name, queue.ended]));
+  const seconds = (now.at - before.at) / 1_000;
+  return new Map(now.overview.queues.map((queue) => [queue.name, (queue.ended - (ended.get(queue.name) ?? 0)) / seconds]));
+}
