@@ -61,6 +61,7 @@ export class Running {
 export class Place {
   readonly folder: string;
   readonly db: string;
+  readonly #started: Running[] = [];
 
   static async make(): Promise<Place> {
     return new Place(await mkdtemp(join(tmpdir(), "holdfast-cli-")));
@@ -79,7 +80,9 @@ export class Place {
   start(args: readonly string[], options: { env?: NodeJS.ProcessEnv; input?: string; node?: string[] } = {}): Running {
     // Compiled once, not in each of a dozen processes: that is most of what a short command costs.
     const env = { HOLDFAST_DB: this.db, NODE_COMPILE_CACHE: join(this.folder, "cache"), ...options.env };
-    return new Running(args, { cwd: this.folder, ...options, env });
+    const running = new Running(args, { cwd: this.folder, ...options, env });
+    this.#started.push(running);
+    return running;
   }
 
   /** The one JSON document on its standard output. */
@@ -89,7 +92,13 @@ export class Place {
     return JSON.parse(ended.stdout) as T;
   }
 
+  /** What a failed test left running goes with it. */
   async remove(): Promise<void> {
+    for (const { child, ended } of this.#started) {
+      if (child.exitCode !== null || child.signalCode !== null) continue;
+      child.kill("SIGKILL");
+      await ended;
+    }
     await rm(this.folder, { recursive: true, force: true });
   }
 }

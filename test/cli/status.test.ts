@@ -56,18 +56,21 @@ test("status shows queues, workers, locks, recoveries and alarms; health says wh
   assert.equal(status.recovery.entriesReclaimed, 0);
   assert.deepEqual(
     status.alarms.map(({ code, message }) => [code, message]),
-    [["FAILED", "1 job failed"]],
+    [
+      ["NAME_NOT_WORKED", "nobody works on nobody (1 pending)"],
+      ["FAILED", "1 job failed"],
+    ],
   );
 
   const page = await place.run(["status"]);
-  assert.match(page.stdout, /work\.db {2}1 pending · 1 running · 1 process\n/);
-  assert.match(page.stdout, /\n! 1 job failed {2}holdfast jobs list --state failed\n/);
-  assert.match(page.stdout, /\nQUEUE +PENDING +RUNNING +SUCCEEDED +FAILED +QUARANTINED +OLDEST\nhang +0 +1 +0 +0 +0 +–\n/);
+  assert.match(page.stdout, /work\.db {2}1 pending · 1 running · 1 done\/min · 1 worker\n/);
+  assert.match(page.stdout, /\n! 1 job failed +holdfast jobs list --state failed\n/);
+  assert.match(page.stdout, /\nQUEUE +PENDING +RUNNING +DONE\/MIN +SUCCEEDED +FAILED +OLDEST\nhang +0 +1 +0 +0 +0 +–\n/);
   assert.match(page.stdout, /\nLOCK +HOLDER +SINCE +EXPIRES\nnightly +anna +\d+s +in \d+m\n/);
   assert.ok(!page.stdout.includes(ESCAPE), "a pipe gets no colours");
 
   const well = await place.run(["health"]);
-  assert.deepEqual([well.code, well.stdout], [0, "ok: 1 pending, 1 running, 1 process\n"]);
+  assert.deepEqual([well.code, well.stdout], [0, "ok: 1 pending, 1 running, 1 worker\n"]);
   const late = await place.json<Health>(["health", "--oldest", "1ms"], 1);
   assert.deepEqual([late.ok, late.reasons.map(({ code }) => code)], [false, ["WAITING_LONG"]]);
 

@@ -25,7 +25,7 @@ export function statusCommand(parent: Command): void {
     .action(async (options: { watch?: string | true }, command: Command) => {
       const interval = intervalOf(options.watch);
       await using hf = await openExisting(command);
-      if (interval !== null) return watch(hf, command, interval);
+      if (interval !== null) return await watch(hf, command, interval);
       const overview = await overviewOf(hf);
       const alarms = alarmsOf(overview);
       answer(command, { ...overview, alarms }, () => statusPage(pathOf(command), overview, alarms));

@@ -24,9 +24,9 @@ interface Look {
 export async function watch(hf: Holdfast, command: Command, interval: number): Promise<void> {
   using over = untilInterrupted();
   const path = pathOf(command);
-  if (isJson(command)) return writeEach(hf, interval, over, line);
+  if (isJson(command)) return await writeEach(hf, interval, over, line);
   if (!Screen.fits(process.stdout)) {
-    return writeEach(hf, interval, over, ({ overview, alarms, rates }) => `${statusPage(path, overview, alarms, rates)}\n`);
+    return await writeEach(hf, interval, over, ({ overview, alarms, rates }) => `${statusPage(path, overview, alarms, rates)}\n`);
   }
   using screen = Screen.take(process.stdout);
   const foot = paint("dim", `every ${sayMillis(interval)} · Ctrl-C ends`);
@@ -54,9 +54,11 @@ async function* looks(hf: Holdfast, interval: number, over: AbortSignal): AsyncG
   }
 }
 
-/** Ends a second; wall clocks may jump in between. */
+/** Ends a second, of queues that were there before. Wall clocks may jump in between. */
 function ratesBetween(before: { overview: Overview; at: number }, now: { overview: Overview; at: number }): Rates {
   const ended = new Map(before.overview.queues.map((queue) => [queue.name, queue.ended]));
   const seconds = (now.at - before.at) / 1_000;
-  return new Map(now.overview.queues.map((queue) => [queue.name, (queue.ended - (ended.get(queue.name) ?? 0)) / seconds]));
+  return new Map(
+    now.overview.queues.map((queue) => [queue.name, (queue.ended - (ended.get(queue.name) ?? queue.ended)) / seconds]),
+  );
 }

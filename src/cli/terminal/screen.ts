@@ -41,8 +41,9 @@ export class Screen implements Disposable {
 
   readonly #redraw = (): void => {
     const lines = this.#fit(this.#draw().split("\n"));
-    // Over what is there, line by line: clearing it first would flicker.
-    this.#stream.write(`${ESC}H${lines.map((line) => `${line}${ESC}K`).join("\r\n")}${ESC}J`);
+    // Line by line over what is there, in one write: clearing it all first would flicker. Each is cleared before it is
+    // written, since behind a full line the cursor still stands on its last letter.
+    this.#stream.write(`${ESC}H${lines.map((line) => `${ESC}2K${line}`).join("\r\n")}${ESC}0J`);
   };
 
   readonly #giveBack = (): void => {
