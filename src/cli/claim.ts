@@ -56,8 +56,8 @@ export function claimCommand(parent: Command): void {
       const from = sourceOf(queue, options.name);
       const lease = leaseOf(options.lease as Duration);
       if (options.shell && isJson(command)) throw new HoldfastError("USAGE", "Both --shell and --json were given.", "Give one.");
-      await using hf = await openExisting(command);
       using over = untilInterrupted();
+      await using hf = await openExisting(command);
       const claim = await take(hf, from, options, over);
       if (claim === "interrupted") {
         process.exitCode = EXIT.interrupted;
@@ -88,6 +88,7 @@ async function take(
   { worker, lease, wait, exclusive }: Options,
   over: AbortSignal,
 ): Promise<Claim | null | "interrupted"> {
+  if (over.aborted) return "interrupted";
   over.addEventListener("abort", () => void hf.close().catch(() => {}));
   try {
     return await hf.claim(from, {

@@ -23,7 +23,7 @@ after(() => place.remove());
 
 /** What a shell offers for the last word; the empty word at its end is where a person presses the key. */
 const LINES: [line: string[], offered: string[]][] = [
-  [["st"], ["status"]],
+  [["st"], ["status", "stop"]],
   [
     ["jobs", ""],
     ["list", "show", "retry", "cancel"],

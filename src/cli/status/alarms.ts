@@ -4,7 +4,7 @@ import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts"
 
 /** Something an operator should know. Only a `grave` one makes `health` say "not ok". */
 export interface Alarm {
-  code: "NOBODY_WORKS" | "NAME_NOT_WORKED" | "LEFT_BEHIND" | "QUARANTINED" | "FAILED" | "WAITING_LONG";
+  code: "NOBODY_WORKS" | "NAME_NOT_WORKED" | "LEFT_BEHIND" | "QUARANTINED" | "FAILED" | "WAITING_LONG" | "SINK_BEHIND";
   grave: boolean;
   message: string;
   hint: string;
@@ -12,6 +12,8 @@ export interface Alarm {
 
 /** More names than this that nobody works on are summed up. */
 const NAMES = 4;
+/** A sink that is further behind is worth a word. */
+const LAG = 60_000;
 
 export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): Alarm[] {
   const { counts, processes, ready, byHand } = overview;
@@ -41,6 +43,13 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   if (limits.oldest !== undefined && waited > limits.oldest) {
     const message = `the oldest job has waited for ${age(waited)}`;
     alarms.push({ code: "WAITING_LONG", grave: true, message, hint: "holdfast jobs list --state pending" });
+  }
+  for (const { name, behind, oldestAt, failures } of overview.sinks) {
+    const lag = oldestAt === null ? 0 : overview.at - oldestAt;
+    if (failures === 0 && lag < LAG) continue;
+    const message = `sink ${oneLine(name)} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${age(lag)}`;
+    // It holds up only itself.
+    alarms.push({ code: "SINK_BEHIND", grave: false, message, hint: "holdfast events sinks" });
   }
   if (counts.failed > 0) {
     const message = `${plural(counts.failed, "job")} failed`;

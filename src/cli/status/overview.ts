@@ -1,7 +1,16 @@
 import { JOB_STATES, type JobState } from "../../core/job.ts";
 import type { Schedule } from "../../core/schedule.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
-import type { Durability, LaneOverview, Life, LockView, QueueOverview, RecoveryTotals, Works } from "../../store/store.ts";
+import type {
+  Durability,
+  LaneOverview,
+  Life,
+  LockView,
+  QueueOverview,
+  RecoveryTotals,
+  SinkView,
+  Works,
+} from "../../store/store.ts";
 
 /** A process that has the database open; `dead` ones are there until somebody recovers what they left behind. */
 export interface ProcessStatus {
@@ -39,18 +48,21 @@ export interface Overview {
   unworked: Unworked[];
   locks: LockView[];
   schedules: Schedule[];
+  /** Who is told of events, and how far behind each is. */
+  sinks: SinkView[];
   recovery: RecoveryTotals;
 }
 
 export async function overviewOf(hf: Holdfast): Promise<Overview> {
   const { store, clock, location } = hf.engine;
-  const [queues, lanes, probed, running, locks, schedules, recovery] = await Promise.all([
+  const [queues, lanes, probed, running, locks, schedules, sinks, recovery] = await Promise.all([
     store.queues(),
     store.lanes(),
     store.probe(),
     store.running(),
     store.locks(),
     hf.schedules.list(),
+    store.sinks(),
     store.recovery(),
   ]);
   const { ready } = await store.outlook(queues.map(({ name }) => ({ queue: name, lease: 1 })));
@@ -71,6 +83,7 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     unworked: unworkedIn(lanes, queues, processes),
     locks,
     schedules,
+    sinks,
     recovery,
   };
 }
