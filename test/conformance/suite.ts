@@ -2,6 +2,7 @@ import { describe, test } from "node:test";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import type { Store } from "../../src/store/store.ts";
 import { claimCases } from "./claim.cases.ts";
+import { dependencyCases } from "./dependencies.cases.ts";
 import { enqueueCases } from "./enqueue.cases.ts";
 import { eventCases } from "./events.cases.ts";
 import { groupCases } from "./group.cases.ts";
@@ -39,6 +40,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   settle: settleCases,
   leases: leaseCases,
   healing: healingCases,
+  dependencies: dependencyCases,
   limits: limitCases,
   locks: lockCases,
   schedules: scheduleCases,
