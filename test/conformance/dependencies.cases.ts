@@ -96,7 +96,7 @@ export function dependencyCases(check: Check): void {
       assert.match(born.error?.message ?? "", /^Job up, which it was to come after/);
       assert.deepEqual(await workOff(store), [other], "nobody else is touched");
       const counts = await store.counts({});
-      assert.deepEqual(counts, { ...NONE, ...{ cancelled: 3, succeeded: 1, [state]: state === "cancelled" ? 4 : 1 } });
+      assert.deepEqual(counts, { ...NONE, cancelled: 3, succeeded: 1, [state]: state === "cancelled" ? 4 : 1 });
     });
   }
 

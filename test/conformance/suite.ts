@@ -7,6 +7,7 @@ import { enqueueCases } from "./enqueue.cases.ts";
 import { eventCases } from "./events.cases.ts";
 import { groupCases } from "./group.cases.ts";
 import { healingCases } from "./healing.cases.ts";
+import { jobEventCases } from "./job-events.cases.ts";
 import { leaseCases } from "./leases.cases.ts";
 import { limitCases } from "./limits.cases.ts";
 import { lockCases } from "./locks.cases.ts";
@@ -14,6 +15,7 @@ import { lookCases } from "./look.cases.ts";
 import { noteCases } from "./notes.cases.ts";
 import { operateCases } from "./operate.cases.ts";
 import { processCases } from "./processes.cases.ts";
+import { queueCases } from "./queues.cases.ts";
 import { scheduleCases } from "./schedules.cases.ts";
 import { settleCases } from "./settle.cases.ts";
 import { transactCases } from "./transact.cases.ts";
@@ -42,12 +44,14 @@ const AREAS: Record<string, (check: Check) => void> = {
   healing: healingCases,
   dependencies: dependencyCases,
   limits: limitCases,
+  queues: queueCases,
   locks: lockCases,
   schedules: scheduleCases,
   notes: noteCases,
   look: lookCases,
   operate: operateCases,
   events: eventCases,
+  "job events": jobEventCases,
   processes: processCases,
   group: groupCases,
   transact: transactCases,

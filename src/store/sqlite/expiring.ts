@@ -82,8 +82,11 @@ export class Expiring {
         const total = lanes.reduce((sum, lane) => sum + (counts.get(`${lane} ${state}`) ?? 0), 0);
         // As long as older ones may be missing from the list, its oldest are not those that are one too many.
         const excess = count === undefined || unlisted.has(name) ? 0 : Math.max(0, total - count);
-        if (excess > 0) due.push(...this.#oldestOf(lanes, state, Number.MAX_SAFE_INTEGER, Math.min(excess, limit - due.length)));
-        else if (age !== undefined) due.push(...this.#oldestOf(lanes, state, now - age, limit - due.length));
+        const left = limit - due.length;
+        const excessive = excess === 0 ? [] : this.#oldestOf(lanes, state, Number.MAX_SAFE_INTEGER, Math.min(excess, left));
+        const old = age === undefined ? [] : this.#oldestOf(lanes, state, now - age, left);
+        // Both are the oldest: one has the other in it.
+        due.push(...(excessive.length > old.length ? excessive : old));
         if (due.length >= limit) return due;
       }
     }

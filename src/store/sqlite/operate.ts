@@ -173,7 +173,8 @@ export class Operate {
     const listing = this.#expiring.backfill(tx);
     const { taken, over } = this.#expiring.take(tx, limit);
     this.#drop(tx, over);
-    return { removed: over.length, more: listing || taken === limit };
+    // One that was taken off the list and stays says nothing about those behind it.
+    return { removed: over.length, more: listing || taken === limit || over.length < taken };
   }
 
   #drop(tx: Tx, jobs: readonly { job: JobKey; lane: number; state: FinishedState }[]): void {

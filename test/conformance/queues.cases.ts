@@ -1,0 +1,364 @@
+import assert from "node:assert/strict";
+import type { FinishedState } from "../../src/core/job.ts";
+import type { QueueSettings } from "../../src/core/queue.ts";
+import type { Outcome } from "../../src/core/retry.ts";
+import type { Store } from "../../src/store/store.ts";
+import {
+  add,
+  addOne,
+  changesDuring,
+  claim,
+  claimIds,
+  claimOne,
+  declaring,
+  ERROR,
+  type JobLike,
+  LEASE,
+  newJob,
+  pass,
+  running,
+  see,
+  seeAll,
+  settle,
+  SUCCEEDED,
+  takeBack,
+} from "./parts.ts";
+import type { Check } from "./suite.ts";
+
+const FAILED: Outcome = { kind: "error", error: ERROR, retry: false };
+
+export function queueCases(check: Check): void {
+  check("a paused queue hands out nothing, to nobody, until it is resumed", async ({ store }) => {
+    const [one] = (await add(store, {})) as [string];
+    const [other] = (await add(store, { name: "other" })) as [string];
+    assert.equal(await store.pause("work"), true);
+    assert.equal(await store.pause("work"), false, "it is so already");
+    const two = await addOne(store);
+    assert.deepEqual(await claimIds(store), [other]);
+    for (const from of [{ queue: "work" }, { name: "work", version: 1 }, {}]) {
+      assert.deepEqual(await claimIds(store, { from: [{ ...from, lease: LEASE }] }), []);
+      assert.deepEqual(await store.outlook([{ ...from, lease: LEASE }]), { ready: false, nextAt: null });
+    }
+    assert.deepEqual((await store.queues()).map(({ name, paused }) => [name, paused]).toSorted(), [
+      ["other", false],
+      ["work", true],
+    ]);
+    assert.equal(await store.resume("work"), true);
+    assert.equal(await store.resume("work"), false);
+    assert.deepEqual(await claimIds(store), [one, two]);
+  });
+
+  check("a delayed job of a paused queue wakes nobody", async ({ store, clock }) => {
+    await add(store, { delay: 100 });
+    await store.pause("work");
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: null });
+    pass(clock, 100);
+    assert.deepEqual(await claimIds(store), []);
+    await store.resume("work");
+    assert.equal((await store.outlook([{ lease: LEASE }])).ready, true);
+  });
+
+  check("what runs in a paused queue goes on and ends as it would, or comes back and stays", async ({ store }) => {
+    const jobs = await add(store, {}, {}, {});
+    const held = await claim(store);
+    await store.pause("work");
+    assert.deepEqual(await store.renew(held.map((lease) => ({ ...lease, lease: LEASE }))), ["held", "held", "held"]);
+    await settle(store, held[0] as (typeof held)[0], SUCCEEDED);
+    await settle(store, held[1] as (typeof held)[0], { kind: "released" });
+    await takeBack(store, "crashed", held[2] as (typeof held)[0]);
+    assert.deepEqual(await claimIds(store), []);
+    await store.resume("work");
+    assert.deepEqual(new Set([...(await claimIds(store)), ...(await claimIds(store))]), new Set(jobs.slice(1)));
+  });
+
+  check("resuming wakes who waits for that queue", async ({ store }) => {
+    await add(store, {});
+    await store.pause("work");
+    const [change] = await changesDuring(store, () => store.resume("work"));
+    assert.deepEqual(change?.ready, new Set(["work"]));
+  });
+
+  check("a queue that nobody has used yet can be paused", async ({ store }) => {
+    await store.pause("later");
+    await add(store, { name: "later" });
+    assert.deepEqual(await claimIds(store), []);
+  });
+
+  check("pausing, resuming and pausing in one turn are three, and each is told", async ({ store }) => {
+    await add(store, {});
+    await Promise.all([store.pause("work"), store.resume("work"), store.pause("work")]);
+    assert.deepEqual(await claimIds(store), []);
+    const events = await store.events({ after: 0, limit: 10 });
+    assert.deepEqual(
+      events.map(({ type, data }) => [type, data]),
+      ["queue.paused", "queue.resumed", "queue.paused"].map((type) => [type, { queue: "work" }]),
+    );
+    assert.equal(new Set(events.map(({ dedupeKey }) => dedupeKey)).size, 3);
+  });
+
+  check.shared("a pause holds in other processes at once, and after a restart", async ({ store, another, reopen }) => {
+    const other = await another();
+    const id = await addOne(store);
+    assert.deepEqual(await other.counts({ queue: "work" }), await store.counts({ queue: "work" }));
+    await store.pause("work");
+    assert.deepEqual(await claimIds(other), []);
+    assert.equal((await other.outlook([{ lease: LEASE }])).ready, false);
+    const again = await reopen();
+    assert.deepEqual(await claimIds(again), []);
+    await again.resume("work");
+    assert.deepEqual(await claimIds(again), [id]);
+  });
+
+  check("a definition's word about its queue leaves a pause alone", async ({ store }) => {
+    await add(store, {});
+    await store.pause("work");
+    await keep(store, { succeeded: { age: 1_000 } });
+    assert.deepEqual(await claimIds(store), []);
+  });
+
+  // ── retention ──
+
+  check("without a word about keeping, nothing is ever removed", async ({ store, clock }) => {
+    await ended(store, SUCCEEDED, 3);
+    pass(clock, 10 * 365 * 86_400_000);
+    assert.deepEqual(await store.expire(100), { removed: 0, more: false });
+    assert.equal((await seeAll(store)).length, 3);
+  });
+
+  check("by age: what ended longer ago than that goes, by state", async ({ store, clock }) => {
+    await keep(store, { succeeded: { age: 1_000 }, failed: { age: 5_000 } });
+    const [good] = await ended(store, SUCCEEDED, 1);
+    const [bad] = await ended(store, FAILED, 1);
+    const [gone] = await add(store, {});
+    await store.cancel(gone as string);
+    pass(clock, 1_000);
+    await expireAll(store);
+    assert.equal((await seeAll(store)).length, 3, "not before");
+    pass(clock, 1);
+    await expireAll(store);
+    assert.equal(await store.get(good as string), null);
+    assert.ok(await store.get(bad as string));
+    pass(clock, 5_000);
+    await expireAll(store);
+    assert.deepEqual(
+      (await seeAll(store)).map(({ state }) => state),
+      ["cancelled"],
+      "which nobody spoke of",
+    );
+    assert.deepEqual((await store.counts({})).cancelled, 1);
+    assert.deepEqual((await store.counts({})).succeeded, 0);
+  });
+
+  check("by count: the newest stay, over all names and versions of the queue", async ({ store, clock }) => {
+    await keep(store, { succeeded: { count: 3 } });
+    const all: string[] = [];
+    for (const job of [{}, { name: "b", queue: "work" }, { version: 2 }, {}, { name: "b", queue: "work" }, {}]) {
+      all.push(...(await ended(store, SUCCEEDED, 1, job)));
+      pass(clock, 1);
+    }
+    await expireAll(store);
+    assert.deepEqual(await listed(store), all.slice(3));
+    assert.deepEqual(await store.expire(100), { removed: 0, more: false });
+  });
+
+  check("by count and age: what either of them lets go", async ({ store, clock }) => {
+    await keep(store, { succeeded: { count: 2, age: 1_000 } });
+    const old = await ended(store, SUCCEEDED, 4);
+    await expireAll(store);
+    assert.deepEqual(await listed(store), old.slice(2));
+    pass(clock, 1_001);
+    const fresh = await ended(store, SUCCEEDED, 1);
+    await expireAll(store);
+    assert.deepEqual(await listed(store), fresh);
+  });
+
+  check("keep none: what has ended goes with the next step", async ({ store }) => {
+    await keep(store, { succeeded: { count: 0 } });
+    await ended(store, SUCCEEDED, 3);
+    await expireAll(store);
+    assert.deepEqual(await listed(store), []);
+  });
+
+  check("other queues are left alone", async ({ store, clock }) => {
+    await keep(store, { succeeded: { age: 0, count: 0 } });
+    const [other] = await ended(store, SUCCEEDED, 1, { name: "other" });
+    await ended(store, SUCCEEDED, 1);
+    pass(clock, 1);
+    await expireAll(store);
+    assert.deepEqual(await listed(store), [other]);
+  });
+
+  check("a step removes no more than it is told, and says whether there is more", async ({ store, clock }) => {
+    await keep(store, { succeeded: { age: 10 } });
+    await ended(store, SUCCEEDED, 25);
+    pass(clock, 11);
+    const steps = await expireAll(store, 10);
+    assert.deepEqual(
+      steps.filter((removed) => removed > 0),
+      [10, 10, 5],
+    );
+    assert.deepEqual(await listed(store), []);
+  });
+
+  check("what ended before anything was said about keeping goes, too; the oldest first", async ({ store, clock }) => {
+    const first: string[] = [];
+    for (let i = 0; i < 5; i++) {
+      first.push(...(await ended(store, SUCCEEDED, 1)));
+      await ended(store, SUCCEEDED, 1, { name: "other" });
+      pass(clock, 10);
+    }
+    await keep(store, { succeeded: { count: 2 } });
+    const [newest] = await ended(store, SUCCEEDED, 1);
+    await expireAll(store);
+    assert.deepEqual(
+      (await listed(store)).filter((id) => [...first, newest].includes(id)),
+      [first[4], newest],
+    );
+    assert.equal((await store.counts({ queue: "other" })).succeeded, 5);
+  });
+
+  check("a history of thousands is looked through in steps, and a count removes the oldest of all", async ({ store, clock }) => {
+    const late = await running(store, { name: "slow", queue: "work" });
+    const held = [];
+    await add(store, ...Array.from({ length: 5_000 }, (): JobLike => ({})));
+    for (let i = 0; i < 5; i++) held.push(...(await claim(store, { max: 1_000 })));
+    await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+    pass(clock, 1_000);
+    // The first that was made is the last that ended.
+    await settle(store, late, SUCCEEDED);
+    await keep(store, { succeeded: { count: 1 } });
+    await expireAll(store, 250);
+    assert.deepEqual(await listed(store), [late.id]);
+  });
+
+  check("a job that an operator has retried is not removed, and counts anew from its next end", async ({ store, clock }) => {
+    await keep(store, { failed: { age: 1_000 }, succeeded: { age: 1_000 } });
+    const [id] = (await ended(store, FAILED, 1)) as [string];
+    await store.retry(id);
+    pass(clock, 5_000);
+    await expireAll(store);
+    assert.equal((await see(store, id)).state, "pending");
+    const held = await claimOne(store);
+    await expireAll(store);
+    assert.equal((await see(store, id)).state, "running");
+    await settle(store, held, FAILED);
+    pass(clock, 1_000);
+    await expireAll(store);
+    assert.equal((await see(store, id)).state, "failed");
+    pass(clock, 1);
+    await expireAll(store);
+    assert.equal(await store.get(id), null);
+  });
+
+  check("those that were retried since do not keep others from going", async ({ store, clock }) => {
+    await keep(store, { failed: { count: 1 } });
+    const failed: string[] = [];
+    for (let i = 0; i < 5; i++) {
+      failed.push(...(await ended(store, FAILED, 1)));
+      pass(clock, 1);
+    }
+    for (const id of failed.slice(0, 3)) await store.retry(id);
+    await expireAll(store);
+    assert.deepEqual(await listed(store, "failed"), failed.slice(4));
+    assert.equal((await store.counts({})).pending, 3);
+  });
+
+  check("an unfinished job is never removed, however old, whatever is kept", async ({ store, clock }) => {
+    const none: QueueSettings["keep"] = {};
+    for (const state of ["succeeded", "failed", "cancelled", "quarantined"] as const) none[state] = { age: 0, count: 0 };
+    await keep(store, none);
+    const held = await running(store);
+    await add(store, {}, { delay: 60_000 }, { after: [held.id] });
+    pass(clock, 365 * 86_400_000);
+    await expireAll(store);
+    assert.equal((await seeAll(store)).length, 4);
+  });
+
+  check("an id that was chosen stays taken, and how its job ended is remembered", async ({ store, clock }) => {
+    await keep(store, { succeeded: { age: 0 } });
+    await ended(store, SUCCEEDED, 1, { id: "invoice-1" });
+    pass(clock, 1);
+    await expireAll(store);
+    assert.equal(await store.get("invoice-1"), null);
+    assert.deepEqual(await store.enqueue([newJob({ id: "invoice-1" })]), [{ id: "invoice-1", duplicate: true }]);
+    const after = await addOne(store, { after: ["invoice-1"] });
+    assert.equal((await see(store, after)).state, "pending");
+  });
+
+  check("keeping longer, or for ever again, holds from then on", async ({ store, clock }) => {
+    await keep(store, { succeeded: { age: 1_000 } });
+    await ended(store, SUCCEEDED, 2);
+    await keep(store, { succeeded: { age: 10_000 } });
+    pass(clock, 5_000);
+    await expireAll(store);
+    assert.equal((await listed(store)).length, 2);
+    await keep(store, {});
+    pass(clock, 50_000);
+    assert.deepEqual(await store.expire(10), { removed: 0, more: false });
+    await keep(store, { succeeded: { age: 10_000 } });
+    await expireAll(store);
+    assert.deepEqual(await listed(store), []);
+  });
+
+  check("with nothing to remove, a step writes nothing", async ({ store }) => {
+    await keep(store, { succeeded: { age: 1_000 } });
+    await ended(store, SUCCEEDED, 1);
+    await expireAll(store);
+    assert.deepEqual(await changesDuring(store, () => store.expire(10)), []);
+  });
+
+  check("what one removes by hand is no hindrance", async ({ store, clock }) => {
+    await keep(store, { succeeded: { age: 1_000, count: 4 } });
+    await ended(store, SUCCEEDED, 6);
+    await store.prune({ state: "succeeded", limit: 5 });
+    const [newer] = await ended(store, SUCCEEDED, 1);
+    await expireAll(store, 2);
+    assert.equal((await listed(store)).length, 2);
+    pass(clock, 1_001);
+    await expireAll(store, 2);
+    assert.equal(await store.get(newer as string), null);
+    assert.deepEqual(await listed(store), []);
+  });
+
+  check("two who remove at once remove each job once", async ({ store, clock }) => {
+    await keep(store, { succeeded: { age: 0 } });
+    await ended(store, SUCCEEDED, 10);
+    pass(clock, 1);
+    await store.expire(1);
+    const steps = await Promise.all([store.expire(6), store.expire(6)]);
+    const left = (await store.counts({})).succeeded;
+    assert.equal(steps.reduce((sum, { removed }) => sum + removed, 0) + left + 1, 10);
+    assert.equal((await seeAll(store)).length, left);
+  });
+}
+
+async function keep(store: Store, kept: QueueSettings["keep"]): Promise<void> {
+  await store.declare([declaring([], { settings: { events: false, keep: kept } })]);
+}
+
+/** Jobs that have ended so; their ids. */
+async function ended(store: Store, outcome: Outcome, count: number, job: JobLike = {}): Promise<string[]> {
+  const ids: string[] = [];
+  for (let i = 0; i < count; i++) {
+    const held = await running(store, { ...job, name: job.name ?? "work" });
+    await settle(store, held, outcome);
+    ids.push(held.id);
+  }
+  return ids;
+}
+
+/** Step by step until there is nothing more; how many each of them removed. */
+async function expireAll(store: Store, limit = 100): Promise<number[]> {
+  const steps: number[] = [];
+  for (;;) {
+    const { removed, more } = await store.expire(limit);
+    assert.ok(removed <= limit);
+    steps.push(removed);
+    if (!more) return steps;
+    assert.ok(steps.length < 1_000, "it comes to an end");
+  }
+}
+
+async function listed(store: Store, state: FinishedState = "succeeded"): Promise<string[]> {
+  return (await store.list({ state, limit: 10_000 })).items.map(({ id }) => id);
+}
