@@ -62,3 +62,19 @@ export interface Rendered {
 
 /** Its life is told. */
 export const telling = job<number>({ name: "telling", queue: { name: "telling", events: true }, run: () => {} });
+
+/** Two at once of each key, over all processes. Leaves a line when it begins, and one just before it ends. */
+export function limitedJob(effects: string, began: () => void = () => {}): JobDef<{ key: string }> {
+  return job<{ key: string }>({
+    name: "limited",
+    ...PATIENT,
+    limit: { key: ({ key }) => key, concurrency: 2 },
+    run: async ({ input: { key }, id }) => {
+      const line = (what: string) => appendFileSync(effects, `${JSON.stringify({ what, key, id })}\n`);
+      line("begins");
+      began();
+      for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setImmediate(resolve));
+      line("ends");
+    },
+  });
+}

@@ -1,0 +1,152 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { DatabaseSync } from "node:sqlite";
+import { test } from "node:test";
+import type { Holdfast } from "../../src/index.ts";
+import { LimitRows } from "../unit/limits-rows.ts";
+import { everyJob, untilDone } from "./invariants.ts";
+import { limitedJob } from "./jobs.ts";
+import { randomFrom } from "./random.ts";
+import { Scene } from "./scene.ts";
+import type { Child } from "./spawn.ts";
+
+const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
+const LONG = Boolean(process.env["HOLDFAST_LONG"]);
+const PENDING = LONG ? 1_000_000 : 50_000;
+const KILLING = LONG ? 60_000 : 6_000;
+const OTHERS = Array.from({ length: 10 }, (_, i) => `other-${i}`);
+
+test(`limit 2, eight workers, one key with ${PENDING.toLocaleString("en")} pending ahead of ten others: never three run, and the others start`, async (t) => {
+  const scene = new Scene(t);
+  await scene.prepare();
+  watchLimit(scene.path);
+  const hf = await scene.open();
+  await enqueue(hf, "big", PENDING, scene.effects);
+  const others: string[] = [];
+  for (const key of OTHERS) others.push(...(await enqueue(hf, key, 3, scene.effects)));
+
+  const children = Array.from({ length: 8 }, () => scene.start("limited", { concurrency: 4 }));
+  for (const child of children) await child.next("ready");
+  // Those of the other keys are behind a great many, and do not wait for them.
+  for (const id of others) await hf.jobs.wait(id, { timeout: "60s" });
+  for (const child of children) child.send({ type: "stop" });
+  for (const child of children) await child.next("over");
+
+  const lines = linesOf(scene.effects);
+  const open = new Map<string, number>();
+  for (const { what, key } of lines) {
+    const running = (open.get(key) ?? 0) + (what === "begins" ? 1 : -1);
+    assert.ok(running <= 2, `${running} of ${key} ran at once`);
+    open.set(key, running);
+  }
+  assert.deepEqual(overLimit(scene.path), [], "the database saw no third one start");
+  const begun = lines.filter(({ what }) => what === "begins");
+  const ofOthers = begun.filter(({ key }) => key !== "big").length;
+  assert.equal(ofOthers, 3 * OTHERS.length);
+  assert.ok(begun.length < PENDING / 10, `they started among the first ${begun.length}, not after ${PENDING}`);
+  checkCounters(scene.path);
+});
+
+test("workers that hold limited jobs are killed at random: each slot comes back, once, and all is done", async (t) => {
+  const scene = new Scene(t);
+  await scene.prepare();
+  watchLimit(scene.path);
+  const hf = await scene.open();
+  const keys = ["a", "b", "c"];
+  for (const key of keys) await enqueue(hf, key, 40, scene.effects);
+  const end = performance.now() + KILLING;
+  let killed = 0;
+  const keepKilling = async (place: number) => {
+    const random = randomFrom(SEED + place);
+    while (performance.now() < end) {
+      const child = scene.start("limited", { concurrency: 1 + Math.floor(random() * 8) });
+      await child.next("ready");
+      await dies(child, random);
+      killed++;
+      // So that there is something to hold, however fast they are.
+      for (const key of keys) await enqueue(hf, key, 10, scene.effects);
+    }
+  };
+  try {
+    await Promise.all([keepKilling(1), keepKilling(2), keepKilling(3)]);
+    checkCounters(scene.path);
+    const worker = hf.work([limitedJob(scene.effects)]);
+    await untilDone(hf);
+    await worker.stop();
+    assert.deepEqual(overLimit(scene.path), [], "the database saw no third one start");
+    checkCounters(scene.path);
+    assert.deepEqual(scene.query("select * from holdfast_counters"), [], "no slot is left taken");
+    const jobs = await everyJob(hf);
+    assert.deepEqual(new Set(jobs.map(({ state }) => state)), new Set(["succeeded"]));
+    const crashes = jobs.reduce((sum, job) => sum + job.crashes, 0);
+    assert.ok(crashes > 0, "some held jobs when they were killed");
+    t.diagnostic(`${killed} processes killed, ${jobs.length} jobs, ${crashes} crashes charged`);
+  } catch (error) {
+    t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/limits.test.ts`);
+    throw error;
+  }
+});
+
+/** Killed from outside while it holds something, or by itself at a named point. */
+async function dies(child: Child, random: () => number): Promise<void> {
+  const operation = ["claim", "settle", "reclaim"][Math.floor(random() * 3)] as string;
+  const moment = ["begun", "written", "committed"][Math.floor(random() * 3)] as string;
+  const patience = new Promise((resolve) => setTimeout(resolve, 20 + random() * 80));
+  const begun = child.next("started");
+  begun.catch(() => {});
+  await Promise.race([begun, patience]);
+  if (random() < 0.6) child.send({ type: "arm", point: `${operation}:${moment}` });
+  await Promise.race([child.ended, patience]);
+  child.kill();
+  assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+}
+
+/** The database itself bears witness: whoever starts a third one of a key is written down in his own transaction. */
+function watchLimit(path: string): void {
+  const db = new DatabaseSync(path, { timeout: 5_000 });
+  db.exec(`
+    create table test_over (key integer not null, limits text not null);
+    create trigger test_limit after update of state on holdfast_jobs when new.state = 'running' begin
+      insert into test_over (key, limits) select new.key, new.limits
+        where (select count(*) from holdfast_jobs where state = 'running' and limits = new.limits) > 2;
+    end`);
+  db.close();
+}
+
+function overLimit(path: string): unknown[] {
+  const db = new DatabaseSync(path, { timeout: 5_000 });
+  try {
+    return db.prepare("select key, limits from test_over").all();
+  } finally {
+    db.close();
+  }
+}
+
+function checkCounters(path: string): void {
+  const rows = new LimitRows(path);
+  rows.check(Date.now(), false);
+  rows.close();
+}
+
+async function enqueue(hf: Holdfast, key: string, count: number, effects: string): Promise<string[]> {
+  const def = limitedJob(effects);
+  const ids: string[] = [];
+  for (let left = count; left > 0; left -= 1_000) {
+    const inputs = Array.from({ length: Math.min(left, 1_000) }, () => ({ key }));
+    for (const { id } of await hf.enqueueMany(def, inputs)) ids.push(id);
+  }
+  return ids;
+}
+
+interface Line {
+  what: "begins" | "ends";
+  key: string;
+  id: string;
+}
+
+function linesOf(file: string): Line[] {
+  return readFileSync(file, "utf8")
+    .split("\n")
+    .slice(0, -1)
+    .map((line) => JSON.parse(line) as Line);
+}
