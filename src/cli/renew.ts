@@ -33,40 +33,51 @@ export function renewCommand(parent: Command): void {
       examples('holdfast renew "$CLAIM" --lease 10m', 'exec 9> >(holdfast renew "$CLAIM" --lease 1m --keep)   # bash'),
     )
     .action(async (token: string, options: { lease: Duration; keep?: boolean }, command: Command) => {
+      const lease = toMillis(options.lease, "--lease");
+      using end = options.keep ? awaitEnd() : null;
       await using hf = await openExisting(command);
       const claim = heldBy(hf.engine, token);
-      const { expiresAt } = await claim.renew(options.lease);
-      answer(command, { id: claim.id, expiresAt }, () => {
-        return `Job ${oneLine(claim.id)} is held for ${ahead(toMillis(options.lease, "--lease"))} from now.`;
-      });
-      if (options.keep && !(await keep(claim, toMillis(options.lease, "--lease")))) process.exitCode = EXIT.interrupted;
+      const tell = ({ expiresAt }: { expiresAt: number }) =>
+        answer(command, { id: claim.id, expiresAt }, () => `Job ${oneLine(claim.id)} is held for ${ahead(lease)} from now.`);
+      if (end === null) return tell(await claim.renew(lease));
+      await keep(claim, lease, end.over, tell);
+      if (end.signalled.aborted) process.exitCode = EXIT.interrupted;
     });
 }
 
-/** True when standard input has ended, false after a signal. */
-async function keep(claim: HeldClaim, lease: number): Promise<boolean> {
-  using signalled = untilInterrupted();
+/** The end of standard input, or a signal. Listened for from the start: quick work is settled before this has begun. */
+function awaitEnd(): { over: AbortSignal; signalled: AbortSignal } & Disposable {
+  const signalled = untilInterrupted();
   const ended = new AbortController();
   for (const event of ["end", "close", "error"]) process.stdin.once(event, () => ended.abort());
   process.stdin.resume();
   const over = AbortSignal.any([ended.signal, signalled]);
-  let renewedAt = performance.now();
-  for (let wait = renewalInterval(lease); !over.aborted;) {
-    await pause(wait, null, { signal: over }).catch(() => {});
-    if (over.aborted) break;
+  return { over, signalled, [Symbol.dispose]: () => signalled[Symbol.dispose]() };
+}
+
+/** `tell` hears of the first renewal. */
+async function keep(
+  claim: HeldClaim,
+  lease: number,
+  over: AbortSignal,
+  tell: (renewed: { expiresAt: number }) => void,
+): Promise<void> {
+  let renewedAt: number | null = null;
+  while (!over.aborted) {
     const asked = performance.now();
+    let wait = renewalInterval(lease);
     try {
-      await claim.renew(lease);
+      const renewed = await claim.renew(lease);
+      if (renewedAt === null) tell(renewed);
       renewedAt = asked;
-      wait = renewalInterval(lease);
     } catch (error) {
       // Settled by the script at this very moment: that is why its input ends.
-      if (over.aborted) break;
+      if (over.aborted) return;
       // A full disk or a busy file is no reason to give up while the lease lasts.
-      if (error instanceof LeaseLostError || asked - renewedAt > lease) throw error;
+      if (renewedAt === null || error instanceof LeaseLostError || asked - renewedAt > lease) throw error;
       workerLog("warn").warn("the lease could not be renewed; it is tried again", { error: String(error) });
-      wait = Math.min(AGAIN, renewalInterval(lease));
+      wait = Math.min(AGAIN, wait);
     }
+    await pause(wait, null, { signal: over }).catch(() => {});
   }
-  return !signalled.aborted;
 }

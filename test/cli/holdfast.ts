@@ -26,7 +26,10 @@ export class Running {
   #stderr = "";
   #watchers = new Set<() => void>();
 
-  constructor(args: readonly string[], options: { cwd: string; env?: NodeJS.ProcessEnv; input?: string; node?: string[] }) {
+  constructor(
+    args: readonly string[],
+    options: { cwd: string; env?: NodeJS.ProcessEnv; input?: string | null; node?: string[] },
+  ) {
     const { NO_COLOR: _, FORCE_COLOR: __, HOLDFAST_DB: ___, ...env } = process.env;
     this.child = spawn(process.execPath, [...(options.node ?? []), BIN, ...args], {
       cwd: options.cwd,
@@ -34,7 +37,8 @@ export class Running {
     });
     this.child.stdout?.setEncoding("utf8").on("data", (text: string) => this.#heard((this.#stdout += text)));
     this.child.stderr?.setEncoding("utf8").on("data", (text: string) => this.#heard((this.#stderr += text)));
-    this.child.stdin?.end(options.input ?? "");
+    // null: the test itself ends it.
+    if (options.input !== null) this.child.stdin?.end(options.input ?? "");
     this.ended = new Promise((resolve) => {
       this.child.on("close", (code) => {
         this.#heard("");
@@ -44,9 +48,10 @@ export class Running {
   }
 
   /** Resolves when the process has said this, on either stream. */
-  async said(text: string): Promise<void> {
-    while (!(this.#stdout + this.#stderr).includes(text)) {
-      assert.equal(this.child.exitCode, null, `it ended without saying "${text}": ${this.#stdout}${this.#stderr}`);
+  async said(text: string | RegExp): Promise<void> {
+    const isIn = (all: string) => (typeof text === "string" ? all.includes(text) : text.test(all));
+    while (!isIn(this.#stdout + this.#stderr)) {
+      assert.equal(this.child.exitCode, null, `it ended without saying "${String(text)}": ${this.#stdout}${this.#stderr}`);
       await new Promise<void>((resolve) => this.#watchers.add(resolve));
     }
   }
@@ -73,11 +78,14 @@ export class Place {
   }
 
   /** On this place's database. */
-  run(args: readonly string[], options: { env?: NodeJS.ProcessEnv; input?: string; node?: string[] } = {}): Promise<Ended> {
+  run(
+    args: readonly string[],
+    options: { env?: NodeJS.ProcessEnv; input?: string | null; node?: string[] } = {},
+  ): Promise<Ended> {
     return this.start(args, options).ended;
   }
 
-  start(args: readonly string[], options: { env?: NodeJS.ProcessEnv; input?: string; node?: string[] } = {}): Running {
+  start(args: readonly string[], options: { env?: NodeJS.ProcessEnv; input?: string | null; node?: string[] } = {}): Running {
     // Compiled once, not in each of a dozen processes: that is most of what a short command costs.
     const env = { HOLDFAST_DB: this.db, NODE_COMPILE_CACHE: join(this.folder, "cache"), ...options.env };
     const running = new Running(args, { cwd: this.folder, ...options, env });

@@ -1,0 +1,124 @@
+import assert from "node:assert/strict";
+import { spawn, spawnSync } from "node:child_process";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import type { Overview } from "../../src/cli/status/overview.ts";
+import { type Holdfast, job, open } from "../../src/index.ts";
+import { Place } from "./holdfast.ts";
+
+let place: Place;
+let hf: Holdfast;
+before(async () => {
+  place = await Place.make();
+  hf = await open(place.db, { program: "producer" });
+});
+after(async () => {
+  await hf.close();
+  await place.remove();
+});
+
+const tick = job({ name: "tick", run: () => {} });
+type Line = Overview & { alarms: { code: string; grave: boolean; message: string }[]; rates?: Record<string, number> };
+
+test("a process that only enqueues is nobody who works", async () => {
+  await hf.enqueue(tick, 1);
+  const health = await place.json<{ ok: boolean; reasons: { code: string; message: string }[] }>(["health"], 1);
+  assert.deepEqual(
+    health.reasons.map(({ code, message }) => [code, message]),
+    [["NOBODY_WORKS", "1 job is pending and nobody works"]],
+  );
+  const status = await place.json<Line>(["status"]);
+  assert.deepEqual(
+    status.processes.map(({ program, works }) => [program, works]),
+    [["producer", []]],
+  );
+  assert.deepEqual(status.unworked, [{ name: "tick", version: 1, pending: 1 }]);
+});
+
+test("names and versions that nobody works on are alarms while others are worked on, and health is well", async () => {
+  const worker = hf.work([tick]);
+  await hf.jobs.wait(await hf.enqueue(tick, 1));
+  await hf.enqueueMany(job({ name: "tick", version: 2, queue: "other", run: () => {} }), [1, 2]);
+  const names = ["a", "b", "c", "d", "e"];
+  for (const name of names) await hf.enqueue(job({ name, run: () => {} }), 1);
+  const { alarms } = await place.json<Line>(["status"]);
+  assert.deepEqual(
+    alarms.map(({ code, grave, message }) => [code, grave, message]),
+    [
+      "nobody works on tick v2 (2 pending)",
+      "nobody works on a (1 pending)",
+      "nobody works on b (1 pending)",
+      "nobody works on c (1 pending)",
+      "nobody works on 2 other names (2 pending)",
+    ].map((message) => ["NAME_NOT_WORKED", false, message]),
+  );
+  const { code, stdout } = await place.run(["health"]);
+  assert.deepEqual([code, stdout], [0, "ok: 7 pending, 0 running, 1 worker\n"]);
+  await worker.stop();
+});
+
+test("a claim by hand is somebody who works", async () => {
+  const claim = await hf.claim("a", { worker: "anna" });
+  assert.equal((await place.run(["health"])).code, 0);
+  await claim?.release();
+  assert.equal((await place.run(["health"])).code, 1);
+});
+
+test("status --watch --json prints a line for each look, with the rates between them, until a signal", async () => {
+  const watching = place.start(["status", "--watch", "100ms", "--json"]);
+  await watching.said("\n");
+  const worker = hf.work([tick]);
+  const ids = await hf.enqueueMany(tick, Array.from({ length: 50 }));
+  await Promise.all(ids.map((one) => hf.jobs.wait(one)));
+  await worker.stop();
+  // However the looks fell, one of them saw it.
+  await watching.said(/"rates":\{[^}]*"tick":(?!0[,}])[\d.e-]+/);
+  watching.child.kill("SIGINT");
+  const { code, stdout } = await watching.ended;
+  assert.equal(code, 0);
+  const lines = stdout
+    .trimEnd()
+    .split("\n")
+    .map((line) => JSON.parse(line) as Line);
+  assert.equal(lines[0]?.rates, undefined);
+  assert.ok((lines.at(-1)?.queues.find(({ name }) => name === "tick")?.ended ?? 0) >= 50);
+});
+
+test("in a pipe status --watch writes one block after the other, and ends when nobody reads it any more", async () => {
+  const watching = place.start(["status", "--watch", "100ms"]);
+  await watching.said("done/s");
+  watching.child.stdout?.destroy();
+  const { code, stdout } = await watching.ended;
+  assert.equal(code, 0);
+  assert.match(stdout, /done\/min[^]*\n\n\S*work\.db {2}.* done\/s · /);
+  assert.ok(!stdout.includes("\u001b"));
+});
+
+test("in a terminal status --watch draws in place, and Ctrl-C gives the terminal back and exits 0", async (t) => {
+  // script, of util-linux, makes a terminal.
+  if (!/util-linux/.test(spawnSync("script", ["--version"], { encoding: "utf8" }).stdout ?? "")) {
+    return t.skip("there is no script command here");
+  }
+  const bin = fileURLToPath(new URL("../../bin/holdfast.js", import.meta.url));
+  const command = `stty cols 80 rows 24; '${process.execPath}' '${bin}' status --watch 100ms; echo "exit $?"`;
+  const { NO_COLOR: _, ...env } = process.env;
+  const child = spawn("script", ["-qec", command, "/dev/null"], {
+    cwd: place.folder,
+    env: { ...env, HOLDFAST_DB: place.db, TERM: "xterm" },
+  });
+  let seen = "";
+  child.stdout.setEncoding("utf8").on("data", (text: string) => (seen += text));
+  while (!/done\/s/.test(seen)) await new Promise((resolve) => child.stdout.once("data", resolve));
+  child.stdin.write("\u0003");
+  await new Promise((resolve) => child.on("close", resolve));
+  const escape = "\u001b[";
+  assert.ok(seen.startsWith(`${escape}?1049h${escape}?25l${escape}?7l${escape}H`), JSON.stringify(seen.slice(0, 80)));
+  assert.match(seen, /Ctrl-C ends/);
+  assert.ok(seen.trimEnd().endsWith("exit 0"), seen.slice(-200));
+  assert.ok(seen.includes(`${escape}?7h${escape}?25h${escape}?1049l`), "the cursor and the screen are back");
+});
+
+test("an interval that nobody could read is refused", async () => {
+  assert.equal((await place.run(["status", "--watch", "1ms"])).code, 2);
+  assert.equal((await place.run(["status", "--watch", "often"])).code, 2);
+});
