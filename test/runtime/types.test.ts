@@ -10,6 +10,7 @@ import {
   type Duration,
   type Enqueued,
   type EnqueueOptions,
+  type Event,
   type Finished,
   type Holdfast,
   HoldfastError,
@@ -426,4 +427,44 @@ test("the errors are classes that can be told apart", () => {
     assert.ok(error instanceof Error && !(error instanceof HoldfastError));
     assert.equal(error.message, "x");
   }
+});
+
+suite("limits, schedules and events are typed by the definition", () => {
+  const Url = z.object({ url: z.string(), tenant: z.string().transform((name) => ({ name })) });
+  const fetched = job({
+    name: "fetched",
+    input: Url,
+    // What the schema makes of the input, as the handler gets it.
+    limit: [{ key: ({ tenant }) => tenant.name, concurrency: 2 }, { rate: "50/m" }],
+    queue: { name: "web", events: true, keep: { succeeded: "7d", failed: { age: "30d", count: 1_000 } } },
+    run: ({ input }) => input.tenant.name,
+  });
+
+  test("a limit's key sees what the handler sees", () => {
+    job<{ host: string }, void>({ name: "typed", limit: { key: ({ host }) => host, rate: "1/s" }, run: () => {} });
+    // @ts-expect-error a key is a text
+    job<{ n: number }, void>({ name: "number", limit: { key: ({ n }) => n, concurrency: 1 }, run: () => {} });
+    // @ts-expect-error the input has no such field
+    job<{ n: number }, void>({ name: "other", limit: { key: ({ host }) => host, concurrency: 1 }, run: () => {} });
+    // @ts-expect-error no rate
+    assert.throws(() => job({ name: "rate", limit: { rate: "often" }, run: () => {} }), { code: "RATE_INVALID" });
+  });
+
+  test("a schedule takes the schema's input", async () => {
+    await using hf = await open(":memory:");
+    await hf.schedule(fetched, { cron: "@daily", input: { url: "u", tenant: "t" } });
+    // @ts-expect-error what the schema makes of it is not what goes in
+    const wrong = hf.schedule(fetched, { cron: "@daily", input: { url: "u", tenant: { name: "t" } } });
+    await assert.rejects(wrong, { code: "INPUT_INVALID" });
+    // @ts-expect-error no input
+    await assert.rejects(hf.schedule(fetched, { cron: "@daily" }), { code: "INPUT_INVALID" });
+  });
+
+  test("a subscriber gets an Event", async () => {
+    await using hf = await open(":memory:");
+    const stop = hf.events.subscribe((event) => same<typeof event, Event>(), { types: ["job.*"] });
+    same<typeof stop, () => Promise<void>>();
+    // @ts-expect-error one type is no list of them
+    assert.throws(() => hf.events.subscribe(() => {}, { types: "job.*" }), HoldfastError);
+  });
 });

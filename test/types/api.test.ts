@@ -36,6 +36,7 @@ suite("the public names keep what was promised of them", () => {
     is<promised.Finished<Made>, holdfast.Finished<Made>>();
     is<promised.Enqueued<Made>, holdfast.Enqueued<Made>>();
     is<promised.Schedule, holdfast.Schedule>();
+    is<promised.Event, holdfast.Event>();
     is<promised.RecoveryStats, holdfast.RecoveryStats>();
     is<promised.SqliteTx, holdfast.SqliteTx>();
     is<promised.SqliteHandle, holdfast.SqliteHandle>();
@@ -46,9 +47,10 @@ suite("the public names keep what was promised of them", () => {
     takes<promised.OpenOptions, holdfast.OpenOptions>();
     takes<promised.Config, holdfast.Config>();
     takes<promised.EnqueueOptions, holdfast.EnqueueOptions>();
-    takes<promised.RunOptions, holdfast.RunOptions<Given>>();
-    takes<promised.JobOptions, holdfast.JobOptions<Given>>();
-    takes<Exclude<promised.JobOptions["queue"], string | undefined>, holdfast.QueueOptions>();
+    takes<promised.RunOptions<Given>, holdfast.RunOptions<Given>>();
+    takes<promised.JobOptions<Given>, holdfast.JobOptions<Given>>();
+    takes<promised.QueueOptions, holdfast.QueueOptions>();
+    takes<promised.Limit<Given>, holdfast.Limit<Given>>();
   });
 
   test("what is worked with", () => {
@@ -80,6 +82,8 @@ suite("the public names keep what was promised of them", () => {
     for (const name of looks) assert.equal(typeof hf.jobs[name], "function", name);
     const acts = ["list", "remove", "pause", "resume", "trigger"] as const;
     for (const name of acts) assert.equal(typeof hf.schedules[name], "function", name);
+    for (const name of ["pause", "resume", "list"] as const) assert.equal(typeof hf.queues[name], "function", name);
+    assert.equal(typeof hf.events.subscribe, "function");
     for (const name of ["recoverStale", "stats", "reclaimStale"] as const) assert.equal(typeof hf.recovery[name], "function");
   });
 });

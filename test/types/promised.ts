@@ -31,23 +31,36 @@ export interface OpenOptions {
   driver?: "node:sqlite" | "better-sqlite3";
   log?: Log;
   clock?: { now(): number };
+  sinks?: Record<string, { type: "console" } | { type: "file"; path: string } | { type: "webhook"; url: string; secret: string }>;
 }
 export interface Config extends OpenOptions {
   db?: string;
   modules: string[];
 }
 
-export interface RunOptions {
+export interface Limit<In = unknown> {
+  key?: (input: In) => string;
+  concurrency?: number;
+  rate?: `${number}/${"s" | "m" | "h" | "d"}`;
+}
+export interface QueueOptions {
+  name: string;
+  limit?: Limit | Limit[];
+  events?: boolean;
+  keep?: Partial<Record<JobState, Duration>>;
+}
+export interface RunOptions<In> {
   version?: number;
   retry?: { attempts?: number; backoff?: "exponential" | "fixed"; delay?: Duration; maxDelay?: Duration };
   crashes?: number;
   lease?: Duration;
   timeout?: Duration;
   concurrency?: number;
+  limit?: Limit<In> | Limit<In>[];
 }
-export interface JobOptions extends RunOptions {
+export interface JobOptions<In> extends RunOptions<In> {
   name: string;
-  queue?: string | { name: string };
+  queue?: string | QueueOptions;
   onInterrupt?: "retry" | "fail" | "resume";
 }
 export interface JobDef<In = unknown, Out = unknown, Parsed = unknown> {
@@ -74,6 +87,7 @@ export interface EnqueueOptions {
   priority?: number;
   delay?: Duration;
   runAt?: Date | number;
+  after?: string[];
 }
 export interface Enqueued<Out = unknown> {
   id: string;
@@ -132,6 +146,15 @@ export interface RecoveryStats {
   locksCleaned: number;
   entriesReclaimed: number;
   recoveryTimestamp: number;
+}
+export interface Event {
+  seq: number;
+  type: string;
+  at: number;
+  dedupeKey: string;
+  job?: string;
+  build?: string;
+  data: unknown;
 }
 export interface Schedule {
   key: string;
@@ -192,6 +215,14 @@ export interface Holdfast extends AsyncDisposable {
     retry: (id: string) => Promise<boolean>;
     wait: <Out>(job: Enqueued<Out> | string, o?: { timeout?: Duration; signal?: AbortSignal }) => Promise<Finished<Out>>;
     watch: (id: string, o?: { signal?: AbortSignal }) => AsyncIterable<Job>;
+  };
+  readonly queues: {
+    pause: (name: string) => Promise<void>;
+    resume: (name: string) => Promise<void>;
+    list: () => Promise<{ name: string; paused: boolean; counts: Record<JobState, number>; oldestAt?: number }[]>;
+  };
+  readonly events: {
+    subscribe: (on: (e: Event) => void | Promise<void>, o?: { name?: string; types?: string[] }) => () => Promise<void>;
   };
   readonly schedules: {
     list: () => Promise<Schedule[]>;
