@@ -74,11 +74,12 @@ export function end(rule: LimitRule, usage: Usage, began: boolean): void {
   if (rule.rate !== null && !began) usage.bucket -= rule.rate.per / rule.rate.starts;
 }
 
-/** When the rate lets the next one start; null when it is not the rate that holds it. */
-export function opensAt(rule: LimitRule, usage: Usage, now: number): number | null {
-  if (rule.rate === null || tokens(rule.rate, usage.bucket, now) > 0) return null;
+/** When the rate has room for one more than stand ready; null when it is not the rate that holds it. */
+export function opensAt(rule: LimitRule, usage: Usage, now: number, ready = 0): number | null {
+  if (rule.rate === null || tokens(rule.rate, usage.bucket, now) > ready) return null;
   const { starts, per } = rule.rate;
-  return Math.ceil(used(rule.rate, usage.bucket, now) - per + per / starts);
+  if (ready >= Math.min(starts, WINDOW) || (rule.concurrency !== null && usage.running + ready >= rule.concurrency)) return null;
+  return Math.ceil(used(rule.rate, usage.bucket, now) - per + ((ready + 1) * per) / starts);
 }
 
 /** The bucket as it is after a clock was set back: no fuller than full. */

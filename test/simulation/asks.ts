@@ -3,7 +3,7 @@ import type { FinishedState } from "../../src/core/job.ts";
 import type { Policy } from "../../src/core/retry.ts";
 import type { ClaimRequest, NewJob } from "../../src/store/store.ts";
 import type { Actor, Held } from "./actor.ts";
-import { anyId, chain, idOf, LEASES, newJobs, outcome, progress, QUEUES, source, token } from "./made-up.ts";
+import { anyId, chain, declarations, idOf, LEASES, newJobs, outcome, progress, QUEUES, source, token } from "./made-up.ts";
 import type { Random } from "./random.ts";
 import type { World } from "./world.ts";
 
@@ -29,6 +29,14 @@ export const asks: { weight: number; value: Ask }[] = [
   { weight: 5, value: (world, actor, random) => actor.store.resume(random.pick([...world.model.paused, ...QUEUES])) },
   { weight: 3, value: reclaimLate },
 ];
+
+export function declare(world: World, actor: Actor, random: Random): Promise<void> {
+  const said = declarations(random);
+  // An older program, started again: it does not overrule what was said since.
+  if (random.chance(0.25)) return actor.store.declare(said.map((one) => ({ ...one, old: true })));
+  for (const one of said) world.declared.set(`${one.queue} ${one.name}`, one);
+  return actor.store.declare(said);
+}
 
 function enqueue(world: World, actor: Actor, random: Random): Promise<unknown> {
   const jobs = newJobs(world, actor, random, random.pick([1, 1, 1, 2, 3]));

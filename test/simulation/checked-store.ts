@@ -4,6 +4,7 @@ import type {
   Claimed,
   ClaimRequest,
   ClaimSource,
+  Declaration,
   Enqueued,
   Fate,
   Judgement,
@@ -86,6 +87,10 @@ export class CheckedStore {
 
   prune(filter: PruneFilter): Promise<number> {
     return this.#call("prune", [filter], (answer) => this.#model.prune(filter, answer));
+  }
+
+  declare(declarations: readonly Declaration[]): Promise<void> {
+    return this.#call("declare", [declarations], () => this.#model.declare(this.#now, declarations));
   }
 
   pause(queue: string): Promise<boolean> {
@@ -186,6 +191,7 @@ export class CheckedStore {
       const ask = this.#store[method] as (...args: unknown[]) => Promise<Awaited<ReturnType<Store[Method]>>>;
       const answer = await ask.apply(this.#store, args);
       entry.answer = answer;
+      this.#model.limits.clock(this.#now, this.#world.time);
       check(answer);
       return answer;
     } catch (error) {

@@ -1,4 +1,5 @@
 import type { ClaimRequest, ClaimSource } from "../../src/store/store.ts";
+import { isHeldBack, isOfLane } from "./held-back.ts";
 import type { Model } from "./model.ts";
 import { inTurn, type ModelJob } from "./model-job.ts";
 import { must } from "./violation.ts";
@@ -63,26 +64,38 @@ class Choice {
     for (const queue of new Set(this.#chosen.map((job) => job.queue))) {
       const chosen = this.#chosen.filter((job) => job.queue === queue);
       for (const [i, job] of chosen.entries()) {
-        const before = chosen[i - 1];
-        must(before === undefined || inTurn(before, job) < 0, () => `${job.id} was handed out after ${before?.id}`);
+        const after = chosen.slice(0, i).find((before) => inTurn(before, job) > 0 && !wasOpened(job, before));
+        must(after === undefined, () => `${job.id} was handed out after ${after?.id}`);
       }
       const last = chosen.at(-1) as ModelJob;
       for (const job of this.#leftOut()) {
-        if (job.queue !== queue || inTurn(job, last) > 0) continue;
-        must(this.#excused(job), () => `${job.id} (priority ${job.priority}) was passed over for ${last.id} (${last.priority})`);
+        if (job.queue !== queue || inTurn(job, last) > 0 || this.#excused(job)) continue;
+        for (const other of chosen) {
+          if (inTurn(job, other) > 0 || this.#heldBack(job, other)) continue;
+          must(false, `${job.id} (priority ${job.priority}) was passed over for ${other.id} (${other.priority})`);
+        }
       }
       // The suspect that is taken is the first of its queue's.
       const suspect = chosen.find(isSuspect);
       for (const job of suspect === undefined ? [] : this.#leftOut()) {
-        if (job.queue !== queue || !isSuspect(job) || this.#exhausted(job)) continue;
+        if (job.queue !== queue || !isSuspect(job) || this.#exhausted(job) || this.#heldBack(job, suspect)) continue;
         must(inTurn(job, suspect as ModelJob) > 0, () => `suspect ${job.id} was passed over for suspect ${suspect?.id}`);
       }
     }
   }
 
   checkNothingLeftOut(): void {
+    // Some may stand ready now for whoever comes next.
+    for (const job of this.#model.jobs.values()) job.isParked &&= this.#heldBack(job);
     if (this.#chosen.length === this.#request.max) return;
-    for (const job of this.#leftOut()) must(this.#excused(job), () => `${job.id} could be claimed and was not`);
+    for (const job of this.#leftOut()) {
+      if (this.#excused(job)) continue;
+      must(this.#heldBack(job), () => `${job.id} could be claimed and was not`);
+      job.isParked = true;
+      const full = job.counters.filter((counter) => this.#model.limits.room(counter) < 1);
+      // Of several it is not known at which of them it waits.
+      if (full.length === 1) this.#model.limits.observe(full[0] as string);
+    }
   }
 
   /** A queue gets more than its share only when every other has had its own. */
@@ -97,7 +110,7 @@ class Choice {
     const got = (queue: string) => this.#chosen.filter((job) => job.queue === queue).length;
     if (![...queues].some((queue) => got(queue) > share)) return;
     for (const job of this.#leftOut()) {
-      if (isSuspect(job) || this.sourceOf(job)?.max !== undefined) continue;
+      if (isSuspect(job) || this.sourceOf(job)?.max !== undefined || this.#heldBack(job)) continue;
       must(got(job.queue) >= share, () => `queue ${job.queue} had no share of the claim`);
     }
   }
@@ -117,10 +130,19 @@ class Choice {
     return isSuspect(job) && (this.#holdsSuspect || this.#chosen.some(isSuspect));
   }
 
+  #heldBack(job: ModelJob, taken?: ModelJob): boolean {
+    return isHeldBack(this.#model, this.#at, job, { chosen: this.#chosen, taken });
+  }
+
   #exhausted(job: ModelJob): boolean {
     const source = this.sourceOf(job) as ClaimSource;
     return (this.#taken.get(source) ?? 0) >= (source.max ?? Infinity);
   }
+}
+
+/** It may have passed one of its limits only while the claim was made, behind somebody else, when the other was taken already. */
+function wasOpened(job: ModelJob, other: ModelJob): boolean {
+  return job.counters.length > 1 || job.counters.some((counter) => !other.counters.includes(counter) || !isOfLane(job, other));
 }
 
 function isSuspect(job: ModelJob): boolean {

@@ -2,6 +2,7 @@ import type { Job, JobError } from "../../src/core/job.ts";
 import type { ClaimSource, Judgement, Outlook, Store } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
 import { plain } from "./checked-store.ts";
+import { isHeldBack } from "./held-back.ts";
 import type { Model } from "./model.ts";
 import type { ModelJob } from "./model-job.ts";
 import { must, mustEqual } from "./violation.ts";
@@ -126,16 +127,22 @@ export function checkOutlook(model: Model, at: number, from: readonly ClaimSourc
           (queue ?? job.queue) === job.queue && (name ?? job.name) === job.name && (version ?? job.version) === job.version,
       ),
   );
-  const ready = new Set(matching.map((job) => job.readyAt(at)));
+  const unlimited = matching.filter((job) => !isHeldBack(model, at, job));
+  const ready = new Set(unlimited.map((job) => job.readyAt(at)));
   if (ready.has("yes")) must(outlook.ready, "something can be claimed, and the outlook denies it");
-  else if (!ready.has("maybe")) must(!outlook.ready, "nothing can be claimed, and the outlook promises it");
+  else if (!ready.has("maybe") && !model.limits.any) must(!outlook.ready, "nothing can be claimed, and the outlook promises it");
   const { nextAt } = outlook;
-  if (nextAt !== null)
+  if (nextAt !== null && !model.limits.any)
     must(
       matching.some(({ runAt }) => runAt.from === nextAt),
       `no delayed job is due at ${nextAt}`,
     );
   for (const job of matching) {
+    const wait = job.isParked ? Math.max(...job.counters.map((counter) => model.limits.wait(counter) ?? Infinity)) : Infinity;
+    must(
+      wait === Infinity || outlook.ready || (nextAt !== null && nextAt <= at + wait),
+      () => `nobody comes back for ${job.id} in ${wait} ms`,
+    );
     if (job.readyAt(at) !== "no") continue;
     must(nextAt !== null && nextAt <= job.runAt.to, () => `${job.id} is due sooner than the outlook's ${nextAt}`);
   }

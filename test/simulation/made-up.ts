@@ -1,6 +1,7 @@
 import type { JobError, JobState } from "../../src/core/job.ts";
+import type { LimitRule } from "../../src/core/limit.ts";
 import type { Outcome, Policy } from "../../src/core/retry.ts";
-import type { ClaimSource, NewJob } from "../../src/store/store.ts";
+import type { ClaimSource, Declaration, NewJob } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
 import { Random } from "./random.ts";
 import type { World } from "./world.ts";
@@ -10,17 +11,56 @@ const NAMES = ["mail", "scan"] as const;
 export const QUEUES = ["mail", "scan", "slow"] as const;
 export const LEASES = [1_500, 9_000, 30_000];
 export const HOUR = 3_600_000;
+const RATES = [
+  { starts: 1, per: 1_000 },
+  { starts: 2, per: 10_000 },
+  { starts: 3, per: 60_000 },
+];
 const ERROR: JobError = { name: "Error", message: "boom" };
 const POLICIES = Array.from({ length: 16 }, (_, i) => policy(new Random(i)));
 const KINDS = ["succeeded", "error", "later", "unreadable", "released", "interrupted"] as const;
 
 export function newJobs(world: World, actor: Actor, random: Random, count: number): NewJob[] {
   const jobs = Array.from({ length: count }, () => newJob(world, actor, random));
+  if (world.declared.size > 0) declareAll(world, random, jobs);
   // One id for two of them, of whatever names.
   const [first, second] = jobs;
   if (first !== undefined && second !== undefined && random.chance(0.1)) second.id = first.id ??= `id-${random.int(1, 12)}`;
   if (random.chance(0.5)) chain(random, jobs);
   return jobs;
+}
+
+/** As a definition does: the same words for all its jobs, and a key for each limit that has keys. */
+function declareAll(world: World, random: Random, jobs: readonly NewJob[]): void {
+  // Each time in new words, so that the newest is always the one that was said last.
+  const said = new Map([...world.declared].map(([lane, declaration]) => [lane, { ...declaration }]));
+  for (const job of jobs) {
+    const declaration = said.get(`${job.queue} ${job.name}`);
+    if (declaration === undefined || random.chance(0.1)) continue;
+    job.declares = declaration;
+    job.limitKeys = declaration.limits.map(({ keyed }) => (keyed ? random.pick(["a", "b"]) : ""));
+  }
+}
+
+/** What the definitions of a queue's jobs say from now on. */
+export function declarations(random: Random): Declaration[] {
+  const queue = random.pick(QUEUES);
+  const ofQueue = limits(random, "queue", random.pick([0, 0, 1, 2]));
+  const names = queue === "slow" ? NAMES : ([queue] as const);
+  return names.map((name) => {
+    const all = [...limits(random, "job", random.pick([0, 1, 1, 2])), ...ofQueue];
+    // The narrow ones first.
+    const inOrder = [...all.filter(({ keyed }) => keyed), ...all.filter(({ keyed }) => !keyed)];
+    return { queue, name, limits: inOrder, settings: { events: false, keep: {} } };
+  });
+}
+
+function limits(random: Random, of: "queue" | "job", count: number): LimitRule[] {
+  return Array.from({ length: count }, (_, position): LimitRule => {
+    const concurrency = random.chance(0.7) ? random.int(1, 3) : null;
+    const rate = concurrency === null || random.chance(0.3) ? random.pick(RATES) : null;
+    return { of, position, keyed: random.chance(0.5), concurrency, rate };
+  });
 }
 
 /** Some come after one that stands before them in the list. */

@@ -94,7 +94,9 @@ export class ModelIntake {
       this.#generated.add(answer.id);
     } else mustEqual(answer.id, given, "the id that was given");
     must(!this.#model.jobs.has(answer.id), () => `there is one job ${answer.id}`);
-    const accepted = new ModelJob(this.#seq++, answer.id, job, at);
+    if (job.declares !== undefined) this.#model.declare(at, [job.declares]);
+    const counters = this.#model.limits.countersOf(job);
+    const accepted = new ModelJob(this.#seq++, answer.id, job, { at, counters });
     this.owners.set(answer.id, job.name);
     this.#comeAfter(at, accepted, job.after?.map((id) => aliases.get(id) ?? id) ?? []);
     this.#model.add(at, accepted);

@@ -29,12 +29,16 @@ export class ModelJob {
   readonly createdAt: number;
   /** Its id was the caller's choice, and is remembered for ever. */
   readonly isChosen: boolean;
+  /** What limits it, and under which key each. */
+  readonly counters: readonly string[];
 
   state: JobState = "pending";
   /** "maybe": it was due when somebody claimed, and then the clock was set back. */
   gate: "open" | "maybe" | "time";
   /** Jitter is the store's to choose within these. */
   runAt: { from: number; to: number };
+  /** A claim has found that its limits do not let it start. */
+  isParked = false;
   attempt = 0;
   errors = 0;
   crashes = 0;
@@ -53,7 +57,8 @@ export class ModelJob {
   /** Whom it waits for. */
   readonly upstreams = new Set<string>();
 
-  constructor(seq: number, id: string, job: NewJob, at: number) {
+  constructor(seq: number, id: string, job: NewJob, { at, counters }: { at: number; counters: readonly string[] }) {
+    this.counters = counters;
     this.seq = seq;
     this.id = id;
     this.name = job.name;
@@ -102,6 +107,7 @@ export class ModelJob {
   start(at: number, lease: ModelLease): void {
     this.move("claim");
     this.lease = lease;
+    this.isParked = false;
     this.lastFence = lease.fence;
     this.attempt += 1;
     this.startedAt = at;

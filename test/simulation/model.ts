@@ -2,10 +2,22 @@ import type { Fence, JobKey, ProcessId } from "../../src/core/ids.ts";
 import { type FinishedState, JOB_STATES, type JobState } from "../../src/core/job.ts";
 import type { HeldLease, LeaseRef } from "../../src/core/lease.ts";
 import type { Outcome } from "../../src/core/retry.ts";
-import type { Claimed, ClaimRequest, Enqueued, Fate, Judgement, NewJob, Reclaimed, Settlement } from "../../src/store/store.ts";
+import type {
+  Claimed,
+  ClaimRequest,
+  Declaration,
+  Enqueued,
+  Fate,
+  Judgement,
+  NewJob,
+  Reclaimed,
+  Settlement,
+} from "../../src/store/store.ts";
 import { checkChoice } from "./claim-order.ts";
+import { isHeldBack } from "./held-back.ts";
 import { ModelIntake } from "./model-intake.ts";
 import type { ModelJob } from "./model-job.ts";
+import { ModelLimits } from "./model-limits.ts";
 import { ModelLocks } from "./model-locks.ts";
 import { must, mustEqual } from "./violation.ts";
 
@@ -23,6 +35,7 @@ export interface PruneFilter {
  */
 export class Model {
   readonly locks = new ModelLocks();
+  readonly limits = new ModelLimits();
   readonly intake = new ModelIntake(this);
   readonly processes = new Set<ProcessId>();
   readonly recovered = { entries: 0, locks: 0 };
@@ -43,6 +56,15 @@ export class Model {
 
   enqueue(at: number, jobs: readonly NewJob[], answers: readonly Enqueued[], whole = false): void {
     this.intake.enqueue(at, jobs, answers, whole);
+  }
+
+  declare(at: number, declarations: readonly Declaration[]): void {
+    for (const declaration of declarations) this.limits.declare(declaration);
+    for (const job of this.jobs.values()) {
+      if (job.isParked && job.readyAt(at) === "yes" && !isHeldBack(this, at, job)) this.ready.add(job.queue);
+      // Whether they are held by what is said now is seen by the next claim.
+      job.isParked = false;
+    }
   }
 
   /** A job is accepted. */
@@ -68,6 +90,7 @@ export class Model {
       this.#highestFence = claim.fence;
       this.#learnKey(job, claim.job);
       const lease = sources[i] as number;
+      this.limits.start(job);
       job.start(at, { fence: claim.fence, holder: request.holder, lease, expiresAt: at + lease, renewedAt: trueTime });
       this.touched.add(job.id);
       mustEqual(claim, this.#claimed(job, claim), `the claim of ${job.id}`);
@@ -121,7 +144,12 @@ export class Model {
     const job = this.jobs.get(id);
     mustEqual(answer, job?.unfinished ?? false, `cancelling ${id}`);
     if (job === undefined || !answer) return;
-    if (job.lease !== null) this.#endedByOthers(job, job.lease.fence);
+    // It may have been in the way of others.
+    for (const other of this.jobs.values()) if (other.counters.some((one) => job.counters.includes(one))) other.isParked = false;
+    if (job.lease !== null) {
+      this.#endedByOthers(job, job.lease.fence);
+      this.#giveBack(at, job, true);
+    }
     job.cancel(at);
     this.touched.add(id);
     this.#follow(at, job);
@@ -258,10 +286,26 @@ export class Model {
   // ── helpers ──
 
   #end(at: number, job: ModelJob, outcome: Outcome): void {
+    this.#giveBack(at, job, outcome.kind !== "released");
     job.end(at, outcome);
     if (job.readyAt(at) === "yes") this.ready.add(job.queue);
     this.touched.add(job.id);
     this.#follow(at, job);
+  }
+
+  /** What it took of its limits. Whoever waits for that is told. */
+  #giveBack(at: number, job: ModelJob, began: boolean): void {
+    if (job.counters.length === 0) return;
+    const full = new Set(job.counters.filter((counter) => this.limits.isFull(counter)));
+    this.limits.end(job, began);
+    for (const other of this.jobs.values()) {
+      if (!other.isParked || other.readyAt(at) !== "yes" || !other.counters.some((counter) => full.has(counter))) continue;
+      // A rate may have let it pass before, when somebody else was there.
+      if (other.counters.some((counter) => this.limits.hasRate(counter))) continue;
+      if (isHeldBack(this, at, other)) continue;
+      other.isParked = false;
+      this.ready.add(other.queue);
+    }
   }
 
   /** The end of a job is the end of waiting, or of everything that waits for it, and of what waits for that. */

@@ -86,21 +86,54 @@ export const mutations: Record<string, ScheduleOptions> = {
     settle: (settlements) => spoiled(store, store.settle(settlements), STILL_WAITING),
   })),
   "hands out jobs of a paused queue by hand": broken((store) => ({
-    claim: async (request) => {
+    claim: (request) => {
       if (request.holder !== null) return store.claim(request);
-      const paused = (await store.queues()).filter((queue) => queue.paused);
-      for (const { name } of paused) await store.resume(name);
-      const claimed = await store.claim(request);
-      for (const { name } of paused) await store.pause(name);
-      return claimed;
+      spoil(store, `update holdfast_queues set paused = 2 where paused = 1; ${SETTINGS_CHANGED}`);
+      return spoiled(store, store.claim(request), `update holdfast_queues set paused = 1 where paused = 2; ${SETTINGS_CHANGED}`);
     },
+  })),
+  "keeps the place of a cancelled job under its limits": broken((store) => ({
+    cancel: (id) => spoiled(store, store.cancel(id), "update holdfast_counters set running = running + 1 where running > 0"),
+  })),
+  "keeps the places of what was taken back": broken((store) => ({
+    reclaim: (judgements, cause) =>
+      spoiled(store, store.reclaim(judgements, cause), "update holdfast_counters set running = running + 1"),
+  })),
+  "forgets what runs under a limit": broken((store) => ({
+    claim: (request) => spoiled(store, store.claim(request), "update holdfast_counters set running = max(0, running - 1)"),
+  })),
+  "forgets what was started under a rate": broken((store) => ({
+    claim: (request) => spoiled(store, store.claim(request), "update holdfast_counters set bucket = 0"),
+  })),
+  "counts those that have started as standing ready": broken((store) => ({
+    claim: (request) => spoiled(store, store.claim(request), "update holdfast_counters set passed = passed + 1"),
+  })),
+  "lets newcomers overtake what is parked": broken((store) => ({
+    enqueue: (jobs, options) => spoiled(store, store.enqueue(jobs, options), LAST_FIRST),
+  })),
+  "lets nobody know that a rate allows more": broken((store) => ({
+    claim: (request) => spoiled(store, store.claim(request), "update holdfast_counters set due_at = null"),
   })),
   "never looks for locks to clean": misguided(() => ({ locks: async () => [], cleanLocks: async () => 0 })),
 };
 
+const SETTINGS_CHANGED = "update holdfast_counter set settings = settings + 1";
 const BY_UPSTREAM = "state = 'cancelled' and error like '%UPSTREAM_ENDED%'";
-const STILL_WAITING = `update holdfast_jobs set state = 'waiting', error = null, finished_at = null where ${BY_UPSTREAM}`;
+const STILL_WAITING = `update or ignore holdfast_jobs set state = 'waiting', error = null, finished_at = null where ${BY_UPSTREAM}`;
 const LEFT_BEHIND = `${STILL_WAITING} and error like '%was cancelled%'`;
+
+/** Of those that are parked at a limit, the last one changes places with one that stands ready. */
+const LAST_FIRST = `
+  create temp table if not exists swap (a integer, b integer, counter integer, priority integer);
+  delete from swap;
+  insert into swap select job, ready.key, parked.counter, parked.priority from holdfast_parked as parked
+    join holdfast_jobs as job on job.key = parked.job
+    join holdfast_jobs as ready on ready.limits = job.limits and ready.lane = job.lane and ready.priority = job.priority
+      and ready.key < job.key and ready.state = 'pending' and ready.gate is null
+    order by parked.job desc limit 1;
+  update holdfast_parked set job = (select b from swap) where (counter, job) in (select counter, a from swap);
+  update holdfast_jobs set gate = null where key in (select a from swap);
+  update holdfast_jobs set gate = 'limit' where key in (select b from swap);`;
 
 function firstUpstream(job: NewJob): NewJob {
   return job.after === undefined ? job : { ...job, after: job.after.slice(0, 1) };
@@ -108,9 +141,13 @@ function firstUpstream(job: NewJob): NewJob {
 
 /** What is done, and right after it something that should not be. */
 function spoiled<T>(store: Store, done: Promise<T>, sql: string): Promise<T> {
-  // Asked for in the same turn, so that nothing comes between and the answers keep their order.
-  void store.transact((handle) => (handle as { exec(sql: string): void }).exec(sql));
+  spoil(store, sql);
   return done;
+}
+
+/** In the turn of what goes before it, so that nothing comes between and the answers keep their order. */
+function spoil(store: Store, sql: string): void {
+  void store.transact((handle) => (handle as { exec(sql: string): void }).exec(sql));
 }
 
 /** The real store, with some methods of its own. */

@@ -1,5 +1,5 @@
 import type { Actor } from "./actor.ts";
-import { asks, enqueueBad, ref } from "./asks.ts";
+import { asks, declare, enqueueBad, ref } from "./asks.ts";
 import { force, heal, healAndClaim, judgeByHand, outwait, race, start, watch } from "./healing.ts";
 import { HOUR, newJobs, QUEUES } from "./made-up.ts";
 import type { Random } from "./random.ts";
@@ -13,6 +13,7 @@ export const operations: Record<string, { weight: number; run: Operation }> = {
   ask: { weight: 50, run: one },
   turn: { weight: 14, run: turn },
   enqueueMuch: { weight: 1, run: enqueueMuch },
+  declare: { weight: 2, run: async (world, random) => declare(world, await somebody(world, random), random) },
   look: { weight: 3, run: look },
   pass: { weight: 12, run: (world, random) => world.pass(random.pick([1, 40, 450, 2_111, 7_013, 21_777, 61_003])) },
   tick: { weight: 8, run: (world, random) => heal(world, random, (actor) => actor.tick()) },

@@ -37,6 +37,39 @@ test("a lock lasts no longer because the clock was set back", async () => {
   await here.close();
 });
 
+test("a claim beside an enqueue of a new kind sees the kinds that other processes have made", async () => {
+  const here = new World({ where: "file", random: () => 0.5 });
+  const other = await here.start("byHand", new Random(1));
+  const worker = await here.start("local", new Random(1));
+  await other.store.enqueue([{ ...JOB, queue: "slow" }]);
+  const [, claimed] = await Promise.all([
+    worker.store.enqueue([{ ...JOB, delay: HOUR }]),
+    worker.store.claim({ from: [{ lease: 1_000 }], max: 1, holder: worker.id, worker: "w" }),
+  ]);
+  assert.deepEqual(
+    claimed.map(({ queue }) => queue),
+    ["slow"],
+  );
+  await here.close();
+});
+
+test("what limits hold back does not hide what stands behind it in its lane", async () => {
+  const here = world();
+  const worker = await here.start("local", new Random(1));
+  const { store } = worker;
+  const limits = [{ of: "job", position: 0, keyed: false, concurrency: 2, rate: null } as const];
+  const limited = { ...JOB, declares: { queue: "mail", name: "mail", limits }, limitKeys: [""] };
+  const claim = (source: object) => store.claim({ from: [{ lease: 1_000, ...source }], max: 1, holder: worker.id, worker: "w" });
+  const [one, two] = [1, 2].map((version): NewJob => Object.assign({}, limited, { version, priority: 5 })) as [NewJob, NewJob];
+  await store.enqueue([one, one, two, two]);
+  await claim({ version: 2 });
+  await claim({ version: 2 });
+  const [first] = await store.enqueue([JOB, { ...JOB, version: 2 }]);
+  const [claimed] = await claim({});
+  assert.equal(claimed?.id, first?.id);
+  await here.close();
+});
+
 test("who comes after a job that is there already under another id comes after that one", async () => {
   const here = world();
   const { store } = await here.start("local", new Random(1));

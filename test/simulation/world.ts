@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { ProcessId } from "../../src/core/ids.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
-import type { Change, Judgement, Life, Store } from "../../src/store/store.ts";
+import type { Change, Declaration, Judgement, Life, Store } from "../../src/store/store.ts";
 import { Actor, ActorClock, type Held } from "./actor.ts";
 import { CheckedStore } from "./checked-store.ts";
 import { checkEverything, checkTouched } from "./invariants.ts";
@@ -31,6 +31,8 @@ export class World {
   readonly model = new Model();
   readonly trace = new Trace();
   readonly actors: Actor[] = [];
+  /** What definitions say, by queue and name. */
+  readonly declared = new Map<string, Declaration>();
   /** True time in milliseconds: no actor sees it, the invariants are judged by it. */
   time = 0;
   /** What the host's wall clock was set forward or back by. */

@@ -22,7 +22,7 @@ export class Catalog {
   readonly #policyById: Statement;
   readonly #addPolicy: Statement;
   #lanes = new Map<number, Lane>();
-  /** False after something was undone: what is known may be less than what is there. */
+  /** False after something was undone, or added: what is known may be less than what is there. */
   #loaded = true;
   #laneIds = new Map<string, number>();
   #policies = new Map<number, Policy>();
@@ -60,6 +60,8 @@ export class Catalog {
       const { queue, name, version } = lane;
       ({ id } = this.#addLane.get<{ id: number }>({ queue, name, version }) as { id: number });
       this.#countLane.run();
+      // One more is known, and so the count would hide one that another process has made.
+      this.#loaded = false;
       tx.wrote();
     }
     this.#learn({ id, queue: lane.queue, name: lane.name, version: lane.version });

@@ -245,10 +245,14 @@ export class Claim {
   /** The next jobs of a queue over its lanes, at most one of them a suspect. */
   #choose(tx: Tx, lanes: LaneShare[], max: number, suspects: boolean): { chosen: Candidate[]; goOn: boolean } {
     const candidates: Candidate[] = [];
+    /** The last that was read of lanes that may have more. */
+    const ends = new Map<LaneShare, Candidate>();
     for (const share of lanes) {
       const most = Math.min(share.budget.left, max);
       if (most === 0) continue;
-      for (const row of this.#head.rows(share.lane.id, most)) candidates.push({ row: row as Row, share, suspect: false });
+      const rows = this.#head.rows(share.lane.id, most);
+      for (const row of rows) candidates.push({ row: row as Row, share, suspect: false });
+      if (rows.length === most) ends.set(share, candidates.at(-1) as Candidate);
       if (!suspects) continue;
       for (const row of this.#suspectHead.rows(share.lane.id, 1)) candidates.push({ row: row as Row, share, suspect: true });
     }
@@ -257,11 +261,16 @@ export class Claim {
     const chosen: Candidate[] = [];
     let suspected = false;
     let held = 0;
+    let end: Candidate | undefined;
     for (const candidate of candidates) {
       if (chosen.length === max) break;
+      // What a lane has behind those that are held was not read yet, and may come before this one.
+      if (end !== undefined && byTurn(turnOf(end), turnOf(candidate)) < 0) break;
       if (candidate.share.budget.left === 0 || (candidate.suspect && suspected)) continue;
       if (!this.#mayStart(tx, candidate)) {
         held++;
+        const last = candidate.suspect ? candidate : ends.get(candidate.share);
+        if (last !== undefined && (end === undefined || byTurn(turnOf(last), turnOf(end)) < 0)) end = last;
         continue;
       }
       candidate.share.budget.left -= 1;

@@ -254,7 +254,6 @@ export class Limits {
   }
 
   #store(tx: Tx, counter: Counter): void {
-    const opens = opensAt(this.#rule(counter), counter, tx.now);
     for (const row of counter.rows.slice()) {
       const idle = row.running + row.passed + row.parked === 0;
       // A counter that says nothing is forgotten, or every key that was ever used would stay.
@@ -264,7 +263,7 @@ export class Limits {
         tx.wrote();
         continue;
       }
-      const dueAt = idle ? Math.ceil(row.bucket) : row.parked > 0 ? opens : null;
+      const dueAt = idle ? Math.ceil(row.bucket) : row.parked > 0 ? this.#opensAt(tx, counter, row) : null;
       if (dueAt !== row.dueAt) {
         this.#setDue.run(dueAt, row.id);
         row.dueAt = dueAt;
@@ -275,6 +274,15 @@ export class Limits {
       this.#save.run(row.running, row.passed, row.parked, row.lowest, row.last, row.bucket, row.id);
       tx.wrote();
     }
+  }
+
+  /** When the rate has room for one more to pass; or to join those that have passed already, where its turn is before theirs. */
+  #opensAt(tx: Tx, counter: Counter, row: Row): number | null {
+    const rule = this.#rule(counter);
+    if (rule.rate === null) return null;
+    const [key, priority] = this.#nextParked(row) as Parked;
+    const joins = row.passed > 0 && precedes({ key, priority }, row);
+    return opensAt(rule, counter, tx.now, joins ? Math.min(row.passed, room(rule, counter, tx.now)) : row.passed);
   }
 
   /** The counters of a job, narrow to wide. They are looked at again at the end of the operation. */
