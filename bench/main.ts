@@ -7,6 +7,7 @@ import { parseArgs, styleText } from "node:util";
 import { claimCost } from "./claim-cost.ts";
 import { idle } from "./idle.ts";
 import { latency } from "./latency.ts";
+import { limits } from "./limits.ts";
 import { type Figure, holds, ratioOf } from "./measure.ts";
 import { memory } from "./memory.ts";
 import { reclaim } from "./reclaim.ts";
@@ -24,6 +25,7 @@ const parts: Record<string, () => Promise<Figure[]>> = {
   process: () => throughput("process", rounds),
   unused: () => unused(rounds),
   claim: () => claimCost(many),
+  limits: () => limits(many, rounds),
   latency,
   idle,
   reclaim,

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { DatabaseSync } from "node:sqlite";
+import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { type LimitRule, opensAt, room, type Usage, windowOf } from "../../src/core/limit.ts";
 
 /** What the rows of a database say about limits, past the engine. */
@@ -48,6 +48,8 @@ interface Parked {
 /** Reads the rows of one file, again and again. */
 export class LimitRows {
   readonly #db: DatabaseSync;
+  readonly #statements = new Map<string, StatementSync>();
+  readonly #parsed = new Map<string, JobRow["limits"]>();
 
   constructor(path: string) {
     this.#db = new DatabaseSync(path, { readOnly: true, timeout: 5_000 });
@@ -62,7 +64,7 @@ export class LimitRows {
       jobs: this.#all<Omit<JobRow, "limits"> & { limits: string | null }>(
         `select job.key, job.lane, lane.queue, lane.name, lane.version, state, gate, priority, run_at as runAt, crashes, limits
          from holdfast_jobs as job join holdfast_lanes as lane on lane.id = job.lane order by job.key`,
-      ).map((row) => Object.assign(row, { limits: JSON.parse(row.limits ?? "[]") as JobRow["limits"] })),
+      ).map((row) => Object.assign(row, { limits: this.#limitsOf(row.limits ?? "[]") })),
       counters: this.#all<CounterRow>(
         "select id, rule, key, lane, running, passed, parked, bucket, due_at as dueAt from holdfast_counters",
       ),
@@ -147,11 +149,16 @@ export class LimitRows {
     assert.ok(row.dueAt !== null && (setBack || row.dueAt <= opens), `it is known when the rate opens: ${what}`);
   }
 
+  #limitsOf(text: string): JobRow["limits"] {
+    let limits = this.#parsed.get(text);
+    if (limits === undefined) this.#parsed.set(text, (limits = JSON.parse(text) as JobRow["limits"]));
+    return limits;
+  }
+
   #all<T>(sql: string): T[] {
-    return this.#db
-      .prepare(sql)
-      .all()
-      .map((row) => Object.assign({}, row) as T);
+    let statement = this.#statements.get(sql);
+    if (statement === undefined) this.#statements.set(sql, (statement = this.#db.prepare(sql)));
+    return statement.all() as T[];
   }
 }
 
