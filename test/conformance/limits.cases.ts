@@ -379,6 +379,14 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: null });
   });
 
+  check("one claim of one job gets past all that stand ready and may not start", async ({ store }) => {
+    await add(store, limited(ONE));
+    for (let i = 0; i < 90; i++) await add(store, { ...limited(ONE), priority: 1 });
+    const other = await addOne(store, { ...limited(ONE, "b"), priority: -1 });
+    await claimOne(store);
+    assert.deepEqual(await claimIds(store, { max: 1 }), [other]);
+  });
+
   check("what is freed in one turn is claimed in the same turn", async ({ store }) => {
     const jobs = await add(store, ...many(3, ONE, "a"));
     const { job, fence } = await claimOne(store);

@@ -14,7 +14,7 @@ import type { Settings } from "./settings.ts";
 
 /** Delayed jobs that become claimable in one transaction; the rest follows with the next claim. */
 const PROMOTED = 1_000;
-/** How often one claim reads on behind jobs that their limits hold back; the rest is left to the next. */
+/** How often one claim reads on behind jobs that their limits hold back, each time further; the rest is left to the next. */
 const ROUNDS = 20;
 
 interface LaneShare {
@@ -151,7 +151,7 @@ export class Claim {
     for (let round = 0; round < ROUNDS; round++) {
       // No more at once than stand ready of one key: behind those that start, the next ones pass.
       const most = this.#settings.limited ? Math.min(WINDOW, max - taken.length) : max - taken.length;
-      const { chosen, goOn } = this.#choose(tx, lanes, most, suspects);
+      const { chosen, goOn } = this.#choose(tx, lanes, most, suspects, 2 ** Math.min(round, 7));
       if (chosen.length > 0) this.#mark(tx, request, lanes, chosen);
       for (const one of chosen) {
         taken.push({ claim: this.#claimed(tx, one), suspect: one.suspect });
@@ -242,17 +242,18 @@ export class Claim {
     return request.holder === null || this.#holdsSuspect.row(request.holder) === undefined;
   }
 
-  /** The next jobs of a queue over its lanes, at most one of them a suspect. */
-  #choose(tx: Tx, lanes: LaneShare[], max: number, suspects: boolean): { chosen: Candidate[]; goOn: boolean } {
+  /** The next jobs of a queue over its lanes, at most one of them a suspect. `ahead`: so many times more are read than are wanted. */
+  #choose(tx: Tx, lanes: LaneShare[], max: number, suspects: boolean, ahead: number): { chosen: Candidate[]; goOn: boolean } {
     const candidates: Candidate[] = [];
     /** The last that was read of lanes that may have more. */
     const ends = new Map<LaneShare, Candidate>();
     for (const share of lanes) {
       const most = Math.min(share.budget.left, max);
       if (most === 0) continue;
-      const rows = this.#head.rows(share.lane.id, most);
+      const limit = most * ahead;
+      const rows = this.#head.rows(share.lane.id, limit);
       for (const row of rows) candidates.push({ row: row as Row, share, suspect: false });
-      if (rows.length === most) ends.set(share, candidates.at(-1) as Candidate);
+      if (rows.length === limit) ends.set(share, candidates.at(-1) as Candidate);
       if (!suspects) continue;
       for (const row of this.#suspectHead.rows(share.lane.id, 1)) candidates.push({ row: row as Row, share, suspect: true });
     }
