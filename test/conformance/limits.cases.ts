@@ -77,6 +77,16 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [a[2]], "the older one first");
   });
 
+  check("of two limits by key, those that wait at the first keep nobody from the second", async ({ store }) => {
+    const declares = declaring([limitRule({ concurrency: 1 }), limitRule({ position: 1, concurrency: 2 })]);
+    const job = (host: string, tenant: string) => ({ declares, limitKeys: [host, tenant] });
+    await add(store, job("busy", "other"));
+    await claimOne(store);
+    const [one, two, three] = await add(store, job("busy", "mine"), job("busy", "mine"), job("idle", "mine"));
+    const [held] = await claim(store);
+    assert.equal(held?.id, three, `${one} and ${two} wait for their host, and hold no place of their tenant`);
+  });
+
   check("by priority, then first in, first out: inside a key and across keys", async ({ store }) => {
     const low = await add(store, ...many(2, ONE, "a"), ...many(2, ONE, "b"));
     const high = await add(store, { ...limited(ONE, "a"), priority: 1 }, { ...limited(ONE, "b"), priority: 1 });
