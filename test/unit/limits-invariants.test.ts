@@ -105,11 +105,12 @@ class World {
     const [store] = this.#stores as [Store];
     for (const queue of ["q", "r"]) await store.resume(queue);
     await this.#endAll(store);
-    for (let idle = 0; idle < 50;) {
+    for (let idle = 0, turn = 0; idle < 50; turn++) {
       const before = this.claims;
-      await this.#claim(store, { all: true });
+      if (turn % 10 === 0) await this.#claim(store, { all: true });
+      else await this.#claimAll(store);
       await this.#endAll(store);
-      this.#rows.check(this.#clock.now(), this.#setBack);
+      if (turn % 10 === 0) this.#rows.check(this.#clock.now(), this.#setBack);
       const { waiting, pending, running } = await store.counts({});
       if (waiting + pending + running === 0) return void (await this.#nothingLeft(store));
       idle = this.claims === before ? idle + 1 : 0;
@@ -153,6 +154,12 @@ class World {
     checkLimits(after, claimed);
     checkOrder(before, claimed, mine, now);
     if (claimed.length < max) checkNothingLeftOut(after, mine, now);
+  }
+
+  async #claimAll(store: Store): Promise<void> {
+    const claimed = await store.claim({ from: [{ lease: 30_000 }], max: 1_000, holder: null, worker: "tester" });
+    this.claims += claimed.length;
+    this.#held.push(...claimed);
   }
 
   async #settle(store: Store): Promise<void> {
