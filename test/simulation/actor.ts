@@ -60,7 +60,9 @@ export class Actor {
   /** The janitor's next tick, to its end. */
   async tick(): Promise<void> {
     this.janitor?.start();
-    this.clock.fire();
+    // What it has left for later goes first, and alone.
+    if (this.clock.fire("soon")) for (let turn = 0; turn < 10; turn++) await new Promise((resolve) => setImmediate(resolve));
+    this.clock.fire("tick");
     // It sets its next timer when it is done.
     for (let turn = 0; !this.clock.isSet && turn < 1_000; turn++) await new Promise((resolve) => setImmediate(resolve));
   }
@@ -78,6 +80,9 @@ export class Actor {
   }
 }
 
+/** A janitor's ticks are further apart than this; what it only interrupts, to let others in, is not. */
+const SOON = 100;
+
 /** An actor's own clocks, both made from the true time of the world. */
 export class ActorClock implements Clock {
   /** What its wall clock is wrong by. */
@@ -85,7 +90,7 @@ export class ActorClock implements Clock {
   readonly #trueTime: () => number;
   readonly #wall: () => number;
   readonly #bootedAt: number;
-  #timer: (() => void) | null = null;
+  readonly #timers = new Map<"soon" | "tick", () => void>();
 
   constructor(parts: { trueTime: () => number; wall: () => number; bootedAt: number }) {
     this.#trueTime = parts.trueTime;
@@ -94,7 +99,7 @@ export class ActorClock implements Clock {
   }
 
   get isSet(): boolean {
-    return this.#timer !== null;
+    return this.#timers.has("tick");
   }
 
   now(): number {
@@ -105,14 +110,17 @@ export class ActorClock implements Clock {
     return this.#trueTime() - this.#bootedAt;
   }
 
-  after(_millis: number, call: () => void): () => void {
-    this.#timer = call;
-    return () => (this.#timer = null);
+  after(millis: number, call: () => void): () => void {
+    const kind = millis < SOON ? "soon" : "tick";
+    this.#timers.set(kind, call);
+    return () => this.#timers.delete(kind);
   }
 
-  fire(): void {
-    const call = this.#timer;
-    this.#timer = null;
+  /** True when there was anything to be called. */
+  fire(kind: "soon" | "tick"): boolean {
+    const call = this.#timers.get(kind);
+    this.#timers.delete(kind);
     call?.();
+    return call !== undefined;
   }
 }

@@ -26,7 +26,7 @@ export const asks: { weight: number; value: Ask }[] = [
   { weight: 5, value: prune },
   { weight: 8, value: useLock },
   { weight: 2, value: (_world, actor, random) => actor.store.pause(random.pick(QUEUES)) },
-  { weight: 5, value: (world, actor, random) => actor.store.resume(random.pick([...world.model.paused, ...QUEUES])) },
+  { weight: 5, value: (world, actor, random) => actor.store.resume(random.pick([...world.model.queues.paused, ...QUEUES])) },
   { weight: 3, value: reclaimLate },
 ];
 

@@ -86,7 +86,7 @@ export class CheckedStore {
   }
 
   prune(filter: PruneFilter): Promise<number> {
-    return this.#call("prune", [filter], (answer) => this.#model.prune(filter, answer));
+    return this.#call("prune", [filter], (answer) => this.#model.prune(this.#now, filter, answer));
   }
 
   declare(declarations: readonly Declaration[]): Promise<void> {
@@ -94,15 +94,19 @@ export class CheckedStore {
   }
 
   pause(queue: string): Promise<boolean> {
-    return this.#call("pause", [queue], (answer) => this.#model.setPaused(queue, true, answer));
+    return this.#call("pause", [queue], (answer) => this.#model.setPaused(this.#now, queue, true, answer));
   }
 
   resume(queue: string): Promise<boolean> {
-    return this.#call("resume", [queue], (answer) => this.#model.setPaused(queue, false, answer));
+    return this.#call("resume", [queue], (answer) => this.#model.setPaused(this.#now, queue, false, answer));
   }
 
   expire(limit: number): Promise<{ removed: number; more: boolean }> {
-    return this.#call("expire", [limit], () => {});
+    return this.#call("expire", [limit], async (answer) => {
+      // It does not say which: whatever is not there any more. Nobody else removes jobs in this turn.
+      const { items } = await this.#store.list({ limit: 10_000 });
+      this.#model.expire(this.#now, limit, answer, new Set(items.map(({ id }) => id)));
+    });
   }
 
   trimEvents(what: { olderThan: number; limit: number }): Promise<number> {
@@ -148,7 +152,10 @@ export class CheckedStore {
   }
 
   breakLock(name: string): Promise<boolean> {
-    return this.#call("breakLock", [name], (answer) => mustEqual(answer, this.#model.locks.break(name), `breaking lock ${name}`));
+    return this.#call("breakLock", [name], (answer) => {
+      mustEqual(answer, this.#model.locks.break(name), `breaking lock ${name}`);
+      if (answer) this.#model.events.tell(this.#now, "lock.broken", name);
+    });
   }
 
   locks(): Promise<LockView[]> {
@@ -183,7 +190,7 @@ export class CheckedStore {
   async #call<Method extends Asked>(
     method: Method,
     args: Parameters<Store[Method]>,
-    check: (answer: Awaited<ReturnType<Store[Method]>>) => void,
+    check: (answer: Awaited<ReturnType<Store[Method]>>) => void | Promise<void>,
   ): Promise<Awaited<ReturnType<Store[Method]>>> {
     this.#actor.acts();
     const entry = this.#world.trace.add(this.#actor.name, method, args);
@@ -192,7 +199,8 @@ export class CheckedStore {
       const answer = await ask.apply(this.#store, args);
       entry.answer = answer;
       this.#model.limits.clock(this.#now, this.#world.time);
-      check(answer);
+      const checked = check(answer);
+      if (checked !== undefined) await checked;
       return answer;
     } catch (error) {
       entry.answer = error;

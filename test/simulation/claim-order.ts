@@ -50,7 +50,7 @@ class Choice {
       must(job.state === "pending", () => `${job.id} is ${job.state} and was claimed: no two hold it`);
       must(job.readyAt(this.#at) !== "no", () => `${job.id} was claimed before it was due`);
       must(!this.#model.locks.isHeld(job.queue, this.#at), () => `${job.id} was claimed from the locked queue ${job.queue}`);
-      must(!this.#model.paused.has(job.queue), () => `${job.id} was claimed from the paused queue ${job.queue}`);
+      must(!this.#model.queues.paused.has(job.queue), () => `${job.id} was claimed from the paused queue ${job.queue}`);
       const taken = (this.#taken.get(source) ?? 0) + 1;
       must(taken <= (source.max ?? Infinity), "no more of a source are claimed than its max");
       this.#taken.set(source, taken);

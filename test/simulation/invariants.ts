@@ -97,11 +97,11 @@ async function checkCounts(store: Store, model: Model): Promise<void> {
   for (const name of new Set(lanes.map(([, name]) => name))) {
     mustEqual(await store.counts({ name }), model.counts({ name }), `the counts of the jobs ${name}`);
   }
-  const queues = [...new Set([...lanes.map(([queue]) => queue), ...model.spokenOf])].sort();
+  const queues = [...new Set([...lanes.map(([queue]) => queue), ...model.queues.spokenOf])].sort();
   const overview = (await store.queues()).map(({ name, paused, counts }) => ({ name, paused, counts }));
   mustEqual(
     overview,
-    queues.map((queue) => ({ name: queue, paused: model.paused.has(queue), counts: model.counts({ queue }) })),
+    queues.map((queue) => ({ name: queue, paused: model.queues.paused.has(queue), counts: model.counts({ queue }) })),
     "the queues",
   );
 }

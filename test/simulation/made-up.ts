@@ -1,5 +1,6 @@
-import type { JobError, JobState } from "../../src/core/job.ts";
+import { FINISHED_STATES, type JobError, type JobState } from "../../src/core/job.ts";
 import type { LimitRule } from "../../src/core/limit.ts";
+import type { Keep, QueueSettings } from "../../src/core/queue.ts";
 import type { Outcome, Policy } from "../../src/core/retry.ts";
 import type { ClaimSource, Declaration, NewJob } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
@@ -46,13 +47,24 @@ function declareAll(world: World, random: Random, jobs: readonly NewJob[]): void
 export function declarations(random: Random): Declaration[] {
   const queue = random.pick(QUEUES);
   const ofQueue = limits(random, "queue", random.pick([0, 0, 1, 2]));
+  const settings: QueueSettings = { events: random.chance(0.5), keep: random.chance(0.5) ? keep(random) : {} };
   const names = queue === "slow" ? NAMES : ([queue] as const);
   return names.map((name) => {
     const all = [...limits(random, "job", random.pick([0, 1, 1, 2])), ...ofQueue];
     // The narrow ones first.
     const inOrder = [...all.filter(({ keyed }) => keyed), ...all.filter(({ keyed }) => !keyed)];
-    return { queue, name, limits: inOrder, settings: { events: false, keep: {} } };
+    return { queue, name, limits: inOrder, settings };
   });
+}
+
+function keep(random: Random): QueueSettings["keep"] {
+  const keep: QueueSettings["keep"] = {};
+  for (const state of random.some(FINISHED_STATES)) {
+    const age = random.pick([0, 1_000, 30_000]);
+    const count = random.int(0, 3);
+    keep[state] = random.pick<Keep>([{ age }, { count }, { age, count }]);
+  }
+  return keep;
 }
 
 function limits(random: Random, of: "queue" | "job", count: number): LimitRule[] {

@@ -1,3 +1,4 @@
+import type { JobEventType } from "../../src/core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../../src/core/ids.ts";
 import { type FinishedState, JOB_STATES, type JobState } from "../../src/core/job.ts";
 import type { HeldLease, LeaseRef } from "../../src/core/lease.ts";
@@ -18,6 +19,8 @@ import { isHeldBack } from "./held-back.ts";
 import { ModelIntake } from "./model-intake.ts";
 import type { ModelJob } from "./model-job.ts";
 import { ModelLimits } from "./model-limits.ts";
+import { ModelEvents } from "./model-events.ts";
+import { ModelQueues } from "./model-queues.ts";
 import { ModelLocks } from "./model-locks.ts";
 import { must, mustEqual } from "./violation.ts";
 
@@ -36,14 +39,13 @@ export interface PruneFilter {
 export class Model {
   readonly locks = new ModelLocks();
   readonly limits = new ModelLimits();
+  readonly queues = new ModelQueues();
+  readonly events = new ModelEvents();
   readonly intake = new ModelIntake(this);
   readonly processes = new Set<ProcessId>();
   readonly recovered = { entries: 0, locks: 0 };
   /** Every job that was accepted and not pruned, in the order of acceptance. */
   readonly jobs = new Map<string, ModelJob>();
-  readonly paused = new Set<string>();
-  /** Queues of which something was ever said. */
-  readonly spokenOf = new Set<string>();
   readonly lanes = new Set<string>();
   /** Ids of jobs that this step had to do with. */
   readonly touched = new Set<string>();
@@ -59,11 +61,14 @@ export class Model {
   }
 
   declare(at: number, declarations: readonly Declaration[]): void {
-    for (const declaration of declarations) this.limits.declare(declaration);
-    for (const job of this.jobs.values()) {
-      if (job.isParked && job.readyAt(at) === "yes" && !isHeldBack(this, at, job)) this.ready.add(job.queue);
+    for (const declaration of declarations) {
+      const parked = [...this.jobs.values()].filter((job) => job.queue === declaration.queue && job.isParked);
+      const held = parked.filter((job) => job.readyAt(at) === "yes" && isHeldBack(this, at, job));
+      this.queues.declare(declaration);
+      this.limits.declare(declaration);
+      if (held.some((job) => !isHeldBack(this, at, job))) this.ready.add(declaration.queue);
       // Whether they are held by what is said now is seen by the next claim.
-      job.isParked = false;
+      for (const job of parked) job.isParked = false;
     }
   }
 
@@ -73,6 +78,8 @@ export class Model {
     this.lanes.add(`${job.queue}\n${job.name}\n${job.version}`);
     this.touched.add(job.id);
     if (job.readyAt(at) === "yes") this.ready.add(job.queue);
+    this.#tell(at, "job.enqueued", job);
+    if (job.state === "cancelled") this.#tell(at, "job.cancelled", job);
   }
 
   claim(at: number, trueTime: number, request: ClaimRequest, claimed: readonly Claimed[]): void {
@@ -93,6 +100,7 @@ export class Model {
       this.limits.start(job);
       job.start(at, { fence: claim.fence, holder: request.holder, lease, expiresAt: at + lease, renewedAt: trueTime });
       this.touched.add(job.id);
+      this.#tell(at, "job.started", job);
       mustEqual(claim, this.#claimed(job, claim), `the claim of ${job.id}`);
     }
     if (request.exclusive === undefined || claimed.length === 0) return;
@@ -152,21 +160,21 @@ export class Model {
     }
     job.cancel(at);
     this.touched.add(id);
+    this.events.tellOf(at, "job.cancelled", job);
     this.#follow(at, job);
   }
 
-  setPaused(queue: string, paused: boolean, answer: boolean): void {
-    mustEqual(answer, this.paused.has(queue) !== paused, `${paused ? "pausing" : "resuming"} ${queue}`);
+  setPaused(at: number, queue: string, paused: boolean, answer: boolean): void {
+    mustEqual(answer, this.queues.paused.has(queue) !== paused, `${paused ? "pausing" : "resuming"} ${queue}`);
     if (!answer) return;
-    this.spokenOf.add(queue);
-    if (paused) this.paused.add(queue);
-    else this.paused.delete(queue);
+    this.queues.setPaused(queue, paused);
+    this.events.tell(at, paused ? "queue.paused" : "queue.resumed", queue);
     if (!paused) this.ready.add(queue);
   }
 
   /** Nothing is handed out from it. */
   isShut(queue: string, at: number): boolean {
-    return this.paused.has(queue) || this.locks.isHeld(queue, at);
+    return this.queues.paused.has(queue) || this.locks.isHeld(queue, at);
   }
 
   retry(at: number, id: string, answer: boolean | "key-taken"): void {
@@ -176,11 +184,12 @@ export class Model {
     mustEqual(answer, taken ? "key-taken" : may, `retrying ${id}`);
     if (job === undefined || answer !== true) return;
     job.retry(at);
+    this.events.tellOf(at, "job.retried", job);
     this.ready.add(job.queue);
     this.touched.add(id);
   }
 
-  prune(filter: PruneFilter, answer: number): void {
+  prune(at: number, filter: PruneFilter, answer: number): void {
     const { ids, finishedBefore } = filter;
     const prunable = [...this.jobs.values()].filter(
       (job) =>
@@ -190,12 +199,18 @@ export class Model {
         (finishedBefore === undefined || (job.finishedAt as number) < finishedBefore),
     );
     mustEqual(answer, Math.min(prunable.length, filter.limit), "how many were pruned");
-    for (const job of prunable.slice(0, filter.limit)) {
-      this.jobs.delete(job.id);
-      this.intake.forget(job);
-      if (job.jobKey !== null) this.#byKey.delete(job.jobKey);
-      this.touched.add(job.id);
-    }
+    for (const job of prunable.slice(0, filter.limit)) this.#remove(job);
+    if (answer > 0) this.events.tell(at, "jobs.removed");
+  }
+
+  /** `left`: the ids of all jobs that are there now. */
+  expire(at: number, limit: number, { removed, more }: { removed: number; more: boolean }, left: ReadonlySet<string>): void {
+    const jobs = [...this.jobs.values()];
+    const gone = jobs.filter(({ id }) => !left.has(id));
+    mustEqual(gone.length, removed, "how many are gone");
+    must(removed <= limit, "no more are removed than in one step");
+    this.queues.checkExpired(at, jobs, new Set(gone), more);
+    for (const job of gone) this.#remove(job);
   }
 
   /** The leases that a healer is shown. */
@@ -229,12 +244,14 @@ export class Model {
       if (job.state === "failed") expected.failed++;
     }
     this.recovered.entries += expected.entries;
+    if (expected.entries > 0) this.events.tell(at, "recovery.reclaimed");
     mustEqual(answer, expected, "what was reclaimed");
   }
 
   cleanLocks(at: number, answer: number): void {
     mustEqual(answer, this.locks.clean(at), "how many locks were cleaned");
     this.recovered.locks += answer;
+    if (answer > 0) this.events.tell(at, "recovery.reclaimed");
   }
 
   unregister(id: ProcessId, answer: boolean): void {
@@ -288,6 +305,7 @@ export class Model {
   #end(at: number, job: ModelJob, outcome: Outcome): void {
     this.#giveBack(at, job, outcome.kind !== "released");
     job.end(at, outcome);
+    this.#tell(at, TOLD[job.state] as JobEventType, job);
     if (job.readyAt(at) === "yes") this.ready.add(job.queue);
     this.touched.add(job.id);
     this.#follow(at, job);
@@ -319,8 +337,20 @@ export class Model {
         continue;
       }
       job.loseUpstream(at);
+      this.#tell(at, "job.cancelled", job);
       this.#follow(at, job);
     }
+  }
+
+  #tell(at: number, type: JobEventType, job: ModelJob): void {
+    if (this.queues.tells(job.queue)) this.events.tellOf(at, type, job);
+  }
+
+  #remove(job: ModelJob): void {
+    this.jobs.delete(job.id);
+    this.intake.forget(job);
+    if (job.jobKey !== null) this.#byKey.delete(job.jobKey);
+    this.touched.add(job.id);
   }
 
   #endedByOthers(job: ModelJob, fence: Fence): void {
@@ -347,6 +377,14 @@ export class Model {
     return { job: key, fence, policy, ...made, lease, expiresAt, ...suspect };
   }
 }
+
+/** What is told of the end of an attempt. */
+const TOLD: Partial<Record<JobState, JobEventType>> = {
+  succeeded: "job.succeeded",
+  pending: "job.returned",
+  failed: "job.failed",
+  quarantined: "job.quarantined",
+};
 
 export interface Running {
   lease: NonNullable<ModelJob["lease"]>;

@@ -114,9 +114,50 @@ export const mutations: Record<string, ScheduleOptions> = {
   "lets nobody know that a rate allows more": broken((store) => ({
     claim: (request) => spoiled(store, store.claim(request), "update holdfast_counters set due_at = null"),
   })),
+  "takes an old word for the newest": broken((store) => ({
+    declare: (declarations) => store.declare(declarations.map((one) => ({ ...one, old: false }))),
+  })),
+  "forgets jobs that were retried": broken((store) => ({
+    expire: (limit) =>
+      spoiled(
+        store,
+        store.expire(limit),
+        "delete from holdfast_jobs where state = 'pending' and started_at is not null and gate is null",
+      ),
+  })),
+  "forgets the newest first": broken((store) => ({
+    expire: (limit) => {
+      spoil(store, "update or ignore holdfast_expiring set finished_at = 0 where job = (select max(job) from holdfast_expiring)");
+      spoil(
+        store,
+        "update holdfast_jobs set finished_at = 0 where key in (select job from holdfast_expiring where finished_at = 0)",
+      );
+      return store.expire(limit);
+    },
+  })),
+  "keeps what it should forget": broken(() => ({ expire: async () => ({ removed: 0, more: false }) })),
+  "loses an event": broken((store) => ({
+    settle: (settlements) => spoiled(store, store.settle(settlements), `delete from holdfast_events where ${NEWEST}`),
+  })),
+  "tells something twice": broken((store) => ({
+    settle: (settlements) =>
+      spoiled(
+        store,
+        store.settle(settlements),
+        `${ADD_EVENT} select type, at, dedupe_key || '2', job, data from holdfast_events where ${NEWEST}`,
+      ),
+  })),
+  "tells of what it then undoes": broken((store) => ({
+    enqueue: (jobs, options) => {
+      if (jobs[0]?.name === "bad") spoil(store, `${ADD_EVENT} values ('job.enqueued', 0, 'bad', 'bad', '{}')`);
+      return store.enqueue(jobs, options);
+    },
+  })),
   "never looks for locks to clean": misguided(() => ({ locks: async () => [], cleanLocks: async () => 0 })),
 };
 
+const NEWEST = "seq = (select max(seq) from holdfast_events)";
+const ADD_EVENT = "insert or ignore into holdfast_events (type, at, dedupe_key, job, data)";
 const SETTINGS_CHANGED = "update holdfast_counter set settings = settings + 1";
 const BY_UPSTREAM = "state = 'cancelled' and error like '%UPSTREAM_ENDED%'";
 const STILL_WAITING = `update or ignore holdfast_jobs set state = 'waiting', error = null, finished_at = null where ${BY_UPSTREAM}`;

@@ -14,6 +14,7 @@ export const operations: Record<string, { weight: number; run: Operation }> = {
   turn: { weight: 14, run: turn },
   enqueueMuch: { weight: 1, run: enqueueMuch },
   declare: { weight: 2, run: async (world, random) => declare(world, await somebody(world, random), random) },
+  expire: { weight: 2, run: async (world, random) => (await somebody(world, random)).store.expire(random.pick([1, 3, 250])) },
   look: { weight: 3, run: look },
   pass: { weight: 12, run: (world, random) => world.pass(random.pick([1, 40, 450, 2_111, 7_013, 21_777, 61_003])) },
   tick: { weight: 8, run: (world, random) => heal(world, random, (actor) => actor.tick()) },

@@ -70,6 +70,15 @@ test("what limits hold back does not hide what stands behind it in its lane", as
   await here.close();
 });
 
+test("the same change twice in one commit is told twice", async () => {
+  const here = world();
+  const { store } = await here.start("local", new Random(1));
+  const lockAndBreak = (token: string) => [store.acquireLock("mail", "somebody", token, HOUR), store.breakLock("mail")];
+  await Promise.all([...lockAndBreak("a"), ...lockAndBreak("b")]);
+  await here.checkStep(true);
+  await here.close();
+});
+
 test("who comes after a job that is there already under another id comes after that one", async () => {
   const here = world();
   const { store } = await here.start("local", new Random(1));

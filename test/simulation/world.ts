@@ -165,12 +165,19 @@ export class World {
     if (this.violation !== null) throw this.violation;
     this.#checkNews();
     this.spent.push(...this.#lost());
+    await this.#checkEvents();
     for (const [actor, handle] of this.#handles) {
       if (this.isShared && actor !== this.#acting) continue;
       if (everything) await checkEverything(this, handle);
       else await checkTouched(handle, this.model);
     }
     this.model.touched.clear();
+  }
+
+  async #checkEvents(): Promise<void> {
+    const [handle] = this.#handles.values();
+    const { events } = this.model;
+    if (handle !== undefined) events.check(await handle.events({ after: events.seq, limit: 10_000 }));
   }
 
   async close(): Promise<void> {

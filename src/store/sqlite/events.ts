@@ -25,7 +25,12 @@ export class Events {
   }
 
   add(tx: Tx, { type, transition, job, data }: NewEvent): void {
-    this.#insert.run(type, tx.now, this.#keyOf(transition), job ?? null, JSON.stringify(data));
+    const values = [job ?? null, JSON.stringify(data)] as const;
+    // One commit may hold the same change twice, e.g. a lock broken, taken and broken again: both are told.
+    for (let time = 1; ; time++) {
+      const once = time === 1 ? transition : `${transition}|${time}`;
+      if (this.#insert.run(type, tx.now, this.#keyOf(once), ...values) > 0) break;
+    }
     tx.wrote();
   }
 
