@@ -5,6 +5,7 @@ import type { ClaimRequest, NewJob } from "../../src/store/store.ts";
 import type { Actor, Held } from "./actor.ts";
 import { anyId, chain, declarations, idOf, LEASES, newJobs, outcome, progress, QUEUES, source, token } from "./made-up.ts";
 import type { Random } from "./random.ts";
+import { useSchedule } from "./ticking.ts";
 import type { World } from "./world.ts";
 
 const TTLS = [400, 20_000, 120_000];
@@ -28,6 +29,7 @@ export const asks: { weight: number; value: Ask }[] = [
   { weight: 2, value: (_world, actor, random) => actor.store.pause(random.pick(QUEUES)) },
   { weight: 5, value: (world, actor, random) => actor.store.resume(random.pick([...world.model.queues.paused, ...QUEUES])) },
   { weight: 3, value: reclaimLate },
+  { weight: 5, value: useSchedule },
 ];
 
 export function declare(world: World, actor: Actor, random: Random): Promise<void> {

@@ -5,6 +5,7 @@ import type {
   ClaimRequest,
   ClaimSource,
   Declaration,
+  DueSchedules,
   Enqueued,
   Fate,
   Judgement,
@@ -15,8 +16,11 @@ import type {
   ProcessView,
   ProgressReport,
   Reclaimed,
+  ScheduleDraft,
   Settlement,
   Store,
+  StoredSchedule,
+  Tick,
 } from "../../src/store/store.ts";
 import { checkOutlook, checkTaking } from "./invariants.ts";
 import type { PruneFilter } from "./model.ts";
@@ -164,6 +168,51 @@ export class CheckedStore {
 
   cleanLocks(): Promise<number> {
     return this.#call("cleanLocks", [], (answer) => this.#model.cleanLocks(this.#now, answer));
+  }
+
+  saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
+    return this.#call("saveSchedule", [draft], (answer) => this.#model.schedules.save(draft, answer));
+  }
+
+  schedules(): Promise<StoredSchedule[]> {
+    return this.#call("schedules", [], () => {});
+  }
+
+  dueSchedules(): Promise<DueSchedules> {
+    return this.#call("dueSchedules", [], (answer) => this.#model.schedules.due(this.#now, answer));
+  }
+
+  tick(tick: Tick): Promise<boolean> {
+    return this.#call("tick", [tick], async (answer) => {
+      // It does not say which jobs it has made: those that nobody has heard of. Nobody else makes any in this turn.
+      const { items } = await this.#store.list({ limit: 10_000 });
+      const strangers = items.map(({ id }) => id).filter((id) => !this.#model.jobs.has(id));
+      this.#model.schedules.tick(this.#now, tick, answer, strangers);
+    });
+  }
+
+  triggerSchedule(key: string): Promise<Enqueued | null> {
+    return this.#call("triggerSchedule", [key], (answer) => this.#model.schedules.trigger(this.#now, key, answer));
+  }
+
+  removeSchedule(key: string): Promise<boolean> {
+    return this.#call("removeSchedule", [key], (answer) => this.#model.schedules.remove(this.#now, key, answer));
+  }
+
+  pauseSchedule(key: string): Promise<boolean> {
+    return this.#call("pauseSchedule", [key], (answer) => this.#model.schedules.pause(this.#now, key, answer));
+  }
+
+  resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
+    return this.#call("resumeSchedule", [schedule, nextAt], (answer) =>
+      this.#model.schedules.resume(this.#now, schedule, nextAt, answer),
+    );
+  }
+
+  /** Jobs that the model does not know. */
+  async strangers(): Promise<string[]> {
+    const { items } = await this.#store.list({ limit: 10_000 });
+    return items.map(({ id }) => id).filter((id) => !this.#model.jobs.has(id));
   }
 
   /** Nobody is really killed here: who lives is the world's to say. */

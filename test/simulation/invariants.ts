@@ -48,6 +48,7 @@ export async function checkEverything(world: World, store: Store): Promise<void>
   mustEqual(sorted(await store.running()), sorted(running), "how many jobs each process runs");
   mustEqual((await store.processes()).map(({ id }) => id).sort(byNumber), [...model.processes].sort(byNumber), "the processes");
   mustEqual(plain(await store.locks()), model.locks.views(world.nowOf(store)), "the locks");
+  mustEqual(await store.schedules(), model.schedules.views(), "the schedules");
   const { entriesReclaimed, locksCleaned } = await store.recovery();
   mustEqual({ entries: entriesReclaimed, locks: locksCleaned }, model.recovered, "what was recovered in all");
 }

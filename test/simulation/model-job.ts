@@ -27,6 +27,8 @@ export class ModelJob {
   readonly priority: number;
   readonly input: string | null;
   readonly createdAt: number;
+  /** The tick of the schedule that made it. */
+  readonly scheduledFor: number | null;
   /** Its id was the caller's choice, and is remembered for ever. */
   readonly isChosen: boolean;
   /** What limits it, and under which key each. */
@@ -69,6 +71,7 @@ export class ModelJob {
     this.priority = job.priority;
     this.input = job.input;
     this.createdAt = at;
+    this.scheduledFor = job.scheduledFor ?? null;
     this.isChosen = job.id !== undefined;
     const runAt = job.runAt ?? at + job.delay;
     this.runAt = { from: runAt, to: runAt };

@@ -20,6 +20,7 @@ import { ModelIntake } from "./model-intake.ts";
 import type { ModelJob } from "./model-job.ts";
 import { ModelLimits } from "./model-limits.ts";
 import { ModelEvents } from "./model-events.ts";
+import { ModelSchedules } from "./model-schedules.ts";
 import { ModelQueues } from "./model-queues.ts";
 import { ModelLocks } from "./model-locks.ts";
 import { must, mustEqual } from "./violation.ts";
@@ -41,6 +42,7 @@ export class Model {
   readonly limits = new ModelLimits();
   readonly queues = new ModelQueues();
   readonly events = new ModelEvents();
+  readonly schedules = new ModelSchedules(this);
   readonly intake = new ModelIntake(this);
   readonly processes = new Set<ProcessId>();
   readonly recovered = { entries: 0, locks: 0 };
@@ -372,8 +374,7 @@ export class Model {
     const { id, name, queue, version, input, attempt, priority } = job;
     const { lease, expiresAt } = job.lease ?? { lease: 0, expiresAt: 0 };
     const suspect = "suspect" in rest ? { suspect: job.crashes > 0 } : {};
-    // No schedule made any of them.
-    const made = { id, name, queue, version, input, attempt, priority, scheduledFor: null };
+    const made = { id, name, queue, version, input, attempt, priority, scheduledFor: job.scheduledFor };
     return { job: key, fence, policy, ...made, lease, expiresAt, ...suspect };
   }
 }

@@ -153,6 +153,27 @@ export const mutations: Record<string, ScheduleOptions> = {
       return store.enqueue(jobs, options);
     },
   })),
+  "makes a job of a tick that somebody else has had": broken((store) => ({
+    tick: async (tick) => {
+      const now = await store.getSchedule(tick.key);
+      return store.tick(now === null ? tick : { ...tick, revision: now.revision, from: now.nextAt });
+    },
+  })),
+  "moves a schedule on without its job": broken((store) => ({ tick: (tick) => store.tick({ ...tick, fire: [] }) })),
+  "makes a job of a tick and stays where it was": broken((store) => ({
+    tick: (tick) => store.tick({ ...tick, nextAt: tick.from }),
+  })),
+  "lets ticks overlap that should not": broken((store) => ({
+    saveSchedule: (draft) => spoiled(store, store.saveSchedule(draft), "update holdfast_schedules set overlap = 1"),
+  })),
+  "steps over a tick when a schedule is saved again": broken((store) => ({
+    saveSchedule: (draft) =>
+      spoiled(
+        store,
+        store.saveSchedule(draft),
+        `update holdfast_schedules set next_at = ${draft.nextAt} where key = '${draft.key}'`,
+      ),
+  })),
   "never looks for locks to clean": misguided(() => ({ locks: async () => [], cleanLocks: async () => 0 })),
 };
 

@@ -3,6 +3,7 @@ import { asks, declare, enqueueBad, ref } from "./asks.ts";
 import { force, heal, healAndClaim, judgeByHand, outwait, race, start, watch } from "./healing.ts";
 import { HOUR, newJobs, QUEUES } from "./made-up.ts";
 import type { Random } from "./random.ts";
+import { tickAll } from "./ticking.ts";
 import type { World } from "./world.ts";
 
 /** One step: something that somebody does, or that happens. */
@@ -14,6 +15,10 @@ export const operations: Record<string, { weight: number; run: Operation }> = {
   turn: { weight: 14, run: turn },
   enqueueMuch: { weight: 1, run: enqueueMuch },
   declare: { weight: 2, run: async (world, random) => declare(world, await somebody(world, random), random) },
+  ticks: {
+    weight: 5,
+    run: async (world, random) => tickAll(world, await somebody(world, random), await somebody(world, random), random),
+  },
   expire: { weight: 2, run: async (world, random) => (await somebody(world, random)).store.expire(random.pick([1, 3, 250])) },
   look: { weight: 3, run: look },
   pass: { weight: 12, run: (world, random) => world.pass(random.pick([1, 40, 450, 2_111, 7_013, 21_777, 61_003])) },

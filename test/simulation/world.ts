@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { ProcessId } from "../../src/core/ids.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
-import type { Change, Declaration, Judgement, Life, Store } from "../../src/store/store.ts";
+import type { Change, Declaration, Judgement, Life, Store, Tick } from "../../src/store/store.ts";
 import { Actor, ActorClock, type Held } from "./actor.ts";
 import { CheckedStore } from "./checked-store.ts";
 import { checkEverything, checkTouched } from "./invariants.ts";
@@ -45,6 +45,8 @@ export class World {
   readonly spent: Held[] = [];
   /** Judged, and not yet acted upon. */
   judgements: Judgement[] = [];
+  /** Ticks that somebody has seen to be due, and has not asked for yet. */
+  ticks: Tick[] = [];
   violation: Violation | null = null;
   #acting: Actor | null = null;
   #store: Store | null = null;
