@@ -65,34 +65,43 @@ export function mayJoin(passed: number, window: number): boolean {
 /** After a start. */
 export function start(rule: LimitRule, usage: Usage, now: number): void {
   usage.running += 1;
-  if (rule.rate !== null) usage.bucket = used(rule.rate, usage.bucket, now) + rule.rate.per / rule.rate.starts;
+  if (rule.rate !== null) usage.bucket = used(rule.rate, usage.bucket, now) + each(rule.rate);
 }
 
 /** After an end; one that never began gives its start back. */
 export function end(rule: LimitRule, usage: Usage, began: boolean): void {
   usage.running -= 1;
-  if (rule.rate !== null && !began) usage.bucket -= rule.rate.per / rule.rate.starts;
+  if (rule.rate !== null && !began) usage.bucket -= each(rule.rate);
 }
 
 /** When the rate has room for one more than stand ready; null when it is not the rate that holds it. */
 export function opensAt(rule: LimitRule, usage: Usage, now: number, ready = 0): number | null {
   if (rule.rate === null || tokens(rule.rate, usage.bucket, now) > ready) return null;
-  const { starts, per } = rule.rate;
+  const { starts } = rule.rate;
   if (ready >= Math.min(starts, WINDOW) || (rule.concurrency !== null && usage.running + ready >= rule.concurrency)) return null;
-  return Math.ceil(used(rule.rate, usage.bucket, now) - per + ((ready + 1) * per) / starts);
+  return Math.ceil(used(rule.rate, usage.bucket, now) - lasts(rule.rate) + (ready + 1) * each(rule.rate));
 }
 
 /** The bucket as it is after a clock was set back: no fuller than full. */
 export function capped(rule: LimitRule, bucket: number, now: number): number {
-  return rule.rate === null ? Math.min(bucket, now) : Math.min(bucket, now + rule.rate.per);
+  return rule.rate === null ? Math.min(bucket, now) : Math.min(bucket, now + lasts(rule.rate));
+}
+
+/** How long a bucket that is used up takes to be whole again. */
+export function lasts(rate: Rate): number {
+  return rate.starts * each(rate);
 }
 
 function tokens(rate: Rate, bucket: number, now: number): number {
-  // A hair more than a whole start is one: fractions of milliseconds add up.
-  return Math.floor(((now + rate.per - used(rate, bucket, now)) * rate.starts) / rate.per + 1e-6);
+  return Math.floor((now + lasts(rate) - used(rate, bucket, now)) / each(rate));
 }
 
 /** A bucket is never emptier than empty: a clock that was set back must not hold up starts for longer than the rate does. */
 function used(rate: Rate, bucket: number, now: number): number {
-  return Math.min(Math.max(bucket, now), now + rate.per);
+  return Math.min(Math.max(bucket, now), now + lasts(rate));
+}
+
+/** What one start uses: cut to a 1,024th of a millisecond, which numbers hold exactly, so that no fractions add up. */
+function each({ starts, per }: Rate): number {
+  return Math.max(1, Math.floor((per * 1_024) / starts)) / 1_024;
 }

@@ -1,6 +1,5 @@
 import { generatedId, type JobKey } from "../../core/ids.ts";
 import { byTurn } from "../../core/job.ts";
-import { WINDOW } from "../../core/limit.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
 import type { Catalog, Lane } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
@@ -16,6 +15,8 @@ import type { Settings } from "./settings.ts";
 const PROMOTED = 1_000;
 /** How often one claim reads on behind jobs that their limits hold back, each time further; the rest is left to the next. */
 const ROUNDS = 20;
+/** And how many times more than is wanted is read then. */
+const MOST_AHEAD = 128;
 
 interface LaneShare {
   lane: Lane;
@@ -148,16 +149,16 @@ export class Claim {
   /** Jobs of one queue. What a limit holds back is parked on the way, so behind it the next ones are read. */
   #takeFrom(tx: Tx, request: ClaimRequest, lanes: LaneShare[], max: number, suspects: boolean): Taken[] {
     const taken: Taken[] = [];
+    let ahead = 1;
     for (let round = 0; round < ROUNDS; round++) {
-      // No more at once than stand ready of one key: behind those that start, the next ones pass.
-      const most = this.#settings.limited ? Math.min(WINDOW, max - taken.length) : max - taken.length;
-      const { chosen, goOn } = this.#choose(tx, lanes, most, suspects, 2 ** Math.min(round, 7));
+      const { chosen, held, goOn } = this.#choose(tx, lanes, max - taken.length, suspects, ahead);
+      ahead = held > chosen.length ? Math.min(MOST_AHEAD, ahead * 2) : 1;
       if (chosen.length > 0) this.#mark(tx, request, lanes, chosen);
       for (const one of chosen) {
         taken.push({ claim: this.#claimed(tx, one), suspect: one.suspect });
         if (one.suspect) suspects = false;
       }
-      if ((!goOn && chosen.length < most) || taken.length === max) break;
+      if (!goOn || taken.length === max) break;
     }
     const [first] = taken;
     if (first !== undefined && request.exclusive !== undefined)
@@ -243,7 +244,7 @@ export class Claim {
   }
 
   /** The next jobs of a queue over its lanes, at most one of them a suspect. `ahead`: so many times more are read than are wanted. */
-  #choose(tx: Tx, lanes: LaneShare[], max: number, suspects: boolean, ahead: number): { chosen: Candidate[]; goOn: boolean } {
+  #choose(tx: Tx, lanes: LaneShare[], max: number, suspects: boolean, ahead: number): Choice {
     const candidates: Candidate[] = [];
     /** The last that was read of lanes that may have more. */
     const ends = new Map<LaneShare, Candidate>();
@@ -268,7 +269,8 @@ export class Claim {
       // What a lane has behind those that are held was not read yet, and may come before this one.
       if (end !== undefined && byTurn(turnOf(end), turnOf(candidate)) < 0) break;
       if (candidate.share.budget.left === 0 || (candidate.suspect && suspected)) continue;
-      if (!this.#mayStart(tx, candidate)) {
+      const verdict = this.#start(tx, candidate);
+      if (verdict === "held") {
         held++;
         const last = candidate.suspect ? candidate : ends.get(candidate.share);
         if (last !== undefined && (end === undefined || byTurn(turnOf(last), turnOf(end)) < 0)) end = last;
@@ -277,15 +279,17 @@ export class Claim {
       candidate.share.budget.left -= 1;
       suspected ||= candidate.suspect;
       chosen.push(candidate);
+      // Those of its key that pass now may come before the ones that were read.
+      if (verdict === "last") break;
     }
     // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
     const opened = this.#settings.limited ? this.#limits.write(tx) : 0;
-    return { chosen, goOn: held + opened > 0 };
+    return { chosen, held, goOn: held + opened > 0 };
   }
 
-  #mayStart(tx: Tx, { row, share }: Candidate): boolean {
+  #start(tx: Tx, { row, share }: Candidate): "started" | "last" | "held" {
     const [key, priority, , , , , , , limits] = row;
-    return limits === null || this.#limits.take(tx, { key, lane: share.lane.id, priority, limits });
+    return limits === null ? "started" : this.#limits.take(tx, { key, lane: share.lane.id, priority, limits });
   }
 
   #mark(tx: Tx, request: ClaimRequest, lanes: LaneShare[], chosen: Candidate[]): void {
@@ -319,6 +323,14 @@ export class Claim {
       scheduledFor,
     };
   }
+}
+
+interface Choice {
+  chosen: Candidate[];
+  /** How many their limits hold back. */
+  held: number;
+  /** Others stand ready now, or may be behind those that are held. */
+  goOn: boolean;
 }
 
 interface Taken {

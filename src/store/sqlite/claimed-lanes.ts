@@ -44,6 +44,11 @@ export class ClaimedLanes {
     this.#claimed.delete(job);
   }
 
+  /** After an undone transaction: the keys of its jobs are given out again. */
+  forgetAll(): void {
+    this.#claimed.clear();
+  }
+
   #of(lane: number): ClaimedLane {
     let plain = this.#plain.get(lane);
     if (plain === undefined) this.#plain.set(lane, (plain = { lane, limits: null }));

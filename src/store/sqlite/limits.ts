@@ -116,13 +116,17 @@ export class Limits {
     return this.#pass(tx, job, this.#countersOf(tx, job.limits), 0) ? null : "limit";
   }
 
-  /** A pending job that stands ready wants to start. If it may not after all, it is parked. */
-  take(tx: Tx, job: LimitedJob): boolean {
+  /**
+   * A pending job that stands ready wants to start. If it may not after all, it is parked. "last": it starts, and was the
+   * last of its key that stood ready, while more of them are parked and could start, too.
+   */
+  take(tx: Tx, job: LimitedJob): "started" | "last" | "held" {
     const counters = this.#countersOf(tx, job.limits);
     const blocked = counters.findIndex((counter) => room(this.#rule(counter), counter, tx.now) < 1);
     if (blocked === -1) {
-      for (const counter of counters) this.#start(tx, counter, job.lane);
-      return true;
+      let last = false;
+      for (const counter of counters) if (this.#start(tx, counter, job.lane)) last = true;
+      return last ? "last" : "started";
     }
     for (const counter of counters.slice(blocked)) {
       const row = this.#row(counter, job.lane);
@@ -130,7 +134,7 @@ export class Limits {
     }
     this.#parkAt(this.#row(counters[blocked] as Counter, job.lane), job, blocked < counters.length - 1);
     this.#shut.run(job.key);
-    return false;
+    return "held";
   }
 
   /** A job is running no more. One that never began gives back what it took of the rate. */
@@ -218,13 +222,16 @@ export class Limits {
     return row.next[0];
   }
 
-  #start(tx: Tx, counter: Counter, lane: number): void {
-    start(this.#rule(counter), counter, tx.now);
+  /** True when nothing of it stands ready any more, although more could start. */
+  #start(tx: Tx, counter: Counter, lane: number): boolean {
+    const rule = this.#rule(counter);
+    start(rule, counter, tx.now);
     const row = this.#row(counter, lane);
     row.running += 1;
     row.passed -= 1;
     row.bucket = counter.bucket;
     row.changed = true;
+    return row.passed === 0 && row.parked > 0 && room(rule, counter, tx.now) > 0;
   }
 
   #refill(tx: Tx, counter: Counter, opened: JobKey[]): void {

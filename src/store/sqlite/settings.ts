@@ -1,4 +1,4 @@
-import type { LimitRule } from "../../core/limit.ts";
+import { lasts, type LimitRule } from "../../core/limit.ts";
 import type { Keep, QueueSettings } from "../../core/queue.ts";
 import type { FinishedState } from "../../core/job.ts";
 import type { Declaration } from "../store.ts";
@@ -262,7 +262,7 @@ export class Settings {
       }),
     );
     this.#rules = new Map(this.#allRules.all<RuleRow>().map((row) => [row.id, { ...row, rule: toRule(row) }]));
-    this.#longest = Math.max(0, ...[...this.#rules.values()].map(({ per }) => per ?? 0));
+    this.#longest = Math.max(0, ...[...this.#rules.values()].map(({ rule }) => (rule.rate === null ? 0 : lasts(rule.rate))));
     this.#ofQueue = new Map();
     for (const { id, queue, job, rule } of this.#rules.values()) {
       if (job === "" && !rule.keyed && (rule.concurrency !== null || rule.rate !== null))

@@ -167,6 +167,7 @@ export class SqliteStore implements Store {
       onCommit: ({ ready, ended }) => this.#tell({ own: true, ready, ended }),
       onUndo: () => {
         this.#intake.forget();
+        shared.lanes.forgetAll();
       },
     });
   }
