@@ -101,7 +101,11 @@ function used(rate: Rate, bucket: number, now: number): number {
   return Math.min(Math.max(bucket, now), now + lasts(rate));
 }
 
-/** What one start uses: cut to a 1,024th of a millisecond, which numbers hold exactly, so that no fractions add up. */
+/**
+ * What one start uses, in 1,024ths of a millisecond: numbers hold these exactly, so that no fractions add up. Cut, so that
+ * all its starts are back when its time is over; rounded up where a start uses so little that the rate would grow by it.
+ */
 function each({ starts, per }: Rate): number {
-  return Math.max(1, Math.floor((per * 1_024) / starts)) / 1_024;
+  const exact = (per * 1_024) / starts;
+  return (exact < 1_024 ? Math.ceil(exact) : Math.floor(exact)) / 1_024;
 }
