@@ -17,6 +17,7 @@ type Ask = (world: World, actor: Actor, random: Random) => Promise<unknown>;
 
 export const asks: { weight: number; value: Ask }[] = [
   { weight: 12, value: enqueue },
+  { weight: 4, value: enqueueWithin },
   { weight: 14, value: claim },
   { weight: 14, value: settle },
   { weight: 3, value: renew },
@@ -43,6 +44,12 @@ export function declare(world: World, actor: Actor, random: Random): Promise<voi
 function enqueue(world: World, actor: Actor, random: Random): Promise<unknown> {
   const jobs = newJobs(world, actor, random, random.pick([1, 1, 1, 2, 3]));
   return actor.store.enqueue(jobs, random.chance(0.3) ? { whole: random.chance(0.7) } : undefined);
+}
+
+/** Together with a caller's own rows, which may be undone with all that was enqueued beside them. */
+function enqueueWithin(world: World, actor: Actor, random: Random): Promise<void> {
+  const parts = Array.from({ length: random.int(1, 2) }, () => newJobs(world, actor, random, random.int(1, 3)));
+  return actor.store.enqueueWithin(parts, random.chance(0.3));
 }
 
 /** A job that no store can take fails alone. */

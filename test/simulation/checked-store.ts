@@ -46,6 +46,27 @@ export class CheckedStore {
     return this.#call("enqueue", [jobs, options], (answer) => this.#model.enqueue(this.#now, jobs, answer, options?.whole));
   }
 
+  /** In a transaction of the caller's own, some at a time; one that is undone has never been. */
+  async enqueueWithin(parts: readonly (readonly NewJob[])[], undone: boolean): Promise<void> {
+    this.#actor.acts();
+    const entry = this.#world.trace.add(this.#actor.name, undone ? "enqueueWithin, undone" : "enqueueWithin", parts);
+    const undo = new Error("undone");
+    try {
+      const answers = await this.#store.transact((handle) => {
+        const answers = parts.map((jobs) => this.#store.enqueueWithin(handle, jobs) as Enqueued[]);
+        if (undone) throw undo;
+        return answers;
+      });
+      entry.answer = answers;
+      this.#model.limits.clock(this.#now, this.#world.time);
+      for (const [i, jobs] of parts.entries()) this.#model.enqueue(this.#now, jobs, answers[i] as Enqueued[], true);
+    } catch (error) {
+      entry.answer = error;
+      if (error instanceof Violation) this.#world.violation ??= error;
+      if (error !== undo) throw error;
+    }
+  }
+
   claim(request: ClaimRequest): Promise<Claimed[]> {
     return this.#call("claim", [request], (answer) => this.#model.claim(this.#now, this.#world.time, request, answer));
   }
@@ -260,7 +281,7 @@ export class CheckedStore {
   }
 }
 
-type Asked = Exclude<keyof CheckedStore & keyof Store, "onChange">;
+type Asked = Exclude<keyof CheckedStore & keyof Store, "onChange" | "enqueueWithin">;
 
 export function plain<T extends object>(rows: readonly T[]): T[] {
   return rows.map((row) => ({ ...row }));

@@ -174,6 +174,12 @@ export const mutations: Record<string, ScheduleOptions> = {
         `update holdfast_schedules set next_at = ${draft.nextAt} where key = '${draft.key}'`,
       ),
   })),
+  "keeps what was enqueued in a transaction that is undone": broken((store) => ({
+    enqueueWithin: (_handle, jobs) => {
+      void store.enqueue(jobs);
+      return jobs.map(() => ({ id: "later", duplicate: false }));
+    },
+  })),
   "never looks for locks to clean": misguided(() => ({ locks: async () => [], cleanLocks: async () => 0 })),
 };
 
