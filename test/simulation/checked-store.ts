@@ -128,9 +128,11 @@ export class CheckedStore {
 
   expire(limit: number): Promise<{ removed: number; more: boolean }> {
     return this.#call("expire", [limit], async (answer) => {
-      // It does not say which: whatever is not there any more. Nobody else removes jobs in this turn.
-      const { items } = await this.#store.list({ limit: 10_000 });
-      this.#model.expire(this.#now, limit, answer, new Set(items.map(({ id }) => id)));
+      // It does not say which: whatever is not there any more. Nobody else removes jobs in this turn, and what it removes
+      // without saying so is missed when everything is compared.
+      const items = answer.removed === 0 ? [] : (await this.#store.list({ limit: 10_000 })).items;
+      const left = answer.removed === 0 ? this.#model.jobs : new Set(items.map(({ id }) => id));
+      this.#model.expire(this.#now, limit, answer, left);
     });
   }
 

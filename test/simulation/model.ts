@@ -206,7 +206,12 @@ export class Model {
   }
 
   /** `left`: the ids of all jobs that are there now. */
-  expire(at: number, limit: number, { removed, more }: { removed: number; more: boolean }, left: ReadonlySet<string>): void {
+  expire(
+    at: number,
+    limit: number,
+    { removed, more }: { removed: number; more: boolean },
+    left: { has(id: string): boolean },
+  ): void {
     const jobs = [...this.jobs.values()];
     const gone = jobs.filter(({ id }) => !left.has(id));
     mustEqual(gone.length, removed, "how many are gone");
