@@ -150,13 +150,13 @@ export class CheckedStore {
   }
 
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
-    return this.#call("stale", [query], (answer) => this.#model.stale(this.#now, query, answer));
+    return this.#call("stale", [query], (answer) => this.#model.healing.stale(this.#now, query, answer));
   }
 
   reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
     return this.#call("reclaim", [judgements, cause], (answer) => {
       for (const judgement of judgements) checkTaking(this.#world, this.#now, judgement);
-      this.#model.reclaim(this.#now, judgements, answer);
+      this.#model.healing.reclaim(this.#now, judgements, answer);
     });
   }
 
@@ -190,7 +190,7 @@ export class CheckedStore {
   }
 
   cleanLocks(): Promise<number> {
-    return this.#call("cleanLocks", [], (answer) => this.#model.cleanLocks(this.#now, answer));
+    return this.#call("cleanLocks", [], (answer) => this.#model.healing.cleanLocks(this.#now, answer));
   }
 
   saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
@@ -248,7 +248,7 @@ export class CheckedStore {
   }
 
   unregister(id: ProcessId): Promise<boolean> {
-    return this.#call("unregister", [id], (answer) => this.#model.unregister(id, answer));
+    return this.#call("unregister", [id], (answer) => this.#model.healing.unregister(id, answer));
   }
 
   get #model() {

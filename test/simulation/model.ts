@@ -1,21 +1,12 @@
 import type { JobEventType } from "../../src/core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../../src/core/ids.ts";
 import { type FinishedState, JOB_STATES, type JobState } from "../../src/core/job.ts";
-import type { HeldLease, LeaseRef } from "../../src/core/lease.ts";
+import type { LeaseRef } from "../../src/core/lease.ts";
 import type { Outcome } from "../../src/core/retry.ts";
-import type {
-  Claimed,
-  ClaimRequest,
-  Declaration,
-  Enqueued,
-  Fate,
-  Judgement,
-  NewJob,
-  Reclaimed,
-  Settlement,
-} from "../../src/store/store.ts";
+import type { Claimed, ClaimRequest, Declaration, Enqueued, Fate, Judgement, NewJob, Settlement } from "../../src/store/store.ts";
 import { checkChoice } from "./claim-order.ts";
 import { isHeldBack } from "./held-back.ts";
+import { ModelHealing } from "./model-healing.ts";
 import { ModelIntake } from "./model-intake.ts";
 import type { ModelJob } from "./model-job.ts";
 import { ModelLimits } from "./model-limits.ts";
@@ -43,9 +34,9 @@ export class Model {
   readonly queues = new ModelQueues();
   readonly events = new ModelEvents();
   readonly schedules = new ModelSchedules(this);
+  readonly healing = new ModelHealing(this);
   readonly intake = new ModelIntake(this);
   readonly processes = new Set<ProcessId>();
-  readonly recovered = { entries: 0, locks: 0 };
   /** Every job that was accepted and not pruned, in the order of acceptance. */
   readonly jobs = new Map<string, ModelJob>();
   readonly lanes = new Set<string>();
@@ -220,53 +211,6 @@ export class Model {
     for (const job of gone) this.#remove(job);
   }
 
-  /** The leases that a healer is shown. */
-  stale(at: number, query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }, answer: readonly HeldLease[]): void {
-    const stale = this.running().filter(({ lease: { expiresAt, lease, holder } }) => {
-      if (expiresAt <= at || (query.skewed && expiresAt > at + lease)) return true;
-      return holder !== null && query.dead.includes(holder);
-    });
-    must(answer.length === Math.min(query.limit, stale.length), () => `${stale.length} leases are stale, ${answer.length} shown`);
-    for (const shown of answer) {
-      const job = stale.find((one) => one.jobKey === shown.job);
-      must(job !== undefined, () => `${sayLease(shown)} is no stale lease`);
-      const { fence, holder, expiresAt, lease } = job.lease;
-      mustEqual({ ...shown }, { job: shown.job, fence, holder, expiresAt, lease }, `the stale lease of ${job.id}`);
-    }
-  }
-
-  reclaim(at: number, judgements: readonly Judgement[], answer: Reclaimed): void {
-    const expected: Reclaimed = { entries: 0, quarantined: 0, failed: 0 };
-    for (const judgement of judgements) {
-      const job = this.judged(judgement);
-      if (job === undefined) continue;
-      if (judgement.verdict === "cut") {
-        job.lease.expiresAt = at + job.lease.lease;
-        continue;
-      }
-      this.#endedByOthers(job, judgement.fence);
-      this.#end(at, job, { kind: judgement.verdict });
-      expected.entries++;
-      if (job.state === "quarantined") expected.quarantined++;
-      if (job.state === "failed") expected.failed++;
-    }
-    this.recovered.entries += expected.entries;
-    if (expected.entries > 0) this.events.tell(at, "recovery.reclaimed");
-    mustEqual(answer, expected, "what was reclaimed");
-  }
-
-  cleanLocks(at: number, answer: number): void {
-    mustEqual(answer, this.locks.clean(at), "how many locks were cleaned");
-    this.recovered.locks += answer;
-    if (answer > 0) this.events.tell(at, "recovery.reclaimed");
-  }
-
-  unregister(id: ProcessId, answer: boolean): void {
-    const holdsAny = this.running().some(({ lease }) => lease.holder === id);
-    mustEqual(answer, this.processes.has(id) && !holdsAny, `forgetting process ${id}`);
-    if (answer) this.processes.delete(id);
-  }
-
   // ── looking ──
 
   fate(ref: LeaseRef): Fate {
@@ -308,6 +252,12 @@ export class Model {
   }
 
   // ── helpers ──
+
+  /** An attempt is over because somebody else than its holder says so. */
+  takeBack(at: number, job: ModelJob & Running, outcome: Outcome): void {
+    this.#endedByOthers(job, job.lease.fence);
+    this.#end(at, job, outcome);
+  }
 
   #end(at: number, job: ModelJob, outcome: Outcome): void {
     this.#giveBack(at, job, outcome.kind !== "released");
