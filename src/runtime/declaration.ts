@@ -1,6 +1,6 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { FINISHED_STATES, type FinishedState, type JobState } from "../core/job.ts";
+import { FINISHED_STATES, type FinishedState, type JobState, toJobError } from "../core/job.ts";
 import { type LimitRule, parseRate } from "../core/limit.ts";
 import type { Keep, QueueSettings } from "../core/queue.ts";
 import type { Declaration } from "../store/store.ts";
@@ -49,14 +49,18 @@ export function declared(name: string, queue: string | QueueOptions, limit: unkn
 
 /** Each limit's key for this input, as its schema makes it. */
 export function limitKeys({ keys }: Declared, input: unknown, name: string): string[] {
-  return keys.map((key) => (key === undefined ? "" : checkKey(key(input), name)));
+  return keys.map((key) => (key === undefined ? "" : checkKey(keyOf(key, input, name), name)));
 }
 
 function settingsOf(options: QueueOptions, where: string): QueueSettings {
   const keep: QueueSettings["keep"] = {};
   for (const [state, given] of Object.entries(options.keep ?? {}))
     keep[checkState(state, where)] = checkKeep(given, state, where);
-  return { events: options.events ?? false, keep };
+  const { events = false } = options;
+  if (typeof events !== "boolean") {
+    throw new HoldfastError("OPTION_INVALID", `\`events\` of the queue of ${where} is no boolean.`, "Give true or false.");
+  }
+  return { events, keep };
 }
 
 function checkState(state: string, where: string): FinishedState {
@@ -106,12 +110,28 @@ function checkLimit(
   return { rule, key };
 }
 
+function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): unknown {
+  try {
+    return key(input);
+  } catch (cause) {
+    throw new HoldfastError(
+      "LIMIT_KEY_INVALID",
+      `The key of a limit of job "${name}" threw for this input: ${toJobError(cause).message}`,
+      "Make `key` answer a text for every input that the job takes.",
+      { cause },
+    );
+  }
+}
+
 function checkKey(key: unknown, name: string): string {
   if (typeof key === "string" && key.length <= 1_000 && key.isWellFormed()) return key;
+  // Nobody else will look at what becomes of it.
+  if (key instanceof Promise) key.catch(() => {});
+  const said = typeof key === "string" ? `a text of ${key.length} characters that cannot be kept` : `no text but ${typeof key}`;
   throw new HoldfastError(
     "LIMIT_KEY_INVALID",
-    `A limit's key of job "${name}" is ${JSON.stringify(key) ?? String(key)} for this input.`,
-    "Make `key` answer a text of at most 1,000 characters.",
+    `The key of a limit of job "${name}" is ${said} for this input.`,
+    "Make `key` answer a well-formed text of at most 1,000 characters, and no promise of it.",
   );
 }
 

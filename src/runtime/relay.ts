@@ -64,13 +64,14 @@ export class Relay {
   /** The same, but who does not come to an end is left behind; its events come again next time. */
   async stopSoon(): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
-    const cancel = this.#parts.clock.after(GRACE, () => {
+    // Real time, and the process stays for it: nobody may be left to move another clock on.
+    const timer = setTimeout(() => {
       this.#abort.abort();
       // A moment for a sink that heeds it; a subscriber may be deaf.
       setImmediate(resolve);
-    });
+    }, GRACE);
     await Promise.race([this.stop(), promise.then(() => this.abandon())]);
-    cancel();
+    clearTimeout(timer);
   }
 
   /** From here on the store is not touched any more. */

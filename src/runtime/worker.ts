@@ -2,7 +2,7 @@ import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { toJobError } from "../core/job.ts";
 import type { Outcome } from "../core/retry.ts";
-import type { Change, Claimed, ClaimSource } from "../store/store.ts";
+import type { Change, Claimed, ClaimSource, Declaration } from "../store/store.ts";
 import { Attempt, type Runnable } from "./attempt.ts";
 import { checkCount, type Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
@@ -22,6 +22,7 @@ const ZOMBIE = 5_000;
 const LOOK_AGAIN = 5_000;
 /** A settle that failed (a full disk, a locked file) is tried again after this. */
 const SETTLE_AGAIN = 250;
+const DECLARE_AGAIN = 1_000;
 /** Leases shorter than this are claimed only once the keeper is at work: on a busy machine it takes a while to start. */
 const BRIEF = 10_000;
 
@@ -104,9 +105,7 @@ export class WorkerLoop implements Worker {
     engine.janitor.start();
     engine.scheduler.start();
     // In the commit before the first claim: the limits of the newest code count from here on.
-    engine.store
-      .declare(defs.map(({ declared }) => declared.declaration))
-      .catch((error: unknown) => engine.log.warn("limits could not be declared", { error: String(error) }));
+    this.#declare(defs.map(({ declared }) => declared.declaration));
     this.#retire = engine.announce(defs.map(({ queue, name, version }) => ({ queue, name, version })));
     this.#soon();
   }
@@ -145,6 +144,14 @@ export class WorkerLoop implements Worker {
       // Due, but not to be had yet (a second suspect, say): somebody else has to do something first, in real time.
       if (drained.ran === before) await new Promise((resolve) => setTimeout(resolve, 10));
     }
+  }
+
+  #declare(declarations: readonly Declaration[]): void {
+    this.#engine.store.declare(declarations).catch((error: unknown) => {
+      if (this.#stopping !== null) return;
+      this.#engine.log.warn("limits could not be declared; it is tried again", { error: String(error) });
+      this.#engine.clock.after(DECLARE_AGAIN, () => this.#declare(declarations));
+    });
   }
 
   #add(def: Definition): void {

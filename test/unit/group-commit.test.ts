@@ -188,7 +188,7 @@ interface Opened {
 
 async function open(driver: DriverName, path: string): Promise<Opened> {
   const { db } = await openSqlite(path, { driver, durability: "process", now: () => NOW, busyTimeout: 0 });
-  const intake = new Intake(db);
+  const intake = new Intake(db, { speaks: true });
   const told: Committed[] = [];
   const time = { passed: 0 };
   const group = new GroupCommit(db, {

@@ -16,7 +16,7 @@ interface Ended {
   state: FinishedState;
 }
 
-type WaitingRow = [lane: number, priority: number, runAt: number, limits: string | null];
+type WaitingRow = [key: JobKey, lane: number, priority: number, runAt: number, createdAt: number, limits: string | null];
 
 /**
  * What the end of a job means for everything around its row: counts, how long it is kept, and the jobs that come after
@@ -58,11 +58,12 @@ export class Endings {
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
-    this.#waiting = db.prepare("select lane, priority, run_at, limits from holdfast_jobs where key = ? and state = 'waiting'");
-    this.#unblock = db.prepare("update holdfast_jobs set state = 'pending', gate = ? where key = ? and state = 'waiting'");
-    this.#cancel = db.prepare(
-      "update holdfast_jobs set state = 'cancelled', error = ?, finished_at = ? where key = ? and state = 'waiting'",
+    const these = "key in (select value from json_each(?)) and state = 'waiting'";
+    this.#waiting = db.prepare(
+      `select key, lane, priority, run_at, created_at, limits from holdfast_jobs where ${these} order by key`,
     );
+    this.#unblock = db.prepare(`update holdfast_jobs set state = 'pending', gate = ? where ${these}`);
+    this.#cancel = db.prepare(`update holdfast_jobs set state = 'cancelled', error = ?, finished_at = ? where ${these}`);
     this.#idOf = db.prepare("select created_at, id from holdfast_jobs where key = ?");
   }
 
@@ -103,33 +104,47 @@ export class Endings {
     }
   }
 
+  /** In a handful of statements, however many come after them. */
   #tellBehind(tx: Tx, ended: readonly Ended[]): void {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
-    for (const { job, upstream } of this.#waits.behind([...states.keys()])) {
-      const state = states.get(upstream) as FinishedState;
-      if (state !== "succeeded") this.#cancelBehind(tx, job, upstream, state);
-      else if (this.#waits.passed(job, upstream)) this.#unblocked(tx, job);
+    const pairs = this.#waits.behind([...states.keys()]);
+    if (pairs.length === 0) return;
+    const broken = pairs.filter(({ upstream }) => states.get(upstream) !== "succeeded");
+    const cancelled = new Map(broken.map(({ job, upstream }) => [job, upstream]));
+    this.#waits.over([...states.keys()], [...cancelled.keys()]);
+    for (const [upstream, jobs] of Map.groupBy(cancelled.keys(), (job) => cancelled.get(job) as JobKey)) {
+      this.#cancelBehind(tx, jobs, upstream, states.get(upstream) as FinishedState);
+    }
+    const jobs = [...new Set(pairs.map(({ job }) => job))].filter((job) => !cancelled.has(job));
+    this.#unblocked(tx, this.#waits.free(jobs));
+    tx.wrote();
+  }
+
+  #unblocked(tx: Tx, jobs: readonly JobKey[]): void {
+    const open: JobKey[] = [];
+    const timed: JobKey[] = [];
+    for (const [key, lane, priority, runAt, createdAt, limits] of this.#waitingOf(jobs)) {
+      // One that was to run at once still is, also when the clock was set back since.
+      if (runAt > tx.now && runAt > createdAt) timed.push(key);
+      else if (limits === null) open.push(key);
+      else this.#unblock.run(this.#limits.admit(tx, { key, lane, priority, limits }), JSON.stringify([key]));
+      tx.ready(this.#catalog.lane(lane).queue);
+    }
+    if (open.length > 0) this.#unblock.run(null, JSON.stringify(open));
+    if (timed.length > 0) this.#unblock.run("time", JSON.stringify(timed));
+  }
+
+  #cancelBehind(tx: Tx, jobs: readonly JobKey[], upstream: JobKey, state: FinishedState): void {
+    const [createdAt, id] = this.#idOf.row(upstream) as [number, string | null];
+    const rows = this.#waitingOf(jobs);
+    this.#cancel.run(upstreamEnded(id ?? generatedId(createdAt, upstream), state), tx.now, JSON.stringify(jobs));
+    for (const [key, lane] of rows) {
+      this.#events.tell(tx, "job.cancelled", lane, key);
+      this.add(key, lane, "cancelled");
     }
   }
 
-  #unblocked(tx: Tx, key: JobKey): void {
-    const row = this.#waiting.row(key) as WaitingRow | undefined;
-    if (row === undefined) return;
-    const [lane, priority, runAt, limits] = row;
-    const gate = runAt > tx.now ? "time" : limits === null ? null : this.#limits.admit(tx, { key, lane, priority, limits });
-    this.#unblock.run(gate, key);
-    tx.ready(this.#catalog.lane(lane).queue);
-    tx.wrote();
-  }
-
-  #cancelBehind(tx: Tx, key: JobKey, upstream: JobKey, state: FinishedState): void {
-    this.#waits.forget(key);
-    const row = this.#waiting.row(key) as WaitingRow | undefined;
-    if (row === undefined) return;
-    const [createdAt, id] = this.#idOf.row(upstream) as [number, string | null];
-    this.#cancel.run(upstreamEnded(id ?? generatedId(createdAt, upstream), state), tx.now, key);
-    this.#events.tell(tx, "job.cancelled", row[0], key);
-    this.add(key, row[0], "cancelled");
-    tx.wrote();
+  #waitingOf(jobs: readonly JobKey[]): WaitingRow[] {
+    return jobs.length === 0 ? [] : (this.#waiting.rows(JSON.stringify(jobs)) as WaitingRow[]);
   }
 }

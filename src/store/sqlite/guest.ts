@@ -6,7 +6,6 @@ import { explain, isBusy } from "./faults.ts";
 import { COUNTED } from "./group-commit.ts";
 import { Intake } from "./intake.ts";
 import { canonicalPath } from "./open.ts";
-import type { Spoken } from "./settings.ts";
 
 /** The store whose file the guests write to. */
 export interface Host {
@@ -14,7 +13,6 @@ export interface Host {
   driver: DriverName;
   durability: Durability;
   now: () => number;
-  spoken: Spoken;
 }
 
 /** Users' own handles on the store's file: jobs go in with their rows, in their transaction. */
@@ -69,7 +67,7 @@ class Guest {
     this.#db = db;
     this.#host = host;
     refuseOtherFile(db, host.path);
-    this.#intake = new Intake(db, host.spoken);
+    this.#intake = new Intake(db, { speaks: false });
     this.#synchronous = db.prepare("pragma main.synchronous");
     // Changes no row and no page, yet takes the write lock, or says that it cannot be had.
     this.#takeLock = db.prepare("update holdfast_counter set lanes = lanes where false");

@@ -8,7 +8,7 @@ import { Expiring } from "./expiring.ts";
 import type { Tx } from "./group-commit.ts";
 import { JobEvents } from "./job-events.ts";
 import { Limits } from "./limits.ts";
-import { Settings, type Spoken } from "./settings.ts";
+import { Settings } from "./settings.ts";
 import { Tally } from "./tally.ts";
 import { Waits } from "./waits.ts";
 
@@ -29,10 +29,10 @@ export class Intake {
   readonly #undo: Statement;
   readonly #keep: Statement;
 
-  constructor(db: Connection, spoken: Spoken = new WeakMap()) {
+  constructor(db: Connection, options: { speaks: boolean }) {
     this.#db = db;
     const catalog = (this.catalog = new Catalog(db));
-    const settings = (this.settings = new Settings(db, spoken));
+    const settings = (this.settings = new Settings(db, options));
     const tally = (this.tally = new Tally(db));
     this.events = new Events(db);
     const waits = (this.waits = new Waits(db));

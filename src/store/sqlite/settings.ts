@@ -29,9 +29,6 @@ interface RuleRow {
   per: number | null;
 }
 
-/** What this process has said, and how many changes there were then. All handles of one store share it. */
-export type Spoken = WeakMap<Declaration, number>;
-
 const NOTHING: Queue = { paused: false, events: false, keep: {} };
 
 /**
@@ -55,10 +52,15 @@ export class Settings {
   /** Limits that hold for every job of a queue, whatever its own definition says. */
   #ofQueue = new Map<string, number[]>();
   #declared = new WeakMap<Declaration, readonly number[]>();
-  readonly #spoken: Spoken;
+  /** Whether a word of this handle's counts. In a user's transaction it does not: whether that commits is never known. */
+  readonly #speaks: boolean;
+  /** What this process has said, for good: it counts no second time, since somebody newer may have spoken since. */
+  readonly #said = new WeakSet<Declaration>();
+  /** What was said in a transaction that is not committed yet. */
+  #saying: Declaration[] = [];
 
-  constructor(db: Connection, spoken: Spoken) {
-    this.#spoken = spoken;
+  constructor(db: Connection, options: { speaks: boolean }) {
+    this.#speaks = options.speaks;
     this.#allQueues = db.prepare("select name, paused, events, keep from holdfast_queues");
     this.#allRules = db.prepare("select id, queue, job, position, keyed, concurrency, starts, per from holdfast_limits");
     this.#counted = db.prepare("select settings from holdfast_counter where id = 1");
@@ -126,6 +128,7 @@ export class Settings {
   forget(): void {
     this.#seen = -1;
     this.#declared = new WeakMap();
+    this.#saying = [];
   }
 
   isPaused(queue: string): boolean {
@@ -171,7 +174,7 @@ export class Settings {
     const known = this.#declared.get(declaration);
     if (known !== undefined) return known;
     const { queue, name, settings, limits } = declaration;
-    const old = declaration.old === true || this.#isSpoken(declaration);
+    const old = declaration.old === true || !this.#speaks || this.#said.has(declaration);
     let changed = settings !== undefined && !(old && this.#queues.has(queue)) && this.#declareQueue(queue, settings);
     const ids = limits.map((rule) => {
       const { id, isNew } = this.#declareRule(queue, rule.of === "job" ? name : "", rule, old);
@@ -189,17 +192,19 @@ export class Settings {
       tx.ready(queue);
     }
     this.#declared.set(declaration, ids);
-    this.#spoken.set(declaration, this.#changes());
+    this.#saying.push(declaration);
     return ids;
   }
 
-  /**
-   * What this process has said before counts no second time, also when what is known here was forgotten: somebody newer
-   * may have spoken since. Only if the count of changes has not come as far, it was undone.
-   */
-  #isSpoken(declaration: Declaration): boolean {
-    const at = this.#spoken.get(declaration);
-    return at !== undefined && at <= this.#changes();
+  /** Whether this process has said it, for good. */
+  isSaid(declaration: Declaration): boolean {
+    return declaration.old === true || this.#said.has(declaration);
+  }
+
+  /** After a commit. */
+  committed(): void {
+    for (const declaration of this.#saying) this.#said.add(declaration);
+    this.#saying = [];
   }
 
   #declareQueue(name: string, settings: QueueSettings): boolean {

@@ -56,7 +56,6 @@ import { OwnTransaction } from "./own-transaction.ts";
 import { Processes, type RegisteredProcess } from "./processes.ts";
 import { Queues } from "./queues.ts";
 import { Schedules } from "./schedules.ts";
-import type { Spoken } from "./settings.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
 import { Watch } from "./watch.ts";
@@ -126,8 +125,7 @@ export class SqliteStore implements Store {
     this.#clock = options.clock;
     this.#alive = path === ":memory:" ? null : new Alive(path, options.driver);
     this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
-    const spoken: Spoken = new WeakMap();
-    this.#intake = new Intake(db, spoken);
+    this.#intake = new Intake(db, { speaks: true });
     const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.#intake;
     this.#own = new OwnTransaction(db, this.#intake, path);
     this.#guests = new Guests({
@@ -135,7 +133,6 @@ export class SqliteStore implements Store {
       driver: options.driver,
       durability: this.durability,
       now: () => this.#clock.now(),
-      spoken,
     });
     this.#queues = new Queues({ settings, events });
     this.#locks = new Locks(db, events);
@@ -164,7 +161,10 @@ export class SqliteStore implements Store {
       now: () => this.#clock.now(),
       monotonic: () => performance.now(),
       patience: 5_000,
-      onCommit: ({ ready, ended }) => this.#tell({ own: true, ready, ended }),
+      onCommit: ({ ready, ended }) => {
+        settings.committed();
+        this.#tell({ own: true, ready, ended });
+      },
       onUndo: () => {
         this.#intake.forget();
         shared.lanes.forgetAll();
@@ -182,7 +182,13 @@ export class SqliteStore implements Store {
 
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] {
     const handle = handleOf(tx);
-    return handle === this.#db.handle ? this.#own.enqueue(jobs) : this.#guests.enqueue(handle, jobs);
+    if (handle === this.#db.handle) return this.#own.enqueue(jobs);
+    const enqueued = this.#guests.enqueue(handle, jobs);
+    // What their definitions say counts by itself, whatever becomes of that transaction.
+    const unsaid = new Set(jobs.map(({ declares }) => declares).filter((one) => one !== undefined));
+    for (const one of unsaid) if (this.#intake.settings.isSaid(one)) unsaid.delete(one);
+    if (unsaid.size > 0) this.declare([...unsaid]).catch(() => {});
+    return enqueued;
   }
 
   transact<T>(work: (handle: object) => T): Promise<T> {

@@ -26,10 +26,10 @@ export class Tally {
     this.#add = db.prepare(
       `insert into holdfast_tally (lane, state, n, ended, fresh, since) values (?, ?, ?, ?, ?, ?)
        on conflict (lane, state) do update set n = n + excluded.n, ended = ended + excluded.n,
-         before = case when excluded.since - since < ${MINUTE} then before
-                       when excluded.since - since < ${2 * MINUTE} then fresh else 0 end,
-         fresh = case when excluded.since - since < ${MINUTE} then fresh + excluded.n else excluded.n end,
-         since = case when excluded.since - since < ${MINUTE} then since else excluded.since end`,
+         before = case when excluded.since - since between 0 and ${MINUTE - 1} then before
+                       when excluded.since - since between ${MINUTE} and ${2 * MINUTE - 1} then fresh else 0 end,
+         fresh = case when excluded.since - since between 0 and ${MINUTE - 1} then fresh + excluded.n else excluded.n end,
+         since = case when excluded.since - since between 0 and ${MINUTE - 1} then since else excluded.since end`,
     );
     this.#subtract = db.prepare("update holdfast_tally set n = n + ? where lane = ? and state = ?");
     this.#all = db.prepare("select lane, state, n, ended, since, fresh, before from holdfast_tally");

@@ -7,8 +7,9 @@ export class Waits {
   readonly #any: Statement;
   readonly #add: Statement;
   readonly #waiting: Statement;
-  readonly #remove: Statement;
-  readonly #left: Statement;
+  readonly #removeBehind: Statement;
+  readonly #removeOf: Statement;
+  readonly #free: Statement;
   readonly #removeAll: Statement;
   readonly #state: Statement;
   readonly #remembered: Statement;
@@ -21,8 +22,11 @@ export class Waits {
       `select wait.job, wait.upstream from json_each(?) as ended
        cross join holdfast_waits as wait on wait.upstream = ended.value order by wait.job`,
     );
-    this.#remove = db.prepare("delete from holdfast_waits where job = ? and upstream = ?");
-    this.#left = db.prepare("select 1 from holdfast_waits where job = ? limit 1");
+    this.#removeBehind = db.prepare("delete from holdfast_waits where upstream in (select value from json_each(?))");
+    this.#removeOf = db.prepare("delete from holdfast_waits where job in (select value from json_each(?))");
+    this.#free = db.prepare(
+      "select value from json_each(?) as one where not exists (select 1 from holdfast_waits where job = one.value)",
+    );
     this.#removeAll = db.prepare("delete from holdfast_waits where job = ?");
     this.#state = db.prepare("select state from holdfast_jobs where key = ?");
     this.#remembered = db.prepare("select ended from holdfast_ids where id = ? and ended is not null");
@@ -50,10 +54,16 @@ export class Waits {
     });
   }
 
-  /** True when it waits for nothing more. */
-  passed(job: JobKey, upstream: JobKey): boolean {
-    this.#remove.run(job, upstream);
-    return this.#left.row(job) === undefined;
+  /** These have ended, and those wait no longer for whatever it is. */
+  over(upstreams: readonly JobKey[], jobs: readonly JobKey[]): void {
+    this.#removeBehind.run(JSON.stringify(upstreams));
+    if (jobs.length > 0) this.#removeOf.run(JSON.stringify(jobs));
+  }
+
+  /** Those of them that wait for nothing any more. */
+  free(jobs: readonly JobKey[]): JobKey[] {
+    if (jobs.length === 0) return [];
+    return this.#free.rows(JSON.stringify(jobs)).map(([job]) => job as JobKey);
   }
 
   forget(job: JobKey): void {
