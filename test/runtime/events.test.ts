@@ -1,4 +1,7 @@
 import assert from "node:assert/strict";
+import { promisify } from "node:util";
+import { fileURLToPath } from "node:url";
+import { execFile } from "node:child_process";
 import { describe, test, type TestContext } from "node:test";
 import { type Event, job } from "../../src/index.ts";
 import { delivered, happens, nameOf } from "./event-parts.ts";
@@ -377,3 +380,9 @@ async function rest(path: string, name: string): Promise<string[]> {
 }
 
 function nothing(): void {}
+
+test("a subscriber that never comes to an end is left behind by a close, and the program goes on", async () => {
+  const child = fileURLToPath(new URL("./children/deaf-subscriber.ts", import.meta.url));
+  const { stdout } = await promisify(execFile)(process.execPath, [child]);
+  assert.equal(stdout, "closed\n");
+});
