@@ -92,7 +92,8 @@ export class ModelJob {
     this.upstreams.delete(id);
     if (this.upstreams.size > 0) return false;
     this.move("unblock");
-    this.gate = this.runAt.to > at ? "time" : "open";
+    // One without a delay has none after the clock was set back, either.
+    this.gate = this.runAt.to > at && this.runAt.to > this.createdAt ? "time" : "open";
     return true;
   }
 
