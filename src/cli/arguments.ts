@@ -24,8 +24,8 @@ export function stateOption(): Option {
   return new Option("--state <state>", "only jobs in this state").choices(JOB_STATES);
 }
 
-/** JSON as an argument, or from standard input for `-`; undefined when nothing was given. */
-export async function jsonGiven(text: string | undefined): Promise<unknown> {
+/** JSON as an argument, or from standard input for `-`; undefined when nothing was given. `what` it is, for the error. */
+export async function jsonGiven(text: string | undefined, what: string): Promise<unknown> {
   if (text === undefined) return undefined;
   const source = text === "-" ? await standardInput() : text;
   try {
@@ -33,7 +33,7 @@ export async function jsonGiven(text: string | undefined): Promise<unknown> {
   } catch (error) {
     throw new HoldfastError(
       "USAGE",
-      `The input is no JSON: ${(error as Error).message}.`,
+      `${what} is no JSON: ${(error as Error).message}.`,
       `Quote it for the shell, e.g. '{"url":"https://…"}', or give - and pipe it in.`,
     );
   }

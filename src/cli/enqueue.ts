@@ -19,6 +19,7 @@ interface Options {
   priority?: number;
   delay?: string;
   runAt?: Date;
+  after?: string[];
 }
 
 export function enqueueCommand(parent: Command): void {
@@ -35,15 +36,17 @@ export function enqueueCommand(parent: Command): void {
     .option("--priority <number>", "higher runs first (default: 0)", wholeNumber)
     .option("--delay <duration>", "not before this has passed, e.g. 30s, 10m, 2h")
     .option("--run-at <date>", "not before then, e.g. 2026-12-31T23:00:00Z", instantGiven)
+    .option("--after <ids...>", "when these jobs have succeeded; cancelled when one of them ends otherwise")
     .addHelpText(
       "after",
       examples(
         `holdfast enqueue resize '{"url":"https://example.com/a.png"}' --module jobs.ts`,
         "cat input.json | holdfast enqueue resize - --key a.png --delay 10m",
+        "holdfast enqueue report --after 1p0k9r3zq00000007 1p0k9r3zq00000008",
       ),
     )
     .action(async (name: string, json: string | undefined, options: Options, command: Command) => {
-      const input = await jsonGiven(json);
+      const input = await jsonGiven(json, "The input");
       const definition = await find(name, options, command);
       await using hf = await openOrMake(command);
       const { id, duplicate } = await hf.enqueue(definition, input, optionsOf(options));
@@ -79,12 +82,13 @@ async function definedIn(files: readonly string[], name: string, missing: string
   );
 }
 
-function optionsOf({ id, key, priority, delay, runAt }: Options): EnqueueOptions {
+function optionsOf({ id, key, priority, delay, runAt, after }: Options): EnqueueOptions {
   return {
     ...(id === undefined ? {} : { id }),
     ...(key === undefined ? {} : { key }),
     ...(priority === undefined ? {} : { priority }),
     ...(delay === undefined ? {} : { delay: delay as Duration }),
     ...(runAt === undefined ? {} : { runAt }),
+    ...(after === undefined ? {} : { after }),
   };
 }

@@ -50,7 +50,6 @@ function isHoldfastError(thrown: unknown): thrown is Error & { code: string; hin
 function sentence(failure: Failure): string {
   const label = paint(["red", "bold"], "error:", process.stderr);
   if (failure.stack !== undefined) return `${label} ${printable(failure.stack)}\n`;
-  // Wrong usage is for people; what went wrong at work, scripts want to tell apart.
-  const code = exitCodeOf(failure.code) === EXIT.usage ? "" : ` ${paint("dim", `[${failure.code}]`, process.stderr)}`;
-  return `${label} ${printable(failure.message)}${code}\n${paint("cyan", "hint:", process.stderr)}  ${printable(failure.hint)}\n`;
+  const code = paint("dim", `[${failure.code}]`, process.stderr);
+  return `${label} ${printable(failure.message)} ${code}\n${paint("cyan", "hint:", process.stderr)}  ${printable(failure.hint)}\n`;
 }

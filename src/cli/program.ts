@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
-import { Command } from "commander";
+import type { Command } from "commander";
 import { claimCommand } from "./claim.ts";
+import { KnownCommand } from "./command.ts";
 import { completionCommand } from "./completion/index.ts";
 import { readConfig } from "./config.ts";
 import { enqueueCommand } from "./enqueue.ts";
@@ -24,7 +25,7 @@ const WITHOUT_CONFIG = new Set(["init", "completion"]);
 
 /** Every command. */
 export function program(): Command {
-  const root = new Command("holdfast")
+  const root = new KnownCommand("holdfast")
     .description("A crash-safe job queue in one SQLite file.")
     .version(version(), "-v, --version")
     .option("--db <path>", "the database (default: HOLDFAST_DB, else the config's, else .holdfast/work.db)")

@@ -44,7 +44,10 @@ export function settleCommand(parent: Command): void {
     )
     .action(async (token: string, options: Options, command: Command) => {
       const end = endOf(options);
-      const output = end === "succeeded" && options.succeed !== true ? await jsonGiven(options.succeed) : undefined;
+      const output =
+        end === "succeeded" && options.succeed !== true
+          ? await jsonGiven(options.succeed, "The output after --succeed")
+          : undefined;
       await using hf = await openExisting(command);
       const claim = heldBy(hf.engine, token);
       await settle(claim, end, output, options);

@@ -30,9 +30,9 @@ export function stopCommand(parent: Command): void {
     .summary("ask the workers to stop, and wait until they are gone")
     .description(
       "Ask every process that was started by `holdfast work` to stop gracefully, as a SIGTERM would, and wait until they are " +
-        "gone: exit code 0 when they are, 1 when not. They are asked through the database and no signal is sent, so it reaches " +
-        "workers in other containers and of other users, too. Programs with workers of their own do not heed it unless they open " +
-        "the database with `onStop`; those that are left are named.",
+        "gone. They are asked through the database and no signal is sent, so it reaches workers in other containers and of other " +
+        "users, too. Programs with workers of their own do not heed it unless they open the database with `onStop`. Exit code 0 " +
+        "when nobody works any more, 1 when somebody goes on; those are named.",
     )
     .argument("[pids...]", "only these, as in `holdfast status`", (text: string, all: number[] = []) => [
       ...all,
@@ -47,7 +47,8 @@ export function stopCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const { store } = hf.engine;
       const chosen = choose(await living(store), pids);
-      const deaf = chosen.filter((process) => !process.stoppable && (pids.length > 0 || process.works.length > 0));
+      // Who only enqueues or looks is none of our business, unless it was named.
+      const unasked = chosen.filter((process) => !process.stoppable && (pids.length > 0 || process.works.length > 0));
       const asked = chosen.filter((process) => process.stoppable);
       // Those that were asked before stop as they were told then.
       await store.askToStop(
@@ -60,14 +61,15 @@ export function stopCommand(parent: Command): void {
       }
       using over = untilInterrupted();
       const left = await untilGone(store, asked, wait, over, (process) => say(`${paint("green", "gone")} ${name(process)}`));
+      const deaf = await stillThere(store, unasked);
       if (over.aborted) process.exitCode = EXIT.interrupted;
-      else if (left.length > 0 || (pids.length > 0 && deaf.length > 0)) process.exitCode = EXIT.failed;
+      else if (left.length + deaf.length > 0) process.exitCode = EXIT.failed;
       const gone = asked.filter(({ id }) => !left.some((one) => one.id === id));
       answer(command, { asked: asked.map(named), gone: gone.map(named), left: left.map(named), deaf: deaf.map(named) }, () =>
         [
           ...left.map((process) => `${paint("yellow", "still there")} ${name(process)}`),
-          ...deaf.map((process) => `${paint("yellow", "not asked")} ${name(process)}: it does not heed \`holdfast stop\``),
-          asked.length === 0 ? "No process to stop." : left.length === 0 ? "Stopped." : "Not all of them have stopped.",
+          ...deaf.map((process) => `${paint("yellow", "goes on")} ${name(process)}: it does not heed \`holdfast stop\``),
+          left.length + deaf.length > 0 ? "Not all of them have stopped." : asked.length > 0 ? "Stopped." : "No process to stop.",
         ].join("\n"),
       );
     });
@@ -93,6 +95,16 @@ function choose(processes: ProcessView[], pids: readonly number[]): ProcessView[
     `No living process ${missing} has this database open.`,
     others.length === 0 ? "There is none that could be asked to stop." : `These can be asked: ${others.join(", ")}.`,
   );
+}
+
+/** One that ended or stopped working meanwhile, by itself or by a signal, does not go on. */
+async function stillThere(store: Store, unasked: readonly ProcessView[]): Promise<ProcessView[]> {
+  if (unasked.length === 0) return [];
+  const now = new Map((await living(store)).map((process) => [process.id, process]));
+  return unasked.filter(({ id, works }) => {
+    const process = now.get(id);
+    return process !== undefined && (works.length === 0 || process.works.length > 0);
+  });
 }
 
 /** Those that are still there at the end. */

@@ -32,6 +32,19 @@ test("enqueue makes the database, prints the id, and takes a definition's queue 
   assert.deepEqual([mail?.queue, mail?.input, mail?.runAt], ["mail", undefined, Date.parse("2099-01-01T00:00:00Z")]);
 });
 
+test("enqueue --after makes a job that waits for all of them, and refuses one that is not there", async () => {
+  const [a, b] = [await place.json<{ id: string }>(["enqueue", "echo"]), await place.json<{ id: string }>(["enqueue", "echo"])];
+  const last = await place.json<{ id: string }>(["enqueue", "echo", "--after", a.id, b.id, "--json"]);
+  await using hf = await open(place.db);
+  assert.equal((await hf.jobs.get(last.id))?.state, "waiting");
+  const before = await hf.jobs.counts();
+  const { error } = await place.json<JsonError>(["enqueue", "echo", "--after", a.id, "--after", "nobody"], 1);
+  assert.equal(error.code, "NO_SUCH_JOB");
+  assert.deepEqual(await hf.jobs.counts(), before);
+  await hf.jobs.cancel(b.id);
+  assert.equal((await hf.jobs.get(last.id))?.error?.code, "UPSTREAM_ENDED", "the second counts, too");
+});
+
 test("bad input is refused with exit 2 and changes nothing", async () => {
   const cases: [string[], string, RegExp][] = [
     [["enqueue", "echo", "{text"], "USAGE", /no JSON/],

@@ -129,7 +129,7 @@ test("quarantine retry and purge touch quarantined jobs only, and purge --all wa
   assert.equal(unsure.code, 2);
   assert.match(
     unsure.stderr,
-    /error: This would remove 1 quarantined job for good, so nothing was removed\.\nhint: {2}Add --yes/,
+    /error: This would remove 1 quarantined job for good, so nothing was removed\. \[USAGE\]\nhint: {2}Add --yes/,
   );
 
   const retried = await place.json<object>(["quarantine", "retry", "--all"]);

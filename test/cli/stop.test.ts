@@ -23,7 +23,7 @@ interface Stopped {
 
 const pids = (processes: readonly { pid?: number | undefined }[]) => processes.map(({ pid }) => pid).toSorted();
 
-test("stop asks every worker without a signal, waits until they are gone, and names what does not heed it", async () => {
+test("stop asks every worker without a signal, waits until they are gone, and fails when somebody who does not heed it works on", async () => {
   const workers = [place.start(["work", JOBS]), place.start(["work", JOBS, "--json"])];
   await Promise.all(workers.map((worker) => worker.said("pid")));
   const { id } = await hf.enqueue(job({ name: "hang", run: () => {} }), 1);
@@ -32,7 +32,7 @@ test("stop asks every worker without a signal, waits until they are gone, and na
   // It is announced with the worker's first commit.
   await hf.jobs.wait(await hf.enqueue(job({ name: "mine", run: () => {} }), 1));
 
-  const stopped = await place.json<Stopped>(["stop", "--drain", "0s"]);
+  const stopped = await place.json<Stopped>(["stop", "--drain", "0s"], 1);
   assert.deepEqual(pids(stopped.asked), pids(workers.map(({ child }) => child)));
   assert.deepEqual(pids(stopped.gone), pids(stopped.asked));
   assert.deepEqual(stopped.left, []);
@@ -47,10 +47,16 @@ test("stop asks every worker without a signal, waits until they are gone, and na
   assert.equal((await hf.jobs.get(id))?.state, "pending", "what did not finish was given back");
   await hf.jobs.cancel(id);
 
-  const nothing = await place.run(["stop"]);
-  assert.equal(nothing.code, 0);
-  assert.match(nothing.stdout, /^not asked pid \d+ on .* \(my-app\): it does not heed `holdfast stop`\nNo process to stop\.\n$/);
+  const deaf = await place.run(["stop"]);
+  assert.equal(deaf.code, 1);
+  assert.match(
+    deaf.stdout,
+    /^goes on pid \d+ on .* \(my-app\): it does not heed `holdfast stop`\nNot all of them have stopped\.\n$/,
+  );
   await own.stop();
+  // It still has the database open, and works no more.
+  const nothing = await place.run(["stop"]);
+  assert.deepEqual([nothing.code, nothing.stdout], [0, "No process to stop.\n"]);
 });
 
 test("stop exits 1 when somebody is left, and when a process that was named cannot be asked", async () => {

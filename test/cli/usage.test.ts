@@ -41,7 +41,14 @@ function commandsOf(command: Command): Command[] {
 
 test("wrong usage exits 2 with a line that helps", async () => {
   const cases: [string[], RegExp][] = [
-    [["stats"], /unknown command 'stats'\. Did you mean status\?/],
+    [["stats"], /unknown command 'stats'\. Did you mean status\? \[USAGE\]\nhint: {2}There is work, stop, /],
+    [["jobs", "lits"], /unknown command 'lits'\. Did you mean list\? \[USAGE\]\nhint: {2}There is list, show, retry, cancel\./],
+    [["queues", "frob"], /unknown command 'frob' \[USAGE\]\nhint: {2}There is list, pause, resume\./],
+    [["schedules", "frob", "x"], /unknown command 'frob' .*\nhint: {2}There is list, pause, resume, remove, trigger\./],
+    [["events", "--limit", "3", "frob"], /unknown command 'frob' .*\nhint: {2}There is sinks, forget\./],
+    [["quarantine", "frob"], /unknown command 'frob' .*\nhint: {2}There is list, retry, purge\./],
+    [["queues", "list", "frob"], /too many arguments for 'list'/],
+    [["settle", "x", "--succeed", "{bad"], /The output after --succeed is no JSON/],
     [["status", "--quick"], /unknown option '--quick'/],
     [["jobs", "list", "--state", "done"], /Allowed choices are waiting, pending, running/],
     [["quarantine", "retry"], /Neither an id nor --all was given/],
@@ -51,7 +58,7 @@ test("wrong usage exits 2 with a line that helps", async () => {
     assert.equal(code, 2);
     assert.equal(stdout, "");
     assert.match(stderr, (cases[i] as [string[], RegExp])[1]);
-    assert.match(stderr, /\nhint: {2}.+\n$/);
+    assert.match(stderr, /^error: .+ \[USAGE\]\nhint: {2}.+\n$/);
     assert.doesNotMatch(stderr, /\n\s+at /, "no stack");
   }
   const { error } = await place.json<JsonError>(["status", "--quick"], 2);
@@ -67,7 +74,10 @@ test("a command that reads or operates makes no database where there is none", a
   const missing = join(place.folder, "missing.db");
   for (const { code, stderr } of await Promise.all(commands.map((args) => place.run([...args, "--db", missing])))) {
     assert.equal(code, 2);
-    assert.match(stderr, /error: There is no Holdfast database at .*missing\.db\.\nhint: {2}Name another with --db PATH/);
+    assert.match(
+      stderr,
+      /error: There is no Holdfast database at .*missing\.db\. \[NO_DATABASE\]\nhint: {2}Name another with --db PATH/,
+    );
   }
   assert.equal(existsSync(missing), false);
 });

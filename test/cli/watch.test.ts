@@ -94,13 +94,16 @@ test("in a pipe status --watch writes one block after the other, and ends when n
   assert.ok(!stdout.includes("\u001b"));
 });
 
-test("in a terminal status --watch draws in place, and Ctrl-C gives the terminal back and exits 0", async (t) => {
-  // script, of util-linux, makes a terminal.
-  if (!/util-linux/.test(spawnSync("script", ["--version"], { encoding: "utf8" }).stdout ?? "")) {
-    return t.skip("there is no script command here");
-  }
+// script, of util-linux, makes a terminal.
+const noTerminal = /util-linux/.test(spawnSync("script", ["--version"], { encoding: "utf8" }).stdout ?? "")
+  ? false
+  : "there is no script command here";
+
+/** Everything that was drawn, until Ctrl-C after the second look. */
+async function watchedIn(size: { cols: number; rows: number }): Promise<string> {
   const bin = fileURLToPath(new URL("../../bin/holdfast.js", import.meta.url));
-  const command = `stty cols 80 rows 24; '${process.execPath}' '${bin}' status --watch 100ms; echo "exit $?"`;
+  const stty = `stty cols ${size.cols} rows ${size.rows}`;
+  const command = `${stty}; '${process.execPath}' '${bin}' status --watch 100ms; echo "exit $?"`;
   const { NO_COLOR: _, ...env } = process.env;
   const child = spawn("script", ["-qec", command, "/dev/null"], {
     cwd: place.folder,
@@ -111,6 +114,26 @@ test("in a terminal status --watch draws in place, and Ctrl-C gives the terminal
   while (!/done\/s/.test(seen)) await new Promise((resolve) => child.stdout.once("data", resolve));
   child.stdin.write("\u0003");
   await new Promise((resolve) => child.on("close", resolve));
+  return seen;
+}
+
+/** The first that was drawn, without ages: later ones differ in their rates. */
+function pageOf(seen: string): string {
+  return seen.slice(seen.indexOf("\u001b[H"), seen.indexOf("Ctrl-C ends")).replaceAll(/\d+[smh]\b/g, "");
+}
+
+test("a terminal that nobody gave a size gets the whole page, 80 columns wide", { skip: noTerminal }, async () => {
+  const sizes = [
+    { cols: 0, rows: 0 },
+    { cols: 80, rows: 500 },
+  ];
+  const [unknown, large] = (await Promise.all(sizes.map(watchedIn))) as [string, string];
+  assert.doesNotMatch(unknown, /more lines/);
+  assert.equal(pageOf(unknown), pageOf(large));
+});
+
+test("in a terminal status --watch draws in place, and Ctrl-C gives it back and exits 0", { skip: noTerminal }, async () => {
+  const seen = await watchedIn({ cols: 80, rows: 24 });
   const escape = "\u001b[";
   assert.ok(seen.startsWith(`${escape}?1049h${escape}?25l${escape}?7l${escape}H`), JSON.stringify(seen.slice(0, 80)));
   assert.match(seen, /Ctrl-C ends/);

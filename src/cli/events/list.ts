@@ -3,10 +3,10 @@ import type { Event } from "../../core/event.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
 import { clock } from "../terminal/age.ts";
 import { paint, type Style } from "../terminal/colours.ts";
+import { untilInterrupted } from "../terminal/interrupt.ts";
 import { isJson } from "../terminal/output.ts";
 import { type Column, table } from "../terminal/table.ts";
 import { oneLine } from "../terminal/text.ts";
@@ -25,7 +25,7 @@ export function listEvents(events: Command): Command {
     .option("--limit <number>", "at most this many", atLeastOne, 20)
     .option("--type <type...>", "only these types: job.failed, or all that begin so, 'job.*'")
     .option("--job <id>", "only those of this job")
-    .option("--follow", "then go on with what happens, until a signal")
+    .option("--follow", "then go on with what happens, until Ctrl-C, which exits 0")
     .addHelpText("after", examples("holdfast events --type job.failed", "holdfast events --follow --type 'job.*' --json"))
     .action(async (options: Options, command: Command) => {
       await using hf = await openExisting(command);
@@ -47,12 +47,13 @@ async function follow(hf: Holdfast, { type: types, job }: Options, from: number,
     if (job === undefined || event.job === job) write(json ? JSON.stringify(event) : lineOf(event));
   };
   const subscription = hf.engine.relays.subscribe(tell, types === undefined ? {} : { types }, from);
+  using over = untilInterrupted();
   await new Promise<void>((resolve) => {
-    for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => resolve());
+    if (over.aborted) return resolve();
+    over.addEventListener("abort", () => resolve());
     // `holdfast events --follow | head` has seen enough.
     process.stdout.once("error", () => resolve());
   });
-  process.exitCode = EXIT.interrupted;
   await subscription.end();
 }
 

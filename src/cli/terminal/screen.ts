@@ -53,7 +53,8 @@ export class Screen implements Disposable {
   };
 
   #fit(lines: string[]): string[] {
-    const rows = this.#stream.rows;
+    // A terminal that nobody gave a size says 0: then it gets everything.
+    const rows = this.#stream.rows || lines.length;
     if (lines.length <= rows) return lines;
     return [...lines.slice(0, rows - 1), `… ${lines.length - rows + 1} more lines`];
   }

@@ -52,6 +52,8 @@ function fit<Row>(columns: readonly Column<Row>[], wanted: readonly number[], ro
   return widths;
 }
 
+/** A terminal that nobody gave a size says 0. */
 export function terminalWidth(): number {
-  return process.stdout.columns ?? Number.POSITIVE_INFINITY;
+  const { columns } = process.stdout;
+  return columns === undefined ? Number.POSITIVE_INFINITY : columns || 80;
 }
