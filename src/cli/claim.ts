@@ -36,7 +36,8 @@ export function claimCommand(parent: Command): void {
     .summary("take a job by hand, to settle it later")
     .description(
       "Take a job by hand and print it, with a claim that `renew` and `settle` take. Nobody else gets the job until its lease " +
-        "ends: the lease alone decides, whether the script that holds it lives or not. Exit code 1 when there is no job.",
+        "ends, whether the script that holds it lives or not; then it is taken back and handed out again. Exit code 1 when " +
+        "there is no job.",
     )
     .argument("[queue]", "the queue to take from")
     .option("--name <name>", "jobs of this name, in any queue and version, instead of a queue")

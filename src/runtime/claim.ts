@@ -22,7 +22,7 @@ export interface ClaimOptions {
   /** Who claims, for people to read. */
   worker: string;
   lease?: Duration;
-  /** "manual" (the default): the lease alone decides, whoever lives. "auto": it is renewed while this process lives. */
+  /** "manual" (the default): it is taken back after its lease, whoever lives. "auto": it is renewed while this process lives. */
   renew?: "auto" | "manual";
   /** Takes the queue's lock as long as the claim lasts: nobody else claims from it. */
   exclusive?: boolean;

@@ -137,6 +137,15 @@ test("when its lease has ended another claims the job, and the first can neither
   assert.equal((await hf.jobs.get(id))?.output, "living");
 });
 
+test("a lease that has ended and that nobody has taken back is still good: it can be renewed and settled", async () => {
+  const { id } = await hf.enqueue(named("late"), 1);
+  // No worker runs here, and nobody claims in between.
+  const late = await take("late", "--lease", "1ms");
+  await place.json(["renew", late.claim, "--lease", "1ms"]);
+  await place.json(["settle", late.claim, "--succeed", '"late"']);
+  assert.equal((await hf.jobs.get(id))?.output, "late");
+});
+
 test("renew --keep holds a job beyond its lease, and lets go when its input ends or the job is lost", async () => {
   const { id } = await hf.enqueue(named("ten"), 1);
   const { claim } = await take("ten", "--lease", "3s");

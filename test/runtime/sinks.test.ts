@@ -221,6 +221,16 @@ describe("a webhook", () => {
     assert.ok(!told.includes("secret-path") && !told.includes(SECRET.slice(6, 20)), "no secret is told");
   });
 
+  test("that fetch will not call says why: its port is one of those that browsers block", async (t) => {
+    const { hf, logged } = await memoryWith(t, {
+      hook: { type: "webhook", url: "http://127.0.0.1:9/secret-path?token=hidden", secret: SECRET },
+    });
+    await happens(hf, "a");
+    await sink(hf, "hook", ({ error }) => error === "http://127.0.0.1:9 cannot be reached: bad port.");
+    const told = JSON.stringify([logged, await hf.engine.store.sinks()]);
+    assert.ok(!told.includes("secret-path") && !told.includes("hidden"), "no secret is told");
+  });
+
   test("that is down holds up only itself", async (t) => {
     const server = await WebhookServer.start(t);
     server.answer = () => ({ status: 500 });

@@ -48,7 +48,7 @@ export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock
     } catch (error) {
       if (error instanceof SinkDown) throw error;
       if (late.signal.aborted) throw new SinkDown(`${url.origin} did not answer within ${TIMEOUT / 1_000} s.`);
-      throw new SinkDown(`${url.origin} cannot be reached: ${reasonOf(error)}.`);
+      throw new SinkDown(`${url.origin} cannot be reached: ${reasonOf(error, url)}.`);
     } finally {
       inTime();
     }
@@ -70,8 +70,14 @@ function waitAsked(header: string | null, now: number): number {
   return Number.isNaN(wait) ? 0 : Math.min(Math.max(wait, 0), LONGEST_WAIT);
 }
 
-/** `fetch` says "fetch failed", and why in its cause. Only the code: messages may quote the address. */
-function reasonOf(error: unknown): string {
-  const { cause, name } = error as { cause?: { code?: unknown }; name?: unknown };
-  return typeof cause?.code === "string" ? cause.code : String(name ?? "unknown");
+/**
+ * `fetch` says "fetch failed", and why in its cause: a code (ECONNREFUSED), or a few words of its own ("bad port"). Words
+ * that quote what the address holds beyond the host are left out.
+ */
+function reasonOf(error: unknown, { pathname, search }: URL): string {
+  const { cause, name } = error as { cause?: { code?: unknown; message?: unknown }; name?: unknown };
+  if (typeof cause?.code === "string") return cause.code;
+  const words = typeof cause?.message === "string" ? cause.message : "";
+  const isQuoted = [pathname, search].some((part) => part.length > 1 && words.includes(part));
+  return words === "" || isQuoted ? String(name ?? "unknown") : words;
 }
