@@ -37,8 +37,8 @@ export function declared(name: string, queue: string | QueueOptions, limit: unkn
   if (options !== undefined) refuseUnknown(options, ["name", "limit", "events", "keep"], `The queue of ${where}`);
   const spoken = options !== undefined && Object.keys(options).length > 1;
   const all = [
-    ...list(limit).map((one, i) => checkLimit(one, "job", i, `A limit of ${where}`)),
-    ...list(options?.limit).map((one, i) => checkLimit(one, "queue", i, `A limit of the queue of ${where}`)),
+    ...list(limit).map((one, i) => checkLimit(one, "job", i, `limit ${i + 1} of ${where}`)),
+    ...list(options?.limit).map((one, i) => checkLimit(one, "queue", i, `limit ${i + 1} of the queue of ${where}`)),
   ];
   // The narrow ones first: what waits for its own key must not stand in the way of others before the wide ones.
   const limits = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
@@ -98,7 +98,7 @@ function checkLimit(
     );
   }
   if (concurrency === undefined && rate === undefined) {
-    throw new HoldfastError("OPTION_INVALID", `${what} limits nothing.`, "Give `concurrency`, `rate`, or both.");
+    throw new HoldfastError("OPTION_INVALID", `There is nothing that ${what} limits.`, "Give `concurrency`, `rate`, or both.");
   }
   const rule: LimitRule = {
     of,

@@ -92,7 +92,7 @@ export function job(
     input: checkSchema(options.input, `The input of ${where}`),
     output: checkSchema(options.output, `The output of ${where}`),
     run: checkRun(options.run, where),
-    handle: (run) => ({ ...definition, run }),
+    handle: (run) => ({ ...definition, run: checkRun(run, where) }),
   };
   return definition as unknown as JobDef<never, unknown, never>;
 }

@@ -104,7 +104,7 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
     throw error;
   });
   try {
-    refuseOther(shared, engine, location.driver, options);
+    refuseOther(shared, engine, options);
     const letGo = await engine.relays.use(sinks);
     return new Holdfast(engine, () => letGo().then(() => leave(location.path, shared, engine)));
   } catch (error) {
@@ -114,8 +114,9 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
 }
 
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
-function refuseOther(shared: Shared, engine: Engine, driver: string, options: OpenOptions): void {
-  if (shared.driver !== driver) {
+function refuseOther(shared: Shared, engine: Engine, options: OpenOptions): void {
+  const { driver } = options;
+  if (driver !== undefined && shared.driver !== driver) {
     throw new HoldfastError(
       "DRIVER_DIFFERS",
       `This process has ${engine.location.path} open with "${shared.driver}" already, and "${driver}" was asked for.`,

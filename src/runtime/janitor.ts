@@ -19,6 +19,8 @@ const SKEW_TICKS = 5;
 /** Finished jobs that are removed in one transaction, and the pause before the next: claims come between. */
 const STEP = 250;
 const BREATH = 10;
+/** However little is to be kept: whoever waits for a job has to see how it ended. In milliseconds. */
+const LEAST_AGE = 1_000;
 /** Once a minute old events are trimmed; so many at a time that nobody waits for it. */
 const TRIM_EVERY = 60_000;
 const TRIM = 500;
@@ -193,7 +195,7 @@ export class Janitor {
   /** Forgets what its queue need not keep: in small steps, so that nobody waits for it. */
   async #expire(): Promise<void> {
     this.#expiring = null;
-    const { more } = await this.#store.expire(STEP);
+    const { more } = await this.#store.expire(STEP, LEAST_AGE);
     if (!more || !this.#running) return;
     this.#expiring = this.#clock.after(BREATH, () => {
       this.#expire().catch((error: unknown) =>

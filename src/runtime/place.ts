@@ -31,7 +31,7 @@ export interface Place {
 
 /** Of a subscriber without a name: nothing is stored, and nobody else can have it. */
 export class PassingPlace implements Place {
-  readonly lost = new AbortController().signal;
+  readonly lost: AbortSignal = new AbortController().signal;
   readonly #start: () => Promise<number>;
   #cursor = 0;
 

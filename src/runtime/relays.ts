@@ -28,6 +28,8 @@ interface Shared {
 export class Relays {
   readonly #parts: Parts;
   readonly #sinks = new Map<string, Shared>();
+  /** Names of durable subscribers that this process has, or had. */
+  readonly #subscribers = new Set<string>();
 
   constructor(parts: Parts) {
     this.#parts = parts;
@@ -38,6 +40,7 @@ export class Relays {
     for (const [name, settings] of sinks) {
       const known = this.#sinks.get(name);
       if (known !== undefined && !known.settings.isSame(settings)) throw sinkDiffers(name);
+      if (this.#subscribers.has(name)) throw nameTaken(name, "subscriber");
     }
     const used = [...sinks].map(([name, settings]) => this.#share(name, settings));
     const letGo = async () => {
@@ -55,6 +58,7 @@ export class Relays {
   /** `from` is for those who have seen what is before it; left out, it is what happens from now on. */
   subscribe(on: OnEvent, options: SubscribeOptions, from?: number): Subscription {
     const { name, types } = checkSubscription(on, options);
+    if (name !== undefined && this.#sinks.has(name)) throw nameTaken(name, "sink");
     const { store, clock, log } = this.#parts;
     const subscriber = new Subscriber(on);
     const place =
@@ -62,6 +66,7 @@ export class Relays {
         ? new PassingPlace(() => (from === undefined ? store.newestEvent() : Promise.resolve(from)))
         : this.#place(name, subscriber.kind);
     const relay = new Relay({ store, clock, log, name: name ?? "a subscriber", place, sink: subscriber, types });
+    if (name !== undefined) this.#subscribers.add(name);
     return new Subscription(relay, subscriber);
   }
 
@@ -116,6 +121,11 @@ export class Subscription {
     if (this.#subscriber.isCalling) this.#relay.abandon();
     else await this.#relay.stopSoon();
   }
+}
+
+/** They would share one place, and each event would reach one of them. */
+function nameTaken(name: string, kind: string): HoldfastError {
+  return new HoldfastError("NAME_TAKEN", `There is a ${kind} of the name "${name}" already.`, "Give it another name.");
 }
 
 function sinkDiffers(name: string): HoldfastError {

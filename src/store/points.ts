@@ -6,6 +6,43 @@ import { getEnvironmentData, setEnvironmentData } from "node:worker_threads";
  */
 export type Moment = "begun" | "written" | "committed";
 
+/** Each is one transaction of the store; the last is no transaction, and has no commit. */
+export const OPERATIONS = [
+  "advance",
+  "announce",
+  "cancel",
+  "checkpoint",
+  "claim",
+  "declare",
+  "enqueue",
+  "expire",
+  "hold",
+  "lock",
+  "migrate",
+  "pause",
+  "progress",
+  "prune",
+  "reclaim",
+  "register",
+  "renew",
+  "retry",
+  "schedule",
+  "settle",
+  "sink",
+  "stop",
+  "tick",
+  "transaction",
+  "trim",
+  "unregister",
+  "deliver",
+] as const;
+export type Operation = (typeof OPERATIONS)[number];
+
+/** Every point there is. */
+export const POINTS: readonly string[] = OPERATIONS.flatMap((operation) =>
+  (["begun", "written", "committed"] as const).map((moment) => `${operation}:${moment}`),
+).filter((point) => point !== "deliver:committed");
+
 const KEY = "holdfast.crash-point";
 
 /** Threads started later inherit it, so the keeper's own renewals can be killed too. */
@@ -16,6 +53,6 @@ export function armPoint(name: string): void {
   setEnvironmentData(KEY, name);
 }
 
-export function passPoint(operation: string, moment: Moment): void {
+export function passPoint(operation: Operation, moment: Moment): void {
   if (armed !== undefined && armed === `${operation}:${moment}`) process.kill(process.pid, "SIGKILL");
 }

@@ -75,8 +75,11 @@ export interface Store {
   /** A paused queue hands out nothing until it is resumed; what runs goes on. False when it is so already. */
   pause(queue: string): Promise<boolean>;
   resume(queue: string): Promise<boolean>;
-  /** One small step of forgetting finished jobs that their queue need not keep; `more`: another step is worth while. */
-  expire(limit: number): Promise<{ removed: number; more: boolean }>;
+  /**
+   * One small step of forgetting finished jobs that their queue need not keep, but none that ended less than `leastAge`
+   * ago; `more`: another step is worth while.
+   */
+  expire(limit: number, leastAge?: number): Promise<{ removed: number; more: boolean }>;
 
   // ── healing ──
   /** Leases worth a judgement: expired, expiring further away than they can (`skewed`), or of one of the `dead`. */

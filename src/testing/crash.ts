@@ -1,12 +1,20 @@
-import { armPoint } from "../store/points.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { armPoint, POINTS } from "../store/points.ts";
 
 /**
- * SIGKILL to oneself at a named point: `<operation>:<moment>`, the operation one of `enqueue`, `claim`, `renew`,
- * `settle`, `reclaim`, `migrate`, `checkpoint`, `progress`, `cancel`, `retry`, `prune`, `lock`, `register`, `unregister`,
- * `schedule`, `tick`, `sink`, `hold`, `advance`, `trim`, the moment `begun` (the transaction is open), `written` (all its
- * statements have run) or `committed` (nobody was told yet). `deliver:begun` and `deliver:written` are before and after
- * events go to a sink or subscriber.
+ * SIGKILL to oneself at a named point: `<operation>:<moment>`. The operation is a transaction (`enqueue`, `claim`,
+ * `settle`, `tick` and so on), the moment `begun` (it is open), `written` (all its statements have run) or `committed`
+ * (nobody was told yet). `deliver:begun` and `deliver:written` are before and after events go to a sink or subscriber.
+ *
+ * ```ts
+ * crashAt("settle:written");
+ * ```
  */
 export function crashAt(point: string): void {
-  armPoint(point);
+  if (POINTS.includes(point)) return armPoint(point);
+  throw new HoldfastError(
+    "NO_SUCH_POINT",
+    `There is no point ${JSON.stringify(point) ?? String(point)} to crash at.`,
+    `Give one of ${POINTS.join(", ")}.`,
+  );
 }

@@ -2,10 +2,11 @@ import assert from "node:assert/strict";
 import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { execFile } from "node:child_process";
+import { join } from "node:path";
 import { describe, test, type TestContext } from "node:test";
-import { type Event, job } from "../../src/index.ts";
+import { type Event, job, open } from "../../src/index.ts";
 import { delivered, happens, nameOf } from "./event-parts.ts";
-import { apart, code, deferred, file, memory, stage, unchecked } from "./parts.ts";
+import { apart, code, deferred, file, folder, memory, stage, unchecked } from "./parts.ts";
 
 describe("a subscriber", () => {
   test("gets what happens from its subscribing on, in order, with all that an event has", async (t) => {
@@ -385,4 +386,13 @@ test("a subscriber that never comes to an end is left behind by a close, and the
   const child = fileURLToPath(new URL("./children/deaf-subscriber.ts", import.meta.url));
   const { stdout } = await promisify(execFile)(process.execPath, [child]);
   assert.equal(stdout, "closed\n");
+});
+
+test("a sink and a durable subscriber of one name are refused: each event would reach one of them", async (t) => {
+  const path = join(await folder(t), "work.db");
+  const sinks = { audit: { type: "file", path: join(await folder(t), "audit.jsonl") } } as const;
+  await using hf = await open(path, { sinks });
+  assert.throws(() => hf.events.subscribe(() => {}, { name: "audit" }), code("NAME_TAKEN"));
+  hf.events.subscribe(() => {}, { name: "mine" });
+  await assert.rejects(open(path, { sinks: { mine: sinks.audit } }), code("NAME_TAKEN"));
 });

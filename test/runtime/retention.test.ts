@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
+import { join } from "node:path";
 import { test } from "node:test";
 import { job, open } from "../../src/index.ts";
 import { drain, testClock } from "../../src/testing/index.ts";
+import { apart, folder } from "./parts.ts";
 
 test("a count that is said late removes the oldest, also while a long history of others is looked through", async () => {
   const clock = testClock();
@@ -21,6 +23,35 @@ test("a count that is said late removes the oldest, also while a long history of
   const left = (await hf.jobs.list({ queue: "kept", limit: 100 })).items.map(({ id }) => id);
   assert.deepEqual(left, [...numbers(10).map((n) => `old ${40 + n}`), ...numbers(20).map((n) => `new ${n}`)]);
   assert.equal((await hf.jobs.counts({ name: "other" })).succeeded, 5_000);
+});
+
+test("of a queue that keeps none, whoever waits still sees how each job ended", async () => {
+  const clock = testClock();
+  await using hf = await open(":memory:", { clock });
+  const brief = job<number, number>({
+    name: "brief",
+    queue: { name: "none", keep: { succeeded: 0 } },
+    run: ({ input }) => input,
+  });
+  const enqueued = await hf.enqueueMany(brief, numbers(20));
+  hf.work([brief]);
+  await clock.advance(900);
+  const ended = await Promise.all(enqueued.map((one) => hf.jobs.wait(one)));
+  assert.deepEqual(new Set(ended.map(({ state }) => state)), new Set(["succeeded"]));
+  await clock.advance("10s");
+  assert.equal((await hf.jobs.list()).items.length, 0);
+});
+
+test("a history can be removed while workers go on, and none of those who wait is left without an answer", async (t) => {
+  const path = join(await folder(t), "work.db");
+  await using hf = await open(path);
+  await using elsewhere = await apart(path);
+  const queue = { name: "few", keep: { succeeded: { count: 5 } } };
+  const quick = job<number, number>({ name: "quick", queue, run: ({ input }) => input });
+  elsewhere.work([quick]);
+  const enqueued = await hf.enqueueMany(quick, numbers(500));
+  const ended = await Promise.all(enqueued.map((one) => hf.jobs.wait(one)));
+  assert.deepEqual(new Set(ended.map(({ state }) => state)), new Set(["succeeded"]));
 });
 
 function numbers(count: number): number[] {

@@ -96,6 +96,7 @@ export class ModelSchedules {
       const id = strangers.shift();
       must(id !== undefined, () => `the tick ${one} of ${schedule.key} is no job`);
       this.#make(at, schedule, one, { id, duplicate: false });
+      schedule.lastAt = one;
     }
   }
 
@@ -133,7 +134,6 @@ export class ModelSchedules {
   #make(at: number, schedule: ModelSchedule, tick: number, answer: Enqueued): void {
     must(parseGeneratedId(answer.id) !== null, () => `the job of a tick has a made id, not ${answer.id}`);
     this.#model.enqueue(at, [{ ...schedule.template, scheduledFor: tick, runAt: tick }], [answer]);
-    schedule.lastAt = tick;
     schedule.lastJob = answer.id;
   }
 

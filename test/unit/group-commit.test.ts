@@ -92,7 +92,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         const violate = db.prepare("insert into child (parent) values (99)");
         const verdicts = await Promise.allSettled([
           group.submit("enqueue", (tx) => enqueue.run(tx, [job(1)])),
-          group.submit("violate", (tx) => {
+          group.submit("lock", (tx) => {
             tx.wrote();
             violate.run();
           }),

@@ -57,13 +57,13 @@ export class Expiring {
   }
 
   /** Whether there is anything to do: reads only, since most of the time there is not. */
-  isDue(now: number): boolean {
-    return this.#unlisted.row() !== undefined || this.#due(now, 1).length > 0;
+  isDue(now: number, leastAge: number): boolean {
+    return this.#unlisted.row() !== undefined || this.#due(now, leastAge, 1).length > 0;
   }
 
   /** Takes jobs off the list whose time is over, at most so many. */
-  take(tx: Tx, limit: number): { taken: number; over: Over[] } {
-    const due = this.#due(tx.now, limit);
+  take(tx: Tx, limit: number, leastAge: number): { taken: number; over: Over[] } {
+    const due = this.#due(tx.now, leastAge, limit);
     for (const { lane, state, finishedAt, job } of due) this.#forget.run(lane, state, finishedAt, job);
     if (due.length > 0) tx.wrote();
     // One that was retried since is listed anew when it ends again.
@@ -71,7 +71,7 @@ export class Expiring {
     return { taken: due.length, over };
   }
 
-  #due(now: number, limit: number): Over[] {
+  #due(now: number, leastAge: number, limit: number): Over[] {
     const due: Over[] = [];
     const counts = new Map(this.#tally.all().map(({ lane, state, n }) => [`${lane} ${state}`, n]));
     const unlisted = new Set(this.#allUnlisted.rows().map(([name]) => name as string));
@@ -83,8 +83,8 @@ export class Expiring {
         // As long as older ones may be missing from the list, its oldest are not those that are one too many.
         const excess = count === undefined || unlisted.has(name) ? 0 : Math.max(0, total - count);
         const left = limit - due.length;
-        const excessive = excess === 0 ? [] : this.#oldestOf(lanes, state, Number.MAX_SAFE_INTEGER, Math.min(excess, left));
-        const old = age === undefined ? [] : this.#oldestOf(lanes, state, now - age, left);
+        const excessive = excess === 0 ? [] : this.#oldestOf(lanes, state, now - leastAge + 1, Math.min(excess, left));
+        const old = age === undefined ? [] : this.#oldestOf(lanes, state, now - Math.max(age, leastAge), left);
         // Both are the oldest: one has the other in it.
         due.push(...(excessive.length > old.length ? excessive : old));
         if (due.length >= limit) return due;

@@ -1,7 +1,7 @@
 import { randomInt } from "node:crypto";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import { passPoint } from "../points.ts";
+import { type Operation, passPoint } from "../points.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { explain, faultOf, isBusy } from "./faults.ts";
 
@@ -45,7 +45,7 @@ interface Mark {
 }
 
 interface Item {
-  operation: string;
+  operation: Operation;
   /** In a transaction of its own, and at most once. */
   alone: boolean;
   run: (tx: Tx) => unknown;
@@ -97,12 +97,12 @@ export class GroupCommit {
   }
 
   /** `run` is synchronous and may run more than once, after everything it did was undone. */
-  submit<T>(operation: string, run: (tx: Tx) => T): Promise<T> {
+  submit<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
     return this.#add(operation, run, false);
   }
 
   /** `run` is somebody else's: it has a transaction of its own, runs at most once, and what it throws is passed on as it is. */
-  submitAlone<T>(operation: string, run: (tx: Tx) => T): Promise<T> {
+  submitAlone<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
     return this.#add(operation, run, true);
   }
 
@@ -112,7 +112,7 @@ export class GroupCommit {
     return new Promise((resolve) => this.#idle.push(resolve));
   }
 
-  #add<T>(operation: string, run: (tx: Tx) => T, alone: boolean): Promise<T> {
+  #add<T>(operation: Operation, run: (tx: Tx) => T, alone: boolean): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       const since = this.#options.monotonic();
       this.#queue.push({ operation, alone, run, resolve: resolve as (value: unknown) => void, reject, since });

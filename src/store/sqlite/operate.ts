@@ -169,9 +169,9 @@ export class Operate {
   }
 
   /** One small step of forgetting what its queue need not keep any longer. */
-  expire(tx: Tx, limit: number): { removed: number; more: boolean } {
+  expire(tx: Tx, limit: number, leastAge: number): { removed: number; more: boolean } {
     const listing = this.#expiring.backfill(tx);
-    const { taken, over } = this.#expiring.take(tx, limit);
+    const { taken, over } = this.#expiring.take(tx, limit, leastAge);
     this.#drop(tx, over);
     // One that was taken off the list and stays says nothing about those behind it.
     return { removed: over.length, more: listing || taken === limit || over.length < taken };

@@ -61,7 +61,7 @@ export class Schedules {
        where key = :key and revision = :revision and next_at = :from and paused = 0
        returning template, overlap, last_job as lastJob`,
     );
-    this.#made = db.prepare("update holdfast_schedules set last_at = ?, last_job = ? where key = ?");
+    this.#made = db.prepare("update holdfast_schedules set last_at = coalesce(?, last_at), last_job = ? where key = ?");
     this.#template = db.prepare("select template, overlap, last_job as lastJob from holdfast_schedules where key = :key");
     this.#job = db.prepare("select state, created_at from holdfast_jobs where key = ?");
     this.#remove = db.prepare("delete from holdfast_schedules where key = ?");
@@ -102,7 +102,7 @@ export class Schedules {
     if (made === undefined) return false;
     tx.wrote();
     const some = made.overlap === 1 ? fire : this.#unfinished(made) ? [] : fire.slice(0, 1);
-    if (some.length > 0) this.#add(tx, tick.key, made, some);
+    if (some.length > 0) this.#add(tx, tick.key, made, some, true);
     return true;
   }
 
@@ -112,7 +112,7 @@ export class Schedules {
     const unfinished = made.overlap === 1 ? undefined : this.#unfinished(made);
     if (unfinished !== undefined) return { id: unfinished, duplicate: true };
     this.#tell(tx, "schedule.triggered", key, 1);
-    return this.#add(tx, key, made, [tx.now]);
+    return this.#add(tx, key, made, [tx.now], false);
   }
 
   remove(tx: Tx, key: string): boolean {
@@ -128,11 +128,11 @@ export class Schedules {
   }
 
   /** The template is the row's own, read in this transaction: what was saved last counts. */
-  #add(tx: Tx, key: string, made: Made, ticks: readonly number[]): Enqueued {
+  #add(tx: Tx, key: string, made: Made, ticks: readonly number[], isTick: boolean): Enqueued {
     const template = JSON.parse(made.template) as NewJob;
     const jobs = ticks.map((tick): NewJob => ({ ...template, scheduledFor: tick, runAt: tick }));
     const last = this.#enqueue.run(tx, jobs).at(-1) as Enqueued;
-    this.#made.run(ticks.at(-1) as number, parseGeneratedId(last.id)?.key ?? null, key);
+    this.#made.run(isTick ? (ticks.at(-1) as number) : null, parseGeneratedId(last.id)?.key ?? null, key);
     tx.wrote();
     return last;
   }

@@ -36,6 +36,7 @@ import type {
   Tick,
   Works,
 } from "../store.ts";
+import type { Operation } from "../points.ts";
 import { Alive } from "./alive.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
@@ -272,11 +273,11 @@ export class SqliteStore implements Store {
     return this.#write("pause", (tx) => this.#queues.pause(tx, queue, false));
   }
 
-  async expire(limit: number): Promise<{ removed: number; more: boolean }> {
+  async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
     const { settings, expiring } = this.#intake;
-    const due = await this.#read(() => settings.now().forgetting && expiring.isDue(this.#clock.now()));
+    const due = await this.#read(() => settings.now().forgetting && expiring.isDue(this.#clock.now(), leastAge));
     if (!due) return { removed: 0, more: false };
-    return this.#write("expire", (tx) => this.#operate.expire(tx, limit));
+    return this.#write("expire", (tx) => this.#operate.expire(tx, limit, leastAge));
   }
 
   prune(filter: PruneFilter): Promise<number> {
@@ -493,7 +494,7 @@ export class SqliteStore implements Store {
     return life === "dead" && process.boot !== this.#boot ? "rebooted" : life;
   }
 
-  #write<T>(operation: string, run: (tx: Tx) => T): Promise<T> {
+  #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
     return this.#group.submit(operation, run);
   }
 
