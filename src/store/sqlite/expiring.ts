@@ -83,7 +83,8 @@ export class Expiring {
         // As long as older ones may be missing from the list, its oldest are not those that are one too many.
         const excess = count === undefined || unlisted.has(name) ? 0 : Math.max(0, total - count);
         const left = limit - due.length;
-        const excessive = excess === 0 ? [] : this.#oldestOf(lanes, state, now - leastAge + 1, Math.min(excess, left));
+        const before = leastAge === 0 ? Number.MAX_SAFE_INTEGER : now - leastAge + 1;
+        const excessive = excess === 0 ? [] : this.#oldestOf(lanes, state, before, Math.min(excess, left));
         const old = age === undefined ? [] : this.#oldestOf(lanes, state, now - Math.max(age, leastAge), left);
         // Both are the oldest: one has the other in it.
         due.push(...(excessive.length > old.length ? excessive : old));
