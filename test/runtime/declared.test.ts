@@ -32,21 +32,21 @@ suite("what a definition says of its limits and its queue, first in a transactio
     db.exec("rollback");
     await countsOnce(hf, one);
   });
-
-  /** Others change settings meanwhile; then the limit of one holds. */
-  async function countsOnce(hf: Holdfast, one: JobDef<null, void>): Promise<void> {
-    await hf.queues.pause("another");
-    await hf.enqueue(one, null);
-    await using first = await hf.claim(one, { worker: "a" });
-    await using second = await hf.claim(one, { worker: "b" });
-    assert.ok(first !== null);
-    assert.equal(second, null);
-  }
-
-  function limited(concurrency: number): JobDef<null, void> {
-    return job<null, void>({ name: "limited", limit: { concurrency }, run: () => {} });
-  }
 });
+
+/** Others change settings meanwhile; then the limit of one holds. */
+async function countsOnce(hf: Holdfast, one: JobDef<null, void>): Promise<void> {
+  await hf.queues.pause("another");
+  await hf.enqueue(one, null);
+  await using first = await hf.claim(one, { worker: "a" });
+  await using second = await hf.claim(one, { worker: "b" });
+  assert.ok(first !== null);
+  assert.equal(second, null);
+}
+
+function limited(concurrency: number): JobDef<null, void> {
+  return job<null, void>({ name: "limited", limit: { concurrency }, run: () => {} });
+}
 
 suite("the key of a limit", () => {
   const keys: [what: string, key: () => unknown][] = [
