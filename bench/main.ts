@@ -5,6 +5,7 @@
 import { cpus } from "node:os";
 import { parseArgs, styleText } from "node:util";
 import { claimCost } from "./claim-cost.ts";
+import { events } from "./events.ts";
 import { idle } from "./idle.ts";
 import { latency } from "./latency.ts";
 import { limits } from "./limits.ts";
@@ -24,6 +25,7 @@ const parts: Record<string, () => Promise<Figure[]>> = {
   power: () => throughput("power", rounds),
   process: () => throughput("process", rounds),
   unused: () => unused(rounds),
+  events: () => events(rounds),
   claim: () => claimCost(many),
   limits: () => limits(many, rounds),
   latency,
