@@ -33,14 +33,9 @@ export function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0)
   return `${type}|${job}:${fence}`;
 }
 
-/** The same for what an operator does to a queue; one commit may hold several. `change` is its number among all changes. */
-export function queueChange(type: string, queue: string, change: number): string {
-  return `${type}|${queue}|change ${change}`;
-}
-
-/** The same for everything else: what it is about, and the commit in which it happened. */
-export function change(type: string, subject: string, commit: Fence): string {
-  return `${type}|${subject}|${commit}`;
+/** The same for everything else: what it is about, the commit in which it happened, and its number among what is told there. */
+export function change(type: string, subject: string, commit: Fence, number: number): string {
+  return `${type}|${subject}|${commit}:${number}`;
 }
 
 /** Whether a subscriber who asked for these types gets this one: `job.failed` as it is written, `job.*` all that begin so. */

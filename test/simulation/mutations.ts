@@ -144,7 +144,7 @@ export const mutations: Record<string, ScheduleOptions> = {
       spoiled(
         store,
         store.settle(settlements),
-        `${ADD_EVENT} select type, at, dedupe_key || '2', job, data from holdfast_events where ${NEWEST}`,
+        `${ADD_EVENT} select type, at, transition || '2', job, data from holdfast_events where ${NEWEST}`,
       ),
   })),
   "tells of what it then undoes": broken((store) => ({
@@ -184,7 +184,7 @@ export const mutations: Record<string, ScheduleOptions> = {
 };
 
 const NEWEST = "seq = (select max(seq) from holdfast_events)";
-const ADD_EVENT = "insert or ignore into holdfast_events (type, at, dedupe_key, job, data)";
+const ADD_EVENT = "insert or ignore into holdfast_events (type, at, transition, job, data)";
 const SETTINGS_CHANGED = "update holdfast_counter set settings = settings + 1";
 const BY_UPSTREAM = "state = 'cancelled' and error like '%UPSTREAM_ENDED%'";
 const STILL_WAITING = `update or ignore holdfast_jobs set state = 'waiting', error = null, finished_at = null where ${BY_UPSTREAM}`;

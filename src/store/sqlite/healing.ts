@@ -1,4 +1,3 @@
-import { change } from "../../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { HeldLease } from "../../core/lease.ts";
 import type { Judgement, Reclaimed, RecoveryTotals } from "../store.ts";
@@ -86,8 +85,7 @@ export class Healing {
     this.#sum.runNamed({ entries: healed.entries, locks: healed.locks, at: tx.now });
     const { id } = this.#log.get<{ id: number }>({ at: tx.now, cause, ...healed }) as { id: number };
     this.#trim.runNamed({ before: id - LOG_ROWS });
-    const type = "recovery.reclaimed";
-    this.#events.add(tx, { type, transition: change(type, String(id), tx.commit), data: { cause, ...healed } });
+    this.#events.act(tx, "recovery.reclaimed", String(id), { cause, ...healed });
     tx.wrote();
   }
 

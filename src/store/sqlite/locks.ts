@@ -1,4 +1,3 @@
-import { change } from "../../core/event.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import type { LockView } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -104,8 +103,7 @@ export class Locks {
     const broken = this.#wrote(tx, this.#break.run(name));
     if (!broken) return false;
     tx.ready(name);
-    const type = "lock.broken";
-    this.#events.add(tx, { type, transition: change(type, name, tx.commit), data: { lock: name } });
+    this.#events.act(tx, "lock.broken", name, { lock: name });
     return true;
   }
 

@@ -1,4 +1,3 @@
-import { change } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { type FinishedState, type JobState, mayMove } from "../../core/job.ts";
 import type { Catalog } from "./catalog.ts";
@@ -162,9 +161,8 @@ export class Operate {
       tx,
       rows.map(({ key, lane }) => ({ job: key, lane, state: filter.state })),
     );
-    const type = "jobs.removed";
     const data = { state: filter.state, jobs: rows.length, ...(filter.queue === undefined ? {} : { queue: filter.queue }) };
-    if (rows.length > 0) this.#outbox.add(tx, { type, transition: change(type, String(rows[0]?.key), tx.commit), data });
+    if (rows.length > 0) this.#outbox.act(tx, "jobs.removed", filter.state, data);
     return rows.length;
   }
 

@@ -1,4 +1,3 @@
-import { queueChange } from "../../core/event.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settings } from "./settings.ts";
@@ -14,10 +13,8 @@ export class Queues {
   }
 
   pause(tx: Tx, queue: string, paused: boolean): boolean {
-    const change = this.#settings.at(tx.settings).pause(tx, queue, paused);
-    if (change === null) return false;
-    const type = paused ? "queue.paused" : "queue.resumed";
-    this.#events.add(tx, { type, transition: queueChange(type, queue, change), data: { queue } });
+    if (!this.#settings.at(tx.settings).pause(tx, queue, paused)) return false;
+    this.#events.act(tx, paused ? "queue.paused" : "queue.resumed", queue, { queue });
     if (!paused) tx.ready(queue);
     return true;
   }

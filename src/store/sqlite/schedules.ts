@@ -1,4 +1,3 @@
-import { change } from "../../core/event.ts";
 import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import type { DueSchedules, Enqueued, NewJob, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
@@ -145,7 +144,7 @@ export class Schedules {
 
   /** What an operator does is always told. */
   #tell(tx: Tx, type: string, schedule: string, changes: number): boolean {
-    if (changes > 0) this.#events.add(tx, { type, transition: change(type, schedule, tx.commit), data: { schedule } });
+    if (changes > 0) this.#events.act(tx, type, schedule, { schedule });
     return changes > 0;
   }
 }

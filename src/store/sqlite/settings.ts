@@ -161,12 +161,12 @@ export class Settings {
     return this.#ofQueue.get(queue) ?? [];
   }
 
-  /** The number of this change; null when it is so already. */
-  pause(tx: Tx, name: string, paused: boolean): number | null {
-    if (this.isPaused(name) === paused) return null;
+  /** False when it is so already. */
+  pause(tx: Tx, name: string, paused: boolean): boolean {
+    if (this.isPaused(name) === paused) return false;
     this.#pause.runNamed({ name, paused: paused ? 1 : 0 });
     this.#changed(tx);
-    return this.#changes();
+    return true;
   }
 
   /** The numbers of the declared limits, in their order. The first word of a process about a definition is written down. */

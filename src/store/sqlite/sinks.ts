@@ -1,11 +1,12 @@
-import { change, type Event } from "../../core/event.ts";
+import { hash } from "node:crypto";
+import type { Event } from "../../core/event.ts";
 import type { Fence, ProcessId } from "../../core/ids.ts";
 import type { EventQuery, SinkHold, SinkView } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 
-const COLUMNS = "seq, type, at, dedupe_key, job, build, data";
+const COLUMNS = "seq, type, at, transition, job, build, data";
 
 /** `seq` is never used again, so the newest ever is known even when everything was trimmed. */
 const NEWEST = "coalesce((select seq from sqlite_sequence where name = 'holdfast_events'), 0)";
@@ -22,6 +23,7 @@ const FREE = `(
 /** The outbox's outlet: what happened, and how far each sink has got with it. */
 export class Sinks {
   readonly #events: Events;
+  readonly #databaseId: string;
   readonly #oldest: Statement;
   readonly #newest: Statement;
   readonly #filtered: Statement;
@@ -38,8 +40,9 @@ export class Sinks {
   readonly #trimmable: Statement;
   readonly #trim: Statement;
 
-  constructor(db: Connection, events: Events) {
-    this.#events = events;
+  constructor(db: Connection, parts: { events: Events; databaseId: string }) {
+    this.#events = parts.events;
+    this.#databaseId = parts.databaseId;
     // By the primary key, from where the reader stands: it costs what it returns.
     this.#oldest = db.prepare(`select ${COLUMNS} from holdfast_events where seq > ? order by seq limit ?`);
     this.#newest = db.prepare(`select ${NEWEST}`);
@@ -98,9 +101,9 @@ export class Sinks {
   }
 
   events({ after, limit, types, job, last }: EventQuery): Event[] {
-    if (types === undefined && job === undefined && !last) return this.#oldest.rows(after, limit).map(toEvent);
+    if (types === undefined && job === undefined && !last) return this.#oldest.rows(after, limit).map((row) => this.#event(row));
     const asked = { after, limit, job: job ?? null, types: types === undefined ? null : JSON.stringify(types) };
-    return (last ? this.#last : this.#filtered).all<Row>(asked).map((row) => toEvent(Object.values(row)));
+    return (last ? this.#last : this.#filtered).all<Row>(asked).map((row) => this.#event(Object.values(row)));
   }
 
   newest(): number {
@@ -149,10 +152,7 @@ export class Sinks {
 
   drop(tx: Tx, name: string): boolean {
     const dropped = this.#wrote(tx, this.#drop.run(name));
-    if (dropped) {
-      const type = "sink.forgotten";
-      this.#events.add(tx, { type, transition: change(type, name, tx.commit), data: { sink: name } });
-    }
+    if (dropped) this.#events.act(tx, "sink.forgotten", name, { sink: name });
     return dropped;
   }
 
@@ -174,6 +174,19 @@ export class Sinks {
     return this.#look.get<{ cursor: number }>({ name, now, ttl: 0 })?.cursor ?? null;
   }
 
+  #event(row: readonly (string | number | null)[]): Event {
+    const [seq, type, at, transition, job, build, data] = row as EventRow;
+    const event: Event = { seq, type, at, dedupeKey: this.#dedupeKey(transition), data: JSON.parse(data) as unknown };
+    if (job !== null) event.job = job;
+    if (build !== null) event.build = build;
+    return event;
+  }
+
+  /** Several databases may deliver to one place, and count from one each: their events must not be taken for each other. */
+  #dedupeKey(transition: string): string {
+    return hash("sha256", `${this.#databaseId}|${transition}`);
+  }
+
   #wrote(tx: Tx, changes: number): boolean {
     if (changes > 0) tx.wrote();
     return changes > 0;
@@ -181,19 +194,12 @@ export class Sinks {
 }
 
 type Row = Record<string, string | number | null>;
-
-function toEvent(row: readonly (string | number | null)[]): Event {
-  const [seq, type, at, dedupeKey, job, build, data] = row as [
-    number,
-    string,
-    number,
-    string,
-    string | null,
-    string | null,
-    string,
-  ];
-  const event: Event = { seq, type, at, dedupeKey, data: JSON.parse(data) as unknown };
-  if (job !== null) event.job = job;
-  if (build !== null) event.build = build;
-  return event;
-}
+type EventRow = [
+  seq: number,
+  type: string,
+  at: number,
+  transition: string,
+  job: string | null,
+  build: string | null,
+  data: string,
+];

@@ -139,7 +139,7 @@ export class SqliteStore implements Store {
     this.#locks = new Locks(db, events);
     this.#notes = new Notes(db);
     this.#processes = new Processes(db);
-    this.#sinks = new Sinks(db, events);
+    this.#sinks = new Sinks(db, { events, databaseId: this.databaseId });
     this.#schedules = new Schedules(db, { enqueue, events });
     const shared = {
       catalog,

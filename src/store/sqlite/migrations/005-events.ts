@@ -6,7 +6,9 @@ create table holdfast_events (
   seq         integer primary key autoincrement,
   type        text not null,
   at          integer not null,
-  dedupe_key  text not null unique,
+  -- One of its kind in this database; the dedupe key is its hash, made when it is read. An index over hashes would cost
+  -- more than all the rest.
+  transition  text not null,
   job         text,
   build       text,
   data        text not null
