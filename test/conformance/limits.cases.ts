@@ -87,6 +87,19 @@ export function limitCases(check: Check): void {
     assert.equal(held?.id, three, `${one} and ${two} wait for their host, and hold no place of their tenant`);
   });
 
+  check("of two limits by key, those that wait at the second keep nobody of the first from going on", async ({ store }) => {
+    const declares = declaring([limitRule({ concurrency: 2 }), limitRule({ position: 1, concurrency: 1 })]);
+    const job = (tenant: string, host: string) => ({ declares, limitKeys: [tenant, host] });
+    const ids = await add(store, ...Array.from({ length: 5 }, () => job("mine", "busy")), job("mine", "idle"));
+    const [busy, idle, ...more] = await claim(store);
+    assert.deepEqual([busy?.id, idle?.id, more.length], [ids[0], ids[5], 0]);
+    await settle(store, idle as Claimed, SUCCEEDED);
+    const [last] = await add(store, job("mine", "other"));
+    assert.deepEqual(await claimIds(store), [last]);
+    await settle(store, busy as Claimed, SUCCEEDED);
+    assert.deepEqual(await claimIds(store), [ids[1]]);
+  });
+
   check("by priority, then first in, first out: inside a key and across keys", async ({ store }) => {
     const low = await add(store, ...many(2, ONE, "a"), ...many(2, ONE, "b"));
     const high = await add(store, { ...limited(ONE, "a"), priority: 1 }, { ...limited(ONE, "b"), priority: 1 });

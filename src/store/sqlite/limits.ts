@@ -1,5 +1,5 @@
 import { byTurn } from "../../core/job.ts";
-import { capped, end, type LimitRule, mayJoin, opensAt, room, start, type Usage, windowOf } from "../../core/limit.ts";
+import { capped, end, type LimitRule, mayJoin, opensAt, room, start, type Usage, WINDOW, windowOf } from "../../core/limit.ts";
 import type { JobKey } from "../../core/ids.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -27,6 +27,8 @@ interface Row {
   lane: number;
   running: number;
   passed: number;
+  /** Of those that have passed, so many are parked before a later limit; the others stand ready. */
+  beyond: number;
   parked: number;
   /** Of those that have passed, none has a lower priority than this, and none a higher key than the next. */
   lowest: number;
@@ -78,19 +80,20 @@ export class Limits {
   /** By what stands in a job's row. */
   readonly #byText = new Map<string, Counter[]>();
   readonly #touched = new Set<Counter>();
+  readonly #freed = new Set<Counter>();
 
   constructor(db: Connection, parts: { catalog: Catalog; settings: Settings }) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#load = db.prepare(
-      "select id, lane, running, passed, parked, lowest, last, bucket, due_at from holdfast_counters where rule = ? and key = ?",
+      "select id, lane, running, passed, beyond, parked, lowest, last, bucket, due_at from holdfast_counters where rule = ? and key = ?",
     );
     this.#add = db.prepare(
-      `insert into holdfast_counters (rule, key, lane, running, passed, parked, lowest, last, bucket)
-       values (?, ?, ?, 0, 0, 0, 0, 0, 0) returning id`,
+      `insert into holdfast_counters (rule, key, lane, running, passed, beyond, parked, lowest, last, bucket)
+       values (?, ?, ?, 0, 0, 0, 0, 0, 0, 0) returning id`,
     );
     this.#save = db.prepare(
-      "update holdfast_counters set running = ?, passed = ?, parked = ?, lowest = ?, last = ?, bucket = ? where id = ?",
+      "update holdfast_counters set running = ?, passed = ?, beyond = ?, parked = ?, lowest = ?, last = ?, bucket = ? where id = ?",
     );
     this.#remove = db.prepare("delete from holdfast_counters where id = ?");
     this.#setDue = db.prepare("update holdfast_counters set due_at = ? where id = ?");
@@ -128,11 +131,11 @@ export class Limits {
       for (const counter of counters) if (this.#start(tx, counter, job.lane)) last = true;
       return last ? "last" : "started";
     }
-    for (const counter of counters.slice(blocked)) {
+    for (const [i, counter] of counters.entries()) {
       const row = this.#row(counter, job.lane);
-      change(row, { passed: row.passed - 1 });
+      change(row, i < blocked ? { beyond: row.beyond + 1 } : { passed: row.passed - 1 });
     }
-    this.#parkAt(this.#row(counters[blocked] as Counter, job.lane), job, blocked < counters.length - 1);
+    this.#parkAt(this.#row(counters[blocked] as Counter, job.lane), job, counters.length > 1);
     this.#shut.run(job.key);
     return "held";
   }
@@ -159,6 +162,7 @@ export class Limits {
         return;
       }
       row.passed -= 1;
+      if (gate === "limit") row.beyond -= 1;
     }
   }
 
@@ -179,6 +183,9 @@ export class Limits {
     const opened: JobKey[] = [];
     // Letting one pass here may bring it before another limit, which is touched in turn; the set grows as it is walked.
     for (const counter of this.#touched) this.#refill(tx, counter, opened);
+    // One that was full of those that wait elsewhere, until a moment ago.
+    for (const counter of this.#freed) this.#refill(tx, counter, opened);
+    this.#freed.clear();
     for (const counter of this.#touched) this.#store(tx, counter);
     this.#touched.clear();
     if (opened.length > 0) this.#open.run(JSON.stringify(opened));
@@ -190,7 +197,8 @@ export class Limits {
       const counter = counters[i] as Counter;
       const row = this.#row(counter, job.lane);
       if (!this.#mayPass(tx, counter, row, job)) {
-        this.#parkAt(row, job, i < counters.length - 1);
+        this.#parkAt(row, job, counters.length > 1);
+        for (const before of counters.slice(from, i)) this.#beyond(before, job.lane, 1);
         return false;
       }
       addPassed(row, job.key, job.priority);
@@ -200,9 +208,10 @@ export class Limits {
 
   #mayPass(tx: Tx, counter: Counter, row: Row, job: LimitedJob): boolean {
     const window = windowOf(room(this.#rule(counter), counter, tx.now));
-    if (row.parked === 0 && row.passed < window) return true;
+    if (row.beyond >= WINDOW) return false;
+    if (row.parked === 0 && readyOf(row) < window) return true;
     // One whose turn is before that of what stands ready must not wait behind it: it ranks higher, or has come back.
-    if (window === 0 || row.passed === 0 || !mayJoin(row.passed, window)) return false;
+    if (window === 0 || row.passed === 0 || !mayJoin(readyOf(row), window)) return false;
     if (!precedes(job, row)) return false;
     const best = this.#nextParked(row);
     return best === undefined || byTurn(job, { key: best[0], priority: best[1] }) < 0;
@@ -231,16 +240,18 @@ export class Limits {
     row.passed -= 1;
     row.bucket = counter.bucket;
     row.changed = true;
-    return row.passed === 0 && row.parked > 0 && room(rule, counter, tx.now) > 0;
+    return readyOf(row) === 0 && row.parked > 0 && row.beyond < WINDOW && room(rule, counter, tx.now) > 0;
   }
 
   #refill(tx: Tx, counter: Counter, opened: JobKey[]): void {
     const window = windowOf(room(this.#rule(counter), counter, tx.now));
     for (const row of counter.rows) {
-      for (let joined = 0; row.parked > 0 && joined < window; joined++) {
+      for (let joined = 0; row.parked > 0 && row.beyond < WINDOW;) {
         const [key, priority, more] = this.#nextParked(row) as Parked;
-        // While there was no room, it may have been parked behind others that stand ready.
-        if (row.passed >= window && !(mayJoin(row.passed, window) && precedes({ key, priority }, row))) break;
+        if (readyOf(row) >= window) {
+          // While there was no room, it may have been parked behind others that stand ready.
+          if (joined++ >= window || !mayJoin(readyOf(row), window) || !precedes({ key, priority }, row)) break;
+        }
         row.next.shift();
         this.#unpark.run(row.id, priority, key);
         row.parked -= 1;
@@ -257,7 +268,19 @@ export class Limits {
   #goOn(tx: Tx, passed: Counter, job: Omit<LimitedJob, "limits">): boolean {
     const limits = this.#limitsOf.row(job.key)?.[0] as string;
     const counters = this.#countersOf(tx, limits);
-    return this.#pass(tx, { ...job, limits }, counters, counters.indexOf(passed) + 1);
+    const at = counters.indexOf(passed);
+    if (!this.#pass(tx, { ...job, limits }, counters, at + 1)) {
+      this.#beyond(passed, job.lane, 1);
+      return false;
+    }
+    for (const before of counters.slice(0, at)) this.#beyond(before, job.lane, -1);
+    return true;
+  }
+
+  #beyond(counter: Counter, lane: number, by: 1 | -1): void {
+    const row = this.#row(counter, lane);
+    change(row, { beyond: row.beyond + by });
+    if (by === -1 && row.beyond === WINDOW - 1) this.#freed.add(counter);
   }
 
   #store(tx: Tx, counter: Counter): void {
@@ -278,7 +301,7 @@ export class Limits {
       }
       if (!row.changed) continue;
       row.changed = false;
-      this.#save.run(row.running, row.passed, row.parked, row.lowest, row.last, row.bucket, row.id);
+      this.#save.run(row.running, row.passed, row.beyond, row.parked, row.lowest, row.last, row.bucket, row.id);
       tx.wrote();
     }
   }
@@ -288,8 +311,9 @@ export class Limits {
     const rule = this.#rule(counter);
     if (rule.rate === null) return null;
     const [key, priority] = this.#nextParked(row) as Parked;
+    const ready = readyOf(row);
     const joins = row.passed > 0 && precedes({ key, priority }, row);
-    return opensAt(rule, counter, tx.now, joins ? Math.min(row.passed, room(rule, counter, tx.now)) : row.passed);
+    return opensAt(rule, counter, tx.now, joins ? Math.min(ready, room(rule, counter, tx.now)) : ready);
   }
 
   /** The counters of a job, narrow to wide. They are looked at again at the end of the operation. */
@@ -344,6 +368,7 @@ export class Limits {
     this.#counters.clear();
     this.#byText.clear();
     this.#touched.clear();
+    this.#freed.clear();
     this.#seen = -1;
   }
 
@@ -351,7 +376,7 @@ export class Limits {
     const known = counter.rows.find((row) => row.lane === lane);
     if (known !== undefined) return known;
     const [id] = this.#add.row(counter.rule, counter.key, lane) as [number];
-    const none = { running: 0, passed: 0, parked: 0, lowest: 0, last: 0, bucket: 0 };
+    const none = { running: 0, passed: 0, beyond: 0, parked: 0, lowest: 0, last: 0, bucket: 0 };
     const row = { id, lane, ...none, dueAt: null, changed: true, next: [] };
     counter.rows.push(row);
     return row;
@@ -372,6 +397,10 @@ function precedes({ key, priority }: { key: JobKey; priority: number }, { lowest
   return priority > lowest || (priority === lowest && key < last);
 }
 
+function readyOf({ passed, beyond }: Row): number {
+  return passed - beyond;
+}
+
 function addPassed(row: Row, key: JobKey, priority: number): void {
   const first = row.passed === 0;
   row.lowest = first ? priority : Math.min(row.lowest, priority);
@@ -385,7 +414,8 @@ function change(row: Row, to: Partial<Row>): void {
 }
 
 function toRow(row: unknown[]): Row {
-  const [id, lane, running, passed, parked, lowest, last, bucket, dueAt] = row as [
+  const [id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt] = row as [
+    number,
     number,
     number,
     number,
@@ -396,5 +426,5 @@ function toRow(row: unknown[]): Row {
     number,
     number | null,
   ];
-  return { id, lane, running, passed, parked, lowest, last, bucket, dueAt, changed: false, next: [] };
+  return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt, changed: false, next: [] };
 }

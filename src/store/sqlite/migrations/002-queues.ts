@@ -26,8 +26,8 @@ create table holdfast_limits (
 );
 
 -- One row for each limit, key and lane in use. running: of all lanes together they are the limit's count. passed: pending
--- jobs that this limit lets through, at most a window full; lowest: no priority among them is lower; last: none has a higher
--- key. bucket: until when the rate is used up. due_at: when it wants to be looked at.
+-- jobs that this limit lets through; beyond: those of them that are parked before a later one, so that the others stand
+-- ready, at most a window full; lowest: no priority among them is lower; last: none has a higher key. bucket: until when the rate is used up. due_at: when it wants to be looked at.
 create table holdfast_counters (
   id       integer primary key autoincrement,
   rule     integer not null,
@@ -35,6 +35,7 @@ create table holdfast_counters (
   lane     integer not null,
   running  integer not null,
   passed   integer not null,
+  beyond   integer not null,
   parked   integer not null,
   lowest   integer not null,
   last     integer not null,
@@ -45,7 +46,7 @@ create table holdfast_counters (
 create index holdfast_counters_due on holdfast_counters (due_at) where due_at is not null;
 
 -- Jobs with gate 'limit', in the order in which they will pass.
--- more: it has further limits to pass.
+-- more: it has other limits, too.
 create table holdfast_parked (
   counter   integer not null,
   priority  integer not null,
