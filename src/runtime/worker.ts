@@ -3,12 +3,13 @@ import { HoldfastError } from "../core/errors.ts";
 import { toJobError } from "../core/job.ts";
 import type { Outcome } from "../core/retry.ts";
 import type { Change, Claimed, ClaimSource, Declaration } from "../store/store.ts";
-import { Attempt, type Runnable } from "./attempt.ts";
+import { Attempt } from "./attempt.ts";
 import { checkCount, type Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { Executor } from "./executor.ts";
 import { failForGood } from "./outcome.ts";
 import type { ProgressWriter } from "./progress.ts";
+import { Runnables } from "./runnables.ts";
 
 const CONCURRENCY = 10;
 /** The most that is claimed at once: a commit costs as much as some dozen jobs. */
@@ -54,7 +55,7 @@ export class WorkerLoop implements Worker {
   readonly #engine: Engine;
   readonly #progress: ProgressWriter;
   readonly #executor: Executor;
-  readonly #runnables = new Map<string, Runnable>();
+  readonly #runnables: Runnables;
   readonly #concurrency: number;
   readonly #drain: number;
   readonly #brief: boolean;
@@ -93,7 +94,7 @@ export class WorkerLoop implements Worker {
     this.#concurrency = checkCount(options.concurrency ?? CONCURRENCY, "concurrency", 1);
     this.#drain = toMillis(options.drain ?? DRAIN, "drain");
     this.#brief = defs.some(({ lease }) => lease < BRIEF);
-    for (const def of defs) this.#add(def);
+    this.#runnables = new Runnables(defs);
     const unlisten = [
       engine.store.onChange((change) => this.#onChange(change)),
       engine.store.onIncoming(() => this.#onIncoming()),
@@ -135,7 +136,7 @@ export class WorkerLoop implements Worker {
         throw new HoldfastError("CLOSED", "Its worker was stopped before it was done.", "Close later.");
       if (this.#trouble !== null) throw this.#trouble;
       const [{ ready }, timedOut] = await Promise.all([
-        this.#engine.store.outlook(this.#sources()),
+        this.#engine.store.outlook(this.#runnables.sources()),
         // The keeper says first that they are lost, and writes it then.
         this.#engine.store.inspect(drained.ended.filter(({ lost }) => lost === "TIMEOUT")),
       ]);
@@ -152,21 +153,6 @@ export class WorkerLoop implements Worker {
       this.#engine.log.warn("limits could not be declared; it is tried again", { error: String(error) });
       this.#engine.clock.after(DECLARE_AGAIN, () => this.#declare(declarations));
     });
-  }
-
-  #add(def: Definition): void {
-    if (def.run === undefined) {
-      throw new HoldfastError("NO_HANDLER", `Job "${def.name}" has no handler.`, "Give `run` in job({ … }), or def.handle(run).");
-    }
-    const id = idOf(def);
-    if (this.#runnables.has(id)) {
-      throw new HoldfastError(
-        "JOB_TWICE",
-        `Job "${def.name}", version ${def.version}, was given twice.`,
-        "Give each job once, or another name or version.",
-      );
-    }
-    this.#runnables.set(id, { def, source: { name: def.name, version: def.version, lease: def.lease }, held: 0 });
   }
 
   // ── turns ──
@@ -254,7 +240,7 @@ export class WorkerLoop implements Worker {
     const wakes = this.#wakes;
     const before = this.#engine.clock.monotonic();
     try {
-      const from = this.#sources();
+      const from = this.#runnables.sources();
       await this.#engine.janitor.heal();
       const claimed = await this.#engine.store.claim({ from, max, holder: this.#engine.self, worker: "" });
       this.#trouble = null;
@@ -272,18 +258,9 @@ export class WorkerLoop implements Worker {
     this.#hush();
   }
 
-  #sources(): ClaimSource[] {
-    const sources: ClaimSource[] = [];
-    for (const { def, source, held } of this.#runnables.values()) {
-      if (def.concurrency !== undefined) source.max = Math.max(0, def.concurrency - held);
-      sources.push(source);
-    }
-    return sources;
-  }
-
   #received(claimed: Claimed[], before: number): void {
     for (const job of claimed) {
-      const runnable = this.#runnables.get(idOf(job)) as Runnable;
+      const runnable = this.#runnables.of(job);
       const attempt = new Attempt(job, runnable, this.#onLoss);
       attempt.slot = this.#engine.hold(job, attempt, before);
       runnable.held++;
@@ -338,7 +315,7 @@ export class WorkerLoop implements Worker {
     this.#peeking = true;
     const wakes = ++this.#wakes;
     this.#engine.store
-      .outlook(this.#sources())
+      .outlook(this.#runnables.sources())
       .then(({ ready, nextAt }) => {
         if (ready) this.#wake();
         else if (nextAt !== null && wakes === this.#wakes)
@@ -460,8 +437,4 @@ export class WorkerLoop implements Worker {
   #hush(): void {
     if (this.#quiet.length > 0 && this.#isQuiet()) for (const resolve of this.#quiet.splice(0)) resolve();
   }
-}
-
-function idOf(job: { name: string; version: number }): string {
-  return `${job.name}\n${job.version}`;
 }

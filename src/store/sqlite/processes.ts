@@ -1,6 +1,7 @@
 import type { ProcessId } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import type { NewProcess, ProcessView, Works } from "../store.ts";
+import type { Life, NewProcess, ProcessView, Works } from "../store.ts";
+import type { Alive } from "./alive.ts";
 import type { Connection, DriverName, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
@@ -11,6 +12,9 @@ type Row = Omit<RegisteredProcess, "works" | "stoppable"> & { works: string | nu
 
 /** Who has the database open. */
 export class Processes {
+  readonly #alive: Alive | null;
+  #self: ProcessId | null = null;
+  #boot = "";
   readonly #add: Statement;
   readonly #otherDriver: Statement;
   readonly #all: Statement;
@@ -19,7 +23,8 @@ export class Processes {
   readonly #askToStop: Statement;
   readonly #remove: Statement;
 
-  constructor(db: Connection) {
+  constructor(db: Connection, alive: Alive | null) {
+    this.#alive = alive;
     this.#add = db.prepare(
       `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, stoppable, started_at)
        values (:alive, :identity, :driver, :pid, :host, :boot, :program, :stoppable, :now) returning id`,
@@ -70,6 +75,41 @@ export class Processes {
     });
   }
 
+  /** Begins to prove that this process lives, for as long as it does. */
+  prove(): string {
+    return this.#alive?.hold() ?? "";
+  }
+
+  /** This process is on the list. */
+  entered(id: ProcessId, boot: string): void {
+    this.#boot = boot;
+    this.#alive?.sweep(new Set(this.all().map(({ alive }) => alive)));
+    this.actAs(id);
+  }
+
+  actAs(id: ProcessId): void {
+    this.#self = id;
+  }
+
+  /** The others, and whether they live. */
+  probe(): { process: RegisteredProcess; life: Life }[] {
+    const processes = this.all();
+    this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
+    return processes.filter(({ id }) => id !== this.#self).map((process) => ({ process, life: this.#life(process) }));
+  }
+
+  /** Called before it is struck off: what is to be done after that. */
+  forgetting(id: ProcessId): () => void {
+    const alive = id === this.#self ? undefined : this.all().find((process) => process.id === id)?.alive;
+    return () => {
+      if (alive !== undefined && alive !== "") this.#alive?.forget(alive);
+    };
+  }
+
+  close(): void {
+    this.#alive?.close();
+  }
+
   announce(tx: Tx, id: ProcessId, works: readonly Works[]): void {
     if (this.#announce.run(works.length === 0 ? null : JSON.stringify(works), id) > 0) tx.wrote();
   }
@@ -90,6 +130,11 @@ export class Processes {
     const removed = this.#remove.runNamed({ id }) > 0;
     if (removed) tx.wrote();
     return removed;
+  }
+
+  #life(process: RegisteredProcess): Life {
+    const life = process.alive === "" || this.#alive === null ? "unknown" : this.#alive.probe(process.alive);
+    return life === "dead" && process.boot !== this.#boot ? "rebooted" : life;
   }
 }
 

@@ -50,16 +50,16 @@ import { Intake } from "./intake.ts";
 import { Leases } from "./leases.ts";
 import { Locks } from "./locks.ts";
 import { Look } from "./look.ts";
+import { News } from "./news.ts";
 import { Notes } from "./notes.ts";
 import { openSqlite } from "./open.ts";
 import { Operate, type PruneFilter } from "./operate.ts";
 import { OwnTransaction } from "./own-transaction.ts";
-import { Processes, type RegisteredProcess } from "./processes.ts";
+import { Processes } from "./processes.ts";
 import { Queues } from "./queues.ts";
 import { Schedules } from "./schedules.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
-import { Watch } from "./watch.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
 const NEEDS_CARE = 32 * 1024 * 1024;
@@ -95,16 +95,11 @@ export class SqliteStore implements Store {
   readonly #healing: Healing;
   readonly #locks: Locks;
   readonly #processes: Processes;
+  readonly #news: News;
   readonly #schedules: Schedules;
   readonly #queues: Queues;
   readonly #sinks: Sinks;
-  readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
-  readonly #expectant = new Set<() => void>();
-  readonly #alive: Alive | null;
   readonly #checkpoint: Checkpoint | null;
-  #self: ProcessId | null = null;
-  #boot = "";
-  #watch: Watch | null = null;
   #closed: Promise<void> | null = null;
 
   static async open(path: string, options: SqliteStoreOptions): Promise<SqliteStore> {
@@ -124,7 +119,7 @@ export class SqliteStore implements Store {
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
     this.#clock = options.clock;
-    this.#alive = path === ":memory:" ? null : new Alive(path, options.driver);
+    this.#news = new News(db, path);
     this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
     this.#intake = new Intake(db, { speaks: true });
     const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.#intake;
@@ -138,7 +133,7 @@ export class SqliteStore implements Store {
     this.#queues = new Queues({ settings, events });
     this.#locks = new Locks(db, events);
     this.#notes = new Notes(db);
-    this.#processes = new Processes(db);
+    this.#processes = new Processes(db, path === ":memory:" ? null : new Alive(path, options.driver));
     this.#sinks = new Sinks(db, { events, databaseId: this.databaseId });
     this.#schedules = new Schedules(db, { enqueue, events });
     const shared = {
@@ -164,7 +159,7 @@ export class SqliteStore implements Store {
       patience: 5_000,
       onCommit: ({ ready, ended }) => {
         settings.committed();
-        this.#tell({ own: true, ready, ended });
+        this.#news.tell({ own: true, ready, ended });
       },
       onUndo: () => {
         this.#intake.forget();
@@ -177,7 +172,7 @@ export class SqliteStore implements Store {
     const enqueued = this.#write("enqueue", (tx) =>
       options?.whole ? this.#intake.whole(tx, jobs) : this.#intake.enqueue.run(tx, jobs),
     );
-    for (const call of this.#expectant) call();
+    this.#news.announce();
     return enqueued;
   }
 
@@ -410,24 +405,18 @@ export class SqliteStore implements Store {
 
   /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
   async register(process: NewProcess): Promise<ProcessId> {
-    const alive = await this.#read(() => this.#alive?.hold() ?? "");
+    const alive = await this.#read(() => this.#processes.prove());
     const id = await this.#write("register", (tx) => this.#processes.add(tx, { ...process, alive, driver: this.#driver }));
-    this.#boot = process.boot;
-    this.#alive?.sweep(new Set(this.#processes.all().map((one) => one.alive)));
-    this.actAs(id);
+    this.#processes.entered(id, process.boot);
     return id;
   }
 
   actAs(id: ProcessId): void {
-    this.#self = id;
+    this.#processes.actAs(id);
   }
 
   probe(): Promise<{ process: ProcessView; life: Life }[]> {
-    return this.#read(() => {
-      const processes = this.#processes.all();
-      this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
-      return processes.filter(({ id }) => id !== this.#self).map((process) => ({ process, life: this.#life(process) }));
-    });
+    return this.#read(() => this.#processes.probe());
   }
 
   processes(): Promise<ProcessView[]> {
@@ -447,25 +436,18 @@ export class SqliteStore implements Store {
   }
 
   async unregister(id: ProcessId): Promise<boolean> {
-    const alive = this.#processes.all().find((process) => process.id === id)?.alive;
+    const forget = this.#processes.forgetting(id);
     const removed = await this.#write("unregister", (tx) => this.#processes.remove(tx, id));
-    if (removed && alive !== undefined && alive !== "" && id !== this.#self) this.#alive?.forget(alive);
+    if (removed) forget();
     return removed;
   }
 
   onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {
-    const listener = { call, ownOnly: options.ownOnly ?? false };
-    this.#listeners.add(listener);
-    this.#watchIfNeeded();
-    return () => {
-      this.#listeners.delete(listener);
-      this.#watchIfNeeded();
-    };
+    return this.#news.onChange(call, options.ownOnly ?? false);
   }
 
   onIncoming(call: () => void): () => void {
-    this.#expectant.add(call);
-    return () => this.#expectant.delete(call);
+    return this.#news.onIncoming(call);
   }
 
   async maintain(): Promise<void> {
@@ -482,16 +464,11 @@ export class SqliteStore implements Store {
 
   close(): Promise<void> {
     this.#closed ??= this.#group.drained().then(() => {
-      this.#watch?.close();
-      this.#alive?.close();
+      this.#news.close();
+      this.#processes.close();
       this.#db.close();
     });
     return this.#closed;
-  }
-
-  #life(process: RegisteredProcess): Life {
-    const life = process.alive === "" || this.#alive === null ? "unknown" : this.#alive.probe(process.alive);
-    return life === "dead" && process.boot !== this.#boot ? "rebooted" : life;
   }
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
@@ -504,19 +481,5 @@ export class SqliteStore implements Store {
     } catch (error) {
       throw explain(error, this.#path);
     }
-  }
-
-  /** Every commit touches the watched file, so nobody is to watch it who does not need to. */
-  #watchIfNeeded(): void {
-    const needed = this.#closed === null && this.#path !== ":memory:" && [...this.#listeners].some(({ ownOnly }) => !ownOnly);
-    if (needed) this.#watch ??= new Watch(this.#db, this.#path, () => this.#tell({ own: false, ready: null, ended: [] }));
-    else {
-      this.#watch?.close();
-      this.#watch = null;
-    }
-  }
-
-  #tell(change: Change): void {
-    for (const { call, ownOnly } of this.#listeners) if (change.own || !ownOnly) call(change);
   }
 }

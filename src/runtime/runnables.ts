@@ -1,0 +1,47 @@
+import { HoldfastError } from "../core/errors.ts";
+import type { ClaimSource } from "../store/store.ts";
+import type { Runnable } from "./attempt.ts";
+import type { Definition } from "./definition.ts";
+
+/** What a worker runs: each name and version once, with its handler. */
+export class Runnables {
+  readonly #runnables = new Map<string, Runnable>();
+
+  constructor(defs: readonly Definition[]) {
+    for (const def of defs) this.#add(def);
+  }
+
+  /** A worker claims only what it runs, so it is always there. */
+  of(job: { name: string; version: number }): Runnable {
+    return this.#runnables.get(idOf(job)) as Runnable;
+  }
+
+  /** What may be claimed now, by each definition's own concurrency. */
+  sources(): ClaimSource[] {
+    const sources: ClaimSource[] = [];
+    for (const { def, source, held } of this.#runnables.values()) {
+      if (def.concurrency !== undefined) source.max = Math.max(0, def.concurrency - held);
+      sources.push(source);
+    }
+    return sources;
+  }
+
+  #add(def: Definition): void {
+    if (def.run === undefined) {
+      throw new HoldfastError("NO_HANDLER", `Job "${def.name}" has no handler.`, "Give `run` in job({ … }), or def.handle(run).");
+    }
+    const id = idOf(def);
+    if (this.#runnables.has(id)) {
+      throw new HoldfastError(
+        "JOB_TWICE",
+        `Job "${def.name}", version ${def.version}, was given twice.`,
+        "Give each job once, or another name or version.",
+      );
+    }
+    this.#runnables.set(id, { def, source: { name: def.name, version: def.version, lease: def.lease }, held: 0 });
+  }
+}
+
+function idOf(job: { name: string; version: number }): string {
+  return `${job.name}\n${job.version}`;
+}
