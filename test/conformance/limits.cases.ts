@@ -100,6 +100,27 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [ids[1]]);
   });
 
+  check("more than a hundred that wait at the second hold up the first, and nothing is stuck for it", async ({ store }) => {
+    const declares = declaring([limitRule({ concurrency: 2 }), limitRule({ position: 1, concurrency: 1 })]);
+    const job = (host: string) => ({ declares, limitKeys: ["mine", host] });
+    const crowd = await add(store, ...Array.from({ length: 150 }, () => job("busy")));
+    const [idle] = await add(store, job("idle"));
+    const ran: string[] = [];
+    for (let held = await claim(store); held.length > 0; held = await claim(store)) {
+      assert.ok(held.length <= 2, "the first holds");
+      for (const one of held) {
+        ran.push(one.id);
+        await settle(store, one, SUCCEEDED);
+      }
+    }
+    assert.deepEqual(
+      ran.filter((id) => id !== idle),
+      crowd,
+      "in order",
+    );
+    assert.ok(ran.includes(idle as string) && ran.indexOf(idle as string) < 60, `after ${ran.indexOf(idle as string)}`);
+  });
+
   check("by priority, then first in, first out: inside a key and across keys", async ({ store }) => {
     const low = await add(store, ...many(2, ONE, "a"), ...many(2, ONE, "b"));
     const high = await add(store, { ...limited(ONE, "a"), priority: 1 }, { ...limited(ONE, "b"), priority: 1 });

@@ -212,3 +212,23 @@ suite("healing before a claim", () => {
     });
   }
 });
+
+test("a janitor that is alone rests, and looks as often as ever once anything happens", async (t) => {
+  const { hf, clock } = await memory(t);
+  const { store } = hf.engine;
+  const probe = store.probe.bind(store);
+  const looks: number[] = [];
+  store.probe = () => {
+    looks.push(clock.now());
+    return probe();
+  };
+  hf.work([job<null, void>({ name: "idle", run: () => {} })]);
+  await clock.advance("1m");
+  assert.ok(looks.length < 20, `${looks.length} looks in an idle minute`);
+  const at = clock.now();
+  await hf.lock("any").acquire("somebody", "1h");
+  await clock.advance(500);
+  assert.ok((looks.at(-1) as number) > at, "a commit brings it back within half a second");
+  const claim = await hf.claim("elsewhere", { worker: "none" });
+  assert.equal(claim, null);
+});

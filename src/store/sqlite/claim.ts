@@ -301,7 +301,9 @@ export class Claim {
       this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
     }
     tx.wrote();
-    if (this.#settings.telling) for (const { row, share } of chosen) this.#events.tell(tx, "job.started", share.lane.id, row[0]);
+    if (!this.#settings.telling) return;
+    const asked = new Set(lanes.filter(({ lane }) => this.#events.asked(tx, lane.id)));
+    for (const { row, share } of chosen) if (asked.has(share)) this.#events.always(tx, "job.started", row[0]);
   }
 
   #claimed(tx: Tx, { row, share: { lane, lease } }: Candidate): Claimed {

@@ -99,7 +99,7 @@ export class Endings {
     while (this.#ended.length > 0) {
       const ended = this.#ended;
       this.#ended = [];
-      if (forgetting) for (const { job, lane, state } of ended) this.#expiring.add(lane, state, tx.now, job);
+      if (forgetting) this.#expiring.add(ended, tx.now);
       if (waited) this.#tellBehind(tx, ended);
     }
   }

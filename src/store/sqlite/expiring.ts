@@ -52,8 +52,19 @@ export class Expiring {
     this.#goOn = db.prepare("update holdfast_queues set backfill = ? where name = ?");
   }
 
-  add(lane: number, state: FinishedState, finishedAt: number, job: JobKey): void {
-    if (this.#settings.keep(this.#catalog.lane(lane).queue, state) !== undefined) this.#add.run(lane, state, finishedAt, job);
+  /** Lists those of them that are not kept for ever. */
+  add(ended: readonly { job: JobKey; lane: number; state: FinishedState }[], finishedAt: number): void {
+    // A batch is of few lanes and states: each is looked up once.
+    const listed = new Map<string, boolean>();
+    for (const { job, lane, state } of ended) {
+      const what = `${lane} ${state}`;
+      let isListed = listed.get(what);
+      if (isListed === undefined) {
+        isListed = this.#settings.keep(this.#catalog.lane(lane).queue, state) !== undefined;
+        listed.set(what, isListed);
+      }
+      if (isListed) this.#add.run(lane, state, finishedAt, job);
+    }
   }
 
   /** Whether there is anything to do: reads only, since most of the time there is not. */
@@ -103,7 +114,7 @@ export class Expiring {
     if (to !== null) {
       for (const row of this.#ended.rows(from, to)) {
         const [job, lane, state, finishedAt] = row as [JobKey, number, FinishedState, number];
-        if (this.#catalog.lane(lane).queue === name) this.add(lane, state, finishedAt, job);
+        if (this.#catalog.lane(lane).queue === name) this.add([{ job, lane, state }], finishedAt);
       }
     }
     this.#goOn.run(to, name);

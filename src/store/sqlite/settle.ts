@@ -34,6 +34,8 @@ export class Settle {
   #noted = false;
   /** Whether some queue asks for events. */
   #told = false;
+  /** By lane, of this batch. */
+  readonly #askedOf = new Map<number, boolean>();
   readonly #random: () => number;
   readonly #succeed: Statement;
   readonly #succeedAll: Statement;
@@ -95,6 +97,7 @@ export class Settle {
     this.#locked = this.#locks.any();
     this.#noted = this.#notes.any();
     this.#told = this.#events.any(tx);
+    this.#askedOf.clear();
     this.#endings.begin(tx);
     const fates: Fate[] = [];
     for (let i = 0; i < settlements.length;) {
@@ -196,13 +199,19 @@ export class Settle {
     return true;
   }
 
+  #asked(tx: Tx, lane: number): boolean {
+    let asked = this.#askedOf.get(lane);
+    if (asked === undefined) this.#askedOf.set(lane, (asked = this.#events.asked(tx, lane)));
+    return asked;
+  }
+
   /** What a success means for everything around the job's row. */
   #end(tx: Tx, job: JobKey): void {
     tx.wrote();
     const { lane, limits } = this.#lanes.take(job);
     this.#endings.add(job, lane, "succeeded");
     if (limits !== null) this.#limits.end(tx, lane, limits, true);
-    if (this.#told) this.#events.tell(tx, "job.succeeded", lane, job);
+    if (this.#told && this.#asked(tx, lane)) this.#events.always(tx, "job.succeeded", job);
     // It may have been an exclusive claim: its queue is open again.
     if (this.#locked) tx.ready(this.#catalog.lane(lane).queue);
     if (this.#noted) this.#notes.dropCheckpoint(job);

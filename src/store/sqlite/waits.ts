@@ -2,11 +2,14 @@ import type { JobKey } from "../../core/ids.ts";
 import type { FinishedState, JobState } from "../../core/job.ts";
 import type { Connection, Statement } from "./driver.ts";
 
+const FEW = 32;
+
 /** A job that comes after others. */
 export class Waits {
   readonly #any: Statement;
   readonly #add: Statement;
   readonly #waiting: Statement;
+  readonly #upstreams: Statement;
   readonly #removeBehind: Statement;
   readonly #removeOf: Statement;
   readonly #free: Statement;
@@ -21,6 +24,14 @@ export class Waits {
     this.#waiting = db.prepare(
       `select wait.job, wait.upstream from json_each(?) as ended
        cross join holdfast_waits as wait on wait.upstream = ended.value order by wait.job`,
+    );
+    // From one to the next by holdfast_waits_upstream: `distinct` would walk all that wait for each.
+    this.#upstreams = db.prepare(
+      `with recursive awaited (job) as (
+         select min(upstream) from holdfast_waits
+         union all
+         select (select min(upstream) from holdfast_waits where upstream > awaited.job) from awaited where job is not null)
+       select job from awaited where job is not null limit ${FEW}`,
     );
     this.#removeBehind = db.prepare("delete from holdfast_waits where upstream in (select value from json_each(?))");
     this.#removeOf = db.prepare("delete from holdfast_waits where job in (select value from json_each(?))");
@@ -48,10 +59,21 @@ export class Waits {
   }
 
   /** Those that wait for one of these, in the order in which they were made. */
-  behind(upstreams: readonly JobKey[]): { job: JobKey; upstream: JobKey }[] {
+  behind(ended: readonly JobKey[]): { job: JobKey; upstream: JobKey }[] {
+    const upstreams = this.#awaited(ended);
+    if (upstreams.length === 0) return [];
     return this.#waiting.rows(JSON.stringify(upstreams)).map(([job, upstream]) => {
       return { job: job as JobKey, upstream: upstream as JobKey };
     });
+  }
+
+  /** Those that somebody may wait for. Where few are waited for at all, that is told without asking for each that ended. */
+  #awaited(ended: readonly JobKey[]): readonly JobKey[] {
+    if (ended.length < FEW) return ended;
+    const all = this.#upstreams.rows();
+    if (all.length === FEW) return ended;
+    const awaited = new Set(all.map(([upstream]) => upstream as JobKey));
+    return ended.filter((job) => awaited.has(job));
   }
 
   /** These have ended, and those wait no longer for whatever it is. */
