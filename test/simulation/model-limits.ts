@@ -102,9 +102,12 @@ export class ModelLimits {
     return bucket.isSteady && bucket.high < 1 ? Math.ceil(rate.per / rate.starts) : null;
   }
 
-  /** A claim has found it used up: from now on its rate fills up, whatever a clock did before. */
+  /**
+   * A claim has found it used up: from now on its rate fills up, whatever a clock did before. Where as many run as may,
+   * nobody looks at the rate.
+   */
   observe(counter: string): void {
-    if (this.#ruleOf(counter).rate !== null) this.#bucket(counter).isSteady = true;
+    if (this.#ruleOf(counter).rate !== null && !this.isFull(counter)) this.#bucket(counter).isSteady = true;
   }
 
   /** Somebody acts, by this clock. */
