@@ -1,5 +1,13 @@
 import type { FinishedState } from "./job.ts";
 
+/** Jobs of a queue, name and version. Job rows hold its number. */
+export interface Lane {
+  id: number;
+  queue: string;
+  name: string;
+  version: number;
+}
+
 /** How many finished jobs of a state are kept, and how long; what neither names is kept for ever. */
 export interface Keep {
   age?: number;

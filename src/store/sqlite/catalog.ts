@@ -1,13 +1,7 @@
+import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-
-export interface Lane {
-  id: number;
-  queue: string;
-  name: string;
-  version: number;
-}
 
 /**
  * Lanes and policies are few and never change, so job rows hold their numbers and this holds what the numbers mean.

@@ -1,10 +1,11 @@
-import { generatedId, type JobKey } from "../../core/ids.ts";
+import type { JobKey } from "../../core/ids.ts";
 import { byTurn } from "../../core/job.ts";
+import type { Lane } from "../../core/queue.ts";
+import { ELSEWHERE, publicId } from "../job-row.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
-import type { Catalog, Lane } from "./catalog.ts";
+import type { Catalog } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Connection, Statement } from "./driver.ts";
-import { ELSEWHERE } from "./enqueue.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
@@ -312,7 +313,7 @@ export class Claim {
     return {
       job: key,
       fence: tx.commit,
-      id: id ?? generatedId(createdAt, key),
+      id: publicId(id, createdAt, key),
       name: lane.name,
       queue: lane.queue,
       version: lane.version,

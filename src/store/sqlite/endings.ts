@@ -1,5 +1,6 @@
-import { generatedId, type JobKey } from "../../core/ids.ts";
+import type { JobKey } from "../../core/ids.ts";
 import type { FinishedState } from "../../core/job.ts";
+import { publicId } from "../job-row.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Expiring } from "./expiring.ts";
@@ -137,7 +138,7 @@ export class Endings {
   #cancelBehind(tx: Tx, jobs: readonly JobKey[], upstream: JobKey, state: FinishedState): void {
     const [createdAt, id] = this.#idOf.row(upstream) as [number, string | null];
     const rows = this.#waitingOf(jobs);
-    this.#cancel.run(upstreamEnded(id ?? generatedId(createdAt, upstream), state), tx.now, JSON.stringify(jobs));
+    this.#cancel.run(upstreamEnded(publicId(id, createdAt, upstream), state), tx.now, JSON.stringify(jobs));
     for (const [key, lane] of rows) {
       this.#events.tell(tx, "job.cancelled", lane, key);
       this.add(key, lane, "cancelled");

@@ -1,5 +1,6 @@
-import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
+import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
 import { type FinishedState, isFinished, type JobState } from "../../core/job.ts";
+import { ELSEWHERE, isLarge, publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
@@ -10,10 +11,6 @@ import { type Limits, limitsText } from "./limits.ts";
 import type { Settings } from "./settings.ts";
 import { upstreamEnded, type Waits } from "./waits.ts";
 
-/** Inputs above this many characters have a row of their own, so that a claim or a renewal does not rewrite them. */
-const LARGE_INPUT = 2_000;
-/** Stands in the job's row for an input that is in holdfast_inputs; no JSON text is empty. */
-export const ELSEWHERE = "";
 const ROWS = 25;
 
 const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input";
@@ -93,7 +90,7 @@ export class Enqueue {
       const key = tx.nextKey();
       const id = job.id ?? job.followUpId ?? null;
       const runAt = job.runAt ?? tx.now + job.delay;
-      const large = job.input !== null && job.input.length > LARGE_INPUT;
+      const large = isLarge(job.input);
       const lane = this.#catalog.laneFor(tx, job);
       const policy = this.#catalog.policyFor(tx, job.policy);
       const limits = this.#limitsOf(tx, job);
@@ -117,7 +114,7 @@ export class Enqueue {
         if (broken) this.#events.always(tx, "job.cancelled", key);
       }
       tx.ready(job.queue);
-      answers.push({ id: id ?? generatedId(tx.now, key), duplicate: false });
+      answers.push({ id: publicId(id, tx.now, key), duplicate: false });
     }
     flush();
     this.#endings.write(tx);
@@ -187,7 +184,7 @@ export class Enqueue {
     }
     if (job.key === undefined) return undefined;
     const row = this.#bySlot.row(slotOf(job.name, job.key)) as [JobKey, number, string | null] | undefined;
-    return row && { id: row[2] ?? generatedId(row[1], row[0]), duplicate: true };
+    return row && { id: publicId(row[2], row[1], row[0]), duplicate: true };
   }
 
   #nameOf(id: string): string | undefined {
@@ -220,12 +217,3 @@ interface Row {
 
 /** Why a job cannot be; `name` is its own. */
 export type Refusal = { id: string; name: string } & ({ taken: string } | { missing: true });
-
-/** A name and a key as one text, for one index; names hold no line break. */
-export function slotOf(name: string, key: string): string {
-  return `${name}\n${key}`;
-}
-
-export function keyOfSlot(slot: string): string {
-  return slot.slice(slot.indexOf("\n") + 1);
-}

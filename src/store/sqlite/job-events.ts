@@ -1,6 +1,7 @@
 import { type JobEventType, jobTransition } from "../../core/event.ts";
-import { type Fence, generatedId, type JobKey } from "../../core/ids.ts";
+import type { Fence, JobKey } from "../../core/ids.ts";
 import type { JobError } from "../../core/job.ts";
+import { publicId } from "../job-row.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Events } from "./events.ts";
@@ -45,10 +46,10 @@ export class JobEvents {
   always(tx: Tx, type: JobEventType, job: JobKey): void {
     const [lane, fence, attempt, createdAt, id, error] = this.#row.row(job) as Row;
     const { name, queue, version } = this.#catalog.lane(lane);
-    const publicId = id ?? generatedId(createdAt, job);
-    const data: Record<string, unknown> = { id: publicId, name, queue, version, attempt };
+    const known = publicId(id, createdAt, job);
+    const data: Record<string, unknown> = { id: known, name, queue, version, attempt };
     if (error !== null && !FRESH.has(type)) data["error"] = brief(JSON.parse(error) as JobError);
-    this.#events.add(tx, { type, transition: jobTransition(type, job, fence), job: publicId, data });
+    this.#events.add(tx, { type, transition: jobTransition(type, job, fence), job: known, data });
   }
 }
 

@@ -1,12 +1,13 @@
-import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
-import { type FinishedState, type Job, type JobError, JOB_STATES, type JobState } from "../../core/job.ts";
-import { fromJson } from "../../core/json.ts";
+import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
+import { type Job, JOB_STATES, type JobState } from "../../core/job.ts";
+import type { Lane } from "../../core/queue.ts";
+import { ELSEWHERE, type JobRow, keyOfCursor, pageOf, toJob } from "../job-row.ts";
+import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from "../overview.ts";
 import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
-import type { Catalog, Lane } from "./catalog.ts";
+import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
-import { ELSEWHERE, keyOfSlot } from "./enqueue.ts";
 import type { Settings } from "./settings.ts";
-import { lastMinute, type Tally } from "./tally.ts";
+import type { Tally } from "./tally.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
@@ -14,27 +15,6 @@ const COLUMNS = `
   from holdfast_jobs as job
   left join holdfast_notes as note on note.job = job.key
   left join holdfast_inputs as body on body.job = job.key and job.input = '${ELSEWHERE}'`;
-
-interface Row {
-  key: JobKey;
-  state: JobState;
-  lane: number;
-  priority: number;
-  attempt: number;
-  crashes: number;
-  run_at: number;
-  created_at: number;
-  started_at: number | null;
-  finished_at: number | null;
-  id: string | null;
-  slot: string | null;
-  input: string | null;
-  output: string | null;
-  error: string | null;
-  fraction: number | null;
-  message: string | null;
-  body: string | null;
-}
 
 /** Reading, for people and programs. */
 export class Look {
@@ -95,14 +75,14 @@ export class Look {
 
   get(id: string): Job | null {
     const key = this.keyOf(id);
-    const row = key === null ? undefined : this.#byKey.get<Row>({ key });
-    return row === undefined ? null : this.#job(row);
+    const row = key === null ? undefined : this.#byKey.get<JobRow>({ key });
+    return row === undefined ? null : toJob(row, this.#catalog.lane(row.lane));
   }
 
   list(filter: ListFilter): { items: Job[]; next?: string } {
-    const lanes = this.#matching(filter);
+    const lanes = this.#lanesOf(filter);
     const params: Record<string, Value> = {
-      after: filter.after === undefined ? 0 : Number(filter.after),
+      after: keyOfCursor(filter.after),
       limit: filter.limit + 1,
     };
     // Few jobs run at once, so they are found by their own index and put in order; otherwise history would be walked.
@@ -124,104 +104,34 @@ export class Look {
       statement = this.#db.prepare(`select ${COLUMNS} where ${text} order by ${key} limit :limit`);
       this.#lists.set(text, statement);
     }
-    const rows = statement.all<Row>(params);
-    const items = rows.slice(0, filter.limit).map((row) => this.#job(row));
-    const last = rows[filter.limit - 1];
-    return rows.length > filter.limit && last !== undefined ? { items, next: String(last.key) } : { items };
+    return pageOf(statement.all<JobRow>(params), filter.limit, (lane) => this.#catalog.lane(lane));
   }
 
   counts(filter: { queue?: string; name?: string }): Record<JobState, number> {
-    const lanes = this.#matching(filter);
-    const wanted = lanes && new Set(lanes.map(({ id }) => id));
-    const counts = none();
-    for (const { lane, state, n } of this.#tallied()) if (wanted === null || wanted.has(lane)) counts[state] += n;
-    return counts;
+    const lanes = this.#lanesOf(filter);
+    return countsOf([...this.#tally.all(), ...this.#unfinished.all<LaneCount>()], lanes);
   }
 
   queues(now: number): QueueOverview[] {
-    const queues = new Map<string, QueueOverview>();
-    const settings = this.#settings.now();
-    const overview = (name: string): QueueOverview => {
-      let queue = queues.get(name);
-      if (queue === undefined) {
-        queue = { name, paused: settings.isPaused(name), counts: none(), ended: 0, lastMinute: noneEnded() };
-        queues.set(name, queue);
-      }
-      return queue;
-    };
+    const set = this.#settings.now().queues();
     this.#catalog.reload();
-    for (const name of settings.queues().keys()) overview(name);
-    for (const lane of this.#catalog.lanes(0)) {
-      const queue = overview(lane.queue);
-      const at = this.#oldest.get<{ created_at: number }>({ lane: lane.id, now })?.created_at;
-      if (at !== undefined && (queue.oldestAt === undefined || at < queue.oldestAt)) queue.oldestAt = at;
+    const lanes = [...this.#catalog.lanes(0)];
+    const oldest = new Map<number, number>();
+    for (const { id } of lanes) {
+      const at = this.#oldest.get<{ created_at: number }>({ lane: id, now })?.created_at;
+      if (at !== undefined) oldest.set(id, at);
     }
-    for (const { lane, state, n } of this.#tallied()) {
-      const queue = queues.get(this.#catalog.lane(lane).queue);
-      if (queue !== undefined) queue.counts[state] += n;
-    }
-    for (const tallied of this.#tally.all()) {
-      const queue = overview(this.#catalog.lane(tallied.lane).queue);
-      queue.ended += tallied.ended;
-      queue.lastMinute[tallied.state] += lastMinute(tallied, now);
-    }
-    return [...queues.values()].sort((a, b) => a.name.localeCompare(b.name));
+    const unfinished = this.#unfinished.all<LaneCount>();
+    return queueOverviews({ lanes, set, unfinished, finished: this.#tally.all(), oldest }, now);
   }
 
   lanes(): LaneOverview[] {
     this.#catalog.reload();
-    const pending = new Map<number, number>();
-    for (const { lane, state, n } of this.#unfinished.all<{ lane: number; state: JobState; n: number }>()) {
-      if (state !== "running") pending.set(lane, (pending.get(lane) ?? 0) + n);
-    }
-    return [...this.#catalog.lanes(0)].map(({ id, queue, name, version }) => {
-      return { queue, name, version, pending: pending.get(id) ?? 0 };
-    });
+    return laneOverviews(this.#catalog.lanes(0), this.#unfinished.all<LaneCount>());
   }
 
-  #tallied(): { lane: number; state: JobState; n: number }[] {
-    return [...this.#tally.all(), ...this.#unfinished.all<{ lane: number; state: JobState; n: number }>()];
-  }
-
-  /** The lanes of a queue or a name; null for all of them. */
-  #matching(filter: { queue?: string; name?: string }): Lane[] | null {
-    if (filter.queue === undefined && filter.name === undefined) return null;
+  #lanesOf(filter: { queue?: string; name?: string }): Lane[] | null {
     this.#catalog.reload();
-    return [...this.#catalog.lanes(0)].filter(
-      (lane) => (filter.queue ?? lane.queue) === lane.queue && (filter.name ?? lane.name) === lane.name,
-    );
+    return lanesOf(this.#catalog.lanes(0), filter);
   }
-
-  #job(row: Row): Job {
-    const lane = this.#catalog.lane(row.lane);
-    const job: Job = {
-      id: row.id ?? generatedId(row.created_at, row.key),
-      name: lane.name,
-      queue: lane.queue,
-      state: row.state,
-      input: fromJson(row.body ?? row.input),
-      attempt: row.attempt,
-      crashes: row.crashes,
-      priority: row.priority,
-      createdAt: row.created_at,
-      runAt: row.run_at,
-    };
-    if (row.slot !== null) job.key = keyOfSlot(row.slot);
-    if (row.output !== null) job.output = fromJson(row.output);
-    if (row.error !== null) job.error = fromJson(row.error) as JobError;
-    if (row.started_at !== null) job.startedAt = row.started_at;
-    if (row.finished_at !== null) job.finishedAt = row.finished_at;
-    if (row.fraction !== null) {
-      job.progress = row.message === null ? { fraction: row.fraction } : { fraction: row.fraction, message: row.message };
-    }
-    return job;
-  }
-}
-
-function noneEnded(): Record<FinishedState, number> {
-  return { succeeded: 0, failed: 0, cancelled: 0, quarantined: 0 };
-}
-
-function none(): Record<JobState, number> {
-  return Object.fromEntries(JOB_STATES.map((state) => [state, 0])) as Record<JobState, number>;
 }

@@ -1,0 +1,88 @@
+import { generatedId, type JobKey } from "../core/ids.ts";
+import type { Job, JobError, JobState } from "../core/job.ts";
+import { fromJson } from "../core/json.ts";
+
+/** Inputs above this many characters have a row of their own, so that a claim or a renewal does not rewrite them. */
+const LARGE_INPUT = 2_000;
+/** Stands in the job's row for an input that is elsewhere; no JSON text is empty. */
+export const ELSEWHERE = "";
+
+export function isLarge(input: string | null): input is string {
+  return input !== null && input.length > LARGE_INPUT;
+}
+
+/** A name and a key as one text, for one index; names hold no line break. */
+export function slotOf(name: string, key: string): string {
+  return `${name}\n${key}`;
+}
+
+export function keyOfSlot(slot: string): string {
+  return slot.slice(slot.indexOf("\n") + 1);
+}
+
+/** The id that everybody outside knows a job by: its own, or the one that was made for it. */
+export function publicId(id: string | null, createdAt: number, key: JobKey): string {
+  return id ?? generatedId(createdAt, key);
+}
+
+/** What a reader sees of a job, as it is read from whichever database; `fraction` and `message` are its progress, `body` is a large input. */
+export interface JobRow {
+  key: JobKey;
+  state: JobState;
+  lane: number;
+  priority: number;
+  attempt: number;
+  crashes: number;
+  run_at: number;
+  created_at: number;
+  started_at: number | null;
+  finished_at: number | null;
+  id: string | null;
+  slot: string | null;
+  input: string | null;
+  output: string | null;
+  error: string | null;
+  fraction: number | null;
+  message: string | null;
+  body: string | null;
+}
+
+export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
+  const job: Job = {
+    id: publicId(row.id, row.created_at, row.key),
+    name: lane.name,
+    queue: lane.queue,
+    state: row.state,
+    input: fromJson(row.body ?? row.input),
+    attempt: row.attempt,
+    crashes: row.crashes,
+    priority: row.priority,
+    createdAt: row.created_at,
+    runAt: row.run_at,
+  };
+  if (row.slot !== null) job.key = keyOfSlot(row.slot);
+  if (row.output !== null) job.output = fromJson(row.output);
+  if (row.error !== null) job.error = fromJson(row.error) as JobError;
+  if (row.started_at !== null) job.startedAt = row.started_at;
+  if (row.finished_at !== null) job.finishedAt = row.finished_at;
+  if (row.fraction !== null) {
+    job.progress = row.message === null ? { fraction: row.fraction } : { fraction: row.fraction, message: row.message };
+  }
+  return job;
+}
+
+/** A page of a list, of rows in the order of their keys and one more than are asked for, by which it is known that there is more. */
+export function pageOf(
+  rows: readonly JobRow[],
+  limit: number,
+  laneOf: (lane: number) => { queue: string; name: string },
+): { items: Job[]; next?: string } {
+  const items = rows.slice(0, limit).map((row) => toJob(row, laneOf(row.lane)));
+  const last = rows[limit - 1];
+  return rows.length > limit && last !== undefined ? { items, next: String(last.key) } : { items };
+}
+
+/** Where the page before ended. */
+export function keyOfCursor(cursor: string | undefined): number {
+  return cursor === undefined ? 0 : Number(cursor);
+}
