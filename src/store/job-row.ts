@@ -1,6 +1,9 @@
-import { generatedId, type JobKey } from "../core/ids.ts";
+import type { LaneShare } from "../core/claiming.ts";
+import { type Fence, generatedId, type JobKey } from "../core/ids.ts";
 import type { Job, JobError, JobState } from "../core/job.ts";
 import { fromJson } from "../core/json.ts";
+import type { Policy } from "../core/retry.ts";
+import type { Claimed } from "./store.ts";
 
 /** Inputs above this many characters have a row of their own, so that a claim or a renewal does not rewrite them. */
 const LARGE_INPUT = 2_000;
@@ -23,6 +26,46 @@ export function keyOfSlot(slot: string): string {
 /** The id that everybody outside knows a job by: its own, or the one that was made for it. */
 export function publicId(id: string | null, createdAt: number, key: JobKey): string {
   return id ?? generatedId(createdAt, key);
+}
+
+/** What a claim reads of the jobs whose turn is next. */
+export const HEAD = "key, priority, policy, attempt, created_at, id, input, scheduled_for, limits";
+export type HeadRow = [
+  key: JobKey,
+  priority: number,
+  policy: number,
+  attempt: number,
+  createdAt: number,
+  id: string | null,
+  input: string | null,
+  scheduledFor: number | null,
+  limits: string | null,
+];
+
+/** As its row was before the claim; `input` is the whole of it, wherever it was. */
+export function toClaimed(
+  [key, priority, , attempt, createdAt, id, , scheduledFor]: HeadRow,
+  { lane, lease }: LaneShare,
+  input: string | null,
+  policy: Policy,
+  fence: Fence,
+  now: number,
+): Claimed {
+  return {
+    job: key,
+    fence,
+    id: publicId(id, createdAt, key),
+    name: lane.name,
+    queue: lane.queue,
+    version: lane.version,
+    input,
+    attempt: attempt + 1,
+    priority,
+    policy,
+    lease,
+    expiresAt: now + lease,
+    scheduledFor,
+  };
 }
 
 /** What a reader sees of a job, as it is read from whichever database; `fraction` and `message` are its progress, `body` is a large input. */

@@ -1,3 +1,4 @@
+import type { ClaimSource } from "../core/claiming.ts";
 import type { Event } from "../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
 import type { FinishedState, Job, JobState } from "../core/job.ts";
@@ -6,6 +7,8 @@ import type { LimitRule } from "../core/limit.ts";
 import type { QueueSettings } from "../core/queue.ts";
 import type { Outcome, Policy } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
+
+export type { ClaimSource };
 
 /**
  * Where jobs live. Each call is one atomic unit: it happened, durably, when its promise resolves, or it did not happen.
@@ -217,16 +220,6 @@ export type Enqueued =
   | { id: string; taken: string }
   /** There is no such job for it to come after. */
   | { id: string; missing: true };
-
-/** Jobs of a queue, or of a name in some version. */
-export interface ClaimSource {
-  queue?: string;
-  name?: string;
-  version?: number;
-  /** At most this many of it, e.g. because of the definition's own `concurrency`. */
-  max?: number;
-  lease: number;
-}
 
 export interface ClaimRequest {
   from: readonly ClaimSource[];

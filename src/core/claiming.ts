@@ -1,0 +1,161 @@
+import type { JobKey } from "./ids.ts";
+import { byTurn } from "./job.ts";
+import type { Lane } from "./queue.ts";
+
+/** Delayed jobs that become claimable in one transaction; the rest follows with the next claim. */
+export const PROMOTED = 1_000;
+/** How often one claim reads on behind jobs that their limits hold back, each time further; the rest is left to the next. */
+export const ROUNDS = 20;
+/** And how many times more than is wanted is read then. */
+const MOST_AHEAD = 128;
+
+/** Jobs of a queue, or of a name in some version. */
+export interface ClaimSource {
+  queue?: string;
+  name?: string;
+  version?: number;
+  /** At most this many of it, e.g. because of the definition's own `concurrency`. */
+  max?: number;
+  lease: number;
+}
+
+/** A lane that may be claimed from. */
+export interface LaneShare {
+  lane: Lane;
+  lease: number;
+  /** How many more of its source may be taken; lanes of one source share it. */
+  budget: { left: number };
+}
+
+/** A job that may be next; `suspect`: it was running when a worker died. */
+export interface Candidate {
+  key: JobKey;
+  priority: number;
+  share: LaneShare;
+  suspect: boolean;
+}
+
+/**
+ * What becomes of one whose turn it is. "held": a limit holds it back. "last": it starts, and was the last of its key
+ * that stood ready, while more of them could start.
+ */
+export type Start = "started" | "last" | "held";
+
+/** The lanes that may be claimed from, queue by queue; a queue that is paused, or whose lock is held, has none. */
+export function claimable(
+  from: readonly ClaimSource[],
+  lanes: Iterable<Lane>,
+  shut: { isPaused: (queue: string) => boolean; locked: readonly string[] },
+): LaneShare[][] {
+  const queues = new Map<string, LaneShare[]>();
+  const budgets = new Map<ClaimSource, { left: number }>();
+  for (const lane of lanes) {
+    const source = from.find((one) => matches(one, lane));
+    if (source === undefined || source.max === 0 || shut.isPaused(lane.queue)) continue;
+    let shares = queues.get(lane.queue);
+    if (shares === undefined) queues.set(lane.queue, (shares = []));
+    let budget = budgets.get(source);
+    if (budget === undefined) budgets.set(source, (budget = { left: source.max ?? Number.MAX_SAFE_INTEGER }));
+    shares.push({ lane, lease: source.lease, budget });
+  }
+  for (const queue of shut.locked) queues.delete(queue);
+  return [...queues.values()];
+}
+
+function matches(source: ClaimSource, lane: Lane): boolean {
+  if (source.queue !== undefined && source.queue !== lane.queue) return false;
+  if (source.name !== undefined && source.name !== lane.name) return false;
+  return source.version === undefined || source.version === lane.version;
+}
+
+/** Which queue is served first: the one that has waited longest for it, so that a worker of one job at a time serves all of them. */
+export class Turns {
+  /** When each queue was last the first, in claims. */
+  readonly #served = new Map<string, number>();
+
+  /** `random` is in [0, 1): among those that have waited equally long, each may be the first. */
+  order(queues: LaneShare[][], random: () => number): LaneShare[][] {
+    if (queues.length < 2) return queues;
+    const start = Math.floor(random() * queues.length);
+    const turn = (lanes: LaneShare[]) => this.#served.get(queueOf(lanes)) ?? 0;
+    return [...queues.slice(start), ...queues.slice(0, start)].sort((a, b) => turn(a) - turn(b));
+  }
+
+  /** The claim of this number has taken from this queue first. */
+  served(lanes: LaneShare[], claim: number): void {
+    this.#served.set(queueOf(lanes), claim);
+  }
+}
+
+function queueOf(lanes: LaneShare[]): string {
+  return (lanes[0] as LaneShare).lane.queue;
+}
+
+/**
+ * How many a queue may give, time after time: each its share first, so that a long queue does not shut out the others;
+ * then what is left to whoever has more.
+ */
+export function quotas(max: number, queues: number): number[] {
+  return queues === 1 ? [max] : [Math.max(1, Math.ceil(max / queues)), max];
+}
+
+/**
+ * Whether a claim may take a job that was running when a worker died. A process holds one such at a time, or one poison
+ * job would take its neighbours along into quarantine; a claim by hand is a process by itself.
+ */
+export function maySuspect(holder: number | null, holdsOne: (holder: number) => boolean): boolean {
+  return holder === null || !holdsOne(holder);
+}
+
+/**
+ * The next jobs of a queue over its lanes, at most one of them a suspect. Of a lane the first were read, in turn;
+ * `ends` has the last of those that may have more. `start` is asked of each whose turn it is, in turn, and what it
+ * answers has happened.
+ */
+export function choose<C extends Candidate>(
+  candidates: C[],
+  ends: ReadonlyMap<LaneShare, C>,
+  max: number,
+  start: (candidate: C) => Start,
+): { chosen: C[]; held: number } {
+  candidates.sort(byTurn);
+  const chosen: C[] = [];
+  let suspected = false;
+  let held = 0;
+  let end: C | undefined;
+  for (const candidate of candidates) {
+    if (chosen.length === max) break;
+    // What a lane has behind those that are held was not read yet, and may come before this one.
+    if (end !== undefined && byTurn(end, candidate) < 0) break;
+    if (candidate.share.budget.left === 0 || (candidate.suspect && suspected)) continue;
+    const verdict = start(candidate);
+    if (verdict === "held") {
+      held++;
+      const last = candidate.suspect ? candidate : ends.get(candidate.share);
+      if (last !== undefined && (end === undefined || byTurn(last, end) < 0)) end = last;
+      continue;
+    }
+    candidate.share.budget.left -= 1;
+    suspected ||= candidate.suspect;
+    chosen.push(candidate);
+    // Those of its key that pass now may come before the ones that were read.
+    if (verdict === "last") break;
+  }
+  return { chosen, held };
+}
+
+/** How many times more than is wanted is read in the next round: further each time, as long as most are held back. */
+export function readAhead(ahead: number, { chosen, held }: { chosen: readonly unknown[]; held: number }): number {
+  return held > chosen.length ? Math.min(MOST_AHEAD, ahead * 2) : 1;
+}
+
+/** Whether there is something to claim, and if not, when: at the soonest of these instants. */
+export function outlookOf(
+  ready: boolean,
+  instants: Iterable<number | null>,
+  now: number,
+): { ready: boolean; nextAt: number | null } {
+  let nextAt: number | null = null;
+  for (const at of instants) if (at !== null && (nextAt === null || at < nextAt)) nextAt = at;
+  return { ready: ready || (nextAt !== null && nextAt <= now), nextAt };
+}
