@@ -15,7 +15,6 @@ const ROWS = 25;
 
 const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input";
 const PLAIN = 10;
-const NONE: readonly number[] = [];
 
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
@@ -108,7 +107,7 @@ export class Enqueue {
       }
       if (large) this.#insertInput.run(key, job.input);
       if (id !== null) this.#insertId.run(id, key, job.name, job.id === undefined ? 0 : 1);
-      if (this.#settings.tells(job.queue)) {
+      if (this.#settings.view.tells(job.queue)) {
         flush();
         this.#events.always(tx, "job.enqueued", key);
         if (broken) this.#events.always(tx, "job.cancelled", key);
@@ -155,12 +154,11 @@ export class Enqueue {
     return state;
   }
 
-  /** What stands in the row: the limits of its definition, and those that hold for everything in its queue. */
+  /** What stands in the row. */
   #limitsOf(tx: Tx, job: NewJob): string | null {
-    const own = job.declares === undefined ? NONE : this.#settings.declare(tx, job.declares);
-    const ofQueue = this.#settings.limited ? this.#settings.ofQueue(job.queue) : NONE;
-    if (own.length + ofQueue.length === 0) return null;
-    return limitsText([...own, ...ofQueue.filter((rule) => !own.includes(rule))], job.limitKeys ?? []);
+    const own = job.declares === undefined ? undefined : this.#settings.declare(tx, job.declares);
+    const rules = this.#settings.view.rulesFor(job.queue, own);
+    return rules.length === 0 ? null : limitsText(rules, job.limitKeys ?? []);
   }
 
   #missing(after: readonly string[]): Enqueued | undefined {
