@@ -1,3 +1,4 @@
+import type { Enqueued } from "../core/admission.ts";
 import type { ClaimSource } from "../core/claiming.ts";
 import type { Event } from "../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
@@ -7,7 +8,7 @@ import type { Outcome, Policy } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
 
-export type { ClaimSource, Declaration };
+export type { ClaimSource, Declaration, Enqueued };
 
 /**
  * Where jobs live. Each call is one atomic unit: it happened, durably, when its promise resolves, or it did not happen.
@@ -200,13 +201,6 @@ export interface NewJob {
   /** The job's key for each of the limits that are declared, in their order. */
   limitKeys?: readonly string[];
 }
-
-export type Enqueued =
-  | { id: string; duplicate: boolean }
-  /** The id belongs to a job of another name. */
-  | { id: string; taken: string }
-  /** There is no such job for it to come after. */
-  | { id: string; missing: true };
 
 export interface ClaimRequest {
   from: readonly ClaimSource[];
