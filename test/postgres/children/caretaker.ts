@@ -1,0 +1,144 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { openSync, readFileSync } from "node:fs";
+import { chown, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { type Binaries, prepareBinaries, RUNS_AS } from "../binaries.ts";
+import type { Answer, Order, Premises, StopMode } from "../caretaker.ts";
+
+/**
+ * Makes a PostgreSQL server, starts and stops it as its owner says, and clears everything away when the channel to the
+ * owner closes: because he is done, or because he was killed. There is no other way to the end, so it is always tried.
+ */
+
+/** Generous: recovery after a crash may take a while on a busy machine. */
+const START_LIMIT = 30_000;
+const SIGNALS: Record<StopMode, NodeJS.Signals> = { fast: "SIGINT", immediate: "SIGQUIT" };
+
+const { native, password, settings } = JSON.parse(process.argv[2] as string) as {
+  native: string;
+  password: string;
+  settings: Record<string, string>;
+};
+
+let folder: string | null = null;
+let binaries: Binaries;
+let server: ChildProcess | null = null;
+
+/** One thing at a time, in the order it was asked for. */
+let turn: Promise<void> = answer(furnish);
+process.on("message", (order: Order) => {
+  turn = turn.then(() => answer(() => (order.do === "start" ? start() : stop(order.mode))));
+});
+process.on("disconnect", () => {
+  turn = turn.then(clear);
+});
+
+async function answer(work: () => Promise<Premises | void>): Promise<void> {
+  const result = await work().then(
+    (premises): Answer => ({ premises: premises ?? null }),
+    (error: unknown): Answer => ({ error: error instanceof Error ? error.message : String(error) }),
+  );
+  if (process.connected) process.send?.(result, () => {});
+}
+
+async function furnish(): Promise<Premises> {
+  folder = await mkdtemp(join(tmpdir(), "holdfast-postgres-"));
+  const { uid, gid } = RUNS_AS;
+  await chown(folder, uid, gid);
+  binaries = await prepareBinaries(native, folder);
+  const passwordFile = join(folder, "password");
+  await writeFile(passwordFile, password, { mode: 0o600 });
+  await chown(passwordFile, uid, gid);
+  const port = await freePort();
+  const all = { listen_addresses: "127.0.0.1", port, unix_socket_directories: folder, ...settings };
+  await run(binaries.initdb, [
+    `--pgdata=${dataFolder()}`,
+    "--username=postgres",
+    `--pwfile=${passwordFile}`,
+    "--auth=scram-sha-256",
+    // Text is not ordered by bytes in most databases out there; where an order matters, the SQL has to say so.
+    "--encoding=UTF8",
+    "--locale=C",
+    "--locale-provider=icu",
+    "--icu-locale=en-US",
+    "--no-sync",
+    "--no-instructions",
+    ...Object.entries(all).flatMap(([name, value]) => ["--set", `${name}=${value}`]),
+  ]);
+  await start();
+  return { dataFolder: dataFolder(), port };
+}
+
+async function run(program: string, args: string[]): Promise<void> {
+  const log = openSync(logFile(), "a");
+  const [code] = (await once(spawn(program, args, { ...binaries.how, stdio: ["ignore", log, log] }), "close")) as [number];
+  if (code !== 0) throw new Error(`${program} ended with ${code}:\n${readFileSync(logFile(), "utf8")}`);
+}
+
+/** Starts the server itself, not by pg_ctl, which looks only ten times a second whether it is ready. */
+async function start(): Promise<void> {
+  if (server !== null) throw new Error("The server is running already.");
+  const log = openSync(logFile(), "a");
+  const started = spawn(binaries.postgres, ["-D", dataFolder()], { ...binaries.how, stdio: ["ignore", log, log] });
+  server = started;
+  started.once("close", () => {
+    server = null;
+  });
+  const deadline = performance.now() + START_LIMIT;
+  while (!(await isReady(started))) {
+    const over = server === null ? "has ended" : performance.now() > deadline ? "does not get ready" : null;
+    if (over !== null) throw new Error(`The server ${over}:\n${readFileSync(logFile(), "utf8")}`);
+    await delay(5);
+  }
+}
+
+/** The last line of the server's own lock file says how it is, the first one whose it is: one from before may lie there. */
+async function isReady({ pid }: ChildProcess): Promise<boolean> {
+  const lines = await readFile(join(dataFolder(), "postmaster.pid"), "utf8").then(
+    (text) => text.split("\n"),
+    () => [],
+  );
+  return lines[0] === String(pid) && /^(ready|standby) *$/.test(lines[7] ?? "");
+}
+
+async function stop(mode: StopMode): Promise<void> {
+  if (server === null) return;
+  const ended = once(server, "close");
+  server.kill(SIGNALS[mode]);
+  await ended;
+}
+
+async function clear(): Promise<void> {
+  await stop("immediate");
+  if (folder !== null) await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+}
+
+/**
+ * A port that nobody listens on, below those that outgoing connections are given: while the server is down, one of them
+ * could take its port, or even connect to itself.
+ */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const port = 15_000 + Math.floor(Math.random() * 17_000);
+    const probe = createServer();
+    const free = await new Promise<boolean>((resolve) => {
+      probe.once("error", () => resolve(false));
+      probe.listen(port, "127.0.0.1", () => resolve(true));
+    });
+    if (!free) continue;
+    await new Promise((resolve) => probe.close(resolve));
+    return port;
+  }
+}
+
+function dataFolder(): string {
+  return join(folder as string, "data");
+}
+
+function logFile(): string {
+  return join(folder as string, "log");
+}

@@ -1,0 +1,8 @@
+import { startServer } from "../server.ts";
+
+/** Starts a server, says where it is, and does nothing more: somebody will kill it, or it leaves without closing. */
+const [manner] = process.argv.slice(2);
+const server = await startServer();
+process.send?.({ url: server.url(), dataFolder: server.dataFolder });
+if (manner === "stays") setInterval(() => {}, 1_000);
+else process.disconnect();

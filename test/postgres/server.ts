@@ -1,0 +1,122 @@
+import { randomBytes } from "node:crypto";
+import postgres from "postgres";
+import { packagedBinaries } from "./binaries.ts";
+import { Caretaker, type StopMode } from "./caretaker.ts";
+
+const given = process.env["DATABASE_URL"] || undefined;
+const native = packagedBinaries();
+
+/** Why there is no server for tests here, or false. */
+export const noServer: string | false =
+  given === undefined && native === null
+    ? `there are no PostgreSQL binaries for ${process.platform}-${process.arch}: set DATABASE_URL`
+    : false;
+
+/** Why tests cannot stop and start the server here, or false. */
+export const noRestart: string | false =
+  noServer || (given === undefined ? false : "the server of DATABASE_URL is not ours to stop");
+
+export interface ServerOptions {
+  /** Commits are synced to disk, as they are by default anywhere else; without it they survive everything but a power cut. */
+  durable?: boolean;
+  /** More lines of postgresql.conf. Not for the server of DATABASE_URL. */
+  settings?: Record<string, string>;
+}
+
+/**
+ * A real server: one of our own, in a temporary folder, that ends with this process however that ends; or the one of
+ * DATABASE_URL, whose user must be allowed to create databases. Those are dropped by `close()`.
+ */
+export async function startServer({ durable = false, settings = {} }: ServerOptions = {}): Promise<PostgresServer> {
+  if (given !== undefined) {
+    const server = new PostgresServer(new URL(given), null);
+    // What is in the database that was given is not ours.
+    return new PostgresServer(new URL(await server.createDatabase()), null, server);
+  }
+  if (native === null) throw new Error(String(noServer));
+  const password = randomBytes(16).toString("hex");
+  const lazily = durable ? {} : { fsync: "off", full_page_writes: "off" };
+  // A password that nobody has to remember needs no slow hash, and some tests connect a thousand times.
+  const all = { scram_iterations: "1", ...lazily, ...settings };
+  const caretaker = await Caretaker.hire({ native, password, settings: all });
+  const { port } = caretaker.premises;
+  return new PostgresServer(new URL(`postgres://postgres:${password}@127.0.0.1:${port}/postgres`), caretaker);
+}
+
+export class PostgresServer {
+  readonly #home: URL;
+  readonly #caretaker: Caretaker | null;
+  readonly #made = new Set<string>();
+  /** Where the database of `url()` was made, when it has to be dropped at the end. */
+  readonly #maker: PostgresServer | null;
+
+  constructor(home: URL, caretaker: Caretaker | null, maker: PostgresServer | null = null) {
+    this.#home = home;
+    this.#caretaker = caretaker;
+    this.#maker = maker;
+  }
+
+  /** Of a database that is there, without a name: of one that belongs to this test file. */
+  url(database?: string): string {
+    const url = new URL(this.#home);
+    if (database !== undefined) url.pathname = `/${database}`;
+    return url.href;
+  }
+
+  /** A fresh empty database. */
+  async createDatabase(): Promise<string> {
+    const name = `holdfast_test_${randomBytes(6).toString("hex")}`;
+    await this.query(`create database ${name} template template0`);
+    this.#made.add(name);
+    return this.url(name);
+  }
+
+  /** Whoever is still connected to it loses the connection. */
+  async dropDatabase(url: string): Promise<void> {
+    const name = new URL(url).pathname.slice(1);
+    await this.query(`drop database if exists ${name} with (force)`);
+    this.#made.delete(name);
+  }
+
+  /** As the owner of everything, on a connection that is not kept; several statements give the rows of the last. */
+  async query(text: string, url = this.url()): Promise<Record<string, unknown>[]> {
+    const sql = postgres(url, { max: 1, onnotice: () => {}, fetch_types: false });
+    try {
+      const rows: unknown[] = await sql.unsafe(text);
+      return (Array.isArray(rows.at(-1)) ? rows.at(-1) : rows) as Record<string, unknown>[];
+    } finally {
+      // Without a limit the driver waits for ever for a connection that was lost during a statement.
+      await sql.end({ timeout: 0 });
+    }
+  }
+
+  get dataFolder(): string {
+    return this.#own.premises.dataFolder;
+  }
+
+  async stop(mode: StopMode = "fast"): Promise<void> {
+    await this.#own.ask({ do: "stop", mode });
+  }
+
+  /** Resolves when it takes connections again, at the same address. */
+  async start(): Promise<void> {
+    await this.#own.ask({ do: "start" });
+  }
+
+  async restart(mode: StopMode = "fast"): Promise<void> {
+    await this.stop(mode);
+    await this.start();
+  }
+
+  /** Leaves nothing behind. */
+  async close(): Promise<void> {
+    if (this.#caretaker !== null) return this.#caretaker.dismiss();
+    for (const name of this.#made) await this.dropDatabase(this.url(name));
+    await this.#maker?.close();
+  }
+
+  get #own(): Caretaker {
+    if (this.#caretaker === null) throw new Error(String(noRestart));
+    return this.#caretaker;
+  }
+}
