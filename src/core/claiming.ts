@@ -45,20 +45,21 @@ export type Start = "started" | "last" | "held";
 export function claimable(
   from: readonly ClaimSource[],
   lanes: Iterable<Lane>,
-  shut: { isPaused: (queue: string) => boolean; locked: readonly string[] },
+  settings: { isPaused: (queue: string) => boolean },
+  locked: Iterable<string>,
 ): LaneShare[][] {
   const queues = new Map<string, LaneShare[]>();
   const budgets = new Map<ClaimSource, { left: number }>();
   for (const lane of lanes) {
     const source = from.find((one) => matches(one, lane));
-    if (source === undefined || source.max === 0 || shut.isPaused(lane.queue)) continue;
+    if (source === undefined || source.max === 0 || settings.isPaused(lane.queue)) continue;
     let shares = queues.get(lane.queue);
     if (shares === undefined) queues.set(lane.queue, (shares = []));
     let budget = budgets.get(source);
     if (budget === undefined) budgets.set(source, (budget = { left: source.max ?? Number.MAX_SAFE_INTEGER }));
     shares.push({ lane, lease: source.lease, budget });
   }
-  for (const queue of shut.locked) queues.delete(queue);
+  for (const queue of locked) queues.delete(queue);
   return [...queues.values()];
 }
 

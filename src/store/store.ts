@@ -1,14 +1,14 @@
+import type { Enqueued } from "../core/admission.ts";
 import type { ClaimSource } from "../core/claiming.ts";
 import type { Event } from "../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
 import type { FinishedState, Job, JobState } from "../core/job.ts";
 import type { HeldLease, LeaseRef } from "../core/lease.ts";
-import type { LimitRule } from "../core/limit.ts";
-import type { QueueSettings } from "../core/queue.ts";
 import type { Outcome, Policy } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
+import type { Declaration } from "../core/settings.ts";
 
-export type { ClaimSource };
+export type { ClaimSource, Declaration, Enqueued };
 
 /**
  * Where jobs live. Each call is one atomic unit: it happened, durably, when its promise resolves, or it did not happen.
@@ -201,25 +201,6 @@ export interface NewJob {
   /** The job's key for each of the limits that are declared, in their order. */
   limitKeys?: readonly string[];
 }
-
-/** What a definition asks for beyond its own jobs: the newest word counts. */
-export interface Declaration {
-  queue: string;
-  name: string;
-  /** From an older process: it counts only where nobody has said anything since. */
-  old?: boolean;
-  /** Left out: whatever is set stays. */
-  settings?: QueueSettings;
-  /** The narrow ones first: a job passes them in this order. */
-  limits: readonly LimitRule[];
-}
-
-export type Enqueued =
-  | { id: string; duplicate: boolean }
-  /** The id belongs to a job of another name. */
-  | { id: string; taken: string }
-  /** There is no such job for it to come after. */
-  | { id: string; missing: true };
 
 export interface ClaimRequest {
   from: readonly ClaimSource[];

@@ -135,7 +135,7 @@ export class Claim {
     for (let round = 0; round < ROUNDS; round++) {
       const { chosen, held } = this.#choose(tx, lanes, max - taken.length, suspects, ahead);
       // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
-      const opened = this.#settings.limited ? this.#limits.write(tx) : 0;
+      const opened = this.#settings.view.limited ? this.#limits.write(tx) : 0;
       ahead = readAhead(ahead, { chosen, held });
       if (chosen.length > 0) this.#mark(tx, request, lanes, chosen);
       for (const one of chosen) {
@@ -157,7 +157,7 @@ export class Claim {
     const lanes = this.#claimable(from, counted, now).flat();
     const ready = lanes.some(({ lane }) => this.#readyIn.get({ lane: lane.id }) !== undefined);
     const instants = lanes.map(({ lane }) => this.#soonest(lane.id));
-    if (this.#settings.limited && lanes.length > 0) instants.push((this.#nextCounter.row()?.[0] ?? null) as number | null);
+    if (this.#settings.view.limited && lanes.length > 0) instants.push((this.#nextCounter.row()?.[0] ?? null) as number | null);
     return outlookOf(ready, instants, now);
   }
 
@@ -172,7 +172,7 @@ export class Claim {
         const at = this.#soonest(lane.id);
         if (at === null || at > tx.now) continue;
         if (this.#promote.run(lane.id, tx.now) > 0) tx.wrote();
-        if (this.#settings.limited) this.#promoteLimited(tx, lane.id);
+        if (this.#settings.view.limited) this.#promoteLimited(tx, lane.id);
       }
     }
   }
@@ -186,8 +186,7 @@ export class Claim {
   }
 
   #claimable(from: readonly ClaimSource[], lanes: number, now: number): LaneShare[][] {
-    const isPaused = (queue: string) => this.#settings.isPaused(queue);
-    return claimable(from, this.#catalog.lanes(lanes), { isPaused, locked: this.#locks.held(now) });
+    return claimable(from, this.#catalog.lanes(lanes), this.#settings.view, this.#locks.held(now));
   }
 
   #maySuspect({ holder }: ClaimRequest): boolean {
@@ -228,7 +227,7 @@ export class Claim {
       this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
     }
     tx.wrote();
-    if (!this.#settings.telling) return;
+    if (!this.#settings.view.telling) return;
     const asked = new Set(lanes.filter(({ lane }) => this.#events.asked(tx, lane.id)));
     for (const { key, share } of chosen) if (asked.has(share)) this.#events.always(tx, "job.started", key);
   }

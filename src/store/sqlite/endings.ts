@@ -1,3 +1,4 @@
+import { behind, isEarly, upstreamEnded } from "../../core/dependency.ts";
 import type { JobKey } from "../../core/ids.ts";
 import type { FinishedState } from "../../core/job.ts";
 import { publicId } from "../job-row.ts";
@@ -9,7 +10,7 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Settings } from "./settings.ts";
 import type { Tally } from "./tally.ts";
-import { upstreamEnded, type Waits } from "./waits.ts";
+import type { Waits } from "./waits.ts";
 
 interface Ended {
   job: JobKey;
@@ -110,14 +111,12 @@ export class Endings {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
     const pairs = this.#waits.behind([...states.keys()]);
     if (pairs.length === 0) return;
-    const broken = pairs.filter(({ upstream }) => states.get(upstream) !== "succeeded");
-    const cancelled = new Map(broken.map(({ job, upstream }) => [job, upstream]));
+    const { cancelled, freer } = behind(pairs, states);
     this.#waits.over([...states.keys()], [...cancelled.keys()]);
     for (const [upstream, jobs] of Map.groupBy(cancelled.keys(), (job) => cancelled.get(job) as JobKey)) {
       this.#cancelBehind(tx, jobs, upstream, states.get(upstream) as FinishedState);
     }
-    const jobs = [...new Set(pairs.map(({ job }) => job))].filter((job) => !cancelled.has(job));
-    this.#unblocked(tx, this.#waits.free(jobs));
+    this.#unblocked(tx, this.#waits.free(freer));
     tx.wrote();
   }
 
@@ -125,8 +124,7 @@ export class Endings {
     const open: JobKey[] = [];
     const timed: JobKey[] = [];
     for (const [key, lane, priority, runAt, createdAt, limits] of this.#waitingOf(jobs)) {
-      // One that was to run at once still is, also when the clock was set back since.
-      if (runAt > tx.now && runAt > createdAt) timed.push(key);
+      if (isEarly(runAt, createdAt, tx.now)) timed.push(key);
       else if (limits === null) open.push(key);
       else this.#unblock.run(this.#limits.admit(tx, { key, lane, priority, limits }), JSON.stringify([key]));
       tx.ready(this.#catalog.lane(lane).queue);
@@ -138,7 +136,8 @@ export class Endings {
   #cancelBehind(tx: Tx, jobs: readonly JobKey[], upstream: JobKey, state: FinishedState): void {
     const [createdAt, id] = this.#idOf.row(upstream) as [number, string | null];
     const rows = this.#waitingOf(jobs);
-    this.#cancel.run(upstreamEnded(publicId(id, createdAt, upstream), state), tx.now, JSON.stringify(jobs));
+    const error = upstreamEnded(publicId(id, createdAt, upstream), state);
+    this.#cancel.run(JSON.stringify(error), tx.now, JSON.stringify(jobs));
     for (const [key, lane] of rows) {
       this.#events.tell(tx, "job.cancelled", lane, key);
       this.add(key, lane, "cancelled");

@@ -1,5 +1,7 @@
+import { Admission, type Refusal, refusal, type Residents } from "../../core/admission.ts";
+import { isEarly, type Standing, type Upstream } from "../../core/dependency.ts";
 import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
-import { type FinishedState, isFinished, type JobState } from "../../core/job.ts";
+import type { JobState } from "../../core/job.ts";
 import { ELSEWHERE, isLarge, publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
@@ -9,13 +11,12 @@ import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import { type Limits, limitsText } from "./limits.ts";
 import type { Settings } from "./settings.ts";
-import { upstreamEnded, type Waits } from "./waits.ts";
+import type { Waits } from "./waits.ts";
 
 const ROWS = 25;
 
 const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input";
 const PLAIN = 10;
-const NONE: readonly number[] = [];
 
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
@@ -30,6 +31,11 @@ export class Enqueue {
   readonly #insertWhole: Statement;
   readonly #insertInput: Statement;
   readonly #insertId: Statement;
+  readonly #residents: Residents = {
+    nameOf: (id) => this.#find(id)?.name,
+    upstream: (id) => this.#upstream(id),
+    holderOf: (name, key) => this.#holderOf(name, key),
+  };
   readonly #byId: Statement;
   readonly #byKey: Statement;
   readonly #bySlot: Statement;
@@ -68,8 +74,7 @@ export class Enqueue {
   run(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
     const answers: Enqueued[] = [];
     let plain: Value[] = [];
-    /** Ids of jobs that turned out to be there already, under another. */
-    const aliases = new Map<string, string>();
+    const admission = new Admission(this.#residents);
     const flush = (): void => {
       this.#write(plain);
       plain = [];
@@ -78,12 +83,8 @@ export class Enqueue {
     for (const job of jobs) {
       // What it comes after, or is the double of, may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
-      const known = job.id !== undefined || job.key !== undefined ? this.#known(job) : undefined;
-      const after = job.after?.map((upstream) => aliases.get(upstream) ?? upstream);
-      const refused = known ?? (after === undefined ? undefined : this.#missing(after));
+      const refused = isNamed(job) ? admission.refuse(job) : undefined;
       if (refused !== undefined) {
-        const given = job.id === undefined ? job.followUpId : "duplicate" in refused ? job.id : undefined;
-        if (given !== undefined) aliases.set(given, refused.id);
         answers.push(refused);
         continue;
       }
@@ -96,19 +97,19 @@ export class Enqueue {
       const limits = this.#limitsOf(tx, job);
       const slot = job.key === undefined ? null : slotOf(job.name, job.key);
       const input = large ? ELSEWHERE : job.input;
-      const gate = runAt > tx.now ? "time" : null;
+      const gate = isEarly(runAt, tx.now, tx.now) ? "time" : null;
       let broken = false;
-      if (limits === null && after === undefined && job.scheduledFor === undefined) {
+      if (limits === null && job.after === undefined && job.scheduledFor === undefined) {
         plain.push(key, gate, lane, job.priority, policy, runAt, tx.now, id, slot, input);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
         const { priority, scheduledFor = null } = job;
         const row = { key, gate, lane, priority, policy, runAt, id, slot, input, scheduledFor, limits };
-        broken = this.#writeWhole(tx, row, after ?? []) === "cancelled";
+        broken = this.#writeWhole(tx, row, admission.standing(job)) === "cancelled";
       }
       if (large) this.#insertInput.run(key, job.input);
       if (id !== null) this.#insertId.run(id, key, job.name, job.id === undefined ? 0 : 1);
-      if (this.#settings.tells(job.queue)) {
+      if (this.#settings.view.tells(job.queue)) {
         flush();
         this.#events.always(tx, "job.enqueued", key);
         if (broken) this.#events.always(tx, "job.cancelled", key);
@@ -122,54 +123,30 @@ export class Enqueue {
     return answers;
   }
 
-  /** The first of these that cannot be: its id belongs to a job of another name, or what it comes after is not known. */
+  /** The first of these that cannot be. */
   refused(jobs: readonly NewJob[]): Refusal | undefined {
-    const owners = new Map<string, string>();
-    for (const { id, followUpId, name, after } of jobs) {
-      for (const upstream of after ?? []) {
-        if (!owners.has(upstream) && this.#stateOf(upstream) === null) return { id: upstream, missing: true, name };
-      }
-      const own = id ?? followUpId;
-      if (own === undefined) continue;
-      const owner = owners.get(own) ?? (id === undefined ? undefined : this.#nameOf(id)) ?? name;
-      if (owner !== name) return { id: own, taken: owner, name };
-      owners.set(own, owner);
-    }
-    return undefined;
+    return refusal(jobs, this.#residents);
   }
 
-  /** A row with all it may have. A job whose upstream has ended otherwise than succeeded is cancelled from the start. */
-  #writeWhole(tx: Tx, row: Row, after: readonly string[]): JobState {
+  /** A row with all it may have. */
+  #writeWhole(tx: Tx, row: Row, standing: Standing): JobState {
     const { key, lane, priority, limits } = row;
-    const upstreams = after.map((id) => ({ id, job: this.#find(id)?.key as JobKey, state: this.#stateOf(id) as JobState }));
-    const broken = upstreams.find(({ state }) => isFinished(state) && state !== "succeeded");
-    const unfinished = upstreams.filter(({ state }) => !isFinished(state));
-    const state: JobState = broken !== undefined ? "cancelled" : unfinished.length > 0 ? "waiting" : "pending";
+    const { state } = standing;
     let gate: string | null = state === "pending" ? row.gate : null;
     if (state === "pending" && gate === null && limits !== null) gate = this.#limits.admit(tx, { key, lane, priority, limits });
-    const error = broken === undefined ? null : upstreamEnded(broken.id, broken.state as FinishedState);
+    const ended = state === "cancelled" ? [JSON.stringify(standing.error), tx.now] : [null, null];
     const values = [key, state, gate, lane, priority, row.policy, row.runAt, tx.now, row.id, row.slot, row.input];
-    this.#insertWhole.run(...values, row.scheduledFor, limits, error, error === null ? null : tx.now);
-    if (broken !== undefined) this.#endings.add(key, lane, "cancelled");
-    if (state === "waiting") for (const { job } of unfinished) this.#waits.add(key, job);
+    this.#insertWhole.run(...values, row.scheduledFor, limits, ...ended);
+    if (state === "cancelled") this.#endings.add(key, lane, "cancelled");
+    if (state === "waiting") for (const { job } of standing.for) this.#waits.add(key, job);
     return state;
   }
 
-  /** What stands in the row: the limits of its definition, and those that hold for everything in its queue. */
+  /** What stands in the row. */
   #limitsOf(tx: Tx, job: NewJob): string | null {
-    const own = job.declares === undefined ? NONE : this.#settings.declare(tx, job.declares);
-    const ofQueue = this.#settings.limited ? this.#settings.ofQueue(job.queue) : NONE;
-    if (own.length + ofQueue.length === 0) return null;
-    return limitsText([...own, ...ofQueue.filter((rule) => !own.includes(rule))], job.limitKeys ?? []);
-  }
-
-  #missing(after: readonly string[]): Enqueued | undefined {
-    const id = after.find((upstream) => this.#stateOf(upstream) === null);
-    return id === undefined ? undefined : { id, missing: true };
-  }
-
-  #stateOf(id: string): JobState | null {
-    return this.#waits.stateOf(id, this.#find(id)?.key ?? null);
+    const own = job.declares === undefined ? undefined : this.#settings.declare(tx, job.declares);
+    const rules = this.#settings.view.rulesFor(job.queue, own);
+    return rules.length === 0 ? null : limitsText(rules, job.limitKeys ?? []);
   }
 
   #write(values: Value[]): void {
@@ -177,18 +154,15 @@ export class Enqueue {
     else for (let i = 0; i < values.length; i += PLAIN) this.#insert.run(...values.slice(i, i + PLAIN));
   }
 
-  #known(job: NewJob): Enqueued | undefined {
-    if (job.id !== undefined) {
-      const name = this.#nameOf(job.id);
-      if (name !== undefined) return name === job.name ? { id: job.id, duplicate: true } : { id: job.id, taken: name };
-    }
-    if (job.key === undefined) return undefined;
-    const row = this.#bySlot.row(slotOf(job.name, job.key)) as [JobKey, number, string | null] | undefined;
-    return row && { id: publicId(row[2], row[1], row[0]), duplicate: true };
+  #holderOf(name: string, key: string): string | undefined {
+    const row = this.#bySlot.row(slotOf(name, key)) as [JobKey, number, string | null] | undefined;
+    return row && publicId(row[2], row[1], row[0]);
   }
 
-  #nameOf(id: string): string | undefined {
-    return this.#find(id)?.name;
+  #upstream(id: string): Upstream | undefined {
+    const found = this.#find(id);
+    const state = this.#waits.stateOf(id, found?.key ?? null);
+    return found === undefined || state === null ? undefined : { id, job: found.key, state };
   }
 
   /** A chosen id is remembered after its job is gone. */
@@ -215,5 +189,7 @@ interface Row {
   limits: string | null;
 }
 
-/** Why a job cannot be; `name` is its own. */
-export type Refusal = { id: string; name: string } & ({ taken: string } | { missing: true });
+/** Whether it has to be looked up before it is added. */
+function isNamed({ id, key, after }: NewJob): boolean {
+  return id !== undefined || key !== undefined || after !== undefined;
+}

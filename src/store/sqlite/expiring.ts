@@ -60,7 +60,7 @@ export class Expiring {
       const what = `${lane} ${state}`;
       let isListed = listed.get(what);
       if (isListed === undefined) {
-        isListed = this.#settings.keep(this.#catalog.lane(lane).queue, state) !== undefined;
+        isListed = this.#settings.view.keep(this.#catalog.lane(lane).queue, state) !== undefined;
         listed.set(what, isListed);
       }
       if (isListed) this.#add.run(lane, state, finishedAt, job);
@@ -86,7 +86,7 @@ export class Expiring {
     const due: Over[] = [];
     const counts = new Map(this.#tally.all().map(({ lane, state, n }) => [`${lane} ${state}`, n]));
     const unlisted = new Set(this.#allUnlisted.rows().map(([name]) => name as string));
-    for (const [name, { keep }] of this.#settings.queues()) {
+    for (const [name, { keep }] of this.#settings.view.queues) {
       const lanes = this.#catalog.ofQueue(name);
       for (const state of FINISHED_STATES) {
         const { age, count } = keep[state] ?? {};

@@ -1,3 +1,4 @@
+import { refusedWhole } from "../../core/admission.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -57,9 +58,7 @@ export class Intake {
   /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
   whole(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
     const refused = this.enqueue.refused(jobs);
-    if (refused === undefined) return this.enqueue.run(tx, jobs);
-    const { id } = refused;
-    return ["taken" in refused ? { id, taken: refused.taken } : { id, missing: true }];
+    return refused === undefined ? this.enqueue.run(tx, jobs) : refusedWhole(refused);
   }
 
   /**

@@ -34,7 +34,8 @@ export class JobEvents {
 
   /** Whether the queue of this lane asks for events. */
   asked(tx: Tx, lane: number): boolean {
-    return this.#settings.at(tx.settings).telling && this.#settings.tells(this.#catalog.lane(lane).queue);
+    const settings = this.#settings.at(tx.settings);
+    return settings.telling && settings.tells(this.#catalog.lane(lane).queue);
   }
 
   /** Told only where it is asked for. */

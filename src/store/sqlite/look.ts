@@ -113,7 +113,7 @@ export class Look {
   }
 
   queues(now: number): QueueOverview[] {
-    const set = this.#settings.now().queues();
+    const set = this.#settings.now().queues;
     this.#catalog.reload();
     const lanes = [...this.#catalog.lanes(0)];
     const oldest = new Map<number, number>();

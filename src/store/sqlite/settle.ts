@@ -1,7 +1,7 @@
+import { untenable } from "../../core/admission.ts";
 import type { JobEventType } from "../../core/event.ts";
 import type { JobKey } from "../../core/ids.ts";
-import { idTaken, noUpstream } from "../../core/errors.ts";
-import { isFinished, toJobError } from "../../core/job.ts";
+import { isFinished } from "../../core/job.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { decide, type Next, type Outcome } from "../../core/retry.ts";
 import type { Fate, Settlement } from "../store.ts";
@@ -167,13 +167,9 @@ export class Settle {
     return "held";
   }
 
-  /** A success and its follow-ups are one; where one of these cannot be, the attempt has failed, and would fail again. */
   #tenable({ outcome, followUps }: Settlement): Outcome {
     const refused = outcome.kind === "succeeded" && followUps !== undefined ? this.#enqueue.refused(followUps) : undefined;
-    if (refused === undefined) return outcome;
-    const { id, name } = refused;
-    const why = "taken" in refused ? idTaken(id, refused.taken, name) : noUpstream(id, name);
-    return { kind: "error", error: toJobError(why), retry: false };
+    return refused === undefined ? outcome : untenable(refused);
   }
 
   /**

@@ -255,8 +255,8 @@ export class SqliteStore implements Store {
 
   declare(declarations: readonly Declaration[]): Promise<void> {
     return this.#write("declare", (tx) => {
-      const settings = this.#intake.settings.at(tx.settings);
-      for (const declaration of declarations) settings.declare(tx, declaration);
+      this.#intake.settings.at(tx.settings);
+      for (const declaration of declarations) this.#intake.settings.declare(tx, declaration);
     });
   }
 

@@ -1,5 +1,6 @@
 import type { JobKey } from "../../core/ids.ts";
-import type { FinishedState, JobState } from "../../core/job.ts";
+import type { Wait } from "../../core/dependency.ts";
+import type { JobState } from "../../core/job.ts";
 import type { Connection, Statement } from "./driver.ts";
 
 const FEW = 32;
@@ -59,7 +60,7 @@ export class Waits {
   }
 
   /** Those that wait for one of these, in the order in which they were made. */
-  behind(ended: readonly JobKey[]): { job: JobKey; upstream: JobKey }[] {
+  behind(ended: readonly JobKey[]): Wait[] {
     const upstreams = this.#awaited(ended);
     if (upstreams.length === 0) return [];
     return this.#waiting.rows(JSON.stringify(upstreams)).map(([job, upstream]) => {
@@ -92,16 +93,3 @@ export class Waits {
     this.#removeAll.run(job);
   }
 }
-
-/** Why a job was cancelled without anybody asking for it. */
-export function upstreamEnded(upstream: string, state: FinishedState): string {
-  const message = `Job ${upstream}, which it was to come after, ${SAID[state]}.`;
-  return JSON.stringify({ name: "UpstreamError", code: "UPSTREAM_ENDED", message });
-}
-
-const SAID: Record<FinishedState, string> = {
-  succeeded: "succeeded",
-  failed: "failed",
-  cancelled: "was cancelled",
-  quarantined: "was quarantined",
-};
