@@ -1,0 +1,184 @@
+import type { Lane } from "../../core/queue.ts";
+import type { Policy } from "../../core/retry.ts";
+import { listOf, type Rows } from "./driver.ts";
+import type { Tx } from "./group.ts";
+
+type LaneRow = [id: number, queue: string, name: string, version: number];
+
+/**
+ * Lanes and policies are few and never change, so job rows hold their numbers and this holds what the numbers mean.
+ * Lanes that other processes make are noticed by their count.
+ */
+export class Catalog {
+  readonly #sql: Record<"counted" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
+  readonly #lanes = new Map<number, Lane>();
+  readonly #laneIds = new Map<string, number>();
+  readonly #policies = new Map<number, Policy>();
+  readonly #policyIds = new Map<string, number>();
+  /** Definitions reuse their policy object, so most look-ups need no text. */
+  #policyIdOf = new WeakMap<Policy, number>();
+  /** How many lanes there are, as the counter said when all of them were read. */
+  #counted = -1;
+
+  constructor(s: string) {
+    this.#sql = {
+      counted: `select lanes from ${s}.counter where id = 1`,
+      lanes: `select id, queue, name, version from ${s}.lanes order by id`,
+      // One that somebody else adds at this instant is waited for, and then found.
+      addLanes: `
+        insert into ${s}.lanes (queue, name, version)
+        select queue, name, version from unnest($1::text[], $2::text[], $3::integer[]) as lane (queue, name, version)
+        order by 1, 2, 3
+        on conflict do nothing returning id, queue, name, version`,
+      countLanes: `update ${s}.counter set lanes = lanes + $1 where id = 1 returning lanes`,
+      policies: `select id, body from ${s}.policies where body = any($1::text[]) or id = any($2::integer[])`,
+      addPolicies: `insert into ${s}.policies (body) select unnest($1::text[]) order by 1 on conflict do nothing returning id, body`,
+    };
+  }
+
+  /** What a statement that relies on all lanes being known compares with the counter. */
+  get counted(): number {
+    return this.#counted;
+  }
+
+  /** Makes sure that these are known, so that `laneOf` and `policyIdOf` answer at once. */
+  async know(tx: Tx, jobs: readonly (Omit<Lane, "id"> & { policy: Policy })[]): Promise<void> {
+    const lanes = new Map<string, Omit<Lane, "id">>();
+    const bodies = new Set<string>();
+    for (const job of jobs) {
+      const text = textOf(job);
+      if (!this.#laneIds.has(text)) lanes.set(text, job);
+      if (this.#policyIdOf.has(job.policy)) continue;
+      const body = bodyOf(job.policy);
+      const id = this.#policyIds.get(body);
+      if (id === undefined) bodies.add(body);
+      else this.#policyIdOf.set(job.policy, id);
+    }
+    if (lanes.size > 0) await this.#addLanes(tx, [...lanes.values()]);
+    if (bodies.size > 0) await this.#addPolicies(tx, [...bodies]);
+  }
+
+  laneOf(job: Omit<Lane, "id">): number {
+    return this.#laneIds.get(textOf(job)) as number;
+  }
+
+  policyIdOf(policy: Policy): number {
+    let id = this.#policyIdOf.get(policy);
+    if (id === undefined) this.#policyIdOf.set(policy, (id = this.#policyIds.get(bodyOf(policy)) as number));
+    return id;
+  }
+
+  isKnown(jobs: readonly (Omit<Lane, "id"> & { policy: Policy })[]): boolean {
+    return jobs.every((job) => this.#policyIdOf.has(job.policy) && this.#laneIds.has(textOf(job)));
+  }
+
+  lane(id: number): Lane {
+    return this.#lanes.get(id) as Lane;
+  }
+
+  lanes(): Iterable<Lane> {
+    return this.#lanes.values();
+  }
+
+  policy(id: number): Policy {
+    return this.#policies.get(id) as Policy;
+  }
+
+  /** So that `lane` answers for each of these. */
+  async knowLanes(rows: Rows, ids: Iterable<number>): Promise<void> {
+    for (const id of ids) if (!this.#lanes.has(id)) return this.reload(rows);
+  }
+
+  /** So that `policy` answers for each of these. */
+  async knowPolicies(rows: Rows, ids: Iterable<number>): Promise<void> {
+    const unknown = [...new Set(ids)].filter((id) => !this.#policies.has(id));
+    if (unknown.length === 0) return;
+    for (const [id, body] of await rows<[number, string]>(this.#sql.policies, "{}", listOf(unknown))) this.#learnPolicy(id, body);
+  }
+
+  /** Every lane there is, and the count of them that tells when there are more. */
+  async count(rows: Rows): Promise<void> {
+    const [row] = await rows<[number]>(this.#sql.counted);
+    await this.reload(rows);
+    this.#counted = (row as [number])[0];
+  }
+
+  /** There are more than are known. */
+  forgetCount(): void {
+    this.#counted = -1;
+  }
+
+  async reload(rows: Rows): Promise<void> {
+    for (const row of await rows<LaneRow>(this.#sql.lanes)) this.#learn(row);
+  }
+
+  async #addLanes(tx: Tx, lanes: readonly Omit<Lane, "id">[]): Promise<void> {
+    // Most often another process has made them.
+    await this.reload(tx.rows);
+    const missing = lanes.filter((lane) => !this.#laneIds.has(textOf(lane)));
+    if (missing.length === 0) return;
+    const added = await tx.rows<LaneRow>(
+      this.#sql.addLanes,
+      listOf(missing.map(({ queue }) => queue)),
+      listOf(missing.map(({ name }) => name)),
+      listOf(missing.map(({ version }) => version)),
+    );
+    if (added.length > 0) {
+      const [[count]] = (await tx.rows<[number]>(this.#sql.countLanes, added.length)) as [[number]];
+      this.#counted = -1;
+      tx.moved("lanes", count - added.length, count);
+    }
+    for (const row of added) this.#learn(row);
+    tx.onUndo(() => {
+      for (const [id] of added) this.#unlearn(id);
+    });
+    if (added.length < missing.length) await this.reload(tx.rows);
+    tx.wrote();
+  }
+
+  async #addPolicies(tx: Tx, bodies: readonly string[]): Promise<void> {
+    const known = await tx.rows<[number, string]>(this.#sql.policies, listOf(bodies), "{}");
+    for (const [id, body] of known) this.#learnPolicy(id, body);
+    const missing = bodies.filter((body) => !this.#policyIds.has(body));
+    if (missing.length === 0) return;
+    const added = await tx.rows<[number, string]>(this.#sql.addPolicies, listOf(missing));
+    for (const [id, body] of added) this.#learnPolicy(id, body);
+    tx.onUndo(() => {
+      for (const [id, body] of added) {
+        this.#policies.delete(id);
+        this.#policyIds.delete(body);
+      }
+      this.#policyIdOf = new WeakMap();
+    });
+    if (added.length === missing.length) return;
+    for (const [id, body] of await tx.rows<[number, string]>(this.#sql.policies, listOf(missing), "{}"))
+      this.#learnPolicy(id, body);
+  }
+
+  #learn([id, queue, name, version]: LaneRow): void {
+    const lane = { id, queue, name, version };
+    this.#lanes.set(id, lane);
+    this.#laneIds.set(textOf(lane), id);
+  }
+
+  #unlearn(id: number): void {
+    const lane = this.#lanes.get(id);
+    if (lane === undefined) return;
+    this.#lanes.delete(id);
+    this.#laneIds.delete(textOf(lane));
+    this.#counted = -1;
+  }
+
+  #learnPolicy(id: number, body: string): void {
+    this.#policies.set(id, JSON.parse(body) as Policy);
+    this.#policyIds.set(body, id);
+  }
+}
+
+function textOf({ name, version, queue }: Omit<Lane, "id">): string {
+  return `${name}\n${version}\n${queue}`;
+}
+
+function bodyOf(policy: Policy): string {
+  return JSON.stringify(policy, Object.keys(policy).sort());
+}

@@ -1,0 +1,253 @@
+import { generatedId, type JobKey } from "../../core/ids.ts";
+import { type FinishedState, isFinished, type JobState } from "../../core/job.ts";
+import { upstreamEnded } from "../../core/dependency.ts";
+import { slotOf } from "../job-row.ts";
+import type { Enqueued, NewJob } from "../store.ts";
+import type { Catalog } from "./catalog.ts";
+import { listOf } from "./driver.ts";
+import type { Endings } from "./endings.ts";
+import type { Tx } from "./group.ts";
+import type { Happened, JobEvents } from "./job-events.ts";
+import { Known, type Refusal } from "./known.ts";
+import type { Limits } from "./limits.ts";
+import type { Settings } from "./settings.ts";
+import type { Waits } from "./waits.ts";
+
+/** A row to be. */
+interface Row {
+  key: JobKey;
+  state: JobState;
+  gate: string | null;
+  quiet: boolean;
+  lane: number;
+  job: NewJob;
+  id: string | null;
+  slot: string | null;
+  runAt: number;
+  limits: string | null;
+  error: string | null;
+}
+
+/** Jobs in. */
+export class Enqueue {
+  readonly #s: string;
+  readonly #catalog: Catalog;
+  readonly #settings: Settings;
+  readonly #limits: Limits;
+  readonly #waits: Waits;
+  readonly #endings: Endings;
+  readonly #events: JobEvents;
+  readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
+
+  constructor(
+    s: string,
+    parts: { catalog: Catalog; settings: Settings; limits: Limits; waits: Waits; endings: Endings; events: JobEvents },
+  ) {
+    this.#s = s;
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#limits = parts.limits;
+    this.#waits = parts.waits;
+    this.#endings = parts.endings;
+    this.#events = parts.events;
+    this.#sql = {
+      // Keys are given in the order of the list.
+      plain: `
+        with clock as materialized (select ${s}.clock($1) as now)
+        insert into ${s}.jobs (state, gate, lane, priority, policy, run_at, created_at, input)
+        select 'pending', case when coalesce(run_at, now + delay) > now then 'time' end,
+          lane, priority, policy, coalesce(run_at, now + delay), now, input
+        from clock, unnest($2::integer[], $3::integer[], $4::integer[], $5::bigint[], $6::bigint[], $7::text[])
+          with ordinality as job (lane, priority, policy, run_at, delay, input, turn)
+        order by turn
+        returning key, created_at`,
+      keys: `select nextval('${s}.job') from generate_series(1, $1::integer)`,
+      insert: `
+        insert into ${s}.jobs (key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, created_at, finished_at,
+          id, slot, input, error)
+        select key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, $1::bigint, case when state = 'cancelled' then $1::bigint end,
+          id, slot, input, error
+        from unnest($2::bigint[], $3::text[], $4::text[], $5::boolean[], $6::integer[], $7::integer[], $8::integer[], $9::bigint[],
+          $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
+          as job (key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, id, slot, input, error)`,
+      insertIds: `
+        insert into ${s}.ids (id, job, name, chosen)
+        select * from unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) order by 1`,
+      // From now on more follows from their end than their own row.
+      awaited: `update ${s}.jobs set quiet = false where key = any($1::bigint[]) and quiet`,
+    };
+  }
+
+  /** Whether these can go in by one statement, without looking at anything: nobody needs to wait for it. */
+  isPlain(jobs: readonly NewJob[]): boolean {
+    if (!this.#settings.isKnown) return false;
+    return jobs.every((job) => this.#isBare(job) && this.#settings.isSaid(job)) && this.#catalog.isKnown(jobs);
+  }
+
+  async plain(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    this.#settings.assumed(tx);
+    const rows = await tx.rows<[JobKey, number]>(
+      this.#sql.plain,
+      tx.at,
+      listOf(jobs.map((job) => this.#catalog.laneOf(job))),
+      listOf(jobs.map(({ priority }) => priority)),
+      listOf(jobs.map(({ policy }) => this.#catalog.policyIdOf(policy))),
+      listOf(jobs.map(({ runAt }) => runAt ?? null)),
+      listOf(jobs.map(({ delay }) => delay)),
+      listOf(jobs.map(({ input }) => input)),
+    );
+    tx.wrote();
+    for (const queue of new Set(jobs.map(({ queue }) => queue))) tx.ready(queue);
+    return rows.map(([key, createdAt]) => ({ id: generatedId(createdAt, key), duplicate: false }));
+  }
+
+  async run(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    if (jobs.length === 0) return [];
+    await this.#settings.at(tx);
+    const limits = await this.#settings.declareAll(tx, jobs);
+    if (limits === null && jobs.every((job) => this.#isBare(job))) {
+      await this.#catalog.know(tx, jobs);
+      return this.plain(tx, jobs);
+    }
+    const known = await Known.of(this.#s, tx, jobs, this.#catalog);
+    return this.#decided(tx, jobs, known, limits);
+  }
+
+  /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
+  async whole(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    const refused = await this.refused(tx, jobs);
+    if (refused === undefined) return this.run(tx, jobs);
+    const { id } = refused;
+    return ["taken" in refused ? { id, taken: refused.taken } : { id, missing: true }];
+  }
+
+  /** The first of these that cannot be: its id belongs to a job of another name, or what it comes after is not known. */
+  async refused(tx: Tx, jobs: readonly NewJob[]): Promise<Refusal | undefined> {
+    return (await Known.of(this.#s, tx, jobs, this.#catalog)).refused(jobs);
+  }
+
+  async #decided(tx: Tx, jobs: readonly NewJob[], known: Known, limits: readonly (string | null)[] | null): Promise<Enqueued[]> {
+    const now = await tx.now();
+    const keys = await tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
+    const rows: Row[] = [];
+    const waits: { job: JobKey; upstream: JobKey }[] = [];
+    const news: NewJob[] = [];
+    const made = new Map<JobKey, Row>();
+    const answers = jobs.map((job, i): Enqueued => {
+      const refused = known.refuses(job);
+      if (refused !== undefined) return refused;
+      const [key] = keys[i] as [JobKey];
+      const runAt = job.runAt ?? now + job.delay;
+      const upstreams = known.upstreamsOf(job);
+      const broken = upstreams.find(({ state }) => isFinished(state) && state !== "succeeded");
+      const unfinished = upstreams.filter(({ state }) => !isFinished(state));
+      const state: JobState = broken !== undefined ? "cancelled" : unfinished.length > 0 ? "waiting" : "pending";
+      const row: Row = {
+        key,
+        state,
+        gate: state === "pending" && runAt > now ? "time" : null,
+        quiet: (limits?.[i] ?? null) === null,
+        lane: -1,
+        job,
+        id: job.id ?? job.followUpId ?? null,
+        slot: job.key === undefined ? null : slotOf(job.name, job.key),
+        runAt,
+        limits: limits?.[i] ?? null,
+        error: broken === undefined ? null : JSON.stringify(upstreamEnded(broken.id, broken.state as FinishedState)),
+      };
+      if (state === "waiting") for (const upstream of unfinished) waits.push({ job: key, upstream: upstream.key });
+      rows.push(row);
+      made.set(key, row);
+      news.push(job);
+      const id = row.id ?? generatedId(now, key);
+      known.add(job, { id, key, state });
+      return { id, duplicate: false };
+    });
+    if (rows.length === 0) return answers;
+    await this.#catalog.know(tx, news);
+    for (const row of rows) row.lane = this.#catalog.laneOf(row.job);
+    const awaited = new Set(waits.map(({ upstream }) => upstream));
+    for (const upstream of awaited) {
+      const row = made.get(upstream);
+      if (row !== undefined) row.quiet = false;
+    }
+    await this.#admit(tx, rows);
+    await this.#write(tx, now, rows);
+    await tx.rows(this.#sql.awaited, listOf([...awaited].filter((key) => !made.has(key))));
+    await this.#waits.add(tx, waits);
+    await this.#tell(tx, rows);
+    const cancelled = rows.filter(({ state }) => state === "cancelled");
+    await this.#endings.follow(
+      tx,
+      now,
+      cancelled.map(({ key, lane }) => ({ job: key, lane, state: "cancelled" })),
+    );
+    for (const { job } of rows) tx.ready(job.queue);
+    tx.wrote();
+    return answers;
+  }
+
+  async #admit(tx: Tx, rows: readonly Row[]): Promise<void> {
+    const limited = rows.flatMap((row) =>
+      row.state === "pending" && row.gate === null && row.limits !== null
+        ? [{ row, key: row.key, lane: row.lane, priority: row.job.priority, limits: row.limits }]
+        : [],
+    );
+    if (limited.length === 0) return;
+    await this.#limits.lock(tx, [...new Set(limited.map(({ row }) => row.job.queue))]);
+    const gates = await this.#limits.admit(tx, limited);
+    for (const [i, { row }] of limited.entries()) row.gate = gates[i] ?? null;
+  }
+
+  async #write(tx: Tx, now: number, rows: readonly Row[]): Promise<void> {
+    const ids = rows.filter(({ id }) => id !== null);
+    if (ids.length > 0) {
+      await tx.rows(
+        this.#sql.insertIds,
+        listOf(ids.map(({ id }) => id)),
+        listOf(ids.map(({ key }) => key)),
+        listOf(ids.map(({ job }) => job.name)),
+        listOf(ids.map(({ job }) => job.id !== undefined)),
+      );
+    }
+    await tx.rows(
+      this.#sql.insert,
+      now,
+      listOf(rows.map(({ key }) => key)),
+      listOf(rows.map(({ state }) => state)),
+      listOf(rows.map(({ gate }) => gate)),
+      listOf(rows.map(({ quiet }) => quiet)),
+      listOf(rows.map(({ lane }) => lane)),
+      listOf(rows.map(({ job }) => job.priority)),
+      listOf(rows.map(({ job }) => this.#catalog.policyIdOf(job.policy))),
+      listOf(rows.map(({ runAt }) => runAt)),
+      listOf(rows.map(({ job }) => job.scheduledFor ?? null)),
+      listOf(rows.map(({ limits }) => limits)),
+      listOf(rows.map(({ id }) => id)),
+      listOf(rows.map(({ slot }) => slot)),
+      listOf(rows.map(({ job }) => job.input)),
+      listOf(rows.map(({ error }) => error)),
+    );
+  }
+
+  async #tell(tx: Tx, rows: readonly Row[]): Promise<void> {
+    const happened = rows.flatMap(({ key, lane, state }): Happened[] => {
+      const enqueued: Happened = { type: "job.enqueued", job: key, lane };
+      return state === "cancelled" ? [enqueued, { type: "job.cancelled", job: key, lane }] : [enqueued];
+    });
+    await this.#events.tell(tx, happened);
+  }
+
+  /** Nothing has to be looked up for it, and nothing follows from it. */
+  #isBare(job: NewJob): boolean {
+    return (
+      job.id === undefined &&
+      job.followUpId === undefined &&
+      job.key === undefined &&
+      job.after === undefined &&
+      job.scheduledFor === undefined &&
+      !this.#settings.tells(job.queue) &&
+      !this.#settings.limits(job.queue)
+    );
+  }
+}

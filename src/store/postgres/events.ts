@@ -1,0 +1,48 @@
+import { change } from "../../core/event.ts";
+import type { Fence } from "../../core/ids.ts";
+import { listOf } from "./driver.ts";
+import type { Tx } from "./group.ts";
+
+export interface NewEvent {
+  type: string;
+  /** What makes it one of its kind in this database: no two events have the same. */
+  transition: string;
+  /** The job's id. */
+  job?: string;
+  data: object;
+}
+
+/** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
+export class Events {
+  readonly #insert: string;
+  readonly #number: string;
+  #told = 0;
+
+  constructor(s: string) {
+    this.#insert = `
+      insert into ${s}.events (at, type, transition, job, data)
+      select ${s}.clock($1), type, transition, job, data
+      from unnest($2::text[], $3::text[], $4::text[], $5::text[]) with ordinality as event (type, transition, job, data, turn)
+      order by turn`;
+    this.#number = `select nextval('${s}.fence')`;
+  }
+
+  async add(tx: Tx, events: readonly NewEvent[]): Promise<void> {
+    if (events.length === 0) return;
+    await tx.rows(
+      this.#insert,
+      tx.at,
+      listOf(events.map(({ type }) => type)),
+      listOf(events.map(({ transition }) => transition)),
+      listOf(events.map(({ job }) => job ?? null)),
+      listOf(events.map(({ data }) => JSON.stringify(data))),
+    );
+    tx.wrote();
+  }
+
+  /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
+  async act(tx: Tx, type: string, subject: string, data: object): Promise<void> {
+    const [[number]] = (await tx.rows<[Fence]>(this.#number)) as [[Fence]];
+    await this.add(tx, [{ type, transition: change(type, subject, number, ++this.#told), data }]);
+  }
+}

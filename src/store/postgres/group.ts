@@ -1,0 +1,401 @@
+import type { Clock } from "../../core/clock.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import type { Fence, JobKey } from "../../core/ids.ts";
+import { type Operation, passPoint } from "../points.ts";
+import type { Rows, Value } from "./driver.ts";
+import { explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
+import type { Session } from "./session.ts";
+import type { Writer } from "./writer.ts";
+
+/** One transaction, as the operations inside it see it. */
+export interface Tx {
+  /** The injected clock's time; null where the database's own clock counts. Statements take it as it is. */
+  readonly at: number | null;
+  /** One instant for the whole transaction, for those who decide by it before they write. */
+  now(): Promise<number>;
+  readonly rows: Rows;
+  /** Relies on lanes, or settings, being as they were when this count of their changes was read. If not, all is done again. */
+  assume(what: Counted, count: number): void;
+  /** Has itself moved that count. */
+  moved(what: Counted, from: number, to: number): void;
+  /** What was learnt in this transaction counts only if it is committed. */
+  onUndo(forget: () => void): void;
+  onCommit(keep: () => void): void;
+  /** Said by whoever changes a row: a transaction in which nobody did is no news. */
+  wrote(): void;
+  /** A job of this queue may be claimable now. */
+  ready(queue: string): void;
+  /** This lease was ended by somebody else than its holder. */
+  ended(job: JobKey, fence: Fence): void;
+}
+
+/** What is cached of the database, and counted there when it changes. */
+export type Counted = "lanes" | "settings";
+
+/** What the world is told after a commit. */
+export interface Committed {
+  ready: Set<string>;
+  ended: { job: JobKey; fence: Fence }[];
+}
+
+interface Item {
+  operation: Operation;
+  /** All its statements are sent at once: nobody needs to wait for it before the next begins. */
+  quick: boolean;
+  run: (tx: Tx) => Promise<unknown>;
+  resolve: (value: unknown) => void;
+  reject: (reason: unknown) => void;
+  since: number;
+}
+
+export interface GroupOptions {
+  clock: Clock;
+  /** Whether statements take the given clock's time, or the database's. */
+  injected: boolean;
+  /** Until this much has passed, a server that is gone is waited for; in milliseconds. */
+  patience: number;
+  random: () => number;
+  schema: string;
+  onCommit: (committed: Committed) => void;
+  /** What was assumed is not so any more. */
+  onStale: () => void;
+}
+
+/** How often a transaction that was overtaken, or chosen to end a deadlock, runs again. */
+const TRIES = 20;
+/** Between two tries to reach a server that is gone, in milliseconds; at most the second. */
+const BACKOFF = 50;
+const LONGEST_BACKOFF = 2_000;
+
+/**
+ * What arrives in one turn of the event loop, and while the last transaction is on its way, becomes one transaction,
+ * because a commit costs a hundred times what a row costs. A promise settles only after the commit.
+ *
+ * The commit is sent when every answer is there, together with the number of the transaction. So a connection that is
+ * lost before has changed nothing, and one that is lost with the commit leaves a number to ask the server about.
+ */
+export class Group {
+  readonly #writer: Writer;
+  readonly #options: GroupOptions;
+  #queue: Item[] = [];
+  #running = false;
+  #closed = false;
+  #idle: (() => void)[] = [];
+
+  constructor(writer: Writer, options: GroupOptions) {
+    this.#writer = writer;
+    this.#options = options;
+  }
+
+  /** `run` may run more than once, after everything it did was undone. */
+  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, options: { quick?: boolean } = {}): Promise<T> {
+    if (this.#closed) return Promise.reject(closedError());
+    return new Promise<T>((resolve, reject) => {
+      const since = this.#options.clock.monotonic();
+      const { quick = false } = options;
+      this.#queue.push({ operation, quick, run, resolve: resolve as (value: unknown) => void, reject, since });
+      if (this.#running) return;
+      this.#running = true;
+      setImmediate(() => void this.#drain());
+    });
+  }
+
+  /** Resolves when nothing is waiting for its commit; nothing is taken any more. */
+  close(): Promise<void> {
+    this.#closed = true;
+    if (!this.#running) return Promise.resolve();
+    return new Promise((resolve) => this.#idle.push(resolve));
+  }
+
+  async #drain(): Promise<void> {
+    while (this.#queue.length > 0) {
+      const items = this.#queue;
+      this.#queue = [];
+      await this.#run(items);
+    }
+    this.#running = false;
+    for (const resolve of this.#idle.splice(0)) resolve();
+  }
+
+  /** Every item has its answer when this resolves. */
+  async #run(items: Item[]): Promise<void> {
+    let apart = false;
+    for (let tries = 0, losses = 0; ;) {
+      const outcome = await this.#transact(items, apart);
+      if (outcome === "done") return;
+      if (outcome.lost) {
+        items = this.#patient(items, outcome.error);
+        if (items.length === 0) return;
+        await this.#pause(losses++);
+      } else if (mayRunAgain(outcome.error) && ++tries < TRIES) {
+        await this.#pause(0);
+      } else if (!apart && items.length > 1) {
+        apart = true;
+      } else {
+        for (const item of items) item.reject(explain(outcome.error, this.#writer.address));
+        return;
+      }
+    }
+  }
+
+  /** One try. Savepoints are only needed to tell a bad item from its neighbours, so the first goes without. */
+  async #transact(items: Item[], apart: boolean): Promise<"done" | Failed> {
+    let session: Session;
+    try {
+      session = await this.#writer.session();
+    } catch (error) {
+      return { error, lost: isLost(error) };
+    }
+    const state = new Transaction(session, this.#options);
+    let xid: string | null;
+    let answers: (() => void)[];
+    try {
+      const begun = session.command("begin");
+      begun.catch(() => {});
+      const run = apart ? this.#eachInSavepoint(items, state, session) : together(items, state);
+      run.catch(() => {});
+      await begun;
+      answers = await run;
+      xid = await state.end();
+      for (const item of items) passPoint(item.operation, "written");
+    } catch (error) {
+      state.undo();
+      return this.#rolledBack(session, state.cause(error));
+    }
+    const committed = await this.#commit(session, xid);
+    if (committed !== "yes") {
+      state.undo();
+      return committed;
+    }
+    for (const item of items) passPoint(item.operation, "committed");
+    state.keep();
+    // The listeners first: whoever is answered goes on with what has changed.
+    if (state.hasWritten) this.#options.onCommit(state.news);
+    for (const answer of answers) answer();
+    return "done";
+  }
+
+  async #eachInSavepoint(items: Item[], state: Transaction, session: Session): Promise<(() => void)[]> {
+    const answers: (() => void)[] = [];
+    for (const item of items) {
+      passPoint(item.operation, "begun");
+      await session.command("savepoint item");
+      const part = state.part();
+      try {
+        const value = await item.run(part);
+        await session.command("release item");
+        part.join(state);
+        answers.push(() => item.resolve(value));
+      } catch (error) {
+        const cause = part.cause(error);
+        part.undo();
+        if (session.isLost || isLost(cause) || mayRunAgain(cause)) throw cause;
+        await session.command("rollback to item");
+        answers.push(() => item.reject(explain(cause, this.#writer.address)));
+      }
+    }
+    return answers;
+  }
+
+  async #rolledBack(session: Session, error: unknown): Promise<Failed> {
+    if (!session.isLost && !isLost(error)) {
+      try {
+        await session.command("rollback");
+        return { error, lost: false };
+      } catch {
+        // It is lost now; the server undoes what it was about.
+      }
+    }
+    this.#writer.drop(session);
+    return { error, lost: isLost(error) };
+  }
+
+  async #commit(session: Session, xid: string | null): Promise<"yes" | Failed> {
+    try {
+      const command = await session.command("commit");
+      if (command === "COMMIT") return "yes";
+      return { error: new Error(`The server answered the commit with ${command}.`), lost: false };
+    } catch (error) {
+      if (!session.isLost && !isLost(error)) return { error, lost: false };
+      this.#writer.drop(session);
+      // It may have happened: the server knows.
+      return xid === null ? "yes" : this.#resolve(xid, error);
+    }
+  }
+
+  /** What became of a transaction whose commit had no answer. Asked until somebody can tell. */
+  async #resolve(xid: string, error: unknown): Promise<"yes" | Failed> {
+    const since = this.#options.clock.monotonic();
+    for (let losses = 0; this.#options.clock.monotonic() - since < PATIENCE_FOR_COMMITS; losses++) {
+      await this.#pause(losses);
+      const status = await this.#writer.statusOf(xid).catch(() => "unreachable");
+      if (status === "committed") return "yes";
+      if (status === "aborted") return { error, lost: true };
+      if (status === null) break;
+    }
+    return { error: unknown(error), lost: false };
+  }
+
+  /** Those that have waited long enough are told why. */
+  #patient(items: Item[], error: unknown): Item[] {
+    const now = this.#options.clock.monotonic();
+    const patient: Item[] = [];
+    for (const item of items) {
+      if (now - item.since < this.#options.patience) patient.push(item);
+      else item.reject(explain(error, this.#writer.address));
+    }
+    return patient;
+  }
+
+  /** Real time, whatever clock is injected: it is the server that is waited for. */
+  #pause(losses: number): Promise<void> {
+    const longest = Math.min(LONGEST_BACKOFF, BACKOFF * 2 ** losses);
+    return new Promise((resolve) => setTimeout(resolve, longest * (0.5 + this.#options.random() / 2)));
+  }
+}
+
+/** However long it takes a server to come back: the caller is owed an answer. */
+const PATIENCE_FOR_COMMITS = 60_000;
+
+interface Failed {
+  error: unknown;
+  /** The connection is gone, and with it everything that was not committed. */
+  lost: boolean;
+}
+
+async function together(items: Item[], state: Transaction): Promise<(() => void)[]> {
+  const values: Promise<unknown>[] = [];
+  for (const item of items) {
+    passPoint(item.operation, "begun");
+    const value = item.run(state);
+    value.catch(() => {});
+    values.push(value);
+    if (!item.quick) await value;
+  }
+  const results = await Promise.all(values);
+  return items.map((item, i) => () => item.resolve(results[i]));
+}
+
+/** What is known of a transaction while it runs. */
+class Transaction implements Tx {
+  readonly at: number | null;
+  readonly news: Committed = { ready: new Set(), ended: [] };
+  hasWritten = false;
+  readonly #session: Session;
+  readonly #options: GroupOptions;
+  readonly #undo: (() => void)[] = [];
+  readonly #keep: (() => void)[] = [];
+  #now: Promise<number> | null = null;
+  #failed: { error: unknown } | null = null;
+  readonly #assumed: Partial<Record<Counted, number>> = {};
+
+  constructor(session: Session, options: GroupOptions, at: number | null = options.injected ? options.clock.now() : null) {
+    this.#session = session;
+    this.#options = options;
+    this.at = at;
+  }
+
+  now(): Promise<number> {
+    this.#now ??=
+      this.at === null
+        ? this.rows<[number]>(`select ${this.#options.schema}.clock(null)`).then(([row]) => (row as [number])[0])
+        : Promise.resolve(this.at);
+    return this.#now;
+  }
+
+  readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
+    const rows = this.#session.rows<Row>(text, values);
+    // After the first error every other statement fails, too, for no reason of its own.
+    rows.catch((error: unknown) => (this.#failed ??= { error }));
+    return rows;
+  };
+
+  /**
+   * The transaction's number, and whether what it assumed is still so: at its end, hence also when it was used. Null when
+   * nothing was written: then there is nothing that a lost commit could lose.
+   */
+  async end(): Promise<string | null> {
+    const [row] = await this.rows<[string | null, number, number]>(
+      `select pg_current_xact_id_if_assigned()::text, lanes, settings from ${this.#options.schema}.counter where id = 1`,
+    );
+    const [xid, lanes, settings] = row as [string | null, number, number];
+    this.#check("lanes", lanes);
+    this.#check("settings", settings);
+    return xid;
+  }
+
+  assume(what: Counted, count: number): void {
+    this.#check(what, count);
+    this.#assumed[what] = count;
+  }
+
+  moved(what: Counted, from: number, to: number): void {
+    this.#check(what, from);
+    this.#assumed[what] = to;
+  }
+
+  #check(what: Counted, count: number): void {
+    if ((this.#assumed[what] ?? count) === count) return;
+    this.#options.onStale();
+    throw new Overtaken(`The ${what} have changed.`);
+  }
+
+  cause(error: unknown): unknown {
+    return error instanceof Overtaken ? error : (this.#failed?.error ?? error);
+  }
+
+  onUndo(forget: () => void): void {
+    this.#undo.push(forget);
+  }
+
+  onCommit(keep: () => void): void {
+    this.#keep.push(keep);
+  }
+
+  wrote(): void {
+    this.hasWritten = true;
+  }
+
+  ready(queue: string): void {
+    this.news.ready.add(queue);
+  }
+
+  ended(job: JobKey, fence: Fence): void {
+    this.news.ended.push({ job, fence });
+  }
+
+  undo(): void {
+    for (const forget of this.#undo) forget();
+  }
+
+  keep(): void {
+    for (const keep of this.#keep) keep();
+  }
+
+  /** One item's part: what it has to tell is held back until it is known to be done. */
+  part(): Transaction {
+    return new Transaction(this.#session, this.#options, this.at);
+  }
+
+  join(whole: Transaction): void {
+    if (this.hasWritten) whole.hasWritten = true;
+    for (const queue of this.news.ready) whole.news.ready.add(queue);
+    whole.news.ended.push(...this.news.ended);
+    whole.#undo.push(...this.#undo);
+    whole.#keep.push(...this.#keep);
+    Object.assign(whole.#assumed, this.#assumed);
+  }
+}
+
+function closedError(): HoldfastError {
+  return new HoldfastError("CLOSED", "This store is closed.", "Open it again.");
+}
+
+function unknown(error: unknown): HoldfastError {
+  return new HoldfastError(
+    "COMMIT_UNKNOWN",
+    "The connection was lost during the commit, and the server cannot tell whether it took effect.",
+    "Look the job up before you try again; enqueue with an `id` to make trying again safe.",
+    { cause: error },
+  );
+}

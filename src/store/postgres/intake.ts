@@ -1,0 +1,43 @@
+import { Catalog } from "./catalog.ts";
+import { Endings } from "./endings.ts";
+import { Enqueue } from "./enqueue.ts";
+import { Events } from "./events.ts";
+import { Expiring } from "./expiring.ts";
+import { JobEvents } from "./job-events.ts";
+import { Limits } from "./limits.ts";
+import { Settings } from "./settings.ts";
+import { Tally } from "./tally.ts";
+import { Waits } from "./waits.ts";
+
+/** What it takes to put jobs in: over the store's own connection, or a user's. */
+export class Intake {
+  readonly catalog: Catalog;
+  readonly settings: Settings;
+  readonly tally: Tally;
+  readonly events: Events;
+  readonly waits: Waits;
+  readonly jobEvents: JobEvents;
+  readonly limits: Limits;
+  readonly expiring: Expiring;
+  readonly endings: Endings;
+  readonly enqueue: Enqueue;
+
+  constructor(s: string, random: () => number) {
+    const catalog = (this.catalog = new Catalog(s));
+    const settings = (this.settings = new Settings(s));
+    const tally = (this.tally = new Tally(s, random));
+    this.events = new Events(s);
+    const waits = (this.waits = new Waits(s));
+    const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
+    const limits = (this.limits = new Limits(s, { catalog, settings }));
+    const expiring = (this.expiring = new Expiring(s, { catalog, settings }));
+    const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events }));
+    this.enqueue = new Enqueue(s, { catalog, settings, limits, waits, endings, events });
+  }
+
+  /** Others have changed what is known here, or something was undone. */
+  forget(): void {
+    this.catalog.forgetCount();
+    this.settings.forget();
+  }
+}

@@ -1,0 +1,105 @@
+import { randomUUID } from "node:crypto";
+import { HoldfastError } from "../../core/errors.ts";
+import { passPoint } from "../points.ts";
+import type { Durability } from "../store.ts";
+import * as jobs from "./migrations/001-jobs.ts";
+import * as queues from "./migrations/002-queues.ts";
+import * as dependencies from "./migrations/003-dependencies.ts";
+import * as schedules from "./migrations/004-schedules.ts";
+import * as events from "./migrations/005-events.ts";
+import type { Session } from "./session.ts";
+
+/** In order; a migration that was released never changes. */
+const MIGRATIONS: readonly { name: string; sql: (schema: string) => string }[] = [jobs, queues, dependencies, schedules, events];
+export const SCHEMA_VERSION = MIGRATIONS.length;
+
+export interface Migrated {
+  databaseId: string;
+  durability: Durability;
+}
+
+/**
+ * Brings the schema up to date in one transaction that looks again what is there: of two processes that start at once
+ * one waits for the other, and one killed in the middle leaves what there was before.
+ */
+export async function migrate(
+  session: Session,
+  options: { schema: string; durability: Durability; create: boolean; now: number | null },
+): Promise<Migrated> {
+  const s = quoteName(options.schema);
+  const version = await versionOf(session, options.schema);
+  if (version === 0 && !options.create) throw noDatabase(options.schema);
+  refuseNewer(version, options.schema);
+  if (version < SCHEMA_VERSION) await upgrade(session, options, s);
+  const [row] = await session.rows<[string, Durability]>(`select database_id, durability from ${s}.database where id = 1`);
+  const [databaseId, durability] = row as [string, Durability];
+  return { databaseId, durability };
+}
+
+async function upgrade(
+  session: Session,
+  options: { schema: string; durability: Durability; now: number | null },
+  s: string,
+): Promise<void> {
+  await session.command("begin");
+  try {
+    await session.rows("select pg_advisory_xact_lock(hashtextextended($1, 0))", [`holdfast migrates ${options.schema}`]);
+    const version = await versionOf(session, options.schema);
+    refuseNewer(version, options.schema);
+    passPoint("migrate", "begun");
+    if (version === 0) {
+      await session.command(`create schema if not exists ${s}`);
+      await session.command(
+        `create table ${s}.migrations (version integer primary key, name text not null, applied_at timestamptz not null)`,
+      );
+    }
+    for (const [i, { name, sql }] of MIGRATIONS.entries()) {
+      if (i < version) continue;
+      await session.command(sql(s));
+      await session.rows(`insert into ${s}.migrations (version, name, applied_at) values ($1, $2, now())`, [i + 1, name]);
+    }
+    if (version === 0) {
+      await session.rows(
+        `insert into ${s}.database (id, database_id, durability, created_at) values (1, $1, $2, ${s}.clock($3))`,
+        [randomUUID(), options.durability, options.now],
+      );
+    }
+    passPoint("migrate", "written");
+    await session.command("commit");
+  } catch (error) {
+    if (!session.isLost) await session.command("rollback");
+    throw error;
+  }
+  passPoint("migrate", "committed");
+}
+
+/** 0: Holdfast has never been in this schema. */
+export async function versionOf(session: Session, schema: string): Promise<number> {
+  const s = quoteName(schema);
+  const [found] = await session.rows<[boolean]>("select to_regclass($1) is not null", [`${s}.migrations`]);
+  if (found?.[0] !== true) return 0;
+  const [row] = await session.rows<[number]>(`select coalesce(max(version), 0) from ${s}.migrations`);
+  return (row as [number])[0];
+}
+
+/** A name as it is written into a statement. */
+export function quoteName(name: string): string {
+  return `"${name.replaceAll('"', '""')}"`;
+}
+
+function noDatabase(schema: string): HoldfastError {
+  return new HoldfastError(
+    "NO_DATABASE",
+    `There is no schema ${JSON.stringify(schema)} of Holdfast in that database.`,
+    "Check the address and the schema; a program that opens it to work makes it.",
+  );
+}
+
+function refuseNewer(version: number, schema: string): void {
+  if (version <= SCHEMA_VERSION) return;
+  throw new HoldfastError(
+    "SCHEMA_NEWER",
+    `The schema ${JSON.stringify(schema)} was written by a newer Holdfast (version ${version}; this one knows ${SCHEMA_VERSION}). It was left as it is.`,
+    "Update holdfast here to the version that the other processes run.",
+  );
+}

@@ -1,0 +1,172 @@
+/**
+ * Jobs in one table, updated in place, as on SQLite: tables of their own for running or finished jobs were slower here,
+ * too. Large inputs need none either, since PostgreSQL keeps them outside of the row by itself.
+ */
+export const name = "jobs";
+
+export const sql = (s: string): string => `
+create table ${s}.database (
+  id           integer primary key check (id = 1),
+  database_id  text not null,
+  durability   text not null check (durability in ('power', 'process')),
+  created_at   bigint not null
+);
+
+-- One row, changed seldom: how many lanes there are, and how often queues' settings and limits have changed, so that
+-- nobody has to read them again before.
+create table ${s}.counter (
+  id        integer primary key check (id = 1),
+  lanes     integer not null,
+  settings  bigint not null
+);
+insert into ${s}.counter (id, lanes, settings) values (1, 0, 0);
+
+-- What names one attempt, one holder, one save for ever. A sequence is never set back, also not by a rollback.
+create sequence ${s}.fence as bigint;
+
+create table ${s}.lanes (
+  id       integer generated always as identity primary key,
+  queue    text not null,
+  name     text not null,
+  version  integer not null,
+  unique (name, version, queue)
+);
+
+create table ${s}.policies (
+  id    integer generated always as identity primary key,
+  body  text not null unique
+);
+
+create sequence ${s}.job as bigint;
+
+-- quiet: nothing follows from its end beyond its own row. Not so for a job that has limits, or that another waits for.
+create table ${s}.jobs (
+  key            bigint primary key default nextval('${s}.job'),
+  state          text not null check (
+                   state in ('pending', 'running', 'succeeded', 'failed', 'cancelled', 'quarantined', 'waiting')),
+  gate           text check (gate is null or (gate in ('time', 'limit') and state = 'pending')),
+  quiet          boolean not null default true,
+  lane           integer not null,
+  priority       integer not null,
+  policy         integer not null,
+  attempt        integer not null default 0,
+  errors         integer not null default 0,
+  crashes        integer not null default 0,
+  fence          bigint not null default 0,
+  holder         bigint,
+  worker         text,
+  lease          bigint,
+  expires_at     bigint,
+  run_at         bigint not null,
+  scheduled_for  bigint,
+  limits         text,
+  created_at     bigint not null,
+  started_at     bigint,
+  finished_at    bigint,
+  id             text,
+  slot           text,
+  input          text,
+  output         text,
+  error          text
+) with (
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+alter sequence ${s}.job owned by ${s}.jobs.key;
+
+-- What claims walk. Delayed jobs (gate 'time') and jobs of a saturated limit (gate 'limit') are apart.
+create index jobs_ready on ${s}.jobs (lane, priority desc, key)
+  where state = 'pending' and gate is null and crashes = 0;
+-- Jobs that were running when a worker died, whatever they are now: a process takes one of them at a time.
+create index jobs_suspect on ${s}.jobs (state, lane, priority desc, key) where crashes > 0;
+create index jobs_running on ${s}.jobs (expires_at) where state = 'running';
+create index jobs_timed on ${s}.jobs (lane, run_at) where gate = 'time';
+-- States that few jobs are in, so that listing them does not walk all the others.
+create index jobs_aside on ${s}.jobs (state, key) where state in ('failed', 'cancelled', 'quarantined', 'waiting');
+-- One unfinished job of a name and key: slot is both.
+create unique index jobs_slot on ${s}.jobs (slot)
+  where slot is not null and state in ('pending', 'running', 'waiting');
+
+-- Every id that a caller chose, for ever: it outlives the job. Follow-ups' ids are here too, and go with their job.
+-- ended: how a pruned job ended, for those that come after it.
+create table ${s}.ids (
+  id      text primary key,
+  job     bigint not null,
+  name    text not null,
+  chosen  boolean not null,
+  ended   text
+);
+
+-- What a running attempt leaves behind for the next: only jobs that use it have a row.
+create table ${s}.notes (
+  job         bigint primary key,
+  checkpoint  text,
+  fraction    double precision,
+  message     text
+);
+
+-- How many finished jobs there are, so that nobody has to count history. Each handle adds in a share of its own, or
+-- all of them would wait for one row; the sum counts. since, fresh, before: how many there were in the current minute
+-- and in the one before it, for the rate.
+create table ${s}.tally (
+  share   integer not null,
+  lane    integer not null,
+  state   text not null,
+  n       bigint not null,
+  ended   bigint not null default 0,
+  since   bigint not null default 0,
+  fresh   bigint not null default 0,
+  before  bigint not null default 0,
+  primary key (share, lane, state)
+) with (fillfactor = 50);
+
+-- job and fence: an exclusive claim's lock, which lives and dies with that attempt and has no expiry of its own.
+create table ${s}.locks (
+  name         text primary key,
+  holder       text not null,
+  token        text not null,
+  acquired_at  bigint not null,
+  ttl          bigint,
+  expires_at   bigint,
+  job          bigint,
+  fence        bigint
+);
+
+-- place and alive: the folder and the file on its host whose lock proves its life.
+create table ${s}.processes (
+  id          bigint generated always as identity primary key,
+  place       text not null,
+  alive       text not null,
+  identity    text not null,
+  pid         integer not null,
+  host        text not null,
+  boot        text not null,
+  program     text not null,
+  started_at  bigint not null,
+  -- The jobs it works on, as JSON; null while it works on none.
+  works       text,
+  -- Asked to stop: how long its running jobs may go on, in milliseconds. stoppable: it heeds that.
+  stoppable   boolean not null default false,
+  stop        bigint
+);
+
+create table ${s}.recovery_totals (
+  id            integer primary key check (id = 1),
+  entries       bigint not null,
+  locks         bigint not null,
+  recovered_at  bigint not null
+);
+insert into ${s}.recovery_totals (id, entries, locks, recovered_at) values (1, 0, 0, 0);
+
+create table ${s}.recovery_log (
+  id           bigint generated always as identity primary key,
+  at           bigint not null,
+  cause        text not null,
+  entries      integer not null,
+  quarantined  integer not null,
+  failed       integer not null,
+  locks        integer not null
+);
+
+-- The time that counts: the database's, or in a test the one that is given.
+create function ${s}.clock(given bigint) returns bigint language sql volatile as
+  $$ select coalesce(given, floor(extract(epoch from clock_timestamp()) * 1000)::bigint) $$;
+`;

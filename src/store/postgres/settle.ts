@@ -1,0 +1,308 @@
+import type { JobEventType } from "../../core/event.ts";
+import { idTaken, noUpstream } from "../../core/errors.ts";
+import type { Fence, JobKey } from "../../core/ids.ts";
+import { isFinished, toJobError } from "../../core/job.ts";
+import type { LeaseRef } from "../../core/lease.ts";
+import { decide, type Next, type Outcome } from "../../core/retry.ts";
+import type { Fate, NewJob, Settlement } from "../store.ts";
+import type { Catalog } from "./catalog.ts";
+import { listOf, type Rows } from "./driver.ts";
+import type { Endings } from "./endings.ts";
+import type { Enqueue } from "./enqueue.ts";
+import type { Tx } from "./group.ts";
+import type { JobEvents } from "./job-events.ts";
+import type { Limits } from "./limits.ts";
+import type { Settings } from "./settings.ts";
+import { Tally } from "./tally.ts";
+
+type HistoryRow = [
+  key: JobKey,
+  fence: Fence,
+  lane: number,
+  policy: number,
+  attempt: number,
+  errors: number,
+  crashes: number,
+  expiresAt: number,
+  priority: number,
+  limits: string | null,
+];
+
+/** An attempt that is to end, and how. */
+export interface Ending extends LeaseRef {
+  outcome: Outcome;
+  /** Only if its lease ends at this very instant: then it is still the lease that was judged. */
+  expiresAt?: number;
+}
+
+/** How it ended: null when the lease is not held any more. */
+export type Ended = { next: Next; lane: number } | null;
+
+/** Ends attempts. Every write is guarded by job, fence and `running`: a zombie's late settle changes nothing. */
+export class Settle {
+  readonly #catalog: Catalog;
+  readonly #settings: Settings;
+  readonly #limits: Limits;
+  readonly #events: JobEvents;
+  readonly #endings: Endings;
+  readonly #enqueue: Enqueue;
+  readonly #tally: Tally;
+  readonly #random: () => number;
+  readonly #sql: Record<"succeed" | "history" | "move" | "dropCheckpoints" | "states", string>;
+
+  constructor(
+    s: string,
+    parts: {
+      catalog: Catalog;
+      settings: Settings;
+      limits: Limits;
+      events: JobEvents;
+      endings: Endings;
+      enqueue: Enqueue;
+      tally: Tally;
+      random: () => number;
+    },
+  ) {
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#limits = parts.limits;
+    this.#events = parts.events;
+    this.#endings = parts.endings;
+    this.#enqueue = parts.enqueue;
+    this.#tally = parts.tally;
+    this.#random = parts.random;
+    const held = "job.key = asked.key and job.fence = asked.fence and job.state = 'running'";
+    this.#sql = {
+      // Successes from whose end nothing follows: one statement, counted in it.
+      succeed: `
+        with clock as materialized (select ${s}.clock($1) as now),
+        ended as (
+          update ${s}.jobs as job set state = 'succeeded', output = asked.output, finished_at = clock.now, expires_at = null, error = null
+          from clock, unnest($3::bigint[], $4::bigint[], $5::text[]) as asked (key, fence, output)
+          where ${held} and job.quiet and not (job.lane = any($6::integer[]))
+          returning job.key, job.lane),
+        noted as (
+          update ${s}.notes as note set checkpoint = null from ended where note.job = ended.key and note.checkpoint is not null),
+        tallied as (${Tally.within(s, "$2::integer", "succeeded")})
+        select key from ended`,
+      history: `
+        select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
+        where key = any($1::bigint[]) and state = 'running' order by key for update`,
+      move: `
+        update ${s}.jobs as job set
+          state = asked.state, gate = asked.gate, run_at = coalesce(asked.run_at, job.run_at), attempt = asked.attempt,
+          errors = asked.errors, crashes = asked.crashes, error = case when asked.state = 'succeeded' then null else coalesce(asked.error, job.error) end,
+          output = asked.output, finished_at = asked.finished_at, expires_at = null, holder = null, worker = null
+        from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::integer[], $7::integer[], $8::integer[],
+          $9::text[], $10::text[], $11::bigint[])
+          as asked (key, fence, state, gate, run_at, attempt, errors, crashes, error, output, finished_at)
+        where ${held}`,
+      dropCheckpoints: `update ${s}.notes set checkpoint = null where job = any($1::bigint[]) and checkpoint is not null`,
+      states: `select key, state, fence from ${s}.jobs where key = any($1::bigint[])`,
+    };
+  }
+
+  /** Whether all of them are successes that one statement can end: which nobody needs to wait for. */
+  isQuick(settlements: readonly Settlement[]): boolean {
+    return this.#settings.isKnown && !this.#settings.limited && settlements.every(isPlain);
+  }
+
+  async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
+    const plain = settlements.filter(isPlain);
+    const done = await this.#succeed(tx, plain);
+    if (done.size === settlements.length) return settlements.map(() => "held");
+    const rest = settlements.filter(({ job }) => !done.has(job));
+    const fates = await this.#each(tx, rest);
+    return settlements.map((settlement) => fates.get(settlement) ?? "held");
+  }
+
+  /** What became of leases. */
+  async fates(rows: Rows, leases: readonly LeaseRef[]): Promise<Fate[]> {
+    if (leases.length === 0) return [];
+    const found = await rows<[JobKey, string, Fence]>(this.#sql.states, listOf(leases.map(({ job }) => job)));
+    const byKey = new Map(found.map(([key, state, fence]) => [key, { state, fence }]));
+    return leases.map(({ job, fence }) => {
+      const row = byKey.get(job);
+      if (row === undefined) return "gone";
+      if (row.state === "running" && row.fence === fence) return "held";
+      return row.state === "cancelled" ? "cancelled" : "lost";
+    });
+  }
+
+  /** Decides by what is in the rows, and writes it; null for each whose lease is not held any more. */
+  async end(tx: Tx, endings: readonly Ending[]): Promise<Ended[]> {
+    if (endings.length === 0) return [];
+    await this.#settings.at(tx);
+    const now = await tx.now();
+    const rows = await this.#history(tx, endings);
+    const moves: Move[] = [];
+    const ended = endings.map((ending): Ended => {
+      const row = rows.get(ending.job);
+      if (row === undefined || row.fence !== ending.fence || (ending.expiresAt ?? row.expiresAt) !== row.expiresAt) return null;
+      // Only once, should it be asked for twice.
+      rows.delete(ending.job);
+      const next = decide(row, this.#catalog.policy(row.policy), ending.outcome, this.#random());
+      moves.push({ row, next, outcome: ending.outcome, gate: !isFinished(next.state) && next.delay > 0 ? "time" : null });
+      return { next, lane: row.lane };
+    });
+    await this.#limit(tx, moves);
+    await this.#move(tx, now, moves);
+    return ended;
+  }
+
+  /** In their order: a follow-up of one may have the id that the next one's is refused for. */
+  async #each(tx: Tx, settlements: readonly Settlement[]): Promise<Map<Settlement, Fate>> {
+    const fates = new Map<Settlement, Fate>();
+    for (const batch of batchesOf(settlements)) {
+      const outcomes = await Promise.all(batch.map((settlement) => this.#tenable(tx, settlement)));
+      const ended = await this.end(
+        tx,
+        batch.map(({ job, fence }, i) => ({ job, fence, outcome: outcomes[i] as Outcome })),
+      );
+      const lost = batch.filter((_, i) => ended[i] === null);
+      const why = await this.fates(tx.rows, lost);
+      for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as Fate);
+      const followUps = batch.flatMap((settlement, i) =>
+        ended[i] !== null && outcomes[i] === settlement.outcome ? (settlement.followUps ?? []) : [],
+      );
+      if (followUps.length > 0) await this.#enqueue.run(tx, followUps);
+    }
+    return fates;
+  }
+
+  /** A success and its follow-ups are one; where one of these cannot be, the attempt has failed, and would fail again. */
+  async #tenable(tx: Tx, { outcome, followUps }: Settlement): Promise<Outcome> {
+    if (outcome.kind !== "succeeded" || followUps === undefined || !followUps.some(isRisky)) return outcome;
+    const refused = await this.#enqueue.refused(tx, followUps);
+    if (refused === undefined) return outcome;
+    const { id, name } = refused;
+    const why = "taken" in refused ? idTaken(id, refused.taken, name) : noUpstream(id, name);
+    return { kind: "error", error: toJobError(why), retry: false };
+  }
+
+  async #succeed(tx: Tx, plain: readonly Settlement[]): Promise<Set<JobKey>> {
+    if (plain.length === 0) return new Set();
+    const settings = this.#settings.isKnown ? this.#settings.assumed(tx) : await this.#settings.at(tx);
+    const loud = [...this.#catalog.lanes()].filter(({ queue }) => settings.tells(queue) || settings.keep(queue, "succeeded"));
+    const rows = await tx.rows<[JobKey]>(
+      this.#sql.succeed,
+      tx.at,
+      this.#tally.share,
+      listOf(plain.map(({ job }) => job)),
+      listOf(plain.map(({ fence }) => fence)),
+      listOf(plain.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null))),
+      listOf(loud.map(({ id }) => id)),
+    );
+    if (rows.length > 0) tx.wrote();
+    return new Set(rows.map(([job]) => job));
+  }
+
+  async #history(tx: Tx, endings: readonly Ending[]): Promise<Map<JobKey, History>> {
+    const found = await tx.rows<HistoryRow>(this.#sql.history, listOf(endings.map(({ job }) => job)));
+    await this.#catalog.knowLanes(
+      tx.rows,
+      found.map((row) => row[2]),
+    );
+    await this.#catalog.knowPolicies(
+      tx.rows,
+      found.map((row) => row[3]),
+    );
+    return new Map(
+      found.map(([key, fence, lane, policy, attempt, errors, crashes, expiresAt, priority, limits]) => [
+        key,
+        { key, fence, lane, policy, attempt, errors, crashes, expiresAt, priority, limits },
+      ]),
+    );
+  }
+
+  /** Those with limits leave their places to others, and stand in line again if they are pending now. */
+  async #limit(tx: Tx, moves: readonly Move[]): Promise<void> {
+    const limited = moves.flatMap((move) => (move.row.limits === null ? [] : [{ move, ...move.row, limits: move.row.limits }]));
+    if (limited.length === 0) return;
+    await this.#limits.lock(tx, [...new Set(limited.map(({ lane }) => this.#catalog.lane(lane).queue))]);
+    await this.#limits.end(
+      tx,
+      limited.map((job) => ({ ...job, began: job.move.outcome.kind !== "released" })),
+    );
+    const pending = limited.filter(({ move }) => move.next.state === "pending" && move.gate === null);
+    const gates = await this.#limits.admit(tx, pending);
+    for (const [i, { move }] of pending.entries()) move.gate = gates[i] ?? null;
+  }
+
+  async #move(tx: Tx, now: number, moves: readonly Move[]): Promise<void> {
+    if (moves.length === 0) return;
+    await tx.rows(
+      this.#sql.move,
+      listOf(moves.map(({ row }) => row.key)),
+      listOf(moves.map(({ row }) => row.fence)),
+      listOf(moves.map(({ next }) => next.state)),
+      listOf(moves.map(({ gate }) => gate)),
+      listOf(moves.map(({ next }) => (!isFinished(next.state) && next.delay > 0 ? now + next.delay : null))),
+      listOf(moves.map(({ next }) => next.attempt)),
+      listOf(moves.map(({ next }) => next.errors)),
+      listOf(moves.map(({ next }) => next.crashes)),
+      listOf(moves.map(({ next }) => (next.error === null ? null : JSON.stringify(next.error)))),
+      listOf(moves.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null))),
+      listOf(moves.map(({ next }) => (isFinished(next.state) ? now : null))),
+    );
+    tx.wrote();
+    const dropped = moves.filter(({ next }) => next.dropCheckpoint).map(({ row }) => row.key);
+    if (dropped.length > 0) await tx.rows(this.#sql.dropCheckpoints, listOf(dropped));
+    for (const { row } of moves) tx.ready(this.#catalog.lane(row.lane).queue);
+    await this.#events.tell(
+      tx,
+      moves.map(({ row, next }) => ({ type: EVENT_OF[next.state], job: row.key, lane: row.lane })),
+    );
+    await this.#endings.follow(
+      tx,
+      now,
+      moves.flatMap(({ row, next: { state } }) => (isFinished(state) ? [{ job: row.key, lane: row.lane, state }] : [])),
+    );
+  }
+}
+
+interface History {
+  key: JobKey;
+  fence: Fence;
+  lane: number;
+  policy: number;
+  attempt: number;
+  errors: number;
+  crashes: number;
+  expiresAt: number;
+  priority: number;
+  limits: string | null;
+}
+
+interface Move {
+  row: History;
+  next: Next;
+  outcome: Outcome;
+  gate: string | null;
+}
+
+const EVENT_OF: Record<Next["state"], JobEventType> = {
+  succeeded: "job.succeeded",
+  pending: "job.returned",
+  failed: "job.failed",
+  quarantined: "job.quarantined",
+};
+
+function isPlain({ outcome, followUps }: Settlement): boolean {
+  return outcome.kind === "succeeded" && (followUps === undefined || followUps.length === 0);
+}
+
+/** Whether it may be refused: its id may be taken, or what it comes after unknown. */
+function isRisky({ id, after }: NewJob): boolean {
+  return id !== undefined || after !== undefined;
+}
+
+/** Those whose follow-ups may be refused each end a batch. */
+function batchesOf(settlements: readonly Settlement[]): Settlement[][] {
+  const batches: Settlement[][] = [[]];
+  for (const settlement of settlements) {
+    (batches.at(-1) as Settlement[]).push(settlement);
+    if (settlement.followUps?.some(isRisky)) batches.push([]);
+  }
+  return batches.filter((batch) => batch.length > 0);
+}
