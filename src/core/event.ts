@@ -1,4 +1,7 @@
 import type { Fence, JobKey } from "./ids.ts";
+import type { JobError } from "./job.ts";
+import type { Lane } from "./queue.ts";
+import type { Next } from "./retry.ts";
 
 /** What happened, as sinks and subscribers get it. */
 export interface Event {
@@ -28,14 +31,62 @@ export type JobEventType =
   /** By an operator. */
   | "job.retried";
 
+/** What becomes of an attempt, as it is told. */
+export const EVENT_OF: Record<Next["state"], JobEventType> = {
+  succeeded: "job.succeeded",
+  pending: "job.returned",
+  failed: "job.failed",
+  quarantined: "job.quarantined",
+};
+
+/** An event as it is written. */
+export interface NewEvent {
+  type: string;
+  /** What makes it one of its kind in this database: no two events have the same. */
+  transition: string;
+  /** The job's id. */
+  job?: string;
+  data: object;
+}
+
+/** A job of which something is told, as its row is after the change; `error` is JSON. */
+export interface ToldJob {
+  key: JobKey;
+  fence: Fence | 0;
+  attempt: number;
+  id: string;
+  error: string | null;
+}
+
+/** What is told of a job. Payloads are not in it: they may be large, and secret. */
+export function jobEvent(type: JobEventType, job: ToldJob, { name, queue, version }: Lane): NewEvent {
+  const { key, fence, attempt, id, error } = job;
+  const data: Record<string, unknown> = { id, name, queue, version, attempt };
+  if (error !== null && !FRESH.has(type)) data["error"] = brief(JSON.parse(error) as JobError);
+  return { type, transition: jobTransition(type, key, fence), job: id, data };
+}
+
+/** Told of a job whose last error, where it has one, is of another time. */
+const FRESH: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
+
+/** Without the stack. */
+function brief({ name, message, code }: JobError): JobError {
+  return code === undefined ? { name, message } : { name, message, code };
+}
+
 /** What the dedupe key is the hash of, for one transition of one job: an attempt is (job, fence). */
-export function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0): string {
+function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0): string {
   return `${type}|${job}:${fence}`;
 }
 
 /** The same for everything else: what it is about, the commit in which it happened, and its number among what is told there. */
 export function change(type: string, subject: string, commit: Fence, number: number): string {
   return `${type}|${subject}|${commit}:${number}`;
+}
+
+/** What is told of an act on one thing: `lock.broken` names the lock. */
+export function about(type: string, subject: string): object {
+  return { [type.slice(0, type.indexOf("."))]: subject };
 }
 
 /** Whether a subscriber who asked for these types gets this one: `job.failed` as it is written, `job.*` all that begin so. */

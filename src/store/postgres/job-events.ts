@@ -1,6 +1,5 @@
-import { type JobEventType, jobTransition } from "../../core/event.ts";
+import { jobEvent, type JobEventType } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
-import type { JobError } from "../../core/job.ts";
 import { publicId } from "../job-row.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
@@ -53,20 +52,8 @@ export class JobEvents {
       tx,
       happened.map(({ type, job }) => {
         const [, lane, fence, attempt, createdAt, id, error] = byKey.get(job) as Row;
-        const { name, queue, version } = this.#catalog.lane(lane);
-        const own = publicId(id, createdAt, job);
-        const data: Record<string, unknown> = { id: own, name, queue, version, attempt };
-        if (error !== null && !FRESH.has(type)) data["error"] = brief(JSON.parse(error) as JobError);
-        return { type, transition: jobTransition(type, job, fence), job: own, data };
+        return jobEvent(type, { key: job, fence, attempt, id: publicId(id, createdAt, job), error }, this.#catalog.lane(lane));
       }),
     );
   }
-}
-
-/** Told of a job whose last error, where it has one, is of another time. */
-const FRESH: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
-
-/** Without the stack. */
-function brief({ name, message, code }: JobError): JobError {
-  return code === undefined ? { name, message } : { name, message, code };
 }

@@ -1,15 +1,6 @@
-import { change } from "../../core/event.ts";
+import { about, change, type NewEvent } from "../../core/event.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-
-export interface NewEvent {
-  type: string;
-  /** What makes it one of its kind in this database: no two events have the same. */
-  transition: string;
-  /** The job's id. */
-  job?: string;
-  data: object;
-}
 
 /** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
 export class Events {
@@ -26,7 +17,7 @@ export class Events {
   }
 
   /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
-  act(tx: Tx, type: string, subject: string, data: object): void {
+  act(tx: Tx, type: string, subject: string, data = about(type, subject)): void {
     this.add(tx, { type, transition: change(type, subject, tx.commit, ++this.#told), data });
   }
 }

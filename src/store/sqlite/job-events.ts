@@ -1,6 +1,5 @@
-import { type JobEventType, jobTransition } from "../../core/event.ts";
+import { jobEvent, type JobEventType } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
-import type { JobError } from "../../core/job.ts";
 import { publicId } from "../job-row.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -11,8 +10,8 @@ import type { Settings } from "./settings.ts";
 type Row = [lane: number, fence: Fence, attempt: number, createdAt: number, id: string | null, error: string | null];
 
 /**
- * What happens to jobs, told where their queue asks for it. Payloads are not in it: they may be large, and secret.
- * The job's row is read after the change, so that nobody else pays for carrying its id about.
+ * What happens to jobs, told where their queue asks for it. The job's row is read after the change, so that nobody else
+ * pays for carrying its id about.
  */
 export class JobEvents {
   readonly #catalog: Catalog;
@@ -46,18 +45,7 @@ export class JobEvents {
   /** What an operator does is always told. */
   always(tx: Tx, type: JobEventType, job: JobKey): void {
     const [lane, fence, attempt, createdAt, id, error] = this.#row.row(job) as Row;
-    const { name, queue, version } = this.#catalog.lane(lane);
-    const known = publicId(id, createdAt, job);
-    const data: Record<string, unknown> = { id: known, name, queue, version, attempt };
-    if (error !== null && !FRESH.has(type)) data["error"] = brief(JSON.parse(error) as JobError);
-    this.#events.add(tx, { type, transition: jobTransition(type, job, fence), job: known, data });
+    const told = { key: job, fence, attempt, id: publicId(id, createdAt, job), error };
+    this.#events.add(tx, jobEvent(type, told, this.#catalog.lane(lane)));
   }
-}
-
-/** Told of a job whose last error, where it has one, is of another time. */
-const FRESH: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
-
-/** Without the stack. */
-function brief({ name, message, code }: JobError): JobError {
-  return code === undefined ? { name, message } : { name, message, code };
 }

@@ -103,7 +103,7 @@ export class Locks {
     const broken = this.#wrote(tx, this.#break.run(name));
     if (!broken) return false;
     tx.ready(name);
-    this.#events.act(tx, "lock.broken", name, { lock: name });
+    this.#events.act(tx, "lock.broken", name);
     return true;
   }
 

@@ -14,7 +14,7 @@ export class Queues {
 
   pause(tx: Tx, queue: string, paused: boolean): boolean {
     if (!this.#settings.pause(tx, queue, paused)) return false;
-    this.#events.act(tx, paused ? "queue.paused" : "queue.resumed", queue, { queue });
+    this.#events.act(tx, paused ? "queue.paused" : "queue.resumed", queue);
     if (!paused) tx.ready(queue);
     return true;
   }

@@ -144,7 +144,7 @@ export class Schedules {
 
   /** What an operator does is always told. */
   #tell(tx: Tx, type: string, schedule: string, changes: number): boolean {
-    if (changes > 0) this.#events.act(tx, type, schedule, { schedule });
+    if (changes > 0) this.#events.act(tx, type, schedule);
     return changes > 0;
   }
 }

@@ -1,5 +1,5 @@
 import { untenable } from "../../core/admission.ts";
-import type { JobEventType } from "../../core/event.ts";
+import { EVENT_OF } from "../../core/event.ts";
 import type { JobKey } from "../../core/ids.ts";
 import { isFinished } from "../../core/job.ts";
 import type { LeaseRef } from "../../core/lease.ts";
@@ -224,13 +224,6 @@ type HistoryRow = [
   priority: number,
   limits: string | null,
 ];
-
-const EVENT_OF: Record<Next["state"], JobEventType> = {
-  succeeded: "job.succeeded",
-  pending: "job.returned",
-  failed: "job.failed",
-  quarantined: "job.quarantined",
-};
 
 /** The settlements from `start` on that can be written together; the order in which they were given is kept. */
 function silentRun(settlements: readonly Settlement[], start: number): readonly Settlement[] {

@@ -1,12 +1,10 @@
-import { hash } from "node:crypto";
 import type { Event } from "../../core/event.ts";
 import type { Fence, ProcessId } from "../../core/ids.ts";
+import { EVENT, type EventRow, toEvent } from "../event-row.ts";
 import type { EventQuery, SinkHold, SinkView } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
-
-const COLUMNS = "seq, type, at, transition, job, build, data";
 
 /** `seq` is never used again, so the newest ever is known even when everything was trimmed. */
 const NEWEST = "coalesce((select seq from sqlite_sequence where name = 'holdfast_events'), 0)";
@@ -44,16 +42,16 @@ export class Sinks {
     this.#events = parts.events;
     this.#databaseId = parts.databaseId;
     // By the primary key, from where the reader stands: it costs what it returns.
-    this.#oldest = db.prepare(`select ${COLUMNS} from holdfast_events where seq > ? order by seq limit ?`);
+    this.#oldest = db.prepare(`select ${EVENT} from holdfast_events where seq > ? order by seq limit ?`);
     this.#newest = db.prepare(`select ${NEWEST}`);
     // An operator's look: it may walk the outbox, which holds a week.
     const asked = `seq > :after and (:job is null or job = :job) and (:types is null or exists (
       select 1 from json_each(:types) as asked
       where holdfast_events.type = asked.value
          or (asked.value like '%*' and substr(holdfast_events.type, 1, length(asked.value) - 1) = substr(asked.value, 1, length(asked.value) - 1))))`;
-    this.#filtered = db.prepare(`select ${COLUMNS} from holdfast_events where ${asked} order by seq limit :limit`);
+    this.#filtered = db.prepare(`select ${EVENT} from holdfast_events where ${asked} order by seq limit :limit`);
     this.#last = db.prepare(
-      `select * from (select ${COLUMNS} from holdfast_events where ${asked} order by seq desc limit :limit) order by seq`,
+      `select * from (select ${EVENT} from holdfast_events where ${asked} order by seq desc limit :limit) order by seq`,
     );
     // One that is known keeps its place; only what it is may have changed.
     this.#open = db.prepare(
@@ -101,9 +99,12 @@ export class Sinks {
   }
 
   events({ after, limit, types, job, last }: EventQuery): Event[] {
-    if (types === undefined && job === undefined && !last) return this.#oldest.rows(after, limit).map((row) => this.#event(row));
+    if (types === undefined && job === undefined && !last)
+      return (this.#oldest.rows(after, limit) as EventRow[]).map((row) => toEvent(row, this.#databaseId));
     const asked = { after, limit, job: job ?? null, types: types === undefined ? null : JSON.stringify(types) };
-    return (last ? this.#last : this.#filtered).all<Row>(asked).map((row) => this.#event(Object.values(row)));
+    return (last ? this.#last : this.#filtered)
+      .all<Row>(asked)
+      .map((row) => toEvent(Object.values(row) as EventRow, this.#databaseId));
   }
 
   newest(): number {
@@ -152,7 +153,7 @@ export class Sinks {
 
   drop(tx: Tx, name: string): boolean {
     const dropped = this.#wrote(tx, this.#drop.run(name));
-    if (dropped) this.#events.act(tx, "sink.forgotten", name, { sink: name });
+    if (dropped) this.#events.act(tx, "sink.forgotten", name);
     return dropped;
   }
 
@@ -174,19 +175,6 @@ export class Sinks {
     return this.#look.get<{ cursor: number }>({ name, now, ttl: 0 })?.cursor ?? null;
   }
 
-  #event(row: readonly (string | number | null)[]): Event {
-    const [seq, type, at, transition, job, build, data] = row as EventRow;
-    const event: Event = { seq, type, at, dedupeKey: this.#dedupeKey(transition), data: JSON.parse(data) as unknown };
-    if (job !== null) event.job = job;
-    if (build !== null) event.build = build;
-    return event;
-  }
-
-  /** Several databases may deliver to one place, and count from one each: their events must not be taken for each other. */
-  #dedupeKey(transition: string): string {
-    return hash("sha256", `${this.#databaseId}|${transition}`);
-  }
-
   #wrote(tx: Tx, changes: number): boolean {
     if (changes > 0) tx.wrote();
     return changes > 0;
@@ -194,12 +182,3 @@ export class Sinks {
 }
 
 type Row = Record<string, string | number | null>;
-type EventRow = [
-  seq: number,
-  type: string,
-  at: number,
-  transition: string,
-  job: string | null,
-  build: string | null,
-  data: string,
-];
