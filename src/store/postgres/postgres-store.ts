@@ -41,6 +41,7 @@ import type {
 import { Group, type Tx } from "./group.ts";
 import { Intake } from "./intake.ts";
 import { Claim } from "./claim.ts";
+import { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
 import type { Reader } from "./reader.ts";
@@ -72,6 +73,7 @@ export class PostgresStore implements Store {
   readonly #intake: Intake;
   readonly #claim: Claim;
   readonly #settle: Settle;
+  readonly #look: Look;
   readonly #news: News;
   #closed: Promise<void> | null = null;
 
@@ -90,6 +92,7 @@ export class PostgresStore implements Store {
     const { catalog, settings, limits, endings, enqueue, tally, jobEvents: events } = this.#intake;
     this.#claim = new Claim(s, { catalog, settings, events, random: options.random });
     this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, random: options.random });
+    this.#look = new Look(s, { catalog });
     this.#group = new Group(writer, {
       clock: options.clock,
       injected: options.injected,
@@ -159,8 +162,8 @@ export class PostgresStore implements Store {
     return notYet();
   }
 
-  get(_id: string): Promise<Job | null> {
-    return notYet();
+  get(id: string): Promise<Job | null> {
+    return this.#look.get(this.#reader.rows, id);
   }
 
   list(_filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
