@@ -1,3 +1,4 @@
+import { behind, isEarly, upstreamEnded } from "../../core/dependency.ts";
 import type { JobKey } from "../../core/ids.ts";
 import type { FinishedState } from "../../core/job.ts";
 import { publicId } from "../job-row.ts";
@@ -9,7 +10,6 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Tally } from "./tally.ts";
 import type { Waits } from "./waits.ts";
-import { upstreamEnded } from "../../core/dependency.ts";
 
 /** A job that has ended. */
 export interface Ended {
@@ -79,16 +79,14 @@ export class Endings {
   /** In a handful of statements, however many come after them: those of them that are cancelled by it. */
   async #tellBehind(tx: Tx, now: number, ended: readonly Ended[]): Promise<Ended[]> {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
-    const pairs = await this.#waits.behind(tx, [...states.keys()]);
-    if (pairs.length === 0) return [];
-    const broken = pairs.filter(({ upstream }) => states.get(upstream) !== "succeeded");
-    const upstreamOf = new Map(broken.map(({ job, upstream }) => [job, upstream]));
-    await this.#waits.over(tx, [...states.keys()], [...upstreamOf.keys()]);
-    const cancelled = upstreamOf.size === 0 ? [] : await this.#cancelBehind(tx, now, upstreamOf, states);
-    const jobs = [...new Set(pairs.map(({ job }) => job))].filter((job) => !upstreamOf.has(job));
-    await this.#unblock(tx, now, await this.#waits.free(tx, jobs));
+    const waits = await this.#waits.behind(tx, [...states.keys()]);
+    if (waits.length === 0) return [];
+    const { cancelled, freer } = behind(waits, states);
+    await this.#waits.over(tx, [...states.keys()], [...cancelled.keys()]);
+    const ends = cancelled.size === 0 ? [] : await this.#cancelBehind(tx, now, cancelled, states);
+    await this.#unblock(tx, now, await this.#waits.free(tx, freer));
     tx.wrote();
-    return cancelled;
+    return ends;
   }
 
   async #unblock(tx: Tx, now: number, jobs: readonly JobKey[]): Promise<void> {
@@ -96,8 +94,7 @@ export class Endings {
     const gates = new Map<JobKey, string | null>();
     const limited = [];
     for (const [key, lane, priority, runAt, createdAt, limits] of rows) {
-      // One that was to run at once still is, also when the clock was set back since.
-      if (runAt > now && runAt > createdAt) gates.set(key, "time");
+      if (isEarly(runAt, createdAt, now)) gates.set(key, "time");
       else if (limits === null) gates.set(key, null);
       else limited.push({ key, lane, priority, limits });
       tx.ready(this.#catalog.lane(lane).queue);

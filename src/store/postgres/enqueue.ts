@@ -1,22 +1,22 @@
+import { Admission, refusal, type Refusal, refusedWhole } from "../../core/admission.ts";
+import { isEarly, type Standing, type Wait } from "../../core/dependency.ts";
 import { generatedId, type JobKey } from "../../core/ids.ts";
-import { type FinishedState, isFinished, type JobState } from "../../core/job.ts";
-import { upstreamEnded } from "../../core/dependency.ts";
-import { slotOf } from "../job-row.ts";
+import { publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Tx } from "./group.ts";
 import type { Happened, JobEvents } from "./job-events.ts";
-import { Known, type Refusal } from "./known.ts";
 import type { Limits } from "./limits.ts";
+import { type LookedUp, LookUp } from "./residents.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
 
 /** A row to be. */
 interface Row {
   key: JobKey;
-  state: JobState;
+  standing: Standing;
   gate: string | null;
   quiet: boolean;
   lane: number;
@@ -25,31 +25,30 @@ interface Row {
   slot: string | null;
   runAt: number;
   limits: string | null;
-  error: string | null;
 }
 
 /** Jobs in. */
 export class Enqueue {
-  readonly #s: string;
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #limits: Limits;
   readonly #waits: Waits;
   readonly #endings: Endings;
   readonly #events: JobEvents;
+  readonly #lookUp: LookUp;
   readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
 
   constructor(
     s: string,
     parts: { catalog: Catalog; settings: Settings; limits: Limits; waits: Waits; endings: Endings; events: JobEvents },
   ) {
-    this.#s = s;
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#limits = parts.limits;
     this.#waits = parts.waits;
     this.#endings = parts.endings;
     this.#events = parts.events;
+    this.#lookUp = new LookUp(s, parts.catalog);
     this.#sql = {
       // Keys are given in the order of the list.
       plain: `
@@ -81,7 +80,7 @@ export class Enqueue {
   /** Whether these can go in by one statement, without looking at anything: nobody needs to wait for it. */
   isPlain(jobs: readonly NewJob[]): boolean {
     if (!this.#settings.isKnown) return false;
-    return jobs.every((job) => this.#isBare(job) && this.#settings.isSaid(job)) && this.#catalog.isKnown(jobs);
+    return jobs.every((job) => this.#isBare(job) && this.#settings.isSilent(job)) && this.#catalog.isKnown(jobs);
   }
 
   async plain(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
@@ -104,79 +103,66 @@ export class Enqueue {
   async run(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     if (jobs.length === 0) return [];
     await this.#settings.at(tx);
-    const limits = await this.#settings.declareAll(tx, jobs);
+    const limits = await this.#settings.limitsOf(tx, jobs);
     if (limits === null && jobs.every((job) => this.#isBare(job))) {
       await this.#catalog.know(tx, jobs);
       return this.plain(tx, jobs);
     }
-    const known = await Known.of(this.#s, tx, jobs, this.#catalog);
-    return this.#decided(tx, jobs, known, limits);
+    return this.#decided(tx, jobs, await this.#lookUp.of(tx, jobs), limits);
   }
 
   /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
   async whole(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     const refused = await this.refused(tx, jobs);
-    if (refused === undefined) return this.run(tx, jobs);
-    const { id } = refused;
-    return ["taken" in refused ? { id, taken: refused.taken } : { id, missing: true }];
+    return refused === undefined ? this.run(tx, jobs) : refusedWhole(refused);
   }
 
   /** The first of these that cannot be: its id belongs to a job of another name, or what it comes after is not known. */
   async refused(tx: Tx, jobs: readonly NewJob[]): Promise<Refusal | undefined> {
-    return (await Known.of(this.#s, tx, jobs, this.#catalog)).refused(jobs);
+    return refusal(jobs, await this.#lookUp.of(tx, jobs));
   }
 
-  async #decided(tx: Tx, jobs: readonly NewJob[], known: Known, limits: readonly (string | null)[] | null): Promise<Enqueued[]> {
+  async #decided(
+    tx: Tx,
+    jobs: readonly NewJob[],
+    known: LookedUp,
+    limits: readonly (string | null)[] | null,
+  ): Promise<Enqueued[]> {
     const now = await tx.now();
     const keys = await tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
+    const admission = new Admission(known);
     const rows: Row[] = [];
-    const waits: { job: JobKey; upstream: JobKey }[] = [];
-    const news: NewJob[] = [];
-    const made = new Map<JobKey, Row>();
+    const waits: Wait[] = [];
     const answers = jobs.map((job, i): Enqueued => {
-      const refused = known.refuses(job);
+      const refused = admission.refuse(job);
       if (refused !== undefined) return refused;
       const [key] = keys[i] as [JobKey];
-      const runAt = job.runAt ?? now + job.delay;
-      const upstreams = known.upstreamsOf(job);
-      const broken = upstreams.find(({ state }) => isFinished(state) && state !== "succeeded");
-      const unfinished = upstreams.filter(({ state }) => !isFinished(state));
-      const state: JobState = broken !== undefined ? "cancelled" : unfinished.length > 0 ? "waiting" : "pending";
-      const row: Row = {
-        key,
-        state,
-        gate: state === "pending" && runAt > now ? "time" : null,
-        quiet: (limits?.[i] ?? null) === null,
-        lane: -1,
-        job,
-        id: job.id ?? job.followUpId ?? null,
-        slot: job.key === undefined ? null : slotOf(job.name, job.key),
-        runAt,
-        limits: limits?.[i] ?? null,
-        error: broken === undefined ? null : JSON.stringify(upstreamEnded(broken.id, broken.state as FinishedState)),
-      };
-      if (state === "waiting") for (const upstream of unfinished) waits.push({ job: key, upstream: upstream.key });
+      const row = this.#row(job, key, now, admission.standing(job), limits?.[i] ?? null);
       rows.push(row);
-      made.set(key, row);
-      news.push(job);
-      const id = row.id ?? generatedId(now, key);
-      known.add(job, { id, key, state });
+      for (const { job: upstream } of row.standing.state === "waiting" ? row.standing.for : [])
+        waits.push({ job: key, upstream });
+      const id = publicId(row.id, now, key);
+      known.found(id, { name: job.name, key, state: row.standing.state });
+      if (row.slot !== null && row.standing.state !== "cancelled") known.holds(row.slot, id);
       return { id, duplicate: false };
     });
     if (rows.length === 0) return answers;
-    await this.#catalog.know(tx, news);
-    for (const row of rows) row.lane = this.#catalog.laneOf(row.job);
+    await this.#catalog.know(
+      tx,
+      rows.map(({ job }) => job),
+    );
     const awaited = new Set(waits.map(({ upstream }) => upstream));
-    for (const upstream of awaited) {
-      const row = made.get(upstream);
-      if (row !== undefined) row.quiet = false;
+    for (const row of rows) {
+      row.lane = this.#catalog.laneOf(row.job);
+      // Somebody in this very batch waits for it.
+      if (awaited.delete(row.key)) row.quiet = false;
     }
     await this.#admit(tx, rows);
     await this.#write(tx, now, rows);
-    await tx.rows(this.#sql.awaited, listOf([...awaited].filter((key) => !made.has(key))));
+    if (awaited.size > 0) await tx.rows(this.#sql.awaited, listOf([...awaited]));
     await this.#waits.add(tx, waits);
     await this.#tell(tx, rows);
-    const cancelled = rows.filter(({ state }) => state === "cancelled");
+    const cancelled = rows.filter(({ standing }) => standing.state === "cancelled");
     await this.#endings.follow(
       tx,
       now,
@@ -187,9 +173,25 @@ export class Enqueue {
     return answers;
   }
 
+  #row(job: NewJob, key: JobKey, now: number, standing: Standing, limits: string | null): Row {
+    const runAt = job.runAt ?? now + job.delay;
+    return {
+      key,
+      standing,
+      gate: standing.state === "pending" && isEarly(runAt, now, now) ? "time" : null,
+      quiet: limits === null,
+      lane: 0,
+      job,
+      id: job.id ?? job.followUpId ?? null,
+      slot: job.key === undefined ? null : slotOf(job.name, job.key),
+      runAt,
+      limits,
+    };
+  }
+
   async #admit(tx: Tx, rows: readonly Row[]): Promise<void> {
     const limited = rows.flatMap((row) =>
-      row.state === "pending" && row.gate === null && row.limits !== null
+      row.standing.state === "pending" && row.gate === null && row.limits !== null
         ? [{ row, key: row.key, lane: row.lane, priority: row.job.priority, limits: row.limits }]
         : [],
     );
@@ -214,7 +216,7 @@ export class Enqueue {
       this.#sql.insert,
       now,
       listOf(rows.map(({ key }) => key)),
-      listOf(rows.map(({ state }) => state)),
+      listOf(rows.map(({ standing }) => standing.state)),
       listOf(rows.map(({ gate }) => gate)),
       listOf(rows.map(({ quiet }) => quiet)),
       listOf(rows.map(({ lane }) => lane)),
@@ -226,14 +228,14 @@ export class Enqueue {
       listOf(rows.map(({ id }) => id)),
       listOf(rows.map(({ slot }) => slot)),
       listOf(rows.map(({ job }) => job.input)),
-      listOf(rows.map(({ error }) => error)),
+      listOf(rows.map(({ standing }) => (standing.state === "cancelled" ? JSON.stringify(standing.error) : null))),
     );
   }
 
   async #tell(tx: Tx, rows: readonly Row[]): Promise<void> {
-    const happened = rows.flatMap(({ key, lane, state }): Happened[] => {
+    const happened = rows.flatMap(({ key, lane, standing }): Happened[] => {
       const enqueued: Happened = { type: "job.enqueued", job: key, lane };
-      return state === "cancelled" ? [enqueued, { type: "job.cancelled", job: key, lane }] : [enqueued];
+      return standing.state === "cancelled" ? [enqueued, { type: "job.cancelled", job: key, lane }] : [enqueued];
     });
     await this.#events.tell(tx, happened);
   }

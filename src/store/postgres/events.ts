@@ -1,16 +1,7 @@
-import { change } from "../../core/event.ts";
+import { change, type NewEvent } from "../../core/event.ts";
 import type { Fence } from "../../core/ids.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./group.ts";
-
-export interface NewEvent {
-  type: string;
-  /** What makes it one of its kind in this database: no two events have the same. */
-  transition: string;
-  /** The job's id. */
-  job?: string;
-  data: object;
-}
 
 /** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
 export class Events {

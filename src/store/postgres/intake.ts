@@ -22,10 +22,10 @@ export class Intake {
   readonly endings: Endings;
   readonly enqueue: Enqueue;
 
-  constructor(s: string, random: () => number) {
+  constructor(s: string, options: { speaks: boolean; random: () => number }) {
     const catalog = (this.catalog = new Catalog(s));
-    const settings = (this.settings = new Settings(s));
-    const tally = (this.tally = new Tally(s, random));
+    const settings = (this.settings = new Settings(s, options));
+    const tally = (this.tally = new Tally(s, options.random));
     this.events = new Events(s);
     const waits = (this.waits = new Waits(s));
     const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));

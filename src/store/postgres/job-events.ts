@@ -52,7 +52,8 @@ export class JobEvents {
       tx,
       happened.map(({ type, job }) => {
         const [, lane, fence, attempt, createdAt, id, error] = byKey.get(job) as Row;
-        return jobEvent(type, { key: job, fence, attempt, id: publicId(id, createdAt, job), error }, this.#catalog.lane(lane));
+        const told = { key: job, fence, attempt, id: publicId(id, createdAt, job), error };
+        return jobEvent(type, told, this.#catalog.lane(lane));
       }),
     );
   }

@@ -88,7 +88,7 @@ export class PostgresStore implements Store {
     this.#writer = writer;
     this.#reader = reader;
     this.#news = new News();
-    this.#intake = new Intake(s, options.random);
+    this.#intake = new Intake(s, { speaks: true, random: options.random });
     const { catalog, settings, limits, endings, enqueue, tally, jobEvents: events } = this.#intake;
     this.#claim = new Claim(s, { catalog, settings, events, random: options.random });
     this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, random: options.random });

@@ -1,38 +1,56 @@
-import type { Keep, QueueSettings } from "../../core/queue.ts";
 import type { FinishedState } from "../../core/job.ts";
+import type { LimitRule } from "../../core/limit.ts";
+import type { Keep } from "../../core/queue.ts";
+import { type Declaration, declared, NOTHING_SET, type SettingsChange, type SettingsView, Words } from "../../core/settings.ts";
+import { limitsText } from "../sqlite/limits.ts";
+import { type QueueRow, type RuleRow, toSettings } from "../settings-row.ts";
 import type { NewJob } from "../store.ts";
-import type { Rows } from "./driver.ts";
+import type { Rows, Value } from "./driver.ts";
 import type { Tx } from "./group.ts";
 
-interface Queue {
-  paused: boolean;
-  events: boolean;
-  keep: QueueSettings["keep"];
-}
-
-const NOTHING: Queue = { paused: false, events: false, keep: {} };
+type QueueValues = [QueueRow["name"], boolean, boolean, QueueRow["keep"]];
+type RuleValues = [number, string, string, number, boolean, number | null, number | null, number | null];
 
 /**
  * What is set for queues, and which limits there are. Read again only when the database's count of such changes has
  * moved, which every transaction looks at before it commits.
  */
 export class Settings {
-  readonly #sql: Record<"counted" | "queues" | "rules", string>;
+  readonly #sql: Record<
+    "counted" | "count" | "queues" | "rules" | "pause" | "set" | "addRule" | "setRule" | "wakeCounters",
+    string
+  >;
+  readonly #words: Words;
   #seen = -1;
-  #queues = new Map<string, Queue>();
-  #limited = new Set<string>();
+  #view: SettingsView = NOTHING_SET;
+  /** Queues that have rules, also such as limit nothing any more: their jobs may still have them in their rows. */
+  #ruled = new Set<string>();
 
-  constructor(s: string) {
+  constructor(s: string, options: { speaks: boolean }) {
+    this.#words = new Words(options);
     this.#sql = {
       counted: `select settings from ${s}.counter where id = 1`,
+      count: `update ${s}.counter set settings = settings + 1 where id = 1 returning settings`,
       queues: `select name, paused, events, keep from ${s}.queues`,
       rules: `select id, queue, job, position, keyed, concurrency, starts, per from ${s}.limits`,
+      pause: `
+        insert into ${s}.queues as old (name, paused) values ($1, $2)
+        on conflict (name) do update set paused = excluded.paused where old.paused <> excluded.paused returning 1`,
+      // Jobs that ended before anything was said about keeping them are looked up from the first on.
+      set: `
+        insert into ${s}.queues (name, events, keep, backfill) values ($1, $2, $3, $4)
+        on conflict (name) do update set events = excluded.events, keep = excluded.keep, backfill = excluded.backfill`,
+      addRule: `
+        insert into ${s}.limits (queue, job, position, keyed, concurrency, starts, per)
+        values ($1, $2, $3, $4, $5, $6, $7) returning id`,
+      setRule: `update ${s}.limits set keyed = $2, concurrency = $3, starts = $4, per = $5 where id = $1`,
+      wakeCounters: `update ${s}.counters set due_at = 0 where rule = $1 and parked > 0`,
     };
   }
 
-  /** After an undone transaction, or when others have changed something. */
-  forget(): void {
-    this.#seen = -1;
+  /** As it was at the last look. */
+  get view(): SettingsView {
+    return this.#view;
   }
 
   /** False: nothing can be told before they are read. */
@@ -40,62 +58,158 @@ export class Settings {
     return this.#seen !== -1;
   }
 
-  /** Called first by whoever relies on it; everything that it then says holds for this transaction. */
-  async at(tx: Tx): Promise<this> {
-    if (!this.isKnown) await this.load(tx.rows);
-    tx.assume("settings", this.#seen);
-    return this;
-  }
-
-  /** What is known, for a transaction that does not wait. */
-  assumed(tx: Tx): this {
-    tx.assume("settings", this.#seen);
-    return this;
-  }
-
-  async load(rows: Rows): Promise<void> {
-    const [counted] = await rows<[number]>(this.#sql.counted);
-    const queues = await rows<[string, boolean, boolean, string | null]>(this.#sql.queues);
-    const rules = await rows<[number, string]>(this.#sql.rules);
-    this.#queues = new Map(
-      queues.map(([name, paused, events, keep]) => [
-        name,
-        { paused, events, keep: keep === null ? {} : (JSON.parse(keep) as QueueSettings["keep"]) },
-      ]),
-    );
-    this.#limited = new Set(rules.map(([, queue]) => queue));
-    this.#seen = (counted as [number])[0];
-  }
-
-  isPaused(queue: string): boolean {
-    return (this.#queues.get(queue) ?? NOTHING).paused;
-  }
-
-  tells(queue: string): boolean {
-    return (this.#queues.get(queue) ?? NOTHING).events;
-  }
-
-  keep(queue: string, state: FinishedState): Keep | undefined {
-    return (this.#queues.get(queue) ?? NOTHING).keep[state];
-  }
-
-  /** Whether there are any limits at all. */
   get limited(): boolean {
-    return this.#limited.size > 0;
-  }
-
-  /** Whether what the job's definition declares was said already, for good. */
-  isSaid(job: NewJob): boolean {
-    return job.declares === undefined;
-  }
-
-  /** What stands in the rows of these jobs about their limits; null when none has any. First words are written down. */
-  async declareAll(_tx: Tx, _jobs: readonly NewJob[]): Promise<(string | null)[] | null> {
-    return null;
+    return this.#view.limited;
   }
 
   /** Whether jobs of this queue may have limits. */
   limits(queue: string): boolean {
-    return this.#limited.has(queue);
+    return this.#ruled.has(queue);
   }
+
+  isPaused(queue: string): boolean {
+    return this.#view.isPaused(queue);
+  }
+
+  tells(queue: string): boolean {
+    return this.#view.tells(queue);
+  }
+
+  keep(queue: string, state: FinishedState): Keep | undefined {
+    return this.#view.keep(queue, state);
+  }
+
+  /** After an undone transaction, or when others have changed something. */
+  forget(): void {
+    this.#seen = -1;
+    this.#words.forget();
+  }
+
+  /** Called first by whoever relies on it; everything that it then says holds for this transaction. */
+  async at(tx: Tx): Promise<SettingsView> {
+    if (!this.isKnown) await this.load(tx.rows);
+    tx.assume("settings", this.#seen);
+    return this.#view;
+  }
+
+  /** What is known, for a transaction that does not wait. */
+  assumed(tx: Tx): SettingsView {
+    tx.assume("settings", this.#seen);
+    return this.#view;
+  }
+
+  /** Outside of a transaction: what it says may be over when it is said. */
+  async now(rows: Rows): Promise<SettingsView> {
+    const [[counted]] = (await rows<[number]>(this.#sql.counted)) as [[number]];
+    if (counted !== this.#seen) await this.load(rows);
+    return this.#view;
+  }
+
+  async load(rows: Rows): Promise<void> {
+    const [[counted]] = (await rows<[number]>(this.#sql.counted)) as [[number]];
+    const queues = await rows<QueueValues>(this.#sql.queues);
+    const rules = await rows<RuleValues>(this.#sql.rules);
+    this.#view = toSettings(
+      queues.map(([name, paused, events, keep]): QueueRow => ({ name, paused, events, keep })),
+      rules.map(([id, queue, job, position, keyed, concurrency, starts, per]): RuleRow => {
+        return { id, queue, job, position, keyed, concurrency, starts, per };
+      }),
+    );
+    this.#ruled = new Set(rules.map(([, queue]) => queue));
+    this.#seen = counted;
+  }
+
+  /** False when it is so already. */
+  async pause(tx: Tx, name: string, paused: boolean): Promise<boolean> {
+    const view = await this.at(tx);
+    if (view.isPaused(name) === paused) return false;
+    await tx.rows(this.#sql.pause, name, paused);
+    await this.#changed(tx);
+    return true;
+  }
+
+  /** The numbers of the declared limits, in their order. */
+  async declare(tx: Tx, declaration: Declaration): Promise<readonly number[]> {
+    const heard = this.#words.heard(declaration);
+    if (heard !== undefined) return heard;
+    const { rules, changes } = declared(await this.at(tx), declaration, this.#words.isOld(declaration));
+    if (changes.length > 0) {
+      // First, so that two who declare at once do it one after the other.
+      await this.#count(tx);
+      for (const change of changes) await this.#make(tx, change, rules);
+      await this.load(tx.rows);
+      // More of what waits there may start now.
+      tx.ready(declaration.queue);
+      tx.wrote();
+    }
+    this.#words.say(declaration, rules);
+    tx.onUndo(() => this.#words.forget());
+    tx.onCommit(() => this.#words.committed());
+    return rules;
+  }
+
+  /** Whether nothing that the job's definition declares has to be written down any more, and it has no limits. */
+  isSilent({ declares }: NewJob): boolean {
+    return declares === undefined || (this.#words.isSaid(declares) && this.#words.heard(declares) !== undefined);
+  }
+
+  /** Whether this process has said it, for good. */
+  isSaid(declaration: Declaration): boolean {
+    return this.#words.isSaid(declaration);
+  }
+
+  /** What stands in the rows of these jobs about their limits; null when none has any. First words are written down. */
+  async limitsOf(tx: Tx, jobs: readonly NewJob[]): Promise<(string | null)[] | null> {
+    const own = new Map<Declaration, readonly number[]>();
+    for (const { declares } of jobs) {
+      if (declares !== undefined && !own.has(declares)) own.set(declares, await this.declare(tx, declares));
+    }
+    if (!this.#view.limited) return null;
+    const texts = jobs.map(({ queue, declares, limitKeys }) => {
+      const rules = this.#view.rulesFor(queue, declares === undefined ? undefined : own.get(declares));
+      return rules.length === 0 ? null : limitsText(rules, limitKeys ?? []);
+    });
+    return texts.every((text) => text === null) ? null : texts;
+  }
+
+  async #make(tx: Tx, change: SettingsChange, rules: number[]): Promise<void> {
+    switch (change.kind) {
+      case "set-queue": {
+        const { name, events, keep } = change;
+        await tx.rows(this.#sql.set, name, events, keep && JSON.stringify(keep), keep === null ? null : 0);
+        return;
+      }
+      case "add-rule": {
+        const { queue, job, rule } = change;
+        const added = await tx.rows<[number]>(this.#sql.addRule, queue, job, rule.position, ...valuesOf(rule));
+        rules[change.at] = (added as [[number]])[0][0];
+        return;
+      }
+      case "set-rule":
+        await tx.rows(this.#sql.setRule, change.id, ...valuesOf(change.rule));
+        await tx.rows(this.#sql.wakeCounters, change.id);
+        return;
+      case "drop-rule":
+        await tx.rows(this.#sql.setRule, change.id, this.#view.rule(change.id).keyed, null, null, null);
+        await tx.rows(this.#sql.wakeCounters, change.id);
+    }
+  }
+
+  async #changed(tx: Tx): Promise<void> {
+    await this.#count(tx);
+    await this.load(tx.rows);
+    tx.wrote();
+  }
+
+  /** Nobody else can change anything from here to the end of the transaction. */
+  async #count(tx: Tx): Promise<void> {
+    const [[count]] = (await tx.rows<[number]>(this.#sql.count)) as [[number]];
+    tx.moved("settings", count - 1, count);
+    tx.onUndo(() => this.forget());
+    this.#seen = count;
+  }
+}
+
+function valuesOf({ keyed, concurrency, rate }: LimitRule): Value[] {
+  return [keyed, concurrency, rate?.starts ?? null, rate?.per ?? null];
 }

@@ -1,7 +1,7 @@
-import type { JobEventType } from "../../core/event.ts";
-import { idTaken, noUpstream } from "../../core/errors.ts";
+import { untenable } from "../../core/admission.ts";
+import { EVENT_OF } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
-import { isFinished, toJobError } from "../../core/job.ts";
+import { isFinished } from "../../core/job.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { decide, type Next, type Outcome } from "../../core/retry.ts";
 import type { Fate, NewJob, Settlement } from "../store.ts";
@@ -174,10 +174,7 @@ export class Settle {
   async #tenable(tx: Tx, { outcome, followUps }: Settlement): Promise<Outcome> {
     if (outcome.kind !== "succeeded" || followUps === undefined || !followUps.some(isRisky)) return outcome;
     const refused = await this.#enqueue.refused(tx, followUps);
-    if (refused === undefined) return outcome;
-    const { id, name } = refused;
-    const why = "taken" in refused ? idTaken(id, refused.taken, name) : noUpstream(id, name);
-    return { kind: "error", error: toJobError(why), retry: false };
+    return refused === undefined ? outcome : untenable(refused);
   }
 
   async #succeed(tx: Tx, plain: readonly Settlement[]): Promise<Set<JobKey>> {
@@ -280,13 +277,6 @@ interface Move {
   outcome: Outcome;
   gate: string | null;
 }
-
-const EVENT_OF: Record<Next["state"], JobEventType> = {
-  succeeded: "job.succeeded",
-  pending: "job.returned",
-  failed: "job.failed",
-  quarantined: "job.quarantined",
-};
 
 function isPlain({ outcome, followUps }: Settlement): boolean {
   return outcome.kind === "succeeded" && (followUps === undefined || followUps.length === 0);

@@ -1,3 +1,4 @@
+import type { Wait } from "../../core/dependency.ts";
 import type { JobKey } from "../../core/ids.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./group.ts";
@@ -20,13 +21,13 @@ export class Waits {
     };
   }
 
-  async add(tx: Tx, waits: readonly { job: JobKey; upstream: JobKey }[]): Promise<void> {
+  async add(tx: Tx, waits: readonly Wait[]): Promise<void> {
     if (waits.length === 0) return;
     await tx.rows(this.#sql.add, listOf(waits.map(({ job }) => job)), listOf(waits.map(({ upstream }) => upstream)));
   }
 
   /** Those that wait for one of these, in the order in which they were made; nobody else can change them now. */
-  async behind(tx: Tx, ended: readonly JobKey[]): Promise<{ job: JobKey; upstream: JobKey }[]> {
+  async behind(tx: Tx, ended: readonly JobKey[]): Promise<Wait[]> {
     const waits = await tx.rows<[JobKey, JobKey]>(this.#sql.behind, listOf(ended));
     if (waits.length === 0) return [];
     await tx.rows(this.#sql.lock, listOf([...new Set(waits.map(([job]) => job))]));

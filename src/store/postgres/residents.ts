@@ -1,0 +1,111 @@
+import type { Residents } from "../../core/admission.ts";
+import type { Upstream } from "../../core/dependency.ts";
+import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
+import type { JobState } from "../../core/job.ts";
+import { publicId, slotOf } from "../job-row.ts";
+import type { NewJob } from "../store.ts";
+import type { Catalog } from "./catalog.ts";
+import { listOf } from "./driver.ts";
+import type { Tx } from "./group.ts";
+
+/** A job that is there, or was: a pruned one has the state in which it ended. */
+interface Found {
+  name: string;
+  key: JobKey;
+  state: JobState | null;
+}
+
+/**
+ * What the database knows of the jobs that a batch names: by id, by key, or as what comes before. Looked up before it is
+ * decided, and those of the batch are added as they are let in.
+ */
+export class LookedUp implements Residents {
+  readonly #byId = new Map<string, Found>();
+  readonly #bySlot = new Map<string, string>();
+
+  nameOf(id: string): string | undefined {
+    return this.#byId.get(id)?.name;
+  }
+
+  upstream(id: string): Upstream | undefined {
+    const found = this.#byId.get(id);
+    return found === undefined || found.state === null ? undefined : { id, job: found.key, state: found.state };
+  }
+
+  holderOf(name: string, key: string): string | undefined {
+    return this.#bySlot.get(slotOf(name, key));
+  }
+
+  found(id: string, found: Found): void {
+    this.#byId.set(id, found);
+  }
+
+  holds(slot: string, id: string): void {
+    this.#bySlot.set(slot, id);
+  }
+}
+
+/** Looks up what a batch has to know before it can be decided, in a handful of statements. */
+export class LookUp {
+  readonly #catalog: Catalog;
+  readonly #sql: Record<"lock" | "generated" | "chosen" | "slots", string>;
+
+  constructor(s: string, catalog: Catalog) {
+    this.#catalog = catalog;
+    this.#sql = {
+      // What others come after cannot end before it is known who they are.
+      lock: `
+        select 1 from ${s}.jobs where key = any($1::bigint[]) or key in (select job from ${s}.ids where id = any($2::text[]))
+        order by key for no key update`,
+      generated: `select key, created_at, lane, state from ${s}.jobs where key = any($1::bigint[]) and id is null`,
+      // A chosen id is remembered after its job is gone.
+      chosen: `
+        select one.id, one.name, one.job, coalesce(job.state, one.ended)
+        from ${s}.ids as one left join ${s}.jobs as job on job.key = one.job where one.id = any($1::text[])`,
+      // By jobs_slot.
+      slots: `
+        select slot, key, created_at, id from ${s}.jobs
+        where slot = any($1::text[]) and slot is not null and state in ('pending', 'running', 'waiting')`,
+    };
+  }
+
+  async of(tx: Tx, jobs: readonly NewJob[]): Promise<LookedUp> {
+    const known = new LookedUp();
+    const upstreams = new Set(jobs.flatMap(({ after }) => after ?? []));
+    const ids = [...new Set([...upstreams, ...jobs.flatMap(({ id }) => id ?? [])])];
+    const slots = new Set(jobs.flatMap(({ name, key }) => (key === undefined ? [] : [slotOf(name, key)])));
+    if (upstreams.size > 0) await tx.rows(this.#sql.lock, listOf(keysIn(upstreams)), listOf([...upstreams]));
+    if (ids.length > 0) {
+      await this.#generated(tx, ids, known);
+      for (const [id, name, key, state] of await tx.rows<[string, string, JobKey, JobState | null]>(
+        this.#sql.chosen,
+        listOf(ids),
+      ))
+        known.found(id, { name, key, state });
+    }
+    if (slots.size > 0) {
+      const rows = await tx.rows<[string, JobKey, number, string | null]>(this.#sql.slots, listOf([...slots]));
+      for (const [slot, key, createdAt, id] of rows) known.holds(slot, publicId(id, createdAt, key));
+    }
+    return known;
+  }
+
+  async #generated(tx: Tx, ids: readonly string[], known: LookedUp): Promise<void> {
+    const keys = keysIn(ids);
+    if (keys.length === 0) return;
+    const asked = new Set(ids);
+    const rows = await tx.rows<[JobKey, number, number, JobState]>(this.#sql.generated, listOf(keys));
+    await this.#catalog.knowLanes(
+      tx.rows,
+      rows.map((row) => row[2]),
+    );
+    for (const [key, createdAt, lane, state] of rows) {
+      const id = generatedId(createdAt, key);
+      if (asked.has(id)) known.found(id, { name: this.#catalog.lane(lane).name, key, state });
+    }
+  }
+}
+
+function keysIn(ids: Iterable<string>): JobKey[] {
+  return [...ids].flatMap((id) => parseGeneratedId(id)?.key ?? []);
+}
