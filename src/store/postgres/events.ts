@@ -1,4 +1,4 @@
-import { change, type NewEvent } from "../../core/event.ts";
+import { about, change, type NewEvent } from "../../core/event.ts";
 import type { Fence } from "../../core/ids.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./group.ts";
@@ -32,7 +32,7 @@ export class Events {
   }
 
   /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
-  async act(tx: Tx, type: string, subject: string, data: object): Promise<void> {
+  async act(tx: Tx, type: string, subject: string, data: object = about(type, subject)): Promise<void> {
     const [[number]] = (await tx.rows<[Fence]>(this.#number)) as [[Fence]];
     await this.add(tx, [{ type, transition: change(type, subject, number, ++this.#told), data }]);
   }

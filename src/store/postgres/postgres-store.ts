@@ -44,6 +44,7 @@ import { Claim } from "./claim.ts";
 import { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
+import { Queues } from "./queues.ts";
 import type { Reader } from "./reader.ts";
 import { Settle } from "./settle.ts";
 import type { Writer } from "./writer.ts";
@@ -74,6 +75,7 @@ export class PostgresStore implements Store {
   readonly #claim: Claim;
   readonly #settle: Settle;
   readonly #look: Look;
+  readonly #queues: Queues;
   readonly #news: News;
   #closed: Promise<void> | null = null;
 
@@ -93,6 +95,7 @@ export class PostgresStore implements Store {
     this.#claim = new Claim(s, { catalog, settings, events, random: options.random });
     this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, random: options.random });
     this.#look = new Look(s, { catalog });
+    this.#queues = new Queues({ settings, events: this.#intake.events });
     this.#group = new Group(writer, {
       clock: options.clock,
       injected: options.injected,
@@ -194,16 +197,18 @@ export class PostgresStore implements Store {
     return notYet();
   }
 
-  declare(_declarations: readonly Declaration[]): Promise<void> {
-    return notYet();
+  declare(declarations: readonly Declaration[]): Promise<void> {
+    return this.#write("declare", async (tx) => {
+      for (const declaration of declarations) await this.#intake.settings.declare(tx, declaration);
+    });
   }
 
-  pause(_queue: string): Promise<boolean> {
-    return notYet();
+  pause(queue: string): Promise<boolean> {
+    return this.#write("pause", (tx) => this.#queues.pause(tx, queue, true));
   }
 
-  resume(_queue: string): Promise<boolean> {
-    return notYet();
+  resume(queue: string): Promise<boolean> {
+    return this.#write("pause", (tx) => this.#queues.pause(tx, queue, false));
   }
 
   expire(_limit: number, _leastAge = 0): Promise<{ removed: number; more: boolean }> {
