@@ -3,13 +3,14 @@ import { isEarly, type Standing, type Upstream } from "../../core/dependency.ts"
 import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
 import type { JobState } from "../../core/job.ts";
 import { ELSEWHERE, isLarge, publicId, slotOf } from "../job-row.ts";
+import { limitsText } from "../../core/turnstile.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
-import { type Limits, limitsText } from "./limits.ts";
+import type { Limits } from "./limits.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
 
