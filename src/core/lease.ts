@@ -1,9 +1,20 @@
 import type { Fence, JobKey, ProcessId } from "./ids.ts";
+import type { JobState } from "./job.ts";
 
 /** One attempt's right to settle: every write of the attempt names it and is refused when it is no longer the job's. */
 export interface LeaseRef {
   job: JobKey;
   fence: Fence;
+}
+
+/** What became of a lease: still held, or what the job is now. `gone`: there is no such job any more. */
+export type Fate = "held" | "lost" | "cancelled" | "gone";
+
+/** By the job's row as it is; undefined: there is none. */
+export function fateOf({ fence }: LeaseRef, row: { state: JobState; fence: Fence } | undefined): Fate {
+  if (row === undefined) return "gone";
+  if (row.state === "running" && row.fence === fence) return "held";
+  return row.state === "cancelled" ? "cancelled" : "lost";
 }
 
 /** A running job's lease, as whoever considers reclaiming it sees it. `holder` is null for a claim by hand. */

@@ -72,6 +72,28 @@ export function decide(history: History, policy: Policy, outcome: Outcome, rando
   }
 }
 
+/** Whether the job has to wait for its time before it can be claimed again. */
+export function isDelayed({ state, delay }: Next): boolean {
+  return state === "pending" && delay > 0;
+}
+
+/** Whether its handler was called: what never began gives back what it took of a rate. */
+export function hasBegun({ kind }: Outcome): boolean {
+  return kind !== "released";
+}
+
+/** How many attempts were taken back, and what became of their jobs. */
+export interface Reclaimed {
+  entries: number;
+  quarantined: number;
+  failed: number;
+}
+
+export function reclaimedOf(nexts: readonly Next[]): Reclaimed {
+  const count = (state: Next["state"]) => nexts.filter((next) => next.state === state).length;
+  return { entries: nexts.length, quarantined: count("quarantined"), failed: count("failed") };
+}
+
 function crashed(history: History, policy: Policy, random: number): Next {
   const crashes = history.crashes + 1;
   if (crashes >= policy.crashes) {

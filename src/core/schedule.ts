@@ -64,6 +64,12 @@ export function ticksOf(rule: ScheduleRule, now: number): Due | null {
   return { fire, nextAt: tick };
 }
 
+/** The ticks of those that are due that become a job: without `overlap` none while its last job is unfinished, and never more than one. */
+export function firing(fire: readonly number[], overlap: boolean, isUnfinished: () => boolean): readonly number[] {
+  if (overlap) return fire;
+  return isUnfinished() ? [] : fire.slice(0, 1);
+}
+
 /** The first tick after an instant. Refuses what is no pattern, no time zone, or never comes. */
 export function nextTick(cron: string, timezone: string, after: number): number {
   const tick = pattern(checkCron(cron), checkTimezone(timezone))(after);

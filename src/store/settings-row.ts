@@ -1,14 +1,12 @@
 import type { QueueSettings } from "../core/queue.ts";
 import { type SetQueue, type SetRule, SettingsView } from "../core/settings.ts";
-
-/** Databases without booleans hold 0 or 1. */
-type Bool = boolean | 0 | 1;
+import { type Flag, isYes } from "./flag.ts";
 
 /** What is set for a queue, as it is read. */
 export interface QueueRow {
   name: string;
-  paused: Bool;
-  events: Bool;
+  paused: Flag;
+  events: Flag;
   /** JSON. */
   keep: string | null;
 }
@@ -19,7 +17,7 @@ export interface RuleRow {
   queue: string;
   job: string;
   position: number;
-  keyed: Bool;
+  keyed: Flag;
   concurrency: number | null;
   starts: number | null;
   per: number | null;
@@ -31,14 +29,10 @@ export function toSettings(queues: readonly QueueRow[], rules: readonly RuleRow[
 
 function toQueue({ name, paused, events, keep }: QueueRow): SetQueue {
   const kept = keep === null ? {} : (JSON.parse(keep) as QueueSettings["keep"]);
-  return { name, paused: isTrue(paused), events: isTrue(events), keep: kept };
+  return { name, paused: isYes(paused), events: isYes(events), keep: kept };
 }
 
 function toRule({ id, queue, job, position, keyed, concurrency, starts, per }: RuleRow): SetRule {
   const rate = starts === null || per === null ? null : { starts, per };
-  return { id, queue, job, rule: { of: job === "" ? "queue" : "job", position, keyed: isTrue(keyed), concurrency, rate } };
-}
-
-function isTrue(value: Bool): boolean {
-  return value === true || value === 1;
+  return { id, queue, job, rule: { of: job === "" ? "queue" : "job", position, keyed: isYes(keyed), concurrency, rate } };
 }

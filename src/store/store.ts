@@ -3,12 +3,12 @@ import type { ClaimSource } from "../core/claiming.ts";
 import type { Event } from "../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
 import type { FinishedState, Job, JobState } from "../core/job.ts";
-import type { HeldLease, LeaseRef } from "../core/lease.ts";
-import type { Outcome, Policy } from "../core/retry.ts";
+import type { Fate, HeldLease, LeaseRef } from "../core/lease.ts";
+import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
 
-export type { ClaimSource, Declaration, Enqueued };
+export type { ClaimSource, Declaration, Enqueued, Fate, Reclaimed };
 
 /**
  * Where jobs live. Each call is one atomic unit: it happened, durably, when its promise resolves, or it did not happen.
@@ -228,9 +228,6 @@ export interface Claimed extends LeaseRef {
   scheduledFor: number | null;
 }
 
-/** What became of a lease: still held, or what the job is now. `gone`: there is no such job any more. */
-export type Fate = "held" | "lost" | "cancelled" | "gone";
-
 export interface Settlement extends LeaseRef {
   outcome: Outcome;
   followUps?: readonly NewJob[] | undefined;
@@ -280,12 +277,6 @@ export interface LaneOverview extends Works {
 
 export interface Judgement extends HeldLease {
   verdict: "cut" | "crashed" | "interrupted" | "stalled";
-}
-
-export interface Reclaimed {
-  entries: number;
-  quarantined: number;
-  failed: number;
 }
 
 export interface RecoveryTotals {

@@ -97,12 +97,6 @@ export class Catalog {
     return this.#lanes.values();
   }
 
-  /** The lanes of a queue, by number. */
-  ofQueue(queue: string): number[] {
-    this.reload();
-    return [...this.#lanes.values()].filter((lane) => lane.queue === queue).map(({ id }) => id);
-  }
-
   reload(): void {
     for (const lane of this.#allLanes.all<Lane>()) this.#learn(lane);
     this.#loaded = true;

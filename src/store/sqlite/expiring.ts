@@ -1,14 +1,11 @@
 import type { FinishedState } from "../../core/job.ts";
-import { FINISHED_STATES } from "../../core/job.ts";
 import type { JobKey } from "../../core/ids.ts";
+import { BACKFILL, excesses, longer, type Over } from "../../core/retention.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settings } from "./settings.ts";
 import type { Tally } from "./tally.ts";
-
-/** Rows that are looked through in one step for jobs that ended before their queue said how long to keep them. */
-const BACKFILL = 2_000;
 
 /**
  * Finished jobs of queues that do not keep them for ever, in the order in which they ended: what has to go is found
@@ -84,23 +81,19 @@ export class Expiring {
 
   #due(now: number, leastAge: number, limit: number): Over[] {
     const due: Over[] = [];
-    const counts = new Map(this.#tally.all().map(({ lane, state, n }) => [`${lane} ${state}`, n]));
-    const unlisted = new Set(this.#allUnlisted.rows().map(([name]) => name as string));
-    for (const [name, { keep }] of this.#settings.view.queues) {
-      const lanes = this.#catalog.ofQueue(name);
-      for (const state of FINISHED_STATES) {
-        const { age, count } = keep[state] ?? {};
-        const total = lanes.reduce((sum, lane) => sum + (counts.get(`${lane} ${state}`) ?? 0), 0);
-        // As long as older ones may be missing from the list, its oldest are not those that are one too many.
-        const excess = count === undefined || unlisted.has(name) ? 0 : Math.max(0, total - count);
-        const left = limit - due.length;
-        const before = leastAge === 0 ? Number.MAX_SAFE_INTEGER : now - leastAge + 1;
-        const excessive = excess === 0 ? [] : this.#oldestOf(lanes, state, before, Math.min(excess, left));
-        const old = age === undefined ? [] : this.#oldestOf(lanes, state, now - Math.max(age, leastAge), left);
-        // Both are the oldest: one has the other in it.
-        due.push(...(excessive.length > old.length ? excessive : old));
-        if (due.length >= limit) return due;
-      }
+    this.#catalog.reload();
+    const kept = {
+      set: this.#settings.view.queues,
+      lanes: this.#catalog.lanes(0),
+      finished: this.#tally.all(),
+      unlisted: new Set(this.#allUnlisted.rows().map(([name]) => name as string)),
+    };
+    for (const { lanes, state, count, countBefore, ageBefore } of excesses(kept, now, leastAge)) {
+      const left = limit - due.length;
+      const tooMany = count === 0 ? [] : this.#oldestOf(lanes, state, countBefore, Math.min(count, left));
+      const tooOld = ageBefore === null ? [] : this.#oldestOf(lanes, state, ageBefore, left);
+      due.push(...longer(tooMany, tooOld));
+      if (due.length >= limit) return due;
     }
     return due;
   }
@@ -132,12 +125,4 @@ export class Expiring {
       .sort((a, b) => a.finishedAt - b.finishedAt || a.job - b.job)
       .slice(0, limit);
   }
-}
-
-/** A finished job that need not be kept. */
-export interface Over {
-  job: JobKey;
-  lane: number;
-  state: FinishedState;
-  finishedAt: number;
 }

@@ -1,13 +1,14 @@
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { HeldLease } from "../../core/lease.ts";
-import type { Judgement, Reclaimed, RecoveryTotals } from "../store.ts";
+import { type Next, type Reclaimed, reclaimedOf } from "../../core/retry.ts";
+import { LATELY, LOG_ROWS, toRecovery, type TotalsRow } from "../recovery-row.ts";
+import type { Judgement, RecoveryTotals } from "../store.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settle } from "./settle.ts";
 
-const LOG_ROWS = 1_000;
 const LEASE = "select key, fence, holder, expires_at, lease from holdfast_jobs where state = 'running'";
 
 /** Finding leases that may have to be taken back, and taking them back. */
@@ -46,7 +47,7 @@ export class Healing {
     this.#trim = db.prepare("delete from holdfast_recovery_log where id <= :before");
     this.#totals = db.prepare("select entries, locks, recovered_at from holdfast_recovery_totals where id = 1");
     this.#lately = db.prepare(
-      "select at, cause, entries, quarantined, failed, locks from holdfast_recovery_log order by id desc limit 50",
+      `select at, cause, entries, quarantined, failed, locks from holdfast_recovery_log order by id desc limit ${LATELY}`,
     );
   }
 
@@ -60,7 +61,7 @@ export class Healing {
   }
 
   reclaim(tx: Tx, judgements: readonly Judgement[], cause: string): Reclaimed {
-    const reclaimed: Reclaimed = { entries: 0, quarantined: 0, failed: 0 };
+    const nexts: Next[] = [];
     for (const judgement of judgements) {
       const { job, fence, expiresAt, verdict } = judgement;
       if (verdict === "cut") {
@@ -71,11 +72,10 @@ export class Healing {
       const next = this.#settle.end(tx, judgement, { kind: verdict }, expiresAt);
       if (next === null) continue;
       tx.ended(job, fence);
-      reclaimed.entries++;
-      if (next.state === "quarantined") reclaimed.quarantined++;
-      if (next.state === "failed") reclaimed.failed++;
+      nexts.push(next);
     }
     this.#endings.write(tx);
+    const reclaimed = reclaimedOf(nexts);
     if (reclaimed.entries > 0) this.record(tx, cause, { ...reclaimed, locks: 0 });
     return reclaimed;
   }
@@ -90,13 +90,7 @@ export class Healing {
   }
 
   recovery(): RecoveryTotals {
-    const totals = this.#totals.get<{ entries: number; locks: number; recovered_at: number }>();
-    return {
-      locksCleaned: totals?.locks ?? 0,
-      entriesReclaimed: totals?.entries ?? 0,
-      recoveredAt: totals?.recovered_at ?? 0,
-      log: this.#lately.all<RecoveryTotals["log"][number]>().map((row) => Object.assign({}, row)),
-    };
+    return toRecovery(this.#totals.get<TotalsRow>(), this.#lately.all<RecoveryTotals["log"][number]>());
   }
 }
 

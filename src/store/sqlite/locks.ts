@@ -1,4 +1,5 @@
 import type { LeaseRef } from "../../core/lease.ts";
+import { type LockRow, toLocks } from "../lock-row.ts";
 import type { LockView } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Events } from "./events.ts";
@@ -119,12 +120,8 @@ export class Locks {
     return cleaned.length;
   }
 
-  /** Expired locks are shown too; the lock of an exclusive claim that is over is simply gone. */
   all(name: string | null, now: number): LockView[] {
-    return this.#all
-      .all<Omit<LockView, "stale"> & { ended: 0 | 1; job: number | null }>({ name, now })
-      .filter(({ ended, job }) => job === null || ended === 0)
-      .map(({ name, holder, acquiredAt, expiresAt, ended }) => ({ name, holder, acquiredAt, expiresAt, stale: ended === 1 }));
+    return toLocks(this.#all.all<LockRow>({ name, now }));
   }
 
   #wrote(tx: Tx, changes: number): boolean {

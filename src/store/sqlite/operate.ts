@@ -1,5 +1,6 @@
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { type FinishedState, type JobState, mayMove } from "../../core/job.ts";
+import { isMore } from "../../core/retention.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
@@ -171,8 +172,8 @@ export class Operate {
     const listing = this.#expiring.backfill(tx);
     const { taken, over } = this.#expiring.take(tx, limit, leastAge);
     this.#drop(tx, over);
-    // One that was taken off the list and stays says nothing about those behind it.
-    return { removed: over.length, more: listing || taken === limit || over.length < taken };
+    const removed = over.length;
+    return { removed, more: isMore({ listing, taken, removed, limit }) };
   }
 
   #drop(tx: Tx, jobs: readonly { job: JobKey; lane: number; state: FinishedState }[]): void {

@@ -1,14 +1,10 @@
 import type { ProcessId } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import type { Life, NewProcess, ProcessView, Works } from "../store.ts";
+import { lifeOf, type ProcessRow, type RegisteredProcess, toProcess, worksText } from "../process-row.ts";
+import type { Life, NewProcess, Works } from "../store.ts";
 import type { Alive } from "./alive.ts";
 import type { Connection, DriverName, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-
-/** `alive` names the file whose lock proves life; "" where there is none. */
-export type RegisteredProcess = ProcessView & { alive: string };
-
-type Row = Omit<RegisteredProcess, "works" | "stoppable"> & { works: string | null; stoppable: 0 | 1 };
 
 /** Who has the database open. */
 export class Processes {
@@ -69,10 +65,7 @@ export class Processes {
   }
 
   all(): RegisteredProcess[] {
-    return this.#all.all<Row>().map((row) => {
-      const works = row.works === null ? [] : (JSON.parse(row.works) as Works[]);
-      return Object.assign({}, row, { works, stoppable: row.stoppable === 1 });
-    });
+    return this.#all.all<ProcessRow>().map(toProcess);
   }
 
   /** Begins to prove that this process lives, for as long as it does. */
@@ -111,7 +104,7 @@ export class Processes {
   }
 
   announce(tx: Tx, id: ProcessId, works: readonly Works[]): void {
-    if (this.#announce.run(works.length === 0 ? null : JSON.stringify(works), id) > 0) tx.wrote();
+    if (this.#announce.run(worksText(works), id) > 0) tx.wrote();
   }
 
   /** Those that heed it, and were not asked before. */
@@ -133,8 +126,8 @@ export class Processes {
   }
 
   #life(process: RegisteredProcess): Life {
-    const life = process.alive === "" || this.#alive === null ? "unknown" : this.#alive.probe(process.alive);
-    return life === "dead" && process.boot !== this.#boot ? "rebooted" : life;
+    const lock = process.alive === "" || this.#alive === null ? "unknown" : this.#alive.probe(process.alive);
+    return lifeOf(lock, { its: process.boot, ours: this.#boot });
   }
 }
 

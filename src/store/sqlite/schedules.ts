@@ -1,18 +1,14 @@
-import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
+import { generatedId, type JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
-import type { DueSchedules, Enqueued, NewJob, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
+import { firing } from "../../core/schedule.ts";
+import { jobsOf, madeLast, type ScheduleRow, toSchedule } from "../schedule-row.ts";
+import type { DueSchedules, Enqueued, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 
 const COLUMNS = `key, revision, name as job, cron, timezone, missed, within, overlap, paused, last_at as lastAt, next_at as nextAt`;
-
-interface Row extends Omit<StoredSchedule, "paused" | "overlap" | "lastAt"> {
-  paused: 0 | 1;
-  overlap: 0 | 1;
-  lastAt: number | null;
-}
 
 interface Made {
   template: string;
@@ -86,21 +82,21 @@ export class Schedules {
   }
 
   all(key: string | null): StoredSchedule[] {
-    return this.#all.all<Row>({ key }).map(shown);
+    return this.#all.all<ScheduleRow>({ key }).map(toSchedule);
   }
 
   due(now: number): DueSchedules {
     const soonest = this.#soonest.row()?.[0] as number | null;
     // Nearly always nothing is: one probe of a small index.
     if (soonest === null || soonest > now) return { due: [], nextAt: soonest };
-    return { due: this.#due.all<Row>({ now }).map(shown), nextAt: soonest };
+    return { due: this.#due.all<ScheduleRow>({ now }).map(toSchedule), nextAt: soonest };
   }
 
   tick(tx: Tx, { fire, ...tick }: Tick): boolean {
     const [made] = this.#move.all<Made>({ ...tick });
     if (made === undefined) return false;
     tx.wrote();
-    const some = made.overlap === 1 ? fire : this.#unfinished(made) ? [] : fire.slice(0, 1);
+    const some = firing(fire, made.overlap === 1, () => this.#unfinished(made) !== undefined);
     if (some.length > 0) this.#add(tx, tick.key, made, some, true);
     return true;
   }
@@ -126,14 +122,11 @@ export class Schedules {
     return this.#tell(tx, "schedule.resumed", key, this.#resume.runNamed({ key, revision, nextAt }));
   }
 
-  /** The template is the row's own, read in this transaction: what was saved last counts. */
   #add(tx: Tx, key: string, made: Made, ticks: readonly number[], isTick: boolean): Enqueued {
-    const template = JSON.parse(made.template) as NewJob;
-    const jobs = ticks.map((tick): NewJob => ({ ...template, scheduledFor: tick, runAt: tick }));
-    const last = this.#enqueue.run(tx, jobs).at(-1) as Enqueued;
-    this.#made.run(isTick ? (ticks.at(-1) as number) : null, parseGeneratedId(last.id)?.key ?? null, key);
+    const answers = this.#enqueue.run(tx, jobsOf(made.template, ticks));
+    this.#made.run(isTick ? (ticks.at(-1) as number) : null, madeLast(answers), key);
     tx.wrote();
-    return last;
+    return answers.at(-1) as Enqueued;
   }
 
   /** The id of its last job, unless that is over, or pruned. */
@@ -147,9 +140,4 @@ export class Schedules {
     if (changes > 0) this.#events.act(tx, type, schedule);
     return changes > 0;
   }
-}
-
-function shown({ paused, overlap, lastAt, ...row }: Row): StoredSchedule {
-  const schedule: StoredSchedule = { ...row, paused: paused === 1, overlap: overlap === 1 };
-  return lastAt === null ? schedule : { ...schedule, lastAt };
 }

@@ -1,10 +1,10 @@
 import { untenable } from "../../core/admission.ts";
 import { EVENT_OF } from "../../core/event.ts";
-import type { JobKey } from "../../core/ids.ts";
-import { isFinished } from "../../core/job.ts";
-import type { LeaseRef } from "../../core/lease.ts";
-import { decide, type Next, type Outcome } from "../../core/retry.ts";
-import type { Fate, Settlement } from "../store.ts";
+import type { Fence, JobKey } from "../../core/ids.ts";
+import { isFinished, type JobState } from "../../core/job.ts";
+import { type Fate, fateOf, type LeaseRef } from "../../core/lease.ts";
+import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../core/retry.ts";
+import type { Settlement } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -114,10 +114,8 @@ export class Settle {
 
   /** What became of a lease. */
   fate(lease: LeaseRef): Fate {
-    const row = this.#state.row(lease.job) as [string, number] | undefined;
-    if (row === undefined) return "gone";
-    if (row[0] === "running" && row[1] === lease.fence) return "held";
-    return row[0] === "cancelled" ? "cancelled" : "lost";
+    const row = this.#state.row(lease.job) as [JobState, Fence] | undefined;
+    return fateOf(lease, row && { state: row[0], fence: row[1] });
   }
 
   /** Decides by what is in the row, and writes it; null when the lease is gone, or no longer ends at `expiresAt`. */
@@ -127,10 +125,10 @@ export class Settle {
     const [attempt, errors, crashes, policy, lane, , priority, limits] = row;
     const next = decide({ attempt, errors, crashes }, this.#catalog.policy(policy), outcome, this.#random());
     const finished = isFinished(next.state);
-    const delayed = !finished && next.delay > 0;
+    const delayed = isDelayed(next);
     let gate = delayed ? "time" : null;
     if (limits !== null) {
-      this.#limits.end(tx, lane, limits, outcome.kind !== "released");
+      this.#limits.end(tx, lane, limits, hasBegun(outcome));
       if (!finished && !delayed) gate = this.#limits.admit(tx, { key: lease.job, lane, priority, limits });
     }
     this.#move.run(

@@ -1,0 +1,15 @@
+import { type Flag, isYes } from "./flag.ts";
+import type { LockView } from "./store.ts";
+
+/** A lock as it is read; `job` is the one of the exclusive claim that it belongs to. */
+export interface LockRow extends Omit<LockView, "stale"> {
+  ended: Flag;
+  job: number | null;
+}
+
+/** Expired locks are shown too; the lock of an exclusive claim that is over is simply gone. */
+export function toLocks(rows: readonly LockRow[]): LockView[] {
+  return rows
+    .filter(({ ended, job }) => job === null || !isYes(ended))
+    .map(({ name, holder, acquiredAt, expiresAt, ended }) => ({ name, holder, acquiredAt, expiresAt, stale: isYes(ended) }));
+}

@@ -1,0 +1,23 @@
+import { type Flag, isYes } from "./flag.ts";
+import type { Life, ProcessView, Works } from "./store.ts";
+
+/** `alive` names the file whose lock proves life; "" where there is none. */
+export type RegisteredProcess = ProcessView & { alive: string };
+
+/** A process as it is read; `works` is JSON. */
+export type ProcessRow = Omit<RegisteredProcess, "works" | "stoppable"> & { works: string | null; stoppable: Flag };
+
+export function toProcess(row: ProcessRow): RegisteredProcess {
+  const works = row.works === null ? [] : (JSON.parse(row.works) as Works[]);
+  return Object.assign({}, row, { works, stoppable: isYes(row.stoppable) });
+}
+
+/** What an announcement is written as. */
+export function worksText(works: readonly Works[]): string | null {
+  return works.length === 0 ? null : JSON.stringify(works);
+}
+
+/** What the lock says of a process, and the boot: whoever is dead, and was started before the host was, went with the host. */
+export function lifeOf(lock: "alive" | "dead" | "unknown", boots: { its: string; ours: string }): Life {
+  return lock === "dead" && boots.its !== boots.ours ? "rebooted" : lock;
+}
