@@ -6,7 +6,7 @@ import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
 import type { Endings } from "./endings.ts";
-import type { Tx } from "./group.ts";
+import { cut, type Tx } from "./group.ts";
 import type { Happened, JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import { type LookedUp, LookUp } from "./residents.ts";
@@ -81,6 +81,13 @@ export class Enqueue {
   isPlain(jobs: readonly NewJob[]): boolean {
     if (!this.#settings.isKnown) return false;
     return jobs.every((job) => this.#isBare(job) && this.#settings.isSilent(job)) && this.#catalog.isKnown(jobs);
+  }
+
+  /** Calls that were made one after the other, as one. */
+  async batches(tx: Tx, batches: readonly (readonly NewJob[])[]): Promise<Enqueued[][]> {
+    const jobs = batches.length === 1 ? (batches[0] as readonly NewJob[]) : batches.flat();
+    // Something may have been said since.
+    return cut(await (this.isPlain(jobs) ? this.plain(tx, jobs) : this.run(tx, jobs)), batches);
   }
 
   async plain(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {

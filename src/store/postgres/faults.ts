@@ -40,8 +40,15 @@ export function isLost(error: unknown): boolean {
 /** Whether the same again may well succeed: it was chosen to end a deadlock, or somebody else was faster. */
 export function mayRunAgain(error: unknown): boolean {
   const code = codeOf(error);
-  return error instanceof Overtaken || code === "40P01" || code === "40001";
+  return error instanceof Overtaken || code === "40P01" || code === "40001" || isTaken(error);
 }
+
+/** An id or a key was free when it was looked up, and is not any more: a second look finds whose it is. */
+function isTaken(error: unknown): boolean {
+  return codeOf(error) === "23505" && ARBITERS.has((error as { constraint_name?: string }).constraint_name ?? "");
+}
+
+const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
 
 /** What a caller is told; errors that are not the database's pass as they are. */
 export function explain(error: unknown, address: string): unknown {

@@ -42,7 +42,15 @@ interface Item {
   operation: Operation;
   /** All its statements are sent at once: nobody needs to wait for it before the next begins. */
   quick: boolean;
-  run: (tx: Tx) => Promise<unknown>;
+  /** Whether more calls may join it: one statement for all of them. */
+  open: boolean;
+  calls: Call[];
+  /** An answer for each call. */
+  run: (tx: Tx, inputs: unknown[]) => Promise<unknown[]>;
+}
+
+interface Call {
+  input: unknown;
   resolve: (value: unknown) => void;
   reject: (reason: unknown) => void;
   since: number;
@@ -63,6 +71,8 @@ export interface GroupOptions {
 
 /** How often a transaction that was overtaken, or chosen to end a deadlock, runs again. */
 const TRIES = 20;
+/** How many calls one statement answers at most. */
+const MOST_JOINED = 1_000;
 /** Between two tries to reach a server that is gone, in milliseconds; at most the second. */
 const BACKOFF = 50;
 const LONGEST_BACKOFF = 2_000;
@@ -88,12 +98,29 @@ export class Group {
   }
 
   /** `run` may run more than once, after everything it did was undone. */
-  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, options: { quick?: boolean } = {}): Promise<T> {
+  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T> {
+    return this.#add<T>(undefined, () => {
+      const item: Item = { operation, quick: false, open: false, calls: [], run: async (tx) => [await run(tx)] };
+      this.#queue.push(item);
+      return item;
+    });
+  }
+
+  /** `run` sends everything at once, and for all calls together that are made one after the other. */
+  submitQuick<Input, T>(operation: Operation, input: Input, run: (tx: Tx, inputs: Input[]) => Promise<T[]>): Promise<T> {
+    return this.#add<T>(input, () => {
+      const last = this.#queue.at(-1);
+      if (last !== undefined && last.open && last.operation === operation && last.calls.length < MOST_JOINED) return last;
+      const item: Item = { operation, quick: true, open: true, calls: [], run: run as Item["run"] };
+      this.#queue.push(item);
+      return item;
+    });
+  }
+
+  #add<T>(input: unknown, item: () => Item): Promise<T> {
     if (this.#closed) return Promise.reject(closedError());
     return new Promise<T>((resolve, reject) => {
-      const since = this.#options.clock.monotonic();
-      const { quick = false } = options;
-      this.#queue.push({ operation, quick, run, resolve: resolve as (value: unknown) => void, reject, since });
+      item().calls.push({ input, resolve: resolve as (value: unknown) => void, reject, since: performance.now() });
       if (this.#running) return;
       this.#running = true;
       setImmediate(() => void this.#drain());
@@ -129,10 +156,11 @@ export class Group {
         await this.#pause(losses++);
       } else if (mayRunAgain(outcome.error) && ++tries < TRIES) {
         await this.#pause(0);
-      } else if (!apart && items.length > 1) {
+      } else if (!apart && callsOf(items) > 1) {
         apart = true;
+        items = items.flatMap((item) => item.calls.map((call): Item => ({ ...item, calls: [call] })));
       } else {
-        for (const item of items) item.reject(explain(outcome.error, this.#writer.address));
+        for (const { calls } of items) for (const call of calls) call.reject(explain(outcome.error, this.#writer.address));
         return;
       }
     }
@@ -178,20 +206,21 @@ export class Group {
   async #eachInSavepoint(items: Item[], state: Transaction, session: Session): Promise<(() => void)[]> {
     const answers: (() => void)[] = [];
     for (const item of items) {
+      const call = item.calls[0] as Call;
       passPoint(item.operation, "begun");
       await session.command("savepoint item");
       const part = state.part();
       try {
-        const value = await item.run(part);
+        const [value] = await item.run(part, inputsOf(item));
         await session.command("release item");
         part.join(state);
-        answers.push(() => item.resolve(value));
+        answers.push(() => call.resolve(value));
       } catch (error) {
         const cause = part.cause(error);
         part.undo();
         if (session.isLost || isLost(cause) || mayRunAgain(cause)) throw cause;
         await session.command("rollback to item");
-        answers.push(() => item.reject(explain(cause, this.#writer.address)));
+        answers.push(() => call.reject(explain(cause, this.#writer.address)));
       }
     }
     return answers;
@@ -225,8 +254,8 @@ export class Group {
 
   /** What became of a transaction whose commit had no answer. Asked until somebody can tell. */
   async #resolve(xid: string, error: unknown): Promise<"yes" | Failed> {
-    const since = this.#options.clock.monotonic();
-    for (let losses = 0; this.#options.clock.monotonic() - since < PATIENCE_FOR_COMMITS; losses++) {
+    const since = performance.now();
+    for (let losses = 0; performance.now() - since < PATIENCE_FOR_COMMITS; losses++) {
       await this.#pause(losses);
       const status = await this.#writer.statusOf(xid).catch(() => "unreachable");
       if (status === "committed") return "yes";
@@ -238,13 +267,15 @@ export class Group {
 
   /** Those that have waited long enough are told why. */
   #patient(items: Item[], error: unknown): Item[] {
-    const now = this.#options.clock.monotonic();
-    const patient: Item[] = [];
+    const now = performance.now();
     for (const item of items) {
-      if (now - item.since < this.#options.patience) patient.push(item);
-      else item.reject(explain(error, this.#writer.address));
+      item.calls = item.calls.filter(({ since, reject }) => {
+        if (now - since < this.#options.patience) return true;
+        reject(explain(error, this.#writer.address));
+        return false;
+      });
     }
-    return patient;
+    return items.filter(({ calls }) => calls.length > 0);
   }
 
   /** Real time, whatever clock is injected: it is the server that is waited for. */
@@ -264,16 +295,24 @@ interface Failed {
 }
 
 async function together(items: Item[], state: Transaction): Promise<(() => void)[]> {
-  const values: Promise<unknown>[] = [];
+  const values: Promise<unknown[]>[] = [];
   for (const item of items) {
     passPoint(item.operation, "begun");
-    const value = item.run(state);
+    const value = item.run(state, inputsOf(item));
     value.catch(() => {});
     values.push(value);
     if (!item.quick) await value;
   }
   const results = await Promise.all(values);
-  return items.map((item, i) => () => item.resolve(results[i]));
+  return items.flatMap(({ calls }, i) => calls.map((call, n) => () => call.resolve(results[i]?.[n])));
+}
+
+function inputsOf({ calls }: Item): unknown[] {
+  return calls.map(({ input }) => input);
+}
+
+function callsOf(items: readonly Item[]): number {
+  return items.reduce((sum, { calls }) => sum + calls.length, 0);
 }
 
 /** What is known of a transaction while it runs. */
@@ -398,4 +437,11 @@ function unknown(error: unknown): HoldfastError {
     "Look the job up before you try again; enqueue with an `id` to make trying again safe.",
     { cause: error },
   );
+}
+
+/** The answers to calls that were made as one: each has as many as it asked for. */
+export function cut<T>(answers: T[], batches: readonly (readonly unknown[])[]): T[][] {
+  if (batches.length === 1) return [answers];
+  let from = 0;
+  return batches.map(({ length }) => answers.slice(from, (from += length)));
 }

@@ -41,7 +41,7 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     address,
     setUp: async (session) => (durability === null ? undefined : setDurability(session, durability)),
   });
-  const reader = new Reader(connect(driver, plain, { max: READERS, pooled }), { address, clock, patience, random });
+  const reader = new Reader(connect(driver, plain, { max: READERS, pooled }), { address, patience, random });
   try {
     const session = await writer.session();
     const migrated = await migrate(session, {

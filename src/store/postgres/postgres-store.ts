@@ -38,7 +38,7 @@ import type {
   Tick,
   Works,
 } from "../store.ts";
-import { Group, type Tx } from "./group.ts";
+import { cut, Group, type Tx } from "./group.ts";
 import { Intake } from "./intake.ts";
 import { Claim } from "./claim.ts";
 import { Look } from "./look.ts";
@@ -111,9 +111,9 @@ export class PostgresStore implements Store {
     const { enqueue } = this.#intake;
     const enqueued = options?.whole
       ? this.#write("enqueue", (tx) => enqueue.whole(tx, jobs))
-      : this.#write("enqueue", (tx) => (enqueue.isPlain(jobs) ? enqueue.plain(tx, jobs) : enqueue.run(tx, jobs)), {
-          quick: enqueue.isPlain(jobs),
-        });
+      : enqueue.isPlain(jobs)
+        ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches))
+        : this.#write("enqueue", (tx) => enqueue.run(tx, jobs));
     this.#news.announce();
     return enqueued;
   }
@@ -134,7 +134,10 @@ export class PostgresStore implements Store {
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
-    return this.#write("claim", (tx) => this.#claim.run(tx, request), { quick: this.#claim.isQuick(request) });
+    if (!this.#claim.isQuick(request)) return this.#write("claim", (tx) => this.#claim.run(tx, request));
+    return this.#group.submitQuick("claim", request, (tx, requests) =>
+      Promise.all(requests.map((one) => this.#claim.run(tx, one))),
+    );
   }
 
   renew(_leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
@@ -142,7 +145,10 @@ export class PostgresStore implements Store {
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
-    return this.#write("settle", (tx) => this.#settle.run(tx, settlements), { quick: this.#settle.isQuick(settlements) });
+    if (!this.#settle.isQuick(settlements)) return this.#write("settle", (tx) => this.#settle.run(tx, settlements));
+    return this.#group.submitQuick("settle", settlements, async (tx, batches) => {
+      return cut(await this.#settle.run(tx, batches.flat()), batches);
+    });
   }
 
   saveCheckpoint(_lease: LeaseRef, _value: string | null): Promise<Fate> {
@@ -386,8 +392,8 @@ export class PostgresStore implements Store {
     return this.#closed;
   }
 
-  #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, options?: { quick: boolean }): Promise<T> {
-    return this.#group.submit(operation, run, options);
+  #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T> {
+    return this.#group.submit(operation, run);
   }
 }
 

@@ -1,4 +1,3 @@
-import type { Clock } from "../../core/clock.ts";
 import type { Rows, Sql, Value } from "./driver.ts";
 import { explain, isLost } from "./faults.ts";
 
@@ -9,21 +8,21 @@ const LONGEST_BACKOFF = 1_000;
 /** Reads, each by itself, over connections of their own: nobody who looks waits for those who write. */
 export class Reader {
   readonly #sql: Sql;
-  readonly #options: { address: string; clock: Clock; patience: number; random: () => number };
+  readonly #options: { address: string; patience: number; random: () => number };
 
-  constructor(sql: Sql, options: { address: string; clock: Clock; patience: number; random: () => number }) {
+  constructor(sql: Sql, options: { address: string; patience: number; random: () => number }) {
     this.#sql = sql;
     this.#options = options;
   }
 
   /** Reading twice does no harm: a lost connection is tried again, for a while. */
   readonly rows: Rows = async <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
-    const since = this.#options.clock.monotonic();
+    const since = performance.now();
     for (let losses = 0; ; losses++) {
       try {
         return (await this.#sql.unsafe(text, values as never[], { prepare: true }).values()) as unknown as Row[];
       } catch (error) {
-        const patient = this.#options.clock.monotonic() - since < this.#options.patience;
+        const patient = performance.now() - since < this.#options.patience;
         if (!isLost(error) || !patient) throw explain(error, this.#options.address);
         const longest = Math.min(LONGEST_BACKOFF, BACKOFF * 2 ** losses);
         await new Promise((resolve) => setTimeout(resolve, longest * (0.5 + this.#options.random() / 2)));
