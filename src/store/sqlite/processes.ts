@@ -2,7 +2,7 @@ import type { ProcessId } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { lifeOf, type ProcessRow, type RegisteredProcess, toProcess, worksText } from "../process-row.ts";
 import type { Life, NewProcess, Works } from "../store.ts";
-import type { Alive } from "./alive.ts";
+import type { Alive } from "../alive.ts";
 import type { Connection, DriverName, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 

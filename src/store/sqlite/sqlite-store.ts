@@ -37,7 +37,7 @@ import type {
   Works,
 } from "../store.ts";
 import type { Operation } from "../points.ts";
-import { Alive } from "./alive.ts";
+import { Alive } from "../alive.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
@@ -133,7 +133,7 @@ export class SqliteStore implements Store {
     this.#queues = new Queues({ settings, events });
     this.#locks = new Locks(db, events);
     this.#notes = new Notes(db);
-    this.#processes = new Processes(db, path === ":memory:" ? null : new Alive(path, options.driver));
+    this.#processes = new Processes(db, path === ":memory:" ? null : new Alive(`${path}-alive`, options.driver));
     this.#sinks = new Sinks(db, { events, databaseId: this.databaseId });
     this.#schedules = new Schedules(db, { enqueue, events });
     const shared = {

@@ -1,16 +1,16 @@
 import { randomBytes } from "node:crypto";
 import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { connect, type Connection, type DriverName } from "./driver.ts";
-import { isBusy } from "./faults.ts";
+import { connect, type Connection, type DriverName } from "./sqlite/driver.ts";
+import { isBusy } from "./sqlite/faults.ts";
 
 /** Files without a process row that are younger than this may belong to a process that is just starting. */
 const STARTING = 60_000;
 
 /**
- * Proof of life. A process is alive while it holds a write transaction on a small file of its own beside the database:
- * the kernel frees that lock at the instant of death, whatever killed it, and no pid is involved that could be reused
- * or belong to another namespace. Whoever wants to know tries to take the lock.
+ * Proof of life. A process is alive while it holds a write transaction on a small SQLite file of its own: the kernel
+ * frees that lock at the instant of death, whatever killed it, and no pid is involved that could be reused or belong to
+ * another namespace. Whoever wants to know tries to take the lock.
  */
 export class Alive {
   readonly #folder: string;
@@ -18,8 +18,9 @@ export class Alive {
   readonly #probes = new Map<string, Connection>();
   #own: { token: string; db: Connection } | null = null;
 
-  constructor(path: string, driver: DriverName) {
-    this.#folder = `${path}-alive`;
+  /** The folder is one that all processes of this host share which have the same database open, and nobody else. */
+  constructor(folder: string, driver: DriverName) {
+    this.#folder = folder;
     this.#driver = driver;
   }
 
