@@ -1,8 +1,7 @@
 import { join } from "node:path";
 import { job, open } from "../src/index.ts";
 import type { Durability } from "../src/store/store.ts";
-import type { Figure } from "./measure.ts";
-import { rate } from "./raw.ts";
+import { type Figure, rate } from "./measure.ts";
 import { inScratch, payload } from "./scratch.ts";
 
 const JOBS = 20_000;

@@ -3,13 +3,8 @@ import { once } from "node:events";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { job, open } from "../src/index.ts";
-import { type Figure, median } from "./measure.ts";
+import { type Figure, kernelTime, median } from "./measure.ts";
 import { inScratch } from "./scratch.ts";
-
-/** The kernel's clock, which all processes of this machine share, in milliseconds. */
-export function kernelTime(): number {
-  return Number(process.hrtime.bigint()) / 1e6;
-}
 
 export const ping = job<null, number>({ name: "ping", run: () => kernelTime() });
 

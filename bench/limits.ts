@@ -1,7 +1,6 @@
 import { join } from "node:path";
 import { type Holdfast, job, type JobDef, open } from "../src/index.ts";
-import { type Figure, median } from "./measure.ts";
-import { rate } from "./raw.ts";
+import { type Figure, median, rate } from "./measure.ts";
 import { inScratch, payload } from "./scratch.ts";
 
 type Input = ReturnType<typeof payload> & { key: string };

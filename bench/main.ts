@@ -1,68 +1,53 @@
 /**
- * `npm run bench [-- --quick] [-- --only drain]`: everything as a ratio to raw SQLite, measured in the same run, at the
- * default settings. Absolute figures are this machine's, and drift.
+ * `npm run bench [-- --store postgres] [-- --quick] [-- --only latency] [-- --json]`. SQLite: everything as a ratio to raw
+ * SQLite. PostgreSQL: against graphile-worker, pg-boss and raw SQL. All of it measured in the same run, at the default
+ * settings; absolute figures are this machine's, and drift.
  */
 import { cpus } from "node:os";
 import { parseArgs, styleText } from "node:util";
-import { claimCost } from "./claim-cost.ts";
-import { events } from "./events.ts";
-import { idle } from "./idle.ts";
-import { latency } from "./latency.ts";
-import { limits } from "./limits.ts";
-import { type Figure, holds, ratioOf } from "./measure.ts";
-import { memory } from "./memory.ts";
-import { reclaim } from "./reclaim.ts";
-import { throughput } from "./throughput.ts";
-import { unused } from "./unused.ts";
+import { openPostgresSuite } from "./postgres/suite.ts";
+import { openSqliteSuite } from "./sqlite-suite.ts";
+import type { Line, Suite, SuiteOptions } from "./suite.ts";
 
-const { values } = parseArgs({
-  options: { quick: { type: "boolean" }, only: { type: "string" }, json: { type: "boolean" } },
-});
-const rounds = values.quick ? 2 : 5;
-const many = values.quick ? 100_000 : 1_000_000;
-
-const parts: Record<string, () => Promise<Figure[]>> = {
-  power: () => throughput("power", rounds),
-  process: () => throughput("process", rounds),
-  unused: () => unused(rounds),
-  events: () => events(rounds),
-  claim: () => claimCost(many),
-  limits: () => limits(many, rounds),
-  latency,
-  idle,
-  reclaim,
-  memory: () => memory(many),
+const stores: Record<string, (options: SuiteOptions) => Promise<Suite>> = {
+  sqlite: openSqliteSuite,
+  postgres: openPostgresSuite,
 };
 
-const figures: Figure[] = [];
-if (!values.json) console.log(`Node ${process.version}, ${cpus().length} × ${cpus()[0]?.model ?? "?"}\n`);
-for (const [name, measure] of Object.entries(parts)) {
-  if (values.only !== undefined && values.only !== name) continue;
-  if (process.stderr.isTTY) process.stderr.write(styleText("gray", `measuring ${name} …\r`));
-  for (const figure of await measure()) {
-    figures.push(figure);
-    if (!values.json) console.log(lineOf(figure));
+const { values } = parseArgs({
+  options: {
+    store: { type: "string", default: "sqlite" },
+    quick: { type: "boolean", default: false },
+    only: { type: "string" },
+    json: { type: "boolean", default: false },
+  },
+});
+const open = oneOf(stores, values.store, "--store");
+const suite = await open({ quick: values.quick });
+try {
+  await run(suite);
+} finally {
+  await suite.close();
+}
+
+async function run({ heading, parts }: Suite): Promise<void> {
+  const lines: Line[] = [];
+  const chosen = values.only === undefined ? parts : { [values.only]: oneOf(parts, values.only, "--only") };
+  if (!values.json) console.log(`Node ${process.version}, ${cpus().length} × ${cpus()[0]?.model ?? "?"}\n${heading}`);
+  for (const [name, measure] of Object.entries(chosen)) {
+    if (process.stderr.isTTY) process.stderr.write(styleText("gray", `measuring ${name} …\r`));
+    for (const line of await measure()) {
+      lines.push(line);
+      if (!values.json) console.log(line.text);
+    }
   }
-}
-if (values.json)
-  console.log(JSON.stringify(figures.map((figure) => ({ ...figure, ratio: ratioOf(figure), holds: holds(figure) }))));
-process.exitCode = figures.every(holds) ? 0 : 1;
-
-function lineOf(figure: Figure): string {
-  const what = figure.what + (figure.durability === undefined ? "" : ` (${figure.durability})`);
-  const target = "atLeast" in figure.target ? `≥ ${figure.target.atLeast}` : `≤ ${figure.target.atMost}`;
-  const verdict = holds(figure) ? styleText("green", "holds") : styleText("red", "falls short");
-  return [
-    what.padEnd(52),
-    `${say(figure.ours)} ${figure.unit}`.padStart(16),
-    `of ${say(figure.limit)}`.padStart(12),
-    ratioOf(figure).toFixed(2).padStart(7),
-    target.padStart(7),
-    ` ${verdict}`,
-  ].join(" ");
+  if (values.json) console.log(JSON.stringify(lines.map(({ data }) => data)));
+  process.exitCode = lines.every(({ holds }) => holds) ? 0 : 1;
 }
 
-function say(value: number): string {
-  if (value >= 1_000) return Math.round(value).toLocaleString("en");
-  return value >= 10 ? value.toFixed(0) : value.toFixed(3);
+function oneOf<T>(all: Record<string, T>, name: string, option: string): T {
+  const found = all[name];
+  if (found !== undefined) return found;
+  console.error(`${option} ${name}: there is ${Object.keys(all).join(", ")}.`);
+  process.exit(2);
 }

@@ -21,6 +21,20 @@ export function holds(figure: Figure): boolean {
 }
 
 export function median(values: number[]): number {
+  return quantile(values, 0.5);
+}
+
+export function quantile(values: number[], share: number): number {
   const sorted = [...values].sort((a, b) => a - b);
-  return sorted[Math.floor(sorted.length / 2)] ?? Number.NaN;
+  return sorted[Math.floor(sorted.length * share)] ?? Number.NaN;
+}
+
+/** Jobs a second. */
+export function rate(jobs: number, start: number): number {
+  return (jobs / (performance.now() - start)) * 1_000;
+}
+
+/** The kernel's clock, which all processes of this machine share, in milliseconds. */
+export function kernelTime(): number {
+  return Number(process.hrtime.bigint()) / 1e6;
 }

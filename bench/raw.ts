@@ -1,5 +1,6 @@
 import { DatabaseSync } from "node:sqlite";
 import type { Durability } from "../src/store/store.ts";
+import { rate } from "./measure.ts";
 import { payload } from "./scratch.ts";
 
 /**
@@ -65,8 +66,4 @@ export class Raw {
   close(): void {
     this.#db.close();
   }
-}
-
-export function rate(jobs: number, start: number): number {
-  return (jobs / (performance.now() - start)) * 1_000;
 }

@@ -1,8 +1,8 @@
 import { join } from "node:path";
 import { job, open } from "../src/index.ts";
 import type { Durability } from "../src/store/store.ts";
-import type { Figure } from "./measure.ts";
-import { rate, Raw } from "./raw.ts";
+import { type Figure, rate } from "./measure.ts";
+import { Raw } from "./raw.ts";
 import { inScratch, payload } from "./scratch.ts";
 
 /** Enqueueing in bulk, draining no-op jobs, enqueueing one by one: each against the same done with bare statements. */

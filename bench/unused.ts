@@ -1,7 +1,6 @@
 import { join } from "node:path";
 import { type Holdfast, job, open } from "../src/index.ts";
-import type { Figure } from "./measure.ts";
-import { rate } from "./raw.ts";
+import { type Figure, rate } from "./measure.ts";
 import { inScratch, payload } from "./scratch.ts";
 
 const JOBS = 50_000;

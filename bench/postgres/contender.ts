@@ -1,0 +1,37 @@
+import { payload } from "../scratch.ts";
+
+export type Payload = ReturnType<typeof payload>;
+
+/** A queue on an empty database of its own, in the configuration that was the fastest of those tried. */
+export interface Contender {
+  /** How many jobs it is best handed in one call, and how many such calls at once. */
+  readonly bulk: { batch: number; atOnce: number };
+  /** Committed when it resolves. */
+  enqueue(job: Payload): Promise<unknown>;
+  enqueueMany(jobs: Payload[]): Promise<unknown>;
+  /** Runs that many no-op jobs, which are there already; resolves when the database says that all are done. */
+  drain(jobs: number): Promise<void>;
+  /** Waits for jobs as a worker that has nothing else to do; called when one starts. */
+  listen(onStart: (i: number) => void): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** What it is opened for: some have to choose between the most a second and the least delay. */
+export type Purpose = "throughput" | "latency";
+
+const CONTENDERS = {
+  Holdfast: async (url: string, purpose: Purpose) => (await import("./holdfast.ts")).open(url, purpose),
+  "graphile-worker": async (url: string, purpose: Purpose) => (await import("./graphile-worker.ts")).open(url, purpose),
+  "pg-boss": async (url: string, purpose: Purpose) => (await import("./pg-boss.ts")).open(url, purpose),
+  "raw SQL": async (url: string) => (await import("./raw.ts")).open(url),
+} satisfies Record<string, (url: string, purpose: Purpose) => Promise<Contender>>;
+
+export type Name = keyof typeof CONTENDERS;
+
+export const NAMES = Object.keys(CONTENDERS) as Name[];
+export const PEERS: readonly Name[] = ["graphile-worker", "pg-boss"];
+
+/** Each is loaded only in the process that measures it. */
+export function open(name: Name, url: string, purpose: Purpose): Promise<Contender> {
+  return CONTENDERS[name](url, purpose);
+}
