@@ -37,7 +37,13 @@ export class Contests {
   readonly #stages = NAMES.map((name) => new Stage(name));
 
   static async begin(sizes: Sizes): Promise<Contests> {
-    return new Contests(await startServer({ durable: true }), sizes);
+    const server = await startServer({ durable: true });
+    for (const setting of ["synchronous_commit", "fsync", "full_page_writes"]) {
+      const [row] = await server.query(`show ${setting}`);
+      if (row?.[setting] !== "on")
+        throw new Error(`${setting} is ${row?.[setting]} on this server, which makes figures worthless.`);
+    }
+    return new Contests(server, sizes);
   }
 
   private constructor(server: PostgresServer, sizes: Sizes) {

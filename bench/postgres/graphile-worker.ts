@@ -1,4 +1,4 @@
-import pg from "pg";
+import { Pool } from "pg";
 import type { Runner } from "graphile-worker";
 import type { Contender, Payload, Purpose } from "./contender.ts";
 
@@ -17,14 +17,14 @@ const CONCURRENCY = 24;
 
 export async function open(url: string, purpose: Purpose): Promise<Contender> {
   const logger = new Logger(() => () => {});
-  const pool = new pg.Pool({ connectionString: url, max: 10 });
+  const pool = poolOn(url);
   const utils = await makeWorkerUtils({ pgPool: pool, logger });
   await utils.migrate();
   const runners: Runner[] = [];
 
   const start = (task: (job: Payload) => void): Promise<Runner> =>
     run({
-      pgPool: new pg.Pool({ connectionString: url, max: 10 }),
+      pgPool: poolOn(url),
       noHandleSignals: true,
       taskList: { noop: async (job) => task(job as Payload) },
       preset: {
@@ -59,4 +59,11 @@ export async function open(url: string, purpose: Purpose): Promise<Contender> {
       await pool.end();
     },
   };
+}
+
+function poolOn(url: string): Pool {
+  // It complains of pools that do not heed these.
+  return new Pool({ connectionString: url, max: 10 })
+    .on("error", () => {})
+    .on("connect", (client) => client.on("error", () => {}));
 }

@@ -1,10 +1,11 @@
 import { job, open as openHoldfast } from "../../src/index.ts";
 import type { Contender, Payload, Purpose } from "./contender.ts";
 
+const noop = (run: (input: Payload) => void) => job<Payload>({ name: "noop", run: ({ input }) => run(input) });
+
 /** At the default settings, for every purpose. */
 export async function open(url: string, _purpose: Purpose): Promise<Contender> {
   const hf = await openHoldfast(url);
-  const noop = (run: (input: Payload) => void) => job<Payload>({ name: "noop", run: ({ input }) => run(input) });
   const plain = noop(() => {});
 
   return {
