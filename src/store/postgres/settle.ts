@@ -71,7 +71,9 @@ export class Settle {
     this.#enqueue = parts.enqueue;
     this.#tally = parts.tally;
     this.#random = parts.random;
-    const held = "job.key = asked.key and job.fence = asked.fence and job.state = 'running'";
+    // Wrapped, the state says nothing about itself. Else the planner, whose statistics seldom catch a running job, begins with
+    // the index of those, and walks all of them for each that is asked for: ten times as slow as by key.
+    const held = "job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'";
     this.#sql = {
       // Successes from whose end nothing follows: one statement, counted in it.
       succeed: `
