@@ -39,6 +39,7 @@ import type {
   Works,
 } from "../store.ts";
 import { cut, Group, type Tx } from "./group.ts";
+import { Guests } from "./guests.ts";
 import { Intake } from "./intake.ts";
 import { Claim } from "./claim.ts";
 import { Look } from "./look.ts";
@@ -75,6 +76,7 @@ export class PostgresStore implements Store {
   readonly #claim: Claim;
   readonly #settle: Settle;
   readonly #look: Look;
+  readonly #guests: Guests;
   readonly #queues: Queues;
   readonly #news: News;
   #closed: Promise<void> | null = null;
@@ -96,6 +98,16 @@ export class PostgresStore implements Store {
     this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, random: options.random });
     this.#look = new Look(s, { catalog });
     this.#queues = new Queues({ settings, events: this.#intake.events });
+    this.#guests = new Guests({
+      s,
+      address: writer.address,
+      databaseId: this.databaseId,
+      durability: this.durability,
+      catalog,
+      random: options.random,
+      at: () => (options.injected ? options.clock.now() : null),
+      wake: () => null,
+    });
     this.#group = new Group(writer, {
       clock: options.clock,
       injected: options.injected,
@@ -118,8 +130,17 @@ export class PostgresStore implements Store {
     return enqueued;
   }
 
-  enqueueWithin(): Promise<Enqueued[]> {
-    return notYet();
+  async enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    const { settings, catalog } = this.#intake;
+    // What their definitions say counts by itself, whatever becomes of that transaction; and rows that everybody shares are
+    // not locked for as long as it stays open.
+    if (!jobs.every((job) => settings.isSilent(job)) || !catalog.isKnown(jobs)) {
+      await this.#write("declare", async (own) => {
+        await settings.limitsOf(own, jobs);
+        await catalog.know(own, jobs);
+      });
+    }
+    return this.#guests.enqueue(tx, jobs);
   }
 
   /** Somebody else's synchronous work cannot wait for a server. */
