@@ -1,5 +1,128 @@
-/** Whether a row \`lock\` is held at \`clock.now\`: its time is not over, or the exclusive claim that it belongs to still runs. */
+import type { LeaseRef } from "../../core/lease.ts";
+import { toLocks } from "../lock-row.ts";
+import type { LockView } from "../store.ts";
+import type { Rows } from "./driver.ts";
+import type { Events } from "./events.ts";
+import type { Tx } from "./group.ts";
+
+/**
+ * Whether a row `lock` is held at `clock.now`: its time is not over, or the exclusive claim that it belongs to still runs.
+ * Said so that no plan walks all running jobs to find that one.
+ */
 export const LOCKED = (s: string): string => `(
   (lock.job is null and lock.expires_at > clock.now)
   or (lock.job is not null and exists (
-    select 1 from ${s}.jobs as held where held.key = lock.job and held.fence = lock.fence and held.state = 'running')))`;
+    select 1 from ${s}.jobs as held
+    where held.key = lock.job and held.fence = lock.fence and coalesce(held.state, '') = 'running')))`;
+
+/**
+ * Whether it is over, for those who change it. Whoever waited for the row finds it as it is now, but the jobs as they were
+ * when the statement began: a claim that was bound to it meanwhile does not run there yet, and must not pass for ended.
+ */
+const OVER = (s: string): string => `(
+  not ${LOCKED(s)}
+  and (lock.job is null or exists (
+    select 1 from ${s}.locks as seen where seen.name = lock.name and seen.job = lock.job and seen.fence = lock.fence)))`;
+
+type Row = [name: string, holder: string, acquiredAt: number, expiresAt: number, ended: boolean, job: number | null];
+
+/**
+ * Named, leased mutexes. A lock is free when it has no row, when its time is over, or when the exclusive claim that it
+ * belongs to is: that kind has no expiry and needs no release, it is read off the job's own row.
+ */
+export class Locks {
+  readonly #events: Events;
+  readonly #sql: Record<"acquire" | "bind" | "extend" | "release" | "break" | "clean" | "cut" | "unclean" | "all", string>;
+
+  constructor(s: string, events: Events) {
+    this.#events = events;
+    const clock = `clock as materialized (select ${s}.clock($1) as now)`;
+    const taken = "holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = excluded.ttl";
+    const bound = "expires_at = excluded.expires_at, job = excluded.job, fence = excluded.fence";
+    // One statement: of two that try at once, one inserts or replaces; the other waits for its commit, and changes nothing.
+    const take = (columns: string, values: string) => `
+      with ${clock}
+      insert into ${s}.locks as lock (name, holder, token, acquired_at, ${columns})
+      select $2, $3, $4, now, ${values} from clock
+      on conflict (name) do update set ${taken}, ${bound} where exists (select 1 from clock where ${OVER(s)})
+      returning 1`;
+    const mine = "lock.name = $2 and lock.token = $3 and lock.job is null and lock.expires_at > clock.now";
+    this.#sql = {
+      acquire: take("ttl, expires_at", "$5::bigint, now + $5::bigint"),
+      // From now on more follows from the job's end than its own row: others may claim from its queue again.
+      bind: `
+        with taken as (${take("job, fence", "$5::bigint, $6::bigint")}),
+        loud as (update ${s}.jobs set quiet = false from taken where key = $5)
+        select 1 from taken`,
+      extend: `
+        with ${clock}
+        update ${s}.locks as lock set ttl = $4::bigint, expires_at = clock.now + $4::bigint from clock where ${mine} returning 1`,
+      release: `with ${clock} delete from ${s}.locks as lock using clock where ${mine} returning 1`,
+      break: `delete from ${s}.locks where name = $1 returning 1`,
+      clean: `with ${clock} delete from ${s}.locks as lock using clock where ${OVER(s)} returning name`,
+      // Further away than its own time: the clock was set back since, and the lock must not last longer for it.
+      cut: `
+        with ${clock}
+        update ${s}.locks as lock set expires_at = clock.now + ttl from clock where expires_at > clock.now + ttl returning 1`,
+      unclean: `
+        with ${clock}
+        select 1 from ${s}.locks as lock, clock where ${OVER(s)} or lock.expires_at > clock.now + lock.ttl limit 1`,
+      all: `
+        with ${clock}
+        select lock.name, lock.holder, lock.acquired_at, coalesce(lock.expires_at, job.expires_at, 0), not ${LOCKED(s)}, lock.job
+        from clock, ${s}.locks as lock left join ${s}.jobs as job on job.key = lock.job and job.fence = lock.fence
+        where $2::text is null or lock.name = $2 order by lock.name collate "C"`,
+    };
+  }
+
+  async acquire(tx: Tx, name: string, holder: string, token: string, ttl: number): Promise<boolean> {
+    return this.#wrote(tx, await tx.rows(this.#sql.acquire, tx.at, name, holder, token, ttl));
+  }
+
+  /** The queue's lock for a claim of this transaction; false, and nothing is changed, when somebody else has it. */
+  async bind(tx: Tx, claim: LeaseRef & { queue: string }, holder: string, token: string): Promise<boolean> {
+    return this.#wrote(tx, await tx.rows(this.#sql.bind, tx.at, claim.queue, holder, token, claim.job, claim.fence));
+  }
+
+  async extend(tx: Tx, name: string, token: string, ttl: number): Promise<boolean> {
+    return this.#wrote(tx, await tx.rows(this.#sql.extend, tx.at, name, token, ttl));
+  }
+
+  async release(tx: Tx, name: string, token: string): Promise<boolean> {
+    const released = this.#wrote(tx, await tx.rows(this.#sql.release, tx.at, name, token));
+    if (released) tx.ready(name);
+    return released;
+  }
+
+  async break(tx: Tx, name: string): Promise<boolean> {
+    if (!this.#wrote(tx, await tx.rows(this.#sql.break, name))) return false;
+    tx.ready(name);
+    await this.#events.act(tx, "lock.broken", name);
+    return true;
+  }
+
+  /** Whether cleaning would change anything. */
+  async isClean(rows: Rows, at: number | null): Promise<boolean> {
+    return (await rows(this.#sql.unclean, at)).length === 0;
+  }
+
+  async clean(tx: Tx): Promise<number> {
+    const cleaned = await tx.rows<[string]>(this.#sql.clean, tx.at);
+    for (const [name] of cleaned) tx.ready(name);
+    this.#wrote(tx, cleaned);
+    this.#wrote(tx, await tx.rows(this.#sql.cut, tx.at));
+    return cleaned.length;
+  }
+
+  async all(rows: Rows, at: number | null, name: string | null): Promise<LockView[]> {
+    const all = await rows<Row>(this.#sql.all, at, name);
+    return toLocks(
+      all.map(([name, holder, acquiredAt, expiresAt, ended, job]) => ({ name, holder, acquiredAt, expiresAt, ended, job })),
+    );
+  }
+
+  #wrote(tx: Tx, rows: readonly unknown[]): boolean {
+    if (rows.length > 0) tx.wrote();
+    return rows.length > 0;
+  }
+}

@@ -39,14 +39,18 @@ import type {
   Works,
 } from "../store.ts";
 import { cut, Group, type Tx } from "./group.ts";
-import { Guests } from "./guests.ts";
 import { Intake } from "./intake.ts";
 import { Claim } from "./claim.ts";
+import { Healing } from "./healing.ts";
+import { Leases } from "./leases.ts";
+import { Locks } from "./locks.ts";
 import { Look } from "./look.ts";
 import { News } from "./news.ts";
+import { Notes } from "./notes.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
 import { Queues } from "./queues.ts";
 import type { Reader } from "./reader.ts";
+import { Schedules } from "./schedules.ts";
 import { Settle } from "./settle.ts";
 import type { Writer } from "./writer.ts";
 
@@ -75,8 +79,14 @@ export class PostgresStore implements Store {
   readonly #intake: Intake;
   readonly #claim: Claim;
   readonly #settle: Settle;
+  readonly #leases: Leases;
+  readonly #notes: Notes;
+  readonly #healing: Healing;
+  readonly #locks: Locks;
+  readonly #schedules: Schedules;
+  /** The instant for what is read: the injected clock's, or null for the database's own. */
+  readonly #at: () => number | null;
   readonly #look: Look;
-  readonly #guests: Guests;
   readonly #queues: Queues;
   readonly #news: News;
   #closed: Promise<void> | null = null;
@@ -96,18 +106,14 @@ export class PostgresStore implements Store {
     const { catalog, settings, limits, endings, enqueue, tally, jobEvents: events } = this.#intake;
     this.#claim = new Claim(s, { catalog, settings, events, random: options.random });
     this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, random: options.random });
+    this.#leases = new Leases(s, this.#settle);
+    this.#notes = new Notes(s, this.#settle);
+    this.#healing = new Healing(s, { settle: this.#settle, events: this.#intake.events });
+    this.#locks = new Locks(s, this.#intake.events);
+    this.#schedules = new Schedules(s, { enqueue, events: this.#intake.events });
+    this.#at = () => (options.injected ? options.clock.now() : null);
     this.#look = new Look(s, { catalog });
     this.#queues = new Queues({ settings, events: this.#intake.events });
-    this.#guests = new Guests({
-      s,
-      address: writer.address,
-      databaseId: this.databaseId,
-      durability: this.durability,
-      catalog,
-      random: options.random,
-      at: () => (options.injected ? options.clock.now() : null),
-      wake: () => null,
-    });
     this.#group = new Group(writer, {
       clock: options.clock,
       injected: options.injected,
@@ -130,17 +136,8 @@ export class PostgresStore implements Store {
     return enqueued;
   }
 
-  async enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
-    const { settings, catalog } = this.#intake;
-    // What their definitions say counts by itself, whatever becomes of that transaction; and rows that everybody shares are
-    // not locked for as long as it stays open.
-    if (!jobs.every((job) => settings.isSilent(job)) || !catalog.isKnown(jobs)) {
-      await this.#write("declare", async (own) => {
-        await settings.limitsOf(own, jobs);
-        await catalog.know(own, jobs);
-      });
-    }
-    return this.#guests.enqueue(tx, jobs);
+  enqueueWithin(): Promise<Enqueued[]> {
+    return notYet();
   }
 
   /** Somebody else's synchronous work cannot wait for a server. */
@@ -161,8 +158,8 @@ export class PostgresStore implements Store {
     );
   }
 
-  renew(_leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
-    return notYet();
+  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
+    return this.#leases.renew((run) => this.#write("renew", run), leases);
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
@@ -172,16 +169,16 @@ export class PostgresStore implements Store {
     });
   }
 
-  saveCheckpoint(_lease: LeaseRef, _value: string | null): Promise<Fate> {
-    return notYet();
+  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
+    return this.#write("checkpoint", (tx) => this.#notes.saveCheckpoint(tx, lease, value));
   }
 
-  loadCheckpoint(_job: JobKey): Promise<string | null> {
-    return notYet();
+  loadCheckpoint(job: JobKey): Promise<string | null> {
+    return this.#notes.checkpoint(this.#reader.rows, job);
   }
 
-  saveProgress(_reports: readonly ProgressReport[]): Promise<Fate[]> {
-    return notYet();
+  saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
+    return this.#write("progress", (tx) => this.#notes.saveProgress(tx, reports));
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
@@ -242,80 +239,87 @@ export class PostgresStore implements Store {
     return notYet();
   }
 
-  stale(_query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
-    return notYet();
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
+    return this.#healing.stale(this.#reader.rows, this.#at(), query);
   }
 
-  reclaim(_judgements: readonly Judgement[], _cause: string): Promise<Reclaimed> {
-    return notYet();
+  reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
+    return this.#write("reclaim", (tx) => this.#healing.reclaim(tx, judgements, cause));
   }
 
   recovery(): Promise<RecoveryTotals> {
-    return notYet();
+    return this.#healing.recovery(this.#reader.rows);
   }
 
-  acquireLock(_name: string, _holder: string, _token: string, _ttl: number): Promise<boolean> {
-    return notYet();
+  acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
+    return this.#write("lock", (tx) => this.#locks.acquire(tx, name, holder, token, ttl));
   }
 
-  extendLock(_name: string, _token: string, _ttl: number): Promise<boolean> {
-    return notYet();
+  extendLock(name: string, token: string, ttl: number): Promise<boolean> {
+    return this.#write("lock", (tx) => this.#locks.extend(tx, name, token, ttl));
   }
 
-  releaseLock(_name: string, _token: string): Promise<boolean> {
-    return notYet();
+  releaseLock(name: string, token: string): Promise<boolean> {
+    return this.#write("lock", (tx) => this.#locks.release(tx, name, token));
   }
 
-  getLock(_name: string): Promise<LockView | null> {
-    return notYet();
+  async getLock(name: string): Promise<LockView | null> {
+    const [lock] = await this.#locks.all(this.#reader.rows, this.#at(), name);
+    return lock ?? null;
   }
 
-  breakLock(_name: string): Promise<boolean> {
-    return notYet();
+  breakLock(name: string): Promise<boolean> {
+    return this.#write("lock", (tx) => this.#locks.break(tx, name));
   }
 
   locks(): Promise<LockView[]> {
-    return notYet();
+    return this.#locks.all(this.#reader.rows, this.#at(), null);
   }
 
-  cleanLocks(): Promise<number> {
-    return notYet();
+  async cleanLocks(): Promise<number> {
+    if (await this.#locks.isClean(this.#reader.rows, this.#at())) return 0;
+    return this.#write("reclaim", async (tx) => {
+      const locks = await this.#locks.clean(tx);
+      if (locks > 0) await this.#healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
+      return locks;
+    });
   }
 
-  saveSchedule(_draft: ScheduleDraft): Promise<StoredSchedule> {
-    return notYet();
+  saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
+    return this.#write("schedule", (tx) => this.#schedules.save(tx, draft));
   }
 
   schedules(): Promise<StoredSchedule[]> {
-    return notYet();
+    return this.#schedules.all(this.#reader.rows, null);
   }
 
-  getSchedule(_key: string): Promise<StoredSchedule | null> {
-    return notYet();
+  async getSchedule(key: string): Promise<StoredSchedule | null> {
+    const [schedule] = await this.#schedules.all(this.#reader.rows, key);
+    return schedule ?? null;
   }
 
   dueSchedules(): Promise<DueSchedules> {
-    return notYet();
+    return this.#schedules.due(this.#reader.rows, this.#at());
   }
 
-  tick(_tick: Tick): Promise<boolean> {
-    return notYet();
+  tick(tick: Tick): Promise<boolean> {
+    return this.#write("tick", (tx) => this.#schedules.tick(tx, tick));
   }
 
-  triggerSchedule(_key: string): Promise<Enqueued | null> {
-    return notYet();
+  triggerSchedule(key: string): Promise<Enqueued | null> {
+    return this.#write("schedule", (tx) => this.#schedules.trigger(tx, key));
   }
 
-  removeSchedule(_key: string): Promise<boolean> {
-    return notYet();
+  removeSchedule(key: string): Promise<boolean> {
+    return this.#write("schedule", (tx) => this.#schedules.remove(tx, key));
   }
 
-  pauseSchedule(_key: string): Promise<boolean> {
-    return notYet();
+  pauseSchedule(key: string): Promise<boolean> {
+    return this.#write("schedule", (tx) => this.#schedules.pause(tx, key));
   }
 
-  resumeSchedule(_schedule: { key: string; revision: number }, _nextAt: number): Promise<boolean> {
-    return notYet();
+  resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
+    return this.#write("schedule", (tx) => this.#schedules.resume(tx, schedule, nextAt));
   }
 
   events(_query: EventQuery): Promise<Event[]> {

@@ -1,0 +1,68 @@
+import type { Fence, JobKey } from "../../core/ids.ts";
+import type { LeaseRef } from "../../core/lease.ts";
+import type { Fate } from "../store.ts";
+import { listOf } from "./driver.ts";
+import type { Tx } from "./group.ts";
+import type { Settle } from "./settle.ts";
+
+/**
+ * Locks the rows of those attempts of a list `asked` that are still held, in the order of their keys: nobody else can end
+ * them before the commit. The state is said so that no plan walks all running jobs for each of them.
+ */
+export const held = (s: string, asked: string): string => `
+  select asked.* from ${asked} join ${s}.jobs as job
+  on job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'
+  order by job.key for no key update of job`;
+
+/** A lease whose row somebody else has locked is tried again so often, after so many milliseconds each. */
+const TRIES = 5;
+const PAUSE = 20;
+
+type Renewal = LeaseRef & { lease: number };
+
+/** Renewing what one believes to hold. */
+export class Leases {
+  readonly #settle: Settle;
+  readonly #renew: string;
+
+  constructor(s: string, settle: Settle) {
+    this.#settle = settle;
+    // Only a lease that is still the job's; an expired one that nobody took yet may be renewed. A row that is locked is
+    // stepped over: it may be so for as long as a user's own transaction takes, and the others must not expire for it.
+    this.#renew = `
+      with clock as materialized (select ${s}.clock($1) as now),
+      held as materialized (
+        ${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, lease)")} skip locked)
+      update ${s}.jobs as job set expires_at = clock.now + held.lease, lease = held.lease
+      from held, clock where job.key = held.key returning job.key, job.fence`;
+  }
+
+  /** Each try is a transaction. One that is still locked after the last is held, and is renewed when its time comes again. */
+  async renew(write: <T>(run: (tx: Tx) => Promise<T>) => Promise<T>, leases: readonly Renewal[]): Promise<Fate[]> {
+    const fates = new Map<Renewal, Fate>();
+    for (let left = leases, tries = 1; left.length > 0; tries++) {
+      const { renewed, rest } = await write((tx) => this.#try(tx, left));
+      for (const lease of renewed) fates.set(lease, "held");
+      for (const { lease, fate } of rest) fates.set(lease, fate);
+      left = tries === TRIES ? [] : rest.flatMap(({ lease, fate }) => (fate === "held" ? [lease] : []));
+      if (left.length > 0) await new Promise((resolve) => setTimeout(resolve, PAUSE));
+    }
+    return leases.map((lease) => fates.get(lease) as Fate);
+  }
+
+  async #try(tx: Tx, leases: readonly Renewal[]): Promise<{ renewed: Renewal[]; rest: { lease: Renewal; fate: Fate }[] }> {
+    const rows = await tx.rows<[JobKey, Fence]>(
+      this.#renew,
+      tx.at,
+      listOf(leases.map(({ job }) => job)),
+      listOf(leases.map(({ fence }) => fence)),
+      listOf(leases.map(({ lease }) => lease)),
+    );
+    if (rows.length > 0) tx.wrote();
+    const fences = new Map(rows);
+    const isRenewed = ({ job, fence }: Renewal) => fences.get(job) === fence;
+    const left = leases.filter((lease) => !isRenewed(lease));
+    const fates = await this.#settle.fates(tx.rows, left);
+    return { renewed: leases.filter(isRenewed), rest: left.map((lease, i) => ({ lease, fate: fates[i] as Fate })) };
+  }
+}

@@ -1,0 +1,144 @@
+import { generatedId, type JobKey } from "../../core/ids.ts";
+import { isFinished, type JobState } from "../../core/job.ts";
+import { firing, type Missed } from "../../core/schedule.ts";
+import { jobsOf, madeLast, toSchedule } from "../schedule-row.ts";
+import type { DueSchedules, Enqueued, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
+import type { Rows } from "./driver.ts";
+import type { Enqueue } from "./enqueue.ts";
+import type { Events } from "./events.ts";
+import type { Tx } from "./group.ts";
+
+const COLUMNS = "key, revision, name, cron, timezone, missed, within, overlap, paused, last_at, next_at";
+type Row = [
+  key: string,
+  revision: number,
+  job: string,
+  cron: string,
+  timezone: string,
+  missed: Missed,
+  within: number | null,
+  overlap: boolean,
+  paused: boolean,
+  lastAt: number | null,
+  nextAt: number,
+];
+type Made = [template: string, overlap: boolean, lastJob: JobKey | null];
+
+/** What is enqueued when. A tick is one transaction: its jobs are there and next_at has moved on, or neither. */
+export class Schedules {
+  readonly #enqueue: Enqueue;
+  readonly #events: Events;
+  readonly #sql: Record<"save" | "all" | "due" | "move" | "made" | "template" | "job" | "remove" | "pause" | "resume", string>;
+
+  constructor(s: string, parts: { enqueue: Enqueue; events: Events }) {
+    this.#enqueue = parts.enqueue;
+    this.#events = parts.events;
+    const table = `${s}.schedules`;
+    this.#sql = {
+      // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
+      save: `
+        insert into ${table} as old
+          (key, revision, cron, timezone, missed, within, overlap, paused, template, name, created_at, next_at)
+        values ($2, nextval('${s}.fence'), $3, $4, $5, $6, $7, false, $8, $9, ${s}.clock($1), $10)
+        on conflict (key) do update set
+          revision = excluded.revision, missed = excluded.missed, within = excluded.within, overlap = excluded.overlap,
+          template = excluded.template, name = excluded.name, cron = excluded.cron, timezone = excluded.timezone,
+          next_at = case when old.cron = excluded.cron and old.timezone = excluded.timezone
+            then old.next_at else excluded.next_at end
+        returning ${COLUMNS}`,
+      all: `select ${COLUMNS} from ${table} where $1::text is null or key = $1 order by key collate "C"`,
+      // In one statement, hence of one instant: what is due, and what comes next. By schedules_due.
+      due: `
+        with clock as materialized (select ${s}.clock($1) as now)
+        select ${COLUMNS}, next_at <= now from ${table}, clock
+        where not paused and next_at <= greatest(now, (select min(next_at) from ${table} where not paused))
+        order by next_at, key collate "C"`,
+      // Of many processes that saw the same tick, one finds next_at as it was; the others wait for it, and do not.
+      move: `
+        update ${table} set next_at = $4 where key = $1 and revision = $2 and next_at = $3 and not paused
+        returning template, overlap, last_job`,
+      made: `update ${table} set last_at = coalesce($2, last_at), last_job = $3 where key = $1`,
+      // Two who trigger it at once come one after the other, and the second sees the first one's job.
+      template: `select template, overlap, last_job from ${table} where key = $1 for no key update`,
+      job: `select state, created_at from ${s}.jobs where key = $1`,
+      remove: `delete from ${table} where key = $1 returning 1`,
+      pause: `update ${table} set paused = true where key = $1 and not paused returning 1`,
+      // Only from paused: an idle resume must not step over a tick that is due.
+      resume: `update ${table} set paused = false, next_at = $3 where key = $1 and revision = $2 and paused returning 1`,
+    };
+  }
+
+  async save(tx: Tx, draft: ScheduleDraft): Promise<StoredSchedule> {
+    const { key, cron, timezone, missed, within, overlap, template, nextAt } = draft;
+    const made = [JSON.stringify(template), template.name] as const;
+    const saved = await tx.rows<Row>(this.#sql.save, tx.at, key, cron, timezone, missed, within, overlap, ...made, nextAt);
+    tx.wrote();
+    return read(saved[0] as Row);
+  }
+
+  async all(rows: Rows, key: string | null): Promise<StoredSchedule[]> {
+    return (await rows<Row>(this.#sql.all, key)).map(read);
+  }
+
+  async due(rows: Rows, at: number | null): Promise<DueSchedules> {
+    const found = await rows<[...Row, isDue: boolean]>(this.#sql.due, at);
+    return { due: found.filter((row) => row[11]).map(read), nextAt: found[0]?.[10] ?? null };
+  }
+
+  async tick(tx: Tx, { key, revision, from, fire, nextAt }: Tick): Promise<boolean> {
+    const [made] = await tx.rows<Made>(this.#sql.move, key, revision, from, nextAt);
+    if (made === undefined) return false;
+    tx.wrote();
+    const unfinished = await this.#unfinished(tx, made);
+    const some = firing(fire, made[1], () => unfinished !== undefined);
+    if (some.length > 0) await this.#add(tx, key, made, some, some.at(-1) as number);
+    return true;
+  }
+
+  async trigger(tx: Tx, key: string): Promise<Enqueued | null> {
+    const [made] = await tx.rows<Made>(this.#sql.template, key);
+    if (made === undefined) return null;
+    const unfinished = await this.#unfinished(tx, made);
+    if (unfinished !== undefined) return { id: unfinished, duplicate: true };
+    await this.#events.act(tx, "schedule.triggered", key);
+    return this.#add(tx, key, made, [await tx.now()], null);
+  }
+
+  async remove(tx: Tx, key: string): Promise<boolean> {
+    return this.#tell(tx, "schedule.removed", key, await tx.rows(this.#sql.remove, key));
+  }
+
+  async pause(tx: Tx, key: string): Promise<boolean> {
+    const paused = await this.#tell(tx, "schedule.paused", key, await tx.rows(this.#sql.pause, key));
+    return paused || (await this.all(tx.rows, key)).length === 1;
+  }
+
+  async resume(tx: Tx, { key, revision }: { key: string; revision: number }, nextAt: number): Promise<boolean> {
+    return this.#tell(tx, "schedule.resumed", key, await tx.rows(this.#sql.resume, key, revision, nextAt));
+  }
+
+  async #add(tx: Tx, key: string, [template]: Made, ticks: readonly number[], lastAt: number | null): Promise<Enqueued> {
+    const answers = await this.#enqueue.run(tx, jobsOf(template, ticks));
+    await tx.rows(this.#sql.made, key, lastAt, madeLast(answers));
+    tx.wrote();
+    return answers.at(-1) as Enqueued;
+  }
+
+  /** The id of its last job, unless that is over, or pruned, or may have others beside it. */
+  async #unfinished(tx: Tx, [, overlap, lastJob]: Made): Promise<string | undefined> {
+    if (overlap || lastJob === null) return undefined;
+    const [row] = await tx.rows<[JobState, number]>(this.#sql.job, lastJob);
+    return row === undefined || isFinished(row[0]) ? undefined : generatedId(row[1], lastJob);
+  }
+
+  /** What an operator does is always told. */
+  async #tell(tx: Tx, type: string, schedule: string, changes: readonly unknown[]): Promise<boolean> {
+    if (changes.length > 0) await this.#events.act(tx, type, schedule);
+    return changes.length > 0;
+  }
+}
+
+function read(row: readonly [...Row, ...unknown[]]): StoredSchedule {
+  const [key, revision, job, cron, timezone, missed, within, overlap, paused, lastAt, nextAt] = row;
+  return toSchedule({ key, revision, job, cron, timezone, missed, within, overlap, paused, lastAt, nextAt });
+}
