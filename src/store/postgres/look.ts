@@ -1,8 +1,12 @@
 import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
-import type { Job, JobState } from "../../core/job.ts";
-import { type JobRow, toJob } from "../job-row.ts";
+import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../../core/job.ts";
+import type { Lane } from "../../core/queue.ts";
+import { type JobRow, keyOfCursor, pageOf, toJob } from "../job-row.ts";
+import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from "../overview.ts";
+import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
+import type { Tallied } from "../tallied.ts";
 import type { Catalog } from "./catalog.ts";
-import type { Rows } from "./driver.ts";
+import { listOf, type Rows } from "./driver.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
@@ -27,25 +31,177 @@ type Row = [
   message: string | null,
 ];
 
-/** Reading, for people and programs. */
-export class Look {
-  readonly #catalog: Catalog;
-  readonly #sql: Record<"byId", string>;
+type CountedRow = [lane: number, state: JobState, n: number, ended: number, since: number, fresh: number, before: number];
 
-  constructor(s: string, parts: { catalog: Catalog }) {
+/** Reading, for people and programs. Each answer is of one instant: one statement reads what has to fit together. */
+export class Look {
+  readonly #rows: Rows;
+  readonly #catalog: Catalog;
+  readonly #sql: Record<"byId" | "unfinished" | "counted" | "set" | "oldest", string>;
+  readonly #page: (keys: string) => string;
+  readonly #s: string;
+
+  constructor(s: string, parts: { rows: Rows; catalog: Catalog }) {
+    this.#s = s;
+    this.#rows = parts.rows;
     this.#catalog = parts.catalog;
-    const jobs = `${s}.jobs as job left join ${s}.notes as note on note.job = job.key`;
+    const notes = `left join ${s}.notes as note on note.job = job.key`;
+    this.#page = (keys) => `
+      select ${COLUMNS} from (${keys} order by key limit $2) as page
+      join ${s}.jobs as job on job.key = page.key ${notes} order by job.key`;
+    // Each arm walks one partial index and nothing else: the cost is that of what is unfinished, never of history.
+    const unfinished = `
+      select lane, 'pending' as state, count(*) as n from ${s}.jobs
+        where state = 'pending' and gate is null and crashes = 0 group by lane
+      union all
+      select lane, 'pending', count(*) from ${s}.jobs where state = 'pending' and gate is null and crashes > 0 group by lane
+      union all
+      select lane, 'pending', count(*) from ${s}.jobs where gate = 'time' group by lane
+      union all
+      select lane, 'pending', sum(parked)::bigint from ${s}.counters where parked > 0 group by lane
+      union all
+      select lane, 'running', count(*) from ${s}.jobs where state = 'running' group by lane
+      union all
+      select lane, 'waiting', count(*) from ${s}.jobs where state = 'waiting' group by lane`;
     this.#sql = {
-      byId: `select ${COLUMNS} from ${jobs} where job.key = ${keyOf(s, "$1", "$2", "$3")}`,
+      byId: `select ${COLUMNS} from ${s}.jobs as job ${notes} where job.key = ${keyOf(s, "$1", "$2", "$3")}`,
+      unfinished,
+      counted: `
+        select lane, state, n, 0 as ended, 0 as since, 0 as fresh, 0 as before from (${unfinished}) as unfinished
+        union all
+        select lane, state, n, ended, since, fresh, before from ${s}.tally`,
+      set: `select name, paused, ${s}.clock($1) from ${s}.queues right join (select) as always on true`,
+      // What is due but still marked as delayed could run now, too: nobody may have claimed there yet.
+      oldest: `
+        with recursive clock as materialized (select ${s}.clock($1) as now), ${levels(s, "$2")},
+        oldest as (
+          select lane, min(key) as key from (
+            select level.lane, head.key from level cross join lateral (
+              select key from ${s}.jobs
+              where lane = level.lane and priority = level.priority and state = 'pending' and gate is null and crashes = 0
+              order by key limit 1) as head
+            union all
+            select lane, key from ${s}.jobs where state = 'pending' and gate is null and crashes > 0
+            union all
+            select due.lane, due.key from unnest($2::integer[]) as one (lane) cross join clock cross join lateral (
+              select lane, key from ${s}.jobs where gate = 'time' and lane = one.lane and run_at <= clock.now) as due) as any_of
+          group by lane)
+        select job.lane, job.created_at from oldest join ${s}.jobs as job on job.key = oldest.key`,
     };
   }
 
-  async get(rows: Rows, id: string): Promise<Job | null> {
-    const [row] = await rows<Row>(this.#sql.byId, ...idValues(id));
+  async get(id: string): Promise<Job | null> {
+    const [row] = await this.#rows<Row>(this.#sql.byId, ...idValues(id));
     if (row === undefined) return null;
-    await this.#catalog.knowLanes(rows, [row[2]]);
+    await this.#catalog.knowLanes(this.#rows, [row[2]]);
     return toJob(jobRow(row), this.#catalog.lane(row[2]));
   }
+
+  async list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
+    const { state, limit } = filter;
+    if (state !== undefined && !JOB_STATES.includes(state)) return { items: [] };
+    await this.#catalog.reload(this.#rows);
+    const lanes = lanesOf(this.#catalog.lanes(), filter);
+    if (lanes?.length === 0) return { items: [] };
+    const asked = state === "pending" ? (lanes ?? [...this.#catalog.lanes()]) : lanes;
+    const text = this.#page(keysSql(this.#s, state, asked !== null));
+    const values = asked === null ? [] : [listOf(asked.map(({ id }) => id))];
+    const rows = await this.#rows<Row>(text, keyOfCursor(filter.after), limit + 1, ...values);
+    // One whose lane is younger than those that were read.
+    await this.#catalog.knowLanes(
+      this.#rows,
+      rows.map((row) => row[2]),
+    );
+    return pageOf(rows.map(jobRow), limit, (lane) => this.#catalog.lane(lane));
+  }
+
+  async counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
+    const counted = await this.#rows<CountedRow>(this.#sql.counted);
+    const lanes = lanesOf(await this.#lanes(), filter);
+    return countsOf(counted.map(laneCount), lanes);
+  }
+
+  async queues(at: number | null): Promise<QueueOverview[]> {
+    const lanes = await this.#lanes();
+    const ids = listOf(lanes.map(({ id }) => id));
+    const [set, counted, oldest] = await Promise.all([
+      this.#rows<[string | null, boolean, number]>(this.#sql.set, at),
+      this.#rows<CountedRow>(this.#sql.counted),
+      this.#rows<[number, number]>(this.#sql.oldest, at, ids),
+    ]);
+    const now = (set[0] as [string | null, boolean, number])[2];
+    const counts = {
+      lanes,
+      set: new Map(set.flatMap(([name, paused]): [string, { paused: boolean }][] => (name === null ? [] : [[name, { paused }]]))),
+      unfinished: counted.filter(([, state]) => !isFinished(state)).map(laneCount),
+      finished: counted.filter(([, state]) => isFinished(state)).map(tallied),
+      oldest: new Map(oldest),
+    };
+    return queueOverviews(counts, now);
+  }
+
+  async lanes(): Promise<LaneOverview[]> {
+    const unfinished = await this.#rows<[number, JobState, number]>(this.#sql.unfinished);
+    const counted = unfinished.map(([lane, state, n]) => ({ lane, state, n }));
+    return laneOverviews(await this.#lanes(), counted);
+  }
+
+  /** Every one there is: others may have made some. */
+  async #lanes(): Promise<Lane[]> {
+    await this.#catalog.reload(this.#rows);
+    return [...this.#catalog.lanes()];
+  }
+}
+
+/**
+ * The keys above $1 of the jobs in a state, of all lanes or of those in $3; the states are written out, not bound: only
+ * so can PostgreSQL see which partial index holds them. Adding 0 to a key keeps it from walking history by the key.
+ */
+function keysSql(s: string, state: JobState | undefined, ofLanes: boolean): string {
+  const lanes = ofLanes ? "and lane = any($3::integer[])" : "";
+  switch (state) {
+    case undefined:
+      return `select key from ${s}.jobs where key > $1 ${lanes}`;
+    // Few jobs run at once: they are found by their own index and put in order.
+    case "running":
+      return `select key + 0 as key from ${s}.jobs where state = 'running' and key + 0 > $1 ${lanes}`;
+    case "pending":
+      return `select key from (${pendingSql(s)}) as pending`;
+    default:
+      return `select key from ${s}.jobs where state = '${state}' and key > $1 ${lanes}`;
+  }
+}
+
+/**
+ * Pending jobs are in several indexes, none of them in the order of their keys; one that is would cost each enqueue an
+ * eighth. So the first of each priority are put together with what is delayed, what is parked and what was reclaimed.
+ */
+function pendingSql(s: string): string {
+  return `
+    with recursive ${levels(s, "$3")}
+    select head.key from level cross join lateral (
+      select key from ${s}.jobs
+      where lane = level.lane and priority = level.priority and key > $1 and state = 'pending' and gate is null and crashes = 0
+      order by key limit $2) as head
+    union all
+    select key from ${s}.jobs where state = 'pending' and gate is null and crashes > 0 and key + 0 > $1 and lane = any($3::integer[])
+    union all
+    select key from ${s}.jobs where gate = 'time' and key + 0 > $1 and lane = any($3::integer[])
+    union all
+    select job.key from ${s}.parked join ${s}.jobs as job on job.key = parked.job
+    where parked.job > $1 and job.gate = 'limit' and job.lane = any($3::integer[])`;
+}
+
+/** The priorities of what stands ready in these lanes: from one to the next by jobs_ready, without what is between. */
+function levels(s: string, lanes: string): string {
+  const ready = (lane: string) => `from ${s}.jobs where lane = ${lane} and state = 'pending' and gate is null and crashes = 0`;
+  return `
+    level (lane, priority) as (
+      select one.lane, (select priority ${ready("one.lane")} order by priority desc limit 1)
+      from unnest(${lanes}::integer[]) as one (lane)
+      union all
+      select level.lane, (select priority ${ready("level.lane")} and priority < level.priority order by priority desc limit 1)
+      from level where level.priority is not null)`;
 }
 
 /** The store's key of a public id, whichever kind it is: see `idValues`. A chosen id may outlive its job. */
@@ -84,4 +240,12 @@ function jobRow(row: Row): JobRow {
     message,
     body: null,
   };
+}
+
+function laneCount([lane, state, n]: CountedRow): LaneCount {
+  return { lane, state, n };
+}
+
+function tallied([lane, state, n, ended, since, fresh, before]: CountedRow): Tallied {
+  return { lane, state: state as FinishedState, n, ended, since, fresh, before };
 }

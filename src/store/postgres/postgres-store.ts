@@ -48,6 +48,7 @@ import { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { Notes } from "./notes.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
+import { Outlooks } from "./outlook.ts";
 import { Queues } from "./queues.ts";
 import type { Reader } from "./reader.ts";
 import { Schedules } from "./schedules.ts";
@@ -87,6 +88,7 @@ export class PostgresStore implements Store {
   /** The instant for what is read: the injected clock's, or null for the database's own. */
   readonly #at: () => number | null;
   readonly #look: Look;
+  readonly #outlooks: Outlooks;
   readonly #queues: Queues;
   readonly #news: News;
   #closed: Promise<void> | null = null;
@@ -112,7 +114,8 @@ export class PostgresStore implements Store {
     this.#locks = new Locks(s, this.#intake.events);
     this.#schedules = new Schedules(s, { enqueue, events: this.#intake.events });
     this.#at = () => (options.injected ? options.clock.now() : null);
-    this.#look = new Look(s, { catalog });
+    this.#look = new Look(s, { rows: reader.rows, catalog });
+    this.#outlooks = new Outlooks(s, { rows: reader.rows, catalog });
     this.#queues = new Queues({ settings, events: this.#intake.events });
     this.#group = new Group(writer, {
       clock: options.clock,
@@ -185,28 +188,28 @@ export class PostgresStore implements Store {
     return this.#settle.fates(this.#reader.rows, leases);
   }
 
-  outlook(_from: readonly ClaimSource[]): Promise<Outlook> {
-    return notYet();
+  outlook(from: readonly ClaimSource[]): Promise<Outlook> {
+    return this.#outlooks.of(this.#at(), from);
   }
 
   get(id: string): Promise<Job | null> {
-    return this.#look.get(this.#reader.rows, id);
+    return this.#look.get(id);
   }
 
-  list(_filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
-    return notYet();
+  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
+    return this.#look.list(filter);
   }
 
-  counts(_filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
-    return notYet();
+  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
+    return this.#look.counts(filter);
   }
 
   queues(): Promise<QueueOverview[]> {
-    return notYet();
+    return this.#look.queues(this.#at());
   }
 
   lanes(): Promise<LaneOverview[]> {
-    return notYet();
+    return this.#look.lanes();
   }
 
   cancel(_id: string): Promise<boolean> {
