@@ -249,12 +249,12 @@ export function eventCases(check: Check): void {
   check("who is refused, or has nothing to do, writes nothing", async ({ store }) => {
     const [one, two] = await processes(store);
     await store.openSink("s", "x");
-    await taken(store, one);
+    const other = ((await taken(store, one)) + 1) as Fence;
     const changes = await changesDuring(store, async () => {
       await hold(store, two);
-      await hold(store, two, 1 as Fence);
+      await hold(store, two, other);
       await store.openSink("s", "x");
-      await store.advanceSink("s", 1 as Fence, 1, TTL);
+      await store.advanceSink("s", other, 1, TTL);
       await store.dropSink("nobody");
       await store.trimEvents({ olderThan: WEEK, limit: 100 });
     });

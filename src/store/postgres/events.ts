@@ -11,7 +11,7 @@ export class Events {
 
   constructor(s: string) {
     this.#insert = `
-      insert into ${s}.events (at, type, transition, job, data)
+      insert into ${s}.outbox (at, type, transition, job, data)
       select ${s}.clock($1), type, transition, job, data
       from unnest($2::text[], $3::text[], $4::text[], $5::text[]) with ordinality as event (type, transition, job, data, turn)
       order by turn`;

@@ -53,6 +53,7 @@ import { Queues } from "./queues.ts";
 import type { Reader } from "./reader.ts";
 import { Schedules } from "./schedules.ts";
 import { Settle } from "./settle.ts";
+import { Sinks } from "./sinks.ts";
 import type { Writer } from "./writer.ts";
 
 export interface PostgresStoreOptions {
@@ -90,6 +91,7 @@ export class PostgresStore implements Store {
   readonly #look: Look;
   readonly #outlooks: Outlooks;
   readonly #queues: Queues;
+  readonly #sinks: Sinks;
   readonly #news: News;
   #closed: Promise<void> | null = null;
 
@@ -117,6 +119,7 @@ export class PostgresStore implements Store {
     this.#look = new Look(s, { rows: reader.rows, catalog });
     this.#outlooks = new Outlooks(s, { rows: reader.rows, catalog });
     this.#queues = new Queues({ settings, events: this.#intake.events });
+    this.#sinks = new Sinks(s, { reader, events: this.#intake.events, databaseId: this.databaseId });
     this.#group = new Group(writer, {
       clock: options.clock,
       injected: options.injected,
@@ -325,44 +328,47 @@ export class PostgresStore implements Store {
     return this.#write("schedule", (tx) => this.#schedules.resume(tx, schedule, nextAt));
   }
 
-  events(_query: EventQuery): Promise<Event[]> {
-    return notYet();
+  events(query: EventQuery): Promise<Event[]> {
+    return this.#sinks.events(query);
   }
 
+  /** In its turn among the writes: what is handed in after this call comes after this number. */
   newestEvent(): Promise<number> {
-    return notYet();
+    return this.#write("sink", (tx) => this.#sinks.newest(tx));
   }
 
-  openSink(_name: string, _kind: string): Promise<number> {
-    return notYet();
+  openSink(name: string, kind: string): Promise<number> {
+    return this.#write("sink", (tx) => this.#sinks.open(tx, name, kind));
   }
 
-  holdSink(_name: string, _by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
-    return notYet();
+  async holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
+    const refused = await this.#sinks.refuses(name, by.token, by.ttl, this.#at());
+    return refused === "no" ? this.#write("hold", (tx) => this.#sinks.hold(tx, name, by)) : refused;
   }
 
-  advanceSink(_name: string, _token: Fence, _seq: number, _ttl: number): Promise<boolean> {
-    return notYet();
+  advanceSink(name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
+    return this.#write("advance", (tx) => this.#sinks.advance(tx, name, token, seq, ttl));
   }
 
-  sinkFailed(_name: string, _token: Fence, _error: string, _ttl: number): Promise<boolean> {
-    return notYet();
+  sinkFailed(name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
+    return this.#write("sink", (tx) => this.#sinks.fail(tx, name, token, error, ttl));
   }
 
-  releaseSink(_name: string, _token: Fence): Promise<boolean> {
-    return notYet();
+  releaseSink(name: string, token: Fence): Promise<boolean> {
+    return this.#write("sink", (tx) => this.#sinks.release(tx, name, token));
   }
 
-  dropSink(_name: string): Promise<boolean> {
-    return notYet();
+  dropSink(name: string): Promise<boolean> {
+    return this.#write("sink", (tx) => this.#sinks.drop(tx, name));
   }
 
   sinks(): Promise<SinkView[]> {
-    return notYet();
+    return this.#sinks.all();
   }
 
-  trimEvents(_what: { olderThan: number; limit: number }): Promise<number> {
-    return notYet();
+  async trimEvents({ olderThan, limit }: { olderThan: number; limit: number }): Promise<number> {
+    if (!(await this.#sinks.hasOld(olderThan, this.#at()))) return 0;
+    return this.#write("trim", (tx) => this.#sinks.trim(tx, olderThan, limit));
   }
 
   register(_process: NewProcess): Promise<ProcessId> {

@@ -16,11 +16,23 @@ export class Reader {
   }
 
   /** Reading twice does no harm: a lost connection is tried again, for a while. */
-  readonly rows: Rows = async <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
+  readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> =>
+    this.#patiently(() => this.#sql.unsafe(text, values as never[], { prepare: true }).values() as unknown as Promise<Row[]>);
+
+  /**
+   * Statements without values as one transaction, which nobody has to hold open: the server runs it through by itself,
+   * also when whoever sent it dies or is stopped. The rows of the last. It must do no harm to run it twice.
+   */
+  async script<Row extends readonly unknown[]>(...statements: string[]): Promise<Row[]> {
+    const results = await this.#patiently(() => this.#sql.unsafe(statements.join(";")).values() as unknown as Promise<Row[][]>);
+    return results.at(-1) as Row[];
+  }
+
+  async #patiently<T>(send: () => Promise<T>): Promise<T> {
     const since = performance.now();
     for (let losses = 0; ; losses++) {
       try {
-        return (await this.#sql.unsafe(text, values as never[], { prepare: true }).values()) as unknown as Row[];
+        return await send();
       } catch (error) {
         const patient = performance.now() - since < this.#options.patience;
         if (!isLost(error) || !patient) throw explain(error, this.#options.address);
@@ -28,7 +40,7 @@ export class Reader {
         await new Promise((resolve) => setTimeout(resolve, longest * (0.5 + this.#options.random() / 2)));
       }
     }
-  };
+  }
 
   close(): Promise<void> {
     return this.#sql.end({ timeout: 5 });

@@ -2,12 +2,10 @@
 export const name = "events";
 
 export const sql = (s: string): string => `
--- Transactions commit in another order than they count: an event gets its number only when every transaction that began
--- before its own is over, so that no reader who has passed a number ever misses a lower one.
-create table ${s}.events (
-  id          bigint generated always as identity primary key,
-  xid         xid8 not null default pg_current_xact_id(),
-  seq         bigint unique,
+-- Transactions are committed in another order than they count, so an event has no number yet when it is written. What is
+-- here was committed and not read by anybody; ids are taken one by one, when a row is written.
+create table ${s}.outbox (
+  id          bigint generated always as identity (cache 1) primary key,
   type        text not null,
   at          bigint not null,
   -- One of its kind in this database; the dedupe key is its hash, made when it is read.
@@ -15,8 +13,18 @@ create table ${s}.events (
   job         text,
   build       text,
   data        text not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- Numbered, one by one and without gaps, hence in the order in which everybody reads them.
+create table ${s}.events (
+  seq         bigint primary key,
+  type        text not null,
+  at          bigint not null,
+  transition  text not null,
+  job         text,
+  build       text,
+  data        text not null
 );
-create index events_unnumbered on ${s}.events (xid, id) where seq is null;
 -- The highest number there ever was.
 create table ${s}.numbered (
   id   integer primary key check (id = 1),
