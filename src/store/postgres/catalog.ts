@@ -36,6 +36,14 @@ export class Catalog {
     };
   }
 
+  /** Knows what this one knows, and learns by itself. */
+  copy(s: string): Catalog {
+    const copy = new Catalog(s);
+    for (const lane of this.#lanes.values()) copy.#learn([lane.id, lane.queue, lane.name, lane.version]);
+    for (const [body, id] of this.#policyIds) copy.#learnPolicy(id, body);
+    return copy;
+  }
+
   /** What a statement that relies on all lanes being known compares with the counter. */
   get counted(): number {
     return this.#counted;

@@ -170,7 +170,7 @@ function turnOf({ claimed: { job, priority } }: { claimed: Claimed }): { key: Jo
  * One statement: the heads of the lanes, each locked or stepped over; of these the next of each queue, as many as it and
  * their source may give, at most one of them a suspect. What was locked and not taken is free again with the commit.
  */
-function takeSql(s: string, many: boolean): string {
+export function takeSql(s: string, many: boolean): string {
   const head = (crashes: string, limit: string) => `
     select key, priority, crashes > 0 as suspect from ${s}.jobs
     where lane = lane.id and state = 'pending' and gate is null and crashes ${crashes}

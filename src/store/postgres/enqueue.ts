@@ -35,12 +35,25 @@ export class Enqueue {
   readonly #waits: Waits;
   readonly #endings: Endings;
   readonly #events: JobEvents;
+  /**
+   * In somebody else's transaction, which may stay open for long: a job with limits is left to the next claim, which finds
+   * it due, or everybody who wants to claim there would wait for him.
+   */
+  readonly #patient: boolean;
   readonly #lookUp: LookUp;
   readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
 
   constructor(
     s: string,
-    parts: { catalog: Catalog; settings: Settings; limits: Limits; waits: Waits; endings: Endings; events: JobEvents },
+    parts: {
+      catalog: Catalog;
+      settings: Settings;
+      limits: Limits;
+      waits: Waits;
+      endings: Endings;
+      events: JobEvents;
+      patient: boolean;
+    },
   ) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
@@ -48,6 +61,7 @@ export class Enqueue {
     this.#waits = parts.waits;
     this.#endings = parts.endings;
     this.#events = parts.events;
+    this.#patient = parts.patient;
     this.#lookUp = new LookUp(s, parts.catalog);
     this.#sql = {
       // Keys are given in the order of the list.
@@ -203,6 +217,10 @@ export class Enqueue {
         : [],
     );
     if (limited.length === 0) return;
+    if (this.#patient) {
+      for (const { row } of limited) row.gate = "time";
+      return;
+    }
     await this.#limits.lock(tx, [...new Set(limited.map(({ row }) => row.job.queue))]);
     const gates = await this.#limits.admit(tx, limited);
     for (const [i, { row }] of limited.entries()) row.gate = gates[i] ?? null;

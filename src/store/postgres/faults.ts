@@ -18,6 +18,7 @@ const GONE = new Set([
   "EHOSTUNREACH",
   "ENETUNREACH",
   "EAI_AGAIN",
+  "ENOTFOUND",
   // The server stops, or starts, or ended this connection.
   "57P01",
   "57P02",
@@ -53,13 +54,88 @@ const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
 /** What a caller is told; errors that are not the database's pass as they are. */
 export function explain(error: unknown, address: string): unknown {
   if (error instanceof HoldfastError) return error;
-  if (isLost(error)) {
-    return new HoldfastError(
-      "SERVER_GONE",
-      `The PostgreSQL server at ${address} cannot be reached.`,
-      "Check that it runs and that the address is right. What was not acknowledged was not done.",
-      { cause: error },
-    );
-  }
-  return error;
+  const code = codeOf(error);
+  const said = error instanceof Error ? error.message : String(error);
+  const explained = EXPLAINED[code] ?? (isLost(error) ? GONE_EXPLAINED : undefined);
+  if (explained === undefined) return error;
+  const [name, words, hint] = explained;
+  return new HoldfastError(name, words.replace("ADDRESS", address).replace("SAID", said), hint, { cause: error });
 }
+
+type Explanation = [code: string, words: string, hint: string];
+
+const GONE_EXPLAINED: Explanation = [
+  "SERVER_GONE",
+  "The PostgreSQL server at ADDRESS cannot be reached (SAID).",
+  "Check that it runs and that the address is right. What was not acknowledged was not done; workers go on when it is back.",
+];
+
+const DENIED: Explanation = [
+  "ACCESS_DENIED",
+  "The PostgreSQL server at ADDRESS refused the user or the password.",
+  "Check both in the address: postgres://user:password@host/database.",
+];
+
+const FULL: Explanation = [
+  "DISK_FULL",
+  "The PostgreSQL server at ADDRESS had no room to write, so nothing was changed.",
+  "Free some space on the server's disk and try again.",
+];
+
+/** By PostgreSQL's own codes, and by the system's. */
+const EXPLAINED: Readonly<Record<string, Explanation>> = {
+  "28P01": DENIED,
+  "28000": DENIED,
+  SASL_SIGNATURE_MISMATCH: DENIED,
+  "3D000": [
+    "NO_DATABASE",
+    "There is no such database on the PostgreSQL server at ADDRESS, and none was made.",
+    "Check the name at the end of the address, or make it with `createdb`.",
+  ],
+  "42501": [
+    "NO_RIGHTS",
+    "The user may not do that in the database at ADDRESS (SAID).",
+    "Let an owner run `grant create on database … to …` once, or make the schema and grant `usage, create` on it; then start again.",
+  ],
+  "42P01": [
+    "NO_DATABASE",
+    "Tables of Holdfast are missing in the database at ADDRESS (SAID).",
+    "Somebody may have dropped them. Open it again to make them anew, or restore a backup.",
+  ],
+  "25006": [
+    "READ_ONLY",
+    "The PostgreSQL server at ADDRESS is a read-only replica, or set to read only.",
+    "Give the address of the primary; with several hosts in it, add `?target_session_attrs=read-write`.",
+  ],
+  "57014": [
+    "STATEMENT_TIMEOUT",
+    "The PostgreSQL server at ADDRESS cancelled a statement that took longer than it allows, so nothing was changed.",
+    "Raise `statement_timeout` for this user, or look for what holds the server up.",
+  ],
+  "55P03": [
+    "BUSY",
+    "Rows in the database at ADDRESS were locked by somebody else for too long, so nothing was changed.",
+    "Look for a transaction that stays open; try again when it is done.",
+  ],
+  "53300": [
+    "TOO_MANY_CONNECTIONS",
+    "The PostgreSQL server at ADDRESS takes no more connections.",
+    "Raise `max_connections`, run fewer processes, or put a pooler in between (docs/postgres.md).",
+  ],
+  "53100": FULL,
+  "53200": [
+    "SERVER_EXHAUSTED",
+    "The PostgreSQL server at ADDRESS is out of memory, so nothing was changed.",
+    "Give it more memory, or fewer connections.",
+  ],
+  "22021": [
+    "TEXT_INVALID",
+    "A name, an id or a key holds a character that PostgreSQL cannot store (SAID).",
+    "Leave out the character with the number zero.",
+  ],
+  ENOTFOUND: [
+    "SERVER_GONE",
+    "The host of the PostgreSQL server at ADDRESS is not known (SAID).",
+    "Check the name of the host in the address.",
+  ],
+};

@@ -22,8 +22,9 @@ export class Intake {
   readonly endings: Endings;
   readonly enqueue: Enqueue;
 
-  constructor(s: string, options: { speaks: boolean; random: () => number }) {
-    const catalog = (this.catalog = new Catalog(s));
+  /** `knows`: what is committed for sure, and need not be looked up again. */
+  constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog }) {
+    const catalog = (this.catalog = options.knows?.copy(s) ?? new Catalog(s));
     const settings = (this.settings = new Settings(s, options));
     const tally = (this.tally = new Tally(s, options.random));
     this.events = new Events(s);
@@ -32,7 +33,7 @@ export class Intake {
     const limits = (this.limits = new Limits(s, { catalog, settings }));
     const expiring = (this.expiring = new Expiring(s, { catalog, settings }));
     const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events }));
-    this.enqueue = new Enqueue(s, { catalog, settings, limits, waits, endings, events });
+    this.enqueue = new Enqueue(s, { catalog, settings, limits, waits, endings, events, patient: !options.speaks });
   }
 
   /** Others have changed what is known here, or something was undone. */

@@ -39,6 +39,7 @@ import type {
   Works,
 } from "../store.ts";
 import { cut, Group, type Tx } from "./group.ts";
+import { Guests } from "./guests.ts";
 import { Intake } from "./intake.ts";
 import { Claim } from "./claim.ts";
 import { Healing } from "./healing.ts";
@@ -90,6 +91,7 @@ export class PostgresStore implements Store {
   readonly #at: () => number | null;
   readonly #look: Look;
   readonly #outlooks: Outlooks;
+  readonly #guests: Guests;
   readonly #queues: Queues;
   readonly #sinks: Sinks;
   readonly #news: News;
@@ -120,6 +122,16 @@ export class PostgresStore implements Store {
     this.#outlooks = new Outlooks(s, { rows: reader.rows, catalog });
     this.#queues = new Queues({ settings, events: this.#intake.events });
     this.#sinks = new Sinks(s, { reader, events: this.#intake.events, databaseId: this.databaseId });
+    this.#guests = new Guests({
+      s,
+      address: writer.address,
+      databaseId: this.databaseId,
+      durability: this.durability,
+      catalog,
+      random: options.random,
+      at: () => (options.injected ? options.clock.now() : null),
+      wake: () => null,
+    });
     this.#group = new Group(writer, {
       clock: options.clock,
       injected: options.injected,
@@ -142,8 +154,17 @@ export class PostgresStore implements Store {
     return enqueued;
   }
 
-  enqueueWithin(): Promise<Enqueued[]> {
-    return notYet();
+  async enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    const { settings, catalog } = this.#intake;
+    // What their definitions say counts by itself, whatever becomes of that transaction; and rows that everybody shares are
+    // not locked for as long as it stays open.
+    if (!jobs.every((job) => settings.isSilent(job)) || !catalog.isKnown(jobs)) {
+      await this.#write("declare", async (own) => {
+        await settings.limitsOf(own, jobs);
+        await catalog.know(own, jobs);
+      });
+    }
+    return this.#guests.enqueue(tx, jobs);
   }
 
   /** Somebody else's synchronous work cannot wait for a server. */

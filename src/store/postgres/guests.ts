@@ -1,0 +1,181 @@
+import { HoldfastError } from "../../core/errors.ts";
+import type { Durability, Enqueued, NewJob } from "../store.ts";
+import type { Catalog } from "./catalog.ts";
+import type { Rows, Value } from "./driver.ts";
+import { explain, mayRunAgain, Overtaken } from "./faults.ts";
+import type { Counted, Tx } from "./group.ts";
+import { Intake } from "./intake.ts";
+
+/** The store whose database the guests write to. */
+export interface Host {
+  s: string;
+  address: string;
+  databaseId: string;
+  durability: Durability;
+  catalog: Catalog;
+  random: () => number;
+  /** The injected clock's time, else null. */
+  at: () => number | null;
+  /** A statement that tells others, when the guest commits, that these queues have something. */
+  wake: (queues: ReadonlySet<string>) => [text: string, ...values: Value[]] | null;
+}
+
+/** Between two that name the same job in their transactions one waits, and looks again: rarely more than once. */
+const TRIES = 5;
+
+/** Users' own transactions: jobs go in with their rows. What is answered holds if, and only if, they commit. */
+export class Guests {
+  readonly #host: Host;
+
+  constructor(host: Host) {
+    this.#host = host;
+  }
+
+  async enqueue(given: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    const query = queryOf(given);
+    try {
+      await this.#check(query);
+      for (let tries = 1; ; tries++) {
+        try {
+          return await this.#try(query, jobs);
+        } catch (error) {
+          if (!mayRunAgain(error) || tries === TRIES) throw error;
+        }
+      }
+    } catch (error) {
+      throw explain(error, this.#host.address);
+    }
+  }
+
+  /** All or none; when it throws, it has left nothing behind, and the transaction may go on. */
+  async #try(query: Query, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    const { s, random, catalog, at, wake } = this.#host;
+    const intake = new Intake(s, { speaks: false, random, knows: catalog });
+    const tx = new GuestTx(query, s, at());
+    await query("savepoint holdfast_enqueue", []);
+    try {
+      const answers = await intake.enqueue.whole(tx, jobs);
+      const woken = wake(tx.woken);
+      if (tx.woken.size > 0 && woken !== null) await tx.rows(...woken);
+      await tx.end();
+      await query("release savepoint holdfast_enqueue", []);
+      return answers;
+    } catch (error) {
+      await query("rollback to savepoint holdfast_enqueue", []).catch(() => {});
+      throw error;
+    }
+  }
+
+  /** Refused before anything is written, where he could not keep what this store promises. */
+  async #check(query: Query): Promise<void> {
+    const { s, databaseId, durability, address } = this.#host;
+    const first = await query("select pg_current_xact_id()::text as xid", []);
+    const second = await query(
+      `select pg_current_xact_id_if_assigned()::text as xid, current_setting('synchronous_commit') as sync,
+         (to_regclass('${s.replaceAll("'", "''")}.database') is not null)::text as known`,
+      [],
+    );
+    const { xid, sync, known } = second[0] as { xid: string | null; sync: string; known: string };
+    if (xid === null || xid !== (first[0] as { xid: string }).xid) throw notOpen();
+    const there = known === "true" ? await query(`select database_id as id from ${s}.database where id = 1`, []) : [];
+    if ((there[0] as { id: string } | undefined)?.id !== databaseId) throw otherDatabase(address);
+    // Unlike SQLite's, this can be raised inside a transaction, for this one alone.
+    if (durability === "power" && sync === "off") await query("set local synchronous_commit = on", []);
+  }
+}
+
+type Query = (text: string, values: readonly Value[]) => Promise<readonly unknown[]>;
+
+/** Both drivers give rows as objects, and whole numbers as text or not, as they are set up. JSON is the same for all. */
+class GuestTx implements Tx {
+  readonly at: number | null;
+  readonly woken = new Set<string>();
+  readonly #query: Query;
+  readonly #s: string;
+  readonly #assumed: Partial<Record<Counted, number>> = {};
+  #now: Promise<number> | null = null;
+
+  constructor(query: Query, s: string, at: number | null) {
+    this.#query = query;
+    this.#s = s;
+    this.at = at;
+  }
+
+  readonly rows: Rows = async <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
+    if (!/^\s*select\b|\breturning\b/.test(text)) {
+      await this.#query(text, values);
+      return [];
+    }
+    const [row] = await this.#query(
+      `with answer as (${text}) select coalesce(json_agg(answer), '[]')::text as rows from answer`,
+      values,
+    );
+    return (JSON.parse((row as { rows: string }).rows) as object[]).map((one) => Object.values(one) as unknown as Row);
+  };
+
+  now(): Promise<number> {
+    this.#now ??= this.rows<[number]>(`select ${this.#s}.clock($1) as now`, this.at).then(([row]) => (row as [number])[0]);
+    return this.#now;
+  }
+
+  /** Whether what was assumed is still so. */
+  async end(): Promise<void> {
+    const [row] = await this.rows<[number, number]>(`select lanes, settings from ${this.#s}.counter where id = 1`);
+    const [lanes, settings] = row as [number, number];
+    if ((this.#assumed.lanes ?? lanes) !== lanes || (this.#assumed.settings ?? settings) !== settings) throw new Overtaken();
+  }
+
+  assume(what: Counted, count: number): void {
+    this.#assumed[what] = count;
+  }
+
+  moved(what: Counted, _from: number, to: number): void {
+    this.#assumed[what] = to;
+  }
+
+  ready(queue: string): void {
+    this.woken.add(queue);
+  }
+
+  // Nothing that is learnt in it is kept, and it is not ours to commit.
+  onUndo(): void {}
+  onCommit(): void {}
+  wrote(): void {}
+  ended(): void {}
+}
+
+function queryOf(given: unknown): Query {
+  if (isObject(given) && typeof given["unsafe"] === "function") {
+    const { unsafe } = given as { unsafe: (text: string, values: unknown[]) => PromiseLike<readonly unknown[]> };
+    return async (text, values) => unsafe.call(given, text, [...values]);
+  }
+  if (isObject(given) && typeof given["query"] === "function") {
+    const { query } = given as { query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }> };
+    return async (text, values) => (await query.call(given, text, [...values])).rows;
+  }
+  throw new HoldfastError(
+    "TX_INVALID",
+    `What was given as \`tx\` is no transaction on PostgreSQL: ${given === null ? "null" : typeof given}.`,
+    "Give a client of `pg`, the `sql` of a transaction of `postgres`, or anything with query(text, values).",
+  );
+}
+
+function isObject(given: unknown): given is Record<string, unknown> {
+  return (typeof given === "object" && given !== null) || typeof given === "function";
+}
+
+function notOpen(): HoldfastError {
+  return new HoldfastError(
+    "TX_NOT_OPEN",
+    "No transaction is open on what was given as `tx`, or each statement has a connection of its own.",
+    "Begin one first, and give the client or the `sql` of that transaction, not the pool.",
+  );
+}
+
+function otherDatabase(address: string): HoldfastError {
+  return new HoldfastError(
+    "TX_OTHER_DATABASE",
+    `What was given as \`tx\` is open on another database, and this Holdfast on ${address}.`,
+    "Begin the transaction on the database that Holdfast was opened with.",
+  );
+}
