@@ -11,6 +11,8 @@ export interface StoreUnderTest {
   open(clock: Clock): Promise<OpenStore>;
   /** Why it cannot be reopened, or opened a second time; null when it can. */
   alone: string | null;
+  /** Why the caller's own work cannot run inside its transactions; null when it can. */
+  outside: string | null;
 }
 
 export interface OpenStore {
@@ -22,15 +24,22 @@ export interface OpenStore {
   cleanup(): Promise<void>;
 }
 
-export const nodeSqliteFile: StoreUnderTest = { name: "node:sqlite on a file", alone: null, open: openFile("node:sqlite") };
+export const nodeSqliteFile: StoreUnderTest = {
+  name: "node:sqlite on a file",
+  alone: null,
+  outside: null,
+  open: openFile("node:sqlite"),
+};
 export const betterSqliteFile: StoreUnderTest = {
   name: "better-sqlite3 on a file",
   alone: null,
+  outside: null,
   open: openFile("better-sqlite3"),
 };
 export const nodeSqliteMemory: StoreUnderTest = {
   name: "node:sqlite in memory",
   alone: "a database in memory lives and dies with its one handle",
+  outside: null,
   open: openMemory,
 };
 

@@ -29,12 +29,19 @@ export interface Ground {
   reopen(): Promise<Store>;
 }
 
+export type Attempt = (ground: Ground) => Promise<void>;
+
 /** Names a promise in a sentence and tries to break it. */
 export interface Check {
-  (promise: string, attempt: (ground: Ground) => Promise<void>): void;
+  (promise: string, attempt: Attempt): void;
   /** The case closes the data and opens it again, or opens it twice. */
-  shared(promise: string, attempt: (ground: Ground) => Promise<void>): void;
+  shared(promise: string, attempt: Attempt): void;
+  /** The caller's own synchronous work runs inside the store's transaction. */
+  readonly inProcess: Omit<Check, "inProcess"> & ((promise: string, attempt: Attempt) => void);
 }
+
+/** Generous: a promise that is never kept is broken, and says which one it was. */
+const LIMIT = 60_000;
 
 const AREAS: Record<string, (check: Check) => void> = {
   enqueue: enqueueCases,
@@ -59,8 +66,8 @@ const AREAS: Record<string, (check: Check) => void> = {
 
 /** Every promise of the Store interface; nothing in it knows what the store is made of. */
 export function conformance(under: StoreUnderTest): void {
-  const run = (promise: string, attempt: (ground: Ground) => Promise<void>, skip: string | null) =>
-    test(promise, skip === null ? {} : { skip }, async () => {
+  const run = (promise: string, attempt: Attempt, skip: string | null) =>
+    void test(promise, { timeout: LIMIT, ...(skip === null ? {} : { skip }) }, async () => {
       const clock = testClock();
       const { cleanup, ...opened } = await under.open(clock);
       try {
@@ -69,10 +76,12 @@ export function conformance(under: StoreUnderTest): void {
         await cleanup();
       }
     });
-  const check: Check = Object.assign(
-    (promise: string, attempt: (ground: Ground) => Promise<void>) => void run(promise, attempt, null),
-    { shared: (promise: string, attempt: (ground: Ground) => Promise<void>) => void run(promise, attempt, under.alone) },
-  );
+  /** With a reason, its cases are skipped. */
+  const checkUnless = (reason: string | null) =>
+    Object.assign((promise: string, attempt: Attempt) => run(promise, attempt, reason), {
+      shared: (promise: string, attempt: Attempt) => run(promise, attempt, reason ?? under.alone),
+    });
+  const check: Check = Object.assign(checkUnless(null), { inProcess: checkUnless(under.outside) });
   describe(under.name, () => {
     for (const [area, cases] of Object.entries(AREAS)) describe(area, () => cases(check));
   });

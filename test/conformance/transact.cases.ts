@@ -11,7 +11,7 @@ function within(store: Store, tx: unknown, ...jobs: JobLike[]): Enqueued[] {
   return answers;
 }
 
-export function transactCases(check: Check): void {
+export function transactCases({ inProcess: check }: Check): void {
   check(
     "what was enqueued within a transaction is there when it has resolved, and its value is the answer",
     async ({ store }) => {
