@@ -31,7 +31,7 @@ export class Intake {
     const waits = (this.waits = new Waits(s));
     const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
     const limits = (this.limits = new Limits(s, { catalog, settings }));
-    const expiring = (this.expiring = new Expiring(s, { catalog, settings }));
+    const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
     const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events }));
     this.enqueue = new Enqueue(s, { catalog, settings, limits, waits, endings, events, patient: !options.speaks });
   }

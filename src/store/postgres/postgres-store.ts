@@ -49,6 +49,7 @@ import { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { Notes } from "./notes.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
+import { Operate, type PruneFilter } from "./operate.ts";
 import { Outlooks } from "./outlook.ts";
 import { Queues } from "./queues.ts";
 import type { Reader } from "./reader.ts";
@@ -72,6 +73,9 @@ export interface PostgresStoreOptions {
 /** How long a server that is gone is waited for before its caller is told, in milliseconds. */
 const PATIENCE = 10_000;
 
+/** Between two looks whether others have committed, where one waits for it, in milliseconds. */
+const SOON = 250;
+
 /** The Store on a PostgreSQL server. Each area of SQL has a file of its own. */
 export class PostgresStore implements Store {
   readonly databaseId: string;
@@ -92,6 +96,7 @@ export class PostgresStore implements Store {
   readonly #look: Look;
   readonly #outlooks: Outlooks;
   readonly #guests: Guests;
+  readonly #operate: Operate;
   readonly #queues: Queues;
   readonly #sinks: Sinks;
   readonly #news: News;
@@ -119,6 +124,7 @@ export class PostgresStore implements Store {
     this.#schedules = new Schedules(s, { enqueue, events: this.#intake.events });
     this.#at = () => (options.injected ? options.clock.now() : null);
     this.#look = new Look(s, { rows: reader.rows, catalog });
+    this.#operate = new Operate(s, { ...this.#intake, events, outbox: this.#intake.events });
     this.#outlooks = new Outlooks(s, { rows: reader.rows, catalog });
     this.#queues = new Queues({ settings, events: this.#intake.events });
     this.#sinks = new Sinks(s, { reader, events: this.#intake.events, databaseId: this.databaseId });
@@ -236,16 +242,16 @@ export class PostgresStore implements Store {
     return this.#look.lanes();
   }
 
-  cancel(_id: string): Promise<boolean> {
-    return notYet();
+  cancel(id: string): Promise<boolean> {
+    return this.#write("cancel", (tx) => this.#operate.cancel(tx, id));
   }
 
-  retry(_id: string): Promise<boolean | "key-taken"> {
-    return notYet();
+  retry(id: string): Promise<boolean | "key-taken"> {
+    return this.#write("retry", (tx) => this.#operate.retry(tx, id));
   }
 
-  prune(_filter: Parameters<Store["prune"]>[0]): Promise<number> {
-    return notYet();
+  prune(filter: PruneFilter): Promise<number> {
+    return this.#write("prune", (tx) => this.#operate.prune(tx, filter));
   }
 
   declare(declarations: readonly Declaration[]): Promise<void> {
@@ -262,8 +268,12 @@ export class PostgresStore implements Store {
     return this.#write("pause", (tx) => this.#queues.pause(tx, queue, false));
   }
 
-  expire(_limit: number, _leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    return notYet();
+  async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
+    const { due, soon, unlisted } = await this.#intake.expiring.outstanding(this.#reader.rows, this.#at(), leastAge);
+    if (due) return this.#write("expire", (tx) => this.#operate.expire(tx, { limit, leastAge, unlisted }));
+    // Others have to commit first, and nobody tells when: real time has to pass, whatever clock is injected.
+    if (soon) await new Promise((resolve) => setTimeout(resolve, SOON));
+    return { removed: 0, more: soon };
   }
 
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {

@@ -8,7 +8,8 @@ create table ${s}.queues (
   events    boolean not null default false,
   -- How long and how many finished jobs are kept, by state, as JSON; null: all, for ever.
   keep      text,
-  -- Jobs that ended before there was a \`keep\` are looked up once, from this key on; null when that is done.
+  -- Jobs that ended before there was a \`keep\` are looked up once, from this key on; null when that is done. Below 0: it
+  -- begins when every transaction before the one of this number, without its sign, is over.
   backfill  bigint
 );
 
