@@ -26,18 +26,16 @@ export class Alive {
 
   /** Takes this process's own lock; the token names its file. */
   hold(): string {
-    mkdirSync(this.#folder, { recursive: true });
     for (;;) {
+      mkdirSync(this.#folder, { recursive: true });
       const token = randomBytes(8).toString("hex");
-      const file = this.#file(token);
-      const db = connect(this.#driver, file, { busyTimeout: 0 });
-      db.exec("begin immediate");
+      const db = this.#lock(this.#file(token));
       // Somebody who cleans up may have removed it before it was locked; a lock on a nameless file proves nothing.
-      if (existsSync(file)) {
+      if (db !== null && existsSync(this.#file(token))) {
         this.#own = { token, db };
         return token;
       }
-      db.close();
+      db?.close();
     }
   }
 
@@ -91,6 +89,18 @@ export class Alive {
     rmSync(this.#file(this.#own.token), { force: true });
     this.#own.db.close();
     this.#own = null;
+  }
+
+  /** Null when the folder has been removed meanwhile. */
+  #lock(file: string): Connection | null {
+    try {
+      const db = connect(this.#driver, file, { busyTimeout: 0 });
+      db.exec("begin immediate");
+      return db;
+    } catch (error) {
+      if (existsSync(this.#folder)) throw error;
+      return null;
+    }
   }
 
   /** Kept open: a probe is then two system calls. */

@@ -1,4 +1,5 @@
 import type { Enqueued } from "../core/admission.ts";
+import type { Clock } from "../core/clock.ts";
 import type { ClaimSource } from "../core/claiming.ts";
 import type { Event } from "../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
@@ -21,6 +22,8 @@ export interface Store {
   readonly databaseId: string;
   /** "power": an answer survives a power cut. "process": it survives the process only. */
   readonly durability: Durability;
+  /** The time that is written: the given clock's, or that of the database, as far as it is known here. */
+  readonly clock: Clock;
 
   // ── jobs in ──
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */

@@ -25,6 +25,8 @@ export interface OpenedPostgres {
   reader: Reader;
   databaseId: string;
   durability: Durability;
+  /** Connections are not one's own for longer than a transaction. */
+  pooled: boolean;
 }
 
 /** Reads that may be under way at once. */
@@ -55,7 +57,7 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     }
     durability = migrated.durability;
     await setDurability(session, durability);
-    return { s: quoteName(schema), writer, reader, ...migrated };
+    return { s: quoteName(schema), writer, reader, pooled, ...migrated };
   } catch (error) {
     await Promise.all([writer.close(), reader.close()]);
     throw explain(error, address);

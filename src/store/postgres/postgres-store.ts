@@ -51,9 +51,11 @@ import { Notes } from "./notes.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
 import { Operate, type PruneFilter } from "./operate.ts";
 import { Outlooks } from "./outlook.ts";
+import { Processes } from "./processes.ts";
 import { Queues } from "./queues.ts";
 import type { Reader } from "./reader.ts";
 import { Schedules } from "./schedules.ts";
+import { ServerTime } from "./server-time.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
 import type { Writer } from "./writer.ts";
@@ -80,6 +82,7 @@ const SOON = 250;
 export class PostgresStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
+  readonly clock: Clock;
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #group: Group;
@@ -100,10 +103,14 @@ export class PostgresStore implements Store {
   readonly #queues: Queues;
   readonly #sinks: Sinks;
   readonly #news: News;
+  readonly #processes: Processes;
+  readonly #time: ServerTime;
   #closed: Promise<void> | null = null;
 
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
-    return new PostgresStore(await openPostgres(url, { ...options, patience: PATIENCE }), options);
+    const store = new PostgresStore(await openPostgres(url, { ...options, patience: PATIENCE }), options);
+    await store.#time.ask(store.#reader.rows);
+    return store;
   }
 
   private constructor(opened: OpenedPostgres, options: PostgresStoreOptions) {
@@ -113,6 +120,11 @@ export class PostgresStore implements Store {
     this.#writer = writer;
     this.#reader = reader;
     this.#news = new News();
+    const { clock } = options;
+    const time = (this.#time = new ServerTime(s, () => clock.monotonic()));
+    this.clock = options.injected ? clock : { ...clock, now: () => time.now() };
+    this.#processes = new Processes(s, opened);
+    writer.onSession((session) => this.#processes.connected(session));
     this.#intake = new Intake(s, { speaks: true, random: options.random });
     const { catalog, settings, limits, endings, enqueue, tally, jobEvents: events } = this.#intake;
     this.#claim = new Claim(s, { catalog, settings, events, random: options.random });
@@ -402,34 +414,44 @@ export class PostgresStore implements Store {
     return this.#write("trim", (tx) => this.#sinks.trim(tx, olderThan, limit));
   }
 
-  register(_process: NewProcess): Promise<ProcessId> {
-    return notYet();
+  async register(process: NewProcess): Promise<ProcessId> {
+    const alive = this.#processes.prove();
+    const id = await this.#write("register", (tx) => this.#processes.add(tx, process, alive));
+    await this.#processes.entered(this.#reader.rows);
+    return id;
   }
 
-  actAs(_id: ProcessId): void {}
+  actAs(id: ProcessId): void {
+    this.#processes.actAs(id);
+  }
 
-  probe(): Promise<{ process: ProcessView; life: Life }[]> {
-    return notYet();
+  async probe(): Promise<{ process: ProcessView; life: Life }[]> {
+    const [{ others, unheard }] = await Promise.all([
+      this.#processes.probe(this.#reader.rows),
+      this.#time.keep(this.#reader.rows),
+    ]);
+    if (unheard) await this.#write("register", (tx) => this.#processes.sayAgain(tx));
+    return others;
   }
 
   processes(): Promise<ProcessView[]> {
-    return notYet();
+    return this.#processes.all(this.#reader.rows);
   }
 
   running(): Promise<Map<ProcessId | null, number>> {
-    return notYet();
+    return this.#processes.running(this.#reader.rows);
   }
 
-  announce(_id: ProcessId, _works: readonly Works[]): Promise<void> {
-    return notYet();
+  announce(id: ProcessId, works: readonly Works[]): Promise<void> {
+    return this.#write("announce", (tx) => this.#processes.announce(tx, id, works));
   }
 
-  askToStop(_ids: readonly ProcessId[], _drain: number): Promise<ProcessId[]> {
-    return notYet();
+  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
+    return this.#write("stop", (tx) => this.#processes.askToStop(tx, ids, drain));
   }
 
-  unregister(_id: ProcessId): Promise<boolean> {
-    return notYet();
+  unregister(id: ProcessId): Promise<boolean> {
+    return this.#write("unregister", (tx) => this.#processes.remove(tx, id));
   }
 
   onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {
@@ -440,8 +462,10 @@ export class PostgresStore implements Store {
     return this.#news.onIncoming(call);
   }
 
-  /** The server cares for its storage by itself. */
-  async maintain(): Promise<void> {}
+  /** The server cares for its storage by itself. What its clock says is looked up, since it may be set. */
+  async maintain(): Promise<void> {
+    await this.#time.keep(this.#reader.rows);
+  }
 
   caredFor(): void {}
 
@@ -452,6 +476,7 @@ export class PostgresStore implements Store {
   close(): Promise<void> {
     this.#closed ??= this.#group.close().then(async () => {
       this.#news.close();
+      this.#processes.close();
       await Promise.all([this.#writer.close(), this.#reader.close()]);
     });
     return this.#closed;
@@ -460,9 +485,4 @@ export class PostgresStore implements Store {
   #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T> {
     return this.#group.submit(operation, run);
   }
-}
-
-/** To be gone before this is finished. */
-function notYet(): Promise<never> {
-  return Promise.reject(new Error("not yet"));
 }

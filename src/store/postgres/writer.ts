@@ -7,21 +7,26 @@ export class Writer {
   /** For people: without user and password. */
   readonly address: string;
   readonly #sql: Sql;
-  readonly #setUp: (session: Session) => Promise<void>;
+  readonly #setUps: ((session: Session) => Promise<void>)[];
   #session: Session | null = null;
 
   constructor(sql: Sql, options: { address: string; setUp: (session: Session) => Promise<void> }) {
     this.#sql = sql;
     this.address = options.address;
-    this.#setUp = options.setUp;
+    this.#setUps = [options.setUp];
   }
 
   async session(): Promise<Session> {
     if (this.#session !== null && !this.#session.isLost) return this.#session;
     const session = await Session.open(this.#sql);
     this.#session = session;
-    await this.#setUp(session);
+    for (const setUp of this.#setUps) await setUp(session);
     return session;
+  }
+
+  /** What else is to be done with each connection from now on, before anything is written over it. */
+  onSession(setUp: (session: Session) => Promise<void>): void {
+    this.#setUps.push(setUp);
   }
 
   /** The driver says that the connection is closed. */

@@ -78,10 +78,10 @@ export interface SqliteStoreOptions {
 export class SqliteStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
+  readonly clock: Clock;
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
-  readonly #clock: Clock;
   readonly #group: GroupCommit;
   readonly #intake: Intake;
   readonly #own: OwnTransaction;
@@ -118,7 +118,7 @@ export class SqliteStore implements Store {
     this.#db = db;
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
-    this.#clock = options.clock;
+    this.clock = options.clock;
     this.#news = new News(db, path);
     this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
     this.#intake = new Intake(db, { speaks: true });
@@ -128,7 +128,7 @@ export class SqliteStore implements Store {
       path,
       driver: options.driver,
       durability: this.durability,
-      now: () => this.#clock.now(),
+      now: () => this.clock.now(),
     });
     this.#queues = new Queues({ settings, events });
     this.#locks = new Locks(db, events);
@@ -154,7 +154,7 @@ export class SqliteStore implements Store {
     this.#healing = new Healing(db, { settle: this.#settle, endings, events });
     this.#group = new GroupCommit(db, {
       path,
-      now: () => this.#clock.now(),
+      now: () => this.clock.now(),
       monotonic: () => performance.now(),
       patience: 5_000,
       onCommit: ({ ready, ended }) => {
@@ -222,7 +222,7 @@ export class SqliteStore implements Store {
   }
 
   outlook(from: readonly ClaimSource[]): Promise<Outlook> {
-    return this.#read(() => this.#claim.outlook(from, this.#clock.now()));
+    return this.#read(() => this.#claim.outlook(from, this.clock.now()));
   }
 
   get(id: string): Promise<Job | null> {
@@ -238,7 +238,7 @@ export class SqliteStore implements Store {
   }
 
   queues(): Promise<QueueOverview[]> {
-    return this.#read(() => this.#look.queues(this.#clock.now()));
+    return this.#read(() => this.#look.queues(this.clock.now()));
   }
 
   cancel(id: string): Promise<boolean> {
@@ -270,7 +270,7 @@ export class SqliteStore implements Store {
 
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
     const { settings, expiring } = this.#intake;
-    const due = await this.#read(() => settings.now().forgetting && expiring.isDue(this.#clock.now(), leastAge));
+    const due = await this.#read(() => settings.now().forgetting && expiring.isDue(this.clock.now(), leastAge));
     if (!due) return { removed: 0, more: false };
     return this.#write("expire", (tx) => this.#operate.expire(tx, limit, leastAge));
   }
@@ -280,7 +280,7 @@ export class SqliteStore implements Store {
   }
 
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
-    return this.#read(() => this.#healing.stale(query, this.#clock.now()));
+    return this.#read(() => this.#healing.stale(query, this.clock.now()));
   }
 
   reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
@@ -304,7 +304,7 @@ export class SqliteStore implements Store {
   }
 
   async getLock(name: string): Promise<LockView | null> {
-    return this.#read(() => this.#locks.all(name, this.#clock.now())[0] ?? null);
+    return this.#read(() => this.#locks.all(name, this.clock.now())[0] ?? null);
   }
 
   breakLock(name: string): Promise<boolean> {
@@ -312,11 +312,11 @@ export class SqliteStore implements Store {
   }
 
   locks(): Promise<LockView[]> {
-    return this.#read(() => this.#locks.all(null, this.#clock.now()));
+    return this.#read(() => this.#locks.all(null, this.clock.now()));
   }
 
   async cleanLocks(): Promise<number> {
-    if (await this.#read(() => this.#locks.isClean(this.#clock.now()))) return 0;
+    if (await this.#read(() => this.#locks.isClean(this.clock.now()))) return 0;
     return this.#write("reclaim", (tx) => {
       const locks = this.#locks.clean(tx);
       if (locks > 0) this.#healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
@@ -337,7 +337,7 @@ export class SqliteStore implements Store {
   }
 
   dueSchedules(): Promise<DueSchedules> {
-    return this.#read(() => this.#schedules.due(this.#clock.now()));
+    return this.#read(() => this.#schedules.due(this.clock.now()));
   }
 
   tick(tick: Tick): Promise<boolean> {
@@ -374,7 +374,7 @@ export class SqliteStore implements Store {
 
   /** Whoever stands by asks again and again: a refusal takes no write lock. */
   async holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
-    const refused = await this.#read(() => this.#sinks.refuses(name, by.token, by.ttl, this.#clock.now()));
+    const refused = await this.#read(() => this.#sinks.refuses(name, by.token, by.ttl, this.clock.now()));
     return refused === "no" ? this.#write("hold", (tx) => this.#sinks.hold(tx, name, by)) : refused;
   }
 
@@ -399,7 +399,7 @@ export class SqliteStore implements Store {
   }
 
   async trimEvents({ olderThan, limit }: { olderThan: number; limit: number }): Promise<number> {
-    if (!(await this.#read(() => this.#sinks.hasOld(olderThan, this.#clock.now())))) return 0;
+    if (!(await this.#read(() => this.#sinks.hasOld(olderThan, this.clock.now())))) return 0;
     return this.#write("trim", (tx) => this.#sinks.trim(tx, olderThan, limit));
   }
 

@@ -130,7 +130,8 @@ create table ${s}.locks (
   fence        bigint
 );
 
--- place and alive: the folder and the file on its host whose lock proves its life.
+-- place and alive: the folder and the file on its host whose lock proves its life. seen_at: when it last said that it is
+-- there, which only those do of whom no lock tells.
 create table ${s}.processes (
   id          bigint generated always as identity primary key,
   place       text not null,
@@ -141,6 +142,7 @@ create table ${s}.processes (
   boot        text not null,
   program     text not null,
   started_at  bigint not null,
+  seen_at     bigint not null,
   -- The jobs it works on, as JSON; null while it works on none.
   works       text,
   -- Asked to stop: how long its running jobs may go on, in milliseconds. stoppable: it heeds that.

@@ -1,0 +1,243 @@
+import { hash } from "node:crypto";
+import { rmdirSync } from "node:fs";
+import type { ProcessId } from "../../core/ids.ts";
+import { Alive } from "../alive.ts";
+import { lifeOf, type RegisteredProcess, toProcess, worksText } from "../process-row.ts";
+import type { Life, NewProcess, ProcessView, Works } from "../store.ts";
+import { listOf, type Rows } from "./driver.ts";
+import type { Tx } from "./group.ts";
+import { findPlace, type Place } from "./place.ts";
+import type { Session } from "./session.ts";
+
+/** A process whose life nothing proves says this often that it is there; in milliseconds, like what follows. */
+const SAY = 20_000;
+/** Whoever has said so within this time is not struck off by others. */
+const HEARD = 60_000;
+/** Who lives elsewhere is asked this often: nothing follows from it at once. */
+const ELSEWHERE = 2_000;
+
+type Row = [
+  id: ProcessId,
+  place: string,
+  alive: string,
+  pid: number,
+  host: string,
+  boot: string,
+  program: string,
+  startedAt: number,
+  works: string | null,
+  stoppable: boolean,
+  stop: number | null,
+];
+
+type Placed = RegisteredProcess & { place: string };
+
+/** What is written of this process, and written again should somebody have struck it off. */
+interface Entry {
+  process: NewProcess;
+  alive: string;
+  startedAt: number;
+  works: readonly Works[];
+}
+
+/**
+ * Who has the database open. On one host lock files prove life and death. Of those elsewhere only life can be proven: by
+ * a lock that their connection holds on the server. That it is not held proves nothing, since connections are lost.
+ */
+export class Processes {
+  readonly #sql: Record<"add" | "again" | "all" | "held" | "lock" | "running" | "announce" | "askToStop" | "remove", string>;
+  readonly #pooled: boolean;
+  readonly #lockClass: number;
+  readonly #place: Place | null;
+  readonly #alive: Alive | null;
+  #self: ProcessId | null = null;
+  #entry: Entry | null = null;
+  #boot = "";
+  /** Whether the connection that writes holds this process's lock. */
+  #locked = false;
+  #saidAt = Number.NEGATIVE_INFINITY;
+  #held: { by: ReadonlySet<number>; at: number } = { by: new Set(), at: Number.NEGATIVE_INFINITY };
+
+  /** `pooled`: connections are not one's own, so none can hold a lock. */
+  constructor(s: string, { databaseId, pooled }: { databaseId: string; pooled: boolean }) {
+    this.#pooled = pooled;
+    this.#lockClass = Number.parseInt(hash("sha256", databaseId).slice(0, 8), 16) | 0;
+    this.#place = findPlace(databaseId);
+    this.#alive = this.#place === null ? null : new Alive(this.#place.folder, "node:sqlite");
+    const columns = "place, alive, identity, pid, host, boot, program, stoppable, works, started_at, seen_at";
+    this.#sql = {
+      add: `
+        with clock as materialized (select ${s}.clock($1) as now)
+        insert into ${s}.processes (${columns})
+        select $2, $3, $4, $5::integer, $6, $7, $8, $9::boolean, $10, now, now from clock returning id, started_at`,
+      again: `
+        with clock as materialized (select ${s}.clock($1) as now)
+        insert into ${s}.processes (id, ${columns}) overriding system value
+        select $11::bigint, $2, $3, $4, $5::integer, $6, $7, $8, $9::boolean, $10, $12::bigint, now from clock
+        on conflict (id) do update set seen_at = excluded.seen_at`,
+      all: `
+        select id, place, alive, pid, host, boot, program, started_at, works, stoppable, stop from ${s}.processes order by id`,
+      held: `
+        select objid::bigint from pg_locks
+        where locktype = 'advisory' and classid = ($1::bigint)::oid and objsubid = 2 and granted
+          and database = (select oid from pg_database where datname = current_database())`,
+      lock: "select pg_try_advisory_lock($1::integer, $2::integer)",
+      running: `select holder, count(*) from ${s}.jobs where state = 'running' group by holder`,
+      announce: `update ${s}.processes set works = $2 where id = $1 returning id`,
+      askToStop: `
+        update ${s}.processes set stop = $2 where id = any($1::bigint[]) and stoppable and stop is null returning id`,
+      // Its jobs point at it: it stays until the last of them is taken back.
+      remove: `
+        delete from ${s}.processes
+        where id = $1 and (id = $2::bigint or (place = $3 and place <> '') or seen_at <= ${s}.clock($4) - ${HEARD})
+          and not exists (select 1 from ${s}.jobs where coalesce(state, '') = 'running' and holder = $1)
+        returning alive`,
+    };
+  }
+
+  /** Begins to prove that this process lives, for as long as it does. */
+  prove(): string {
+    return this.#alive?.hold() ?? "";
+  }
+
+  async add(tx: Tx, process: NewProcess, alive: string): Promise<ProcessId> {
+    const [row] = await tx.rows<[ProcessId, number]>(this.#sql.add, tx.at, ...this.#written({ process, alive, works: [] }));
+    const [id, startedAt] = row as [ProcessId, number];
+    if (!this.#pooled) await this.#lock(tx.rows, id);
+    tx.onCommit(() => {
+      this.#entry = { process, alive, startedAt, works: [] };
+      this.#boot = process.boot;
+      this.#self = id;
+    });
+    tx.wrote();
+    return id;
+  }
+
+  /** This process is on the list; what those before it have left here is cleared away. */
+  async entered(rows: Rows): Promise<void> {
+    if (this.#alive === null) return;
+    this.#alive.sweep(new Set((await this.all(rows)).map(({ alive }) => alive)));
+  }
+
+  actAs(id: ProcessId): void {
+    this.#self = id;
+  }
+
+  /** The connection that writes is another than before. */
+  async connected(session: Session): Promise<void> {
+    this.#locked = false;
+    if (this.#entry !== null && !this.#pooled)
+      await this.#lock((text, ...values) => session.rows(text, values), this.#self as ProcessId);
+  }
+
+  async all(rows: Rows): Promise<Placed[]> {
+    return (await rows<Row>(this.#sql.all)).map(
+      ([id, place, alive, pid, host, boot, program, startedAt, works, stoppable, stop]) =>
+        Object.assign(toProcess({ id, alive, pid, host, boot, program, startedAt, works, stoppable, stop }), { place }),
+    );
+  }
+
+  /** The others, and whether they live. `unheard`: this process has to say again that it is there. */
+  async probe(rows: Rows): Promise<{ others: { process: ProcessView; life: Life }[]; unheard: boolean }> {
+    const processes = await this.all(rows);
+    this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
+    const others = processes
+      .filter(({ id }) => id !== this.#self)
+      .map(
+        (process) =>
+          ({ process, here: this.#isHere(process) ? (this.#alive as Alive).probe(process.alive) : "unknown" }) as const,
+      );
+    const isFresh = performance.now() - this.#held.at < ELSEWHERE && others.every(({ here }) => here !== "dead");
+    if (!isFresh && others.some(({ here }) => here !== "alive")) await this.#lookWhoHolds(rows);
+    return {
+      others: others.map(({ process, here }) => {
+        // A lock file that is free may be a copy, in the image of a disk. Only both together prove that nobody is there.
+        const lock = here !== "alive" && this.#held.by.has(lockOf(process.id)) ? "alive" : here;
+        return { process, life: lifeOf(lock, { its: process.boot, ours: this.#boot }) };
+      }),
+      unheard: this.#isUnheard(processes),
+    };
+  }
+
+  /** Written down anew, should somebody have struck it off for want of signs of life. */
+  async sayAgain(tx: Tx): Promise<void> {
+    const entry = this.#entry;
+    if (entry === null) return;
+    const self = this.#self as ProcessId;
+    await tx.rows(this.#sql.again, tx.at, ...this.#written(entry), self, entry.startedAt);
+    if (!this.#pooled && !this.#locked) await this.#lock(tx.rows, self);
+  }
+
+  async announce(tx: Tx, id: ProcessId, works: readonly Works[]): Promise<void> {
+    if (id === this.#self && this.#entry !== null) this.#entry.works = works;
+    if ((await tx.rows(this.#sql.announce, id, worksText(works))).length > 0) tx.wrote();
+    else if (id === this.#self) await this.sayAgain(tx);
+  }
+
+  /** Those that heed it, and were not asked before. */
+  async askToStop(tx: Tx, ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
+    const asked = await tx.rows<[ProcessId]>(this.#sql.askToStop, listOf(ids), drain);
+    if (asked.length > 0) tx.wrote();
+    const there = new Set(asked.map(([id]) => id));
+    return ids.filter((id) => there.has(id));
+  }
+
+  /** How many jobs each runs now. */
+  async running(rows: Rows): Promise<Map<ProcessId | null, number>> {
+    return new Map(await rows<[ProcessId | null, number]>(this.#sql.running));
+  }
+
+  async remove(tx: Tx, id: ProcessId): Promise<boolean> {
+    const [row] = await tx.rows<[string]>(this.#sql.remove, id, this.#self, this.#place?.id ?? "", tx.at);
+    if (row === undefined) return false;
+    tx.wrote();
+    tx.onCommit(() => {
+      if (id === this.#self) this.#entry = null;
+      else if (row[0] !== "") this.#alive?.forget(row[0]);
+    });
+    return true;
+  }
+
+  close(): void {
+    this.#alive?.close();
+    try {
+      if (this.#place !== null) rmdirSync(this.#place.folder);
+    } catch {
+      // Somebody else is there, or nobody ever was.
+    }
+  }
+
+  #written({ process, alive, works }: Omit<Entry, "startedAt">) {
+    const { identity = "", pid, host, boot, program, stoppable = false } = process;
+    return [this.#place?.id ?? "", alive, identity, pid, host, boot, program, stoppable, worksText(works)] as const;
+  }
+
+  #isHere({ place, alive }: Placed): boolean {
+    return this.#place !== null && place === this.#place.id && alive !== "";
+  }
+
+  #isUnheard(processes: readonly Placed[]): boolean {
+    if (this.#entry === null) return false;
+    const now = performance.now();
+    const due = !this.#locked && now - this.#saidAt >= SAY;
+    if (!due && processes.some(({ id }) => id === this.#self)) return false;
+    this.#saidAt = now;
+    return true;
+  }
+
+  /** It ends with the connection, whatever ends that. */
+  async #lock(rows: Rows, id: ProcessId): Promise<void> {
+    const [row] = await rows<[boolean]>(this.#sql.lock, this.#lockClass, lockOf(id));
+    this.#locked = row?.[0] === true;
+  }
+
+  async #lookWhoHolds(rows: Rows): Promise<void> {
+    const held = await rows<[number]>(this.#sql.held, this.#lockClass >>> 0);
+    this.#held = { by: new Set(held.map(([id]) => id)), at: performance.now() };
+  }
+}
+
+/** The number of a process's lock, which has fewer digits. */
+function lockOf(id: ProcessId): number {
+  return id % 2 ** 31;
+}
