@@ -37,7 +37,7 @@ export class Healing {
         order by expires_at, key limit $2`,
       cut: `
         with clock as materialized (select ${s}.clock($1) as now),
-        held as materialized (${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, expires_at)")})
+        held as materialized (${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, expires_at)")} skip locked)
         update ${s}.jobs as job set expires_at = clock.now + job.lease
         from held, clock where job.key = held.key and job.expires_at = held.expires_at returning 1`,
       record: `

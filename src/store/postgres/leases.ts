@@ -14,9 +14,9 @@ export const held = (s: string, asked: string): string => `
   on job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'
   order by job.key for no key update of job`;
 
-/** A lease whose row somebody else has locked is tried again so often, after so many milliseconds each. */
-const TRIES = 5;
-const PAUSE = 20;
+/** So often a lease is tried whose row somebody has locked; after so many milliseconds, then twice as many, and so on. */
+const TRIES = 6;
+const PAUSE = 10;
 
 type Renewal = LeaseRef & { lease: number };
 
@@ -45,7 +45,7 @@ export class Leases {
       for (const lease of renewed) fates.set(lease, "held");
       for (const { lease, fate } of rest) fates.set(lease, fate);
       left = tries === TRIES ? [] : rest.flatMap(({ lease, fate }) => (fate === "held" ? [lease] : []));
-      if (left.length > 0) await new Promise((resolve) => setTimeout(resolve, PAUSE));
+      if (left.length > 0) await new Promise((resolve) => setTimeout(resolve, PAUSE * 2 ** (tries - 1)));
     }
     return leases.map((lease) => fates.get(lease) as Fate);
   }

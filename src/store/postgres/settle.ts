@@ -48,7 +48,7 @@ export class Settle {
   readonly #enqueue: Enqueue;
   readonly #tally: Tally;
   readonly #random: () => number;
-  readonly #sql: Record<"succeed" | "history" | "move" | "dropCheckpoints" | "states", string>;
+  readonly #sql: Record<"succeed" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
 
   constructor(
     s: string,
@@ -74,6 +74,9 @@ export class Settle {
     // Wrapped, the state says nothing about itself. Else the planner, whose statistics seldom catch a running job, begins with
     // the index of those, and walks all of them for each that is asked for: ten times as slow as by key.
     const held = "job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'";
+    const history = `
+      select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
+      where key = any($1::bigint[]) and coalesce(state, '') = 'running' order by key for update`;
     this.#sql = {
       // Successes from whose end nothing follows: one statement, counted in it.
       succeed: `
@@ -87,9 +90,10 @@ export class Settle {
           update ${s}.notes as note set checkpoint = null from ended where note.job = ended.key and note.checkpoint is not null),
         tallied as (${Tally.within(s, "$2::integer", "succeeded")})
         select key from ended`,
-      history: `
-        select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
-        where key = any($1::bigint[]) and state = 'running' order by key for update`,
+      history,
+      // A row that somebody has locked is about to be settled or renewed, or is so for as long as a user's transaction takes:
+      // its lease is judged again later, and nobody waits.
+      judged: `${history} skip locked`,
       move: `
         update ${s}.jobs as job set
           state = asked.state, gate = asked.gate, run_at = coalesce(asked.run_at, job.run_at), attempt = asked.attempt,
@@ -110,10 +114,11 @@ export class Settle {
   }
 
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
-    const plain = settlements.filter(isPlain);
+    const plain = plainOf(settlements);
     const done = await this.#succeed(tx, plain);
     if (done.size === settlements.length) return settlements.map(() => "held");
-    const rest = settlements.filter(({ job }) => !done.has(job));
+    const first = new Set(plain.filter(({ job }) => done.has(job)));
+    const rest = settlements.filter((settlement) => !first.has(settlement));
     const fates = await this.#each(tx, rest);
     return settlements.map((settlement) => fates.get(settlement) ?? "held");
   }
@@ -197,7 +202,8 @@ export class Settle {
   }
 
   async #history(tx: Tx, endings: readonly Ending[]): Promise<Map<JobKey, History>> {
-    const found = await tx.rows<HistoryRow>(this.#sql.history, listOf(endings.map(({ job }) => job)));
+    const history = endings.some(({ expiresAt }) => expiresAt === undefined) ? this.#sql.history : this.#sql.judged;
+    const found = await tx.rows<HistoryRow>(history, listOf(endings.map(({ job }) => job)));
     await this.#catalog.knowLanes(
       tx.rows,
       found.map((row) => row[2]),
@@ -282,6 +288,16 @@ interface Move {
 
 function isPlain({ outcome, followUps }: Settlement): boolean {
   return outcome.kind === "succeeded" && (followUps === undefined || followUps.length === 0);
+}
+
+/**
+ * Those that can be ended together. Of two of one job the first counts, so only that one; and by key, because two who lock
+ * the same rows, each in another order, stand in each other's way.
+ */
+function plainOf(settlements: readonly Settlement[]): Settlement[] {
+  const jobs = new Set<JobKey>();
+  const plain = settlements.filter((settlement) => jobs.size < jobs.add(settlement.job).size && isPlain(settlement));
+  return plain.sort((a, b) => a.job - b.job);
 }
 
 /** Whether it may be refused: its id may be taken, or what it comes after unknown. */

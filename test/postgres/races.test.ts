@@ -1,0 +1,326 @@
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, describe, test } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
+import postgres from "postgres";
+import type { Fence } from "../../src/core/ids.ts";
+import { Events } from "../../src/store/postgres/events.ts";
+import type { Tx } from "../../src/store/postgres/group.ts";
+import { Locks } from "../../src/store/postgres/locks.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Claimed, ScheduleDraft, StoredSchedule } from "../../src/store/store.ts";
+import { type TestClock, testClock } from "../../src/testing/index.ts";
+import { add, claim, judged, LEASE, newJob, pass, running, see, SUCCEEDED } from "../conformance/parts.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+const JOBS = 150;
+const HOUR = 3_600_000;
+/** Generous: it ends a test that hangs, and decides nothing else. */
+const DEADLINE = 40_000;
+
+describe("what several processes do at the same instant", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let clock: TestClock;
+  let schema: string;
+  let store: PostgresStore;
+  const others: PostgresStore[] = [];
+
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => {
+    clock = testClock();
+    schema = `races_${Math.random().toString(36).slice(2)}`;
+    store = await open();
+  });
+  afterEach(() => Promise.all([store, ...others.splice(0)].map((one) => one.close())));
+
+  const open = () => PostgresStore.open(server.url(), { schema, clock, injected: true, random: () => 0.5 });
+
+  /** Handles as so many other processes would have. */
+  async function processes(count: number): Promise<PostgresStore[]> {
+    const opened = await Promise.all(Array.from({ length: count }, open));
+    others.push(...opened);
+    return opened;
+  }
+
+  /** Somebody's transaction, open until it is said what becomes of it. */
+  async function transaction(...statements: string[]) {
+    const sql = postgres(server.url(), { max: 1, onnotice: () => {} });
+    const connection = await sql.reserve();
+    const rows = (text: string, values: unknown[] = []) => connection.unsafe(text, values as never[]).values();
+    for (const statement of ["begin", ...statements]) await rows(statement);
+    const tx = { at: clock.now(), rows: (text: string, ...values: unknown[]) => rows(text, values), wrote() {} } as unknown as Tx;
+    const end = async (how: "commit" | "rollback") => {
+      await rows(how);
+      connection.release();
+      await sql.end({ timeout: 0 });
+    };
+    return { tx, end };
+  }
+
+  /** Resolves when somebody waits for a row, or for another's transaction. */
+  async function somebodyWaits(): Promise<void> {
+    const deadline = performance.now() + DEADLINE;
+    const waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    while ((await server.query(waiting)).length === 0) {
+      assert.ok(performance.now() < deadline, "not in time: somebody waits");
+      await delay(5);
+    }
+  }
+
+  // ── locks ──
+
+  test("of twenty that acquire one lock, one has it, each time", async () => {
+    const twenty = await processes(20);
+    for (let round = 0; round < 25; round++) {
+      const got = await Promise.all(twenty.map((one, n) => one.acquireLock("l", `agent-${n}`, `${round}-${n}`, 1_000)));
+      assert.deepEqual(
+        got.filter((has) => has),
+        [true],
+        `round ${round}`,
+      );
+      const winner = got.indexOf(true);
+      assert.equal((await store.getLock("l"))?.holder, `agent-${winner}`);
+      // In turn it is released, and left to its time.
+      if (round % 2 === 0) assert.equal(await store.releaseLock("l", `${round}-${winner}`), true);
+      else pass(clock, 1_000);
+    }
+  });
+
+  test("whoever takes an expired lock over keeps it, however many clean at that instant", async () => {
+    const [cleaners, takers] = halves(await processes(12));
+    for (let round = 0; round < 20; round++) {
+      await store.acquireLock("l", "old", `${round}`, 1_000);
+      pass(clock, 1_000);
+      const [cleaned, got] = await Promise.all([
+        Promise.all(cleaners.map((one) => one.cleanLocks())),
+        Promise.all(takers.map((one, n) => one.acquireLock("l", `agent-${n}`, `${round}-${n}`, 1_000))),
+      ]);
+      assert.ok(cleaned.reduce((sum, n) => sum + n, 0) <= 1, `round ${round}: cleaned once`);
+      assert.equal(got.filter((has) => has).length, 1, `round ${round}`);
+      const winner = got.indexOf(true);
+      assert.equal((await store.getLock("l"))?.holder, `agent-${winner}`);
+      assert.equal(await store.releaseLock("l", `${round}-${winner}`), true);
+    }
+    assert.equal((await store.recovery()).locksCleaned, (await store.recovery()).log.length);
+  });
+
+  for (const before of ["nobody had", "had expired"]) {
+    test(`a lock that ${before}, taken by an exclusive claim while others wait for its row, is not taken or cleaned by them`, async () => {
+      const [taker, cleaner] = (await processes(2)) as [PostgresStore, PostgresStore];
+      const { job } = await running(store, { queue: "q" });
+      if (before === "had expired") await store.acquireLock("q", "old", "old", 1_000);
+      pass(clock, 1_000);
+      const s = `"${schema}"`;
+      // Its fence is of this very transaction: nobody else sees the job running with it before the commit.
+      const { tx, end } = await transaction(`update ${s}.jobs set fence = 1000 where key = ${job}`);
+      const locks = new Locks(s, new Events(s));
+      assert.equal(await locks.bind(tx, { job, fence: 1_000 as Fence, queue: "q" }, "claimer", "t"), true);
+      const others = Promise.all([
+        taker.acquireLock("q", "other", "u", 1_000),
+        ...(before === "had expired" ? [cleaner.cleanLocks()] : []),
+      ]);
+      await somebodyWaits();
+      await end("commit");
+      assert.deepEqual(await others, before === "had expired" ? [false, 0] : [false]);
+      assert.equal((await store.getLock("q"))?.holder, "claimer");
+      assert.equal(await store.acquireLock("q", "other", "u", 1_000), false);
+    });
+  }
+
+  test("a lock whose taking is undone goes to who waits for it", async () => {
+    const { tx, end } = await transaction();
+    const s = `"${schema}"`;
+    assert.equal(await new Locks(s, new Events(s)).acquire(tx, "l", "first", "t", 1_000), true);
+    const second = store.acquireLock("l", "second", "u", 1_000);
+    await somebodyWaits();
+    await end("rollback");
+    assert.equal(await second, true);
+    assert.equal((await store.getLock("l"))?.holder, "second");
+  });
+
+  // ── schedules ──
+
+  test("of eight that see the same tick, one makes its job, tick after tick", async () => {
+    const eight = await processes(8);
+    let schedule = await save(store, { nextAt: clock.now() });
+    for (let round = 0; round < 25; round++) {
+      const { key, revision, nextAt: from } = schedule;
+      const tick = { key, revision, from, fire: [from], nextAt: from + HOUR };
+      const won = await Promise.all(eight.map((one) => one.tick(tick)));
+      assert.equal(won.filter((has) => has).length, 1, `round ${round}`);
+      schedule = (await store.getSchedule("work")) ?? assert.fail();
+      pass(clock, HOUR);
+    }
+    const ticks = (await claim(store)).map(({ scheduledFor }) => scheduledFor);
+    assert.deepEqual([ticks.length, new Set(ticks).size], [25, 25]);
+  });
+
+  test("of eight that trigger a schedule without overlap, one makes a job, and the others are told of it", async () => {
+    const eight = await processes(8);
+    await save(store, { nextAt: clock.now() + HOUR, overlap: false });
+    for (let round = 0; round < 15; round++) {
+      const made = await Promise.all(eight.map((one) => one.triggerSchedule("work")));
+      const claimed = await claim(store);
+      assert.deepEqual(
+        claimed.map(({ id }) => id),
+        [...new Set(made.map((answer) => answer?.id))],
+        `round ${round}`,
+      );
+      assert.equal(made.filter((answer) => answer !== null && "duplicate" in answer && !answer.duplicate).length, 1);
+      await store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+    }
+  });
+
+  test("of those who save, pause, trigger and remove a schedule at once nobody fails, and a tick of it is one or none", async () => {
+    const eight = await processes(8);
+    const [pauser, remover, saver] = (await processes(3)) as [PostgresStore, PostgresStore, PostgresStore];
+    for (let round = 0; round < 15; round++) {
+      const { key, revision, nextAt: from } = await save(store, { nextAt: clock.now() });
+      const tick = { key, revision, from, fire: [from], nextAt: from + HOUR };
+      const [ticked] = await Promise.all([
+        Promise.all(eight.map((one) => one.tick(tick))),
+        pauser.pauseSchedule("work"),
+        remover.removeSchedule("work"),
+        save(saver, { nextAt: clock.now() + HOUR, cron: "30 * * * *" }),
+      ]);
+      const made = (await claim(store)).length;
+      assert.equal(made, ticked.filter((has) => has).length, `round ${round}`);
+      assert.ok(made <= 1, `round ${round}`);
+      await store.removeSchedule("work");
+    }
+  });
+
+  // ── leases ──
+
+  /** Jobs that run, each a lease that has expired. */
+  async function expired(count: number): Promise<Claimed[]> {
+    await add(store, ...Array.from({ length: count }, () => ({ policy: { crashes: 100 } })));
+    const claimed = await claim(store, { max: count });
+    assert.equal(claimed.length, count);
+    pass(clock, LEASE);
+    return claimed;
+  }
+
+  test("a lease that is settled and taken back at once goes one way, and the job with it", async () => {
+    const [settlers, reclaimers] = halves(await processes(12));
+    const leases = await expired(JOBS);
+    const ways = await Promise.all(
+      leases.map(async (lease, n) => {
+        const { job, fence, id } = lease;
+        const [settler, reclaimer] = [turn(settlers, n), turn(reclaimers, n)];
+        const outcome = n % 2 === 0 ? SUCCEEDED : ({ kind: "error", error: { name: "E", message: "e" }, retry: false } as const);
+        const settle = () => settler.settle([{ job, fence, outcome }]);
+        const reclaim = () => reclaimer.reclaim([judged(lease, "crashed")], "test");
+        // In turn the one and the other is sent first.
+        const sent = n % 4 < 2 ? [settle(), reclaim()] : [reclaim(), settle()].toReversed();
+        const [[fate], { entries }] = (await Promise.all(sent)) as [string[], { entries: number }];
+        const { state, crashes } = await see(store, id);
+        assert.deepEqual(
+          [entries, crashes, state],
+          fate === "held" ? [0, 0, n % 2 === 0 ? "succeeded" : "failed"] : [1, 1, "pending"],
+          `job ${n}: ${fate}`,
+        );
+        return fate;
+      }),
+    );
+    assert.equal((await store.recovery()).entriesReclaimed, ways.filter((fate) => fate !== "held").length);
+  });
+
+  test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", async () => {
+    const six = await processes(6);
+    const leases = await expired(JOBS);
+    const settlements = leases.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }));
+    const fates = await Promise.all(
+      six.map((one, n) => {
+        const turned = [...settlements.slice(n * 20), ...settlements.slice(0, n * 20)];
+        return one.settle(n % 2 === 0 ? turned : turned.toReversed());
+      }),
+    );
+    assert.equal(fates.flat().filter((fate) => fate === "held").length, JOBS);
+    assert.equal((await store.counts({})).succeeded, JOBS);
+  });
+
+  test("leases that many take back at once are taken back once, whatever the order", async () => {
+    const six = await processes(6);
+    const leases = await expired(JOBS);
+    const judgements = leases.map((lease) => judged(lease, "crashed"));
+    for (let round = 0; (await store.stale({ dead: [], skewed: false, limit: JOBS })).length > 0; round++) {
+      // What one has in its hands the others leave alone, and look at again.
+      assert.ok(round < 20, "they come to an end");
+      await Promise.all(six.map((one, n) => one.reclaim(n % 2 === 0 ? judgements : judgements.toReversed(), "test")));
+    }
+    assert.equal((await store.recovery()).entriesReclaimed, JOBS);
+    for (const { id } of leases) assert.equal((await see(store, id)).crashes, 1);
+  });
+
+  test("a lease that is renewed and taken back at once is held, and not stale, or lost", async () => {
+    const six = await processes(6);
+    const leases = await expired(JOBS);
+    const renewals = leases.map(({ job, fence }) => ({ job, fence, lease: LEASE }));
+    const reclaims = leases.map((lease, n) => turn(six, n).reclaim([judged(lease, "stalled")], "test"));
+    const [, ...reclaimed] = await Promise.all([store.renew(renewals), ...reclaims]);
+    const fates = await store.inspect(leases);
+    assert.deepEqual(
+      fates,
+      reclaimed.map(({ entries }) => (entries === 1 ? "lost" : "held")),
+    );
+    assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: JOBS }), []);
+  });
+
+  test("what is noted while a lease is taken back is dropped with it, or refused", async () => {
+    const [savers, reclaimers] = halves(await processes(12));
+    const leases = await expired(JOBS);
+    const reclaims = leases.map((lease, n) => turn(reclaimers, n).reclaim([judged(lease, "crashed")], "test"));
+    const saves = leases.map((lease, n) => turn(savers, n).saveCheckpoint(lease, '"half"'));
+    const [reclaimed, saved] = await Promise.all([Promise.all(reclaims), Promise.all(saves)]);
+    for (const [n, { job }] of leases.entries()) {
+      const taken = reclaimed[n]?.entries === 1;
+      assert.equal(await store.loadCheckpoint(job), taken ? null : '"half"', `job ${n}: ${saved[n]}`);
+      if (!taken) assert.equal(saved[n], "held");
+    }
+  });
+
+  test("a row that somebody's own transaction has locked keeps no other lease from being renewed or taken back", async () => {
+    const [locked, free] = await expired(2);
+    assert.ok(locked && free);
+    const { end } = await transaction(`select 1 from "${schema}".jobs where key = ${locked.job} for update`);
+    const renewals = [locked, free].map(({ job, fence }) => ({ job, fence, lease: LEASE }));
+    assert.deepEqual(await store.renew(renewals), ["held", "held"]);
+    const stale = await store.stale({ dead: [], skewed: false, limit: 10 });
+    assert.deepEqual(
+      stale.map(({ job }) => job),
+      [locked.job],
+    );
+    pass(clock, LEASE);
+    const judgements = (await store.stale({ dead: [], skewed: false, limit: 10 })).map((lease) => judged(lease, "crashed"));
+    assert.equal(judgements.length, 2);
+    assert.equal((await store.reclaim(judgements, "test")).entries, 1);
+    assert.deepEqual(await store.inspect([locked, free]), ["held", "lost"]);
+    await end("rollback");
+    assert.equal((await store.reclaim(judgements, "test")).entries, 1);
+  });
+
+  test("a lease whose row is free again in a moment is renewed at the first call", async () => {
+    const [lease] = await expired(1);
+    assert.ok(lease);
+    const { tx, end } = await transaction(`select 1 from "${schema}".jobs where key = ${lease.job} for update`);
+    // The server itself lets go of it, however busy this process is.
+    const over = tx.rows("select pg_sleep(0.03); rollback").then(() => end("rollback"));
+    assert.deepEqual(await store.renew([{ job: lease.job, fence: lease.fence, lease: LEASE }]), ["held"]);
+    assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: 10 }), []);
+    await over;
+  });
+
+  function save(one: PostgresStore, draft: Partial<ScheduleDraft> & { nextAt: number }): Promise<StoredSchedule> {
+    const rest = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
+    return one.saveSchedule({ key: "work", template: newJob(), ...rest, ...draft });
+  }
+});
+
+function halves(stores: PostgresStore[]): [PostgresStore[], PostgresStore[]] {
+  return [stores.slice(0, stores.length / 2), stores.slice(stores.length / 2)];
+}
+
+function turn(stores: readonly PostgresStore[], n: number): PostgresStore {
+  return stores[n % stores.length] as PostgresStore;
+}
