@@ -310,12 +310,12 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: 10 }), []);
     await over;
   });
-
-  function save(one: PostgresStore, draft: Partial<ScheduleDraft> & { nextAt: number }): Promise<StoredSchedule> {
-    const rest = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
-    return one.saveSchedule({ key: "work", template: newJob(), ...rest, ...draft });
-  }
 });
+
+function save(one: PostgresStore, draft: Partial<ScheduleDraft> & { nextAt: number }): Promise<StoredSchedule> {
+  const rest = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
+  return one.saveSchedule({ key: "work", template: newJob(), ...rest, ...draft });
+}
 
 function halves(stores: PostgresStore[]): [PostgresStore[], PostgresStore[]] {
   return [stores.slice(0, stores.length / 2), stores.slice(stores.length / 2)];
