@@ -5,9 +5,10 @@ import { publicId } from "../job-row.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
+import { Overtaken } from "./faults.ts";
 import type { Tx } from "./group.ts";
 import type { JobEvents } from "./job-events.ts";
-import { LOCKED } from "./locks.ts";
+import { LOCKED, type Locks } from "./locks.ts";
 import type { Settings } from "./settings.ts";
 
 type Row = [
@@ -29,15 +30,17 @@ export class Claim {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #events: JobEvents;
+  readonly #locks: Locks;
   readonly #turns = new Turns();
   readonly #random: () => number;
   readonly #sql: Record<"promote" | "takeOne" | "takeMany", string>;
   #claims = 0;
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; events: JobEvents; random: () => number }) {
+  constructor(s: string, parts: { catalog: Catalog; settings: Settings; events: JobEvents; locks: Locks; random: () => number }) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#events = parts.events;
+    this.#locks = parts.locks;
     this.#random = parts.random;
     this.#sql = {
       promote: `
@@ -76,11 +79,22 @@ export class Claim {
     await promoted;
     if (claimed.length === 0) return claimed;
     tx.wrote();
+    if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
     await this.#events.tell(
       tx,
       claimed.map((claim) => ({ type: "job.started", job: claim.job, lane: this.#catalog.laneOf(claim) })),
     );
     return claimed;
+  }
+
+  /** The lock of each queue, with the first of its claims. Somebody may have been faster, and then nothing was free. */
+  async #lock(tx: Tx, claimed: readonly Claimed[], worker: string, token: string): Promise<void> {
+    const queues = new Set<string>();
+    for (const claim of claimed) {
+      if (queues.has(claim.queue)) continue;
+      queues.add(claim.queue);
+      if (!(await this.#locks.bind(tx, claim, worker, token))) throw new Overtaken("The queue is locked by now.");
+    }
   }
 
   #isKnown(): boolean {

@@ -4,6 +4,10 @@ import { ConnectionLost } from "./session.ts";
 /** Somebody else was faster, which is seen only now: everything is undone and decided again. */
 export class Overtaken extends Error {}
 
+export function closedError(): HoldfastError {
+  return new HoldfastError("CLOSED", "This store is closed.", "Open it again.");
+}
+
 /** The driver's and the system's words for a connection that is gone, or was never there. */
 const GONE = new Set([
   "CONNECTION_CLOSED",

@@ -3,7 +3,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Rows, Value } from "./driver.ts";
-import { explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
+import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
 import type { Session } from "./session.ts";
 import type { Writer } from "./writer.ts";
 
@@ -424,10 +424,6 @@ class Transaction implements Tx {
     whole.#keep.push(...this.#keep);
     Object.assign(whole.#assumed, this.#assumed);
   }
-}
-
-function closedError(): HoldfastError {
-  return new HoldfastError("CLOSED", "This store is closed.", "Open it again.");
 }
 
 function unknown(error: unknown): HoldfastError {

@@ -127,12 +127,12 @@ export class PostgresStore implements Store {
     writer.onSession((session) => this.#processes.connected(session));
     this.#intake = new Intake(s, { speaks: true, random: options.random });
     const { catalog, settings, limits, endings, enqueue, tally, jobEvents: events } = this.#intake;
-    this.#claim = new Claim(s, { catalog, settings, events, random: options.random });
+    this.#locks = new Locks(s, this.#intake.events);
+    this.#claim = new Claim(s, { catalog, settings, events, locks: this.#locks, random: options.random });
     this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, random: options.random });
     this.#leases = new Leases(s, this.#settle);
     this.#notes = new Notes(s, this.#settle);
     this.#healing = new Healing(s, { settle: this.#settle, events: this.#intake.events });
-    this.#locks = new Locks(s, this.#intake.events);
     this.#schedules = new Schedules(s, { enqueue, events: this.#intake.events });
     this.#at = () => (options.injected ? options.clock.now() : null);
     this.#look = new Look(s, { rows: reader.rows, catalog });
@@ -147,7 +147,7 @@ export class PostgresStore implements Store {
       durability: this.durability,
       catalog,
       random: options.random,
-      at: () => (options.injected ? options.clock.now() : null),
+      at: this.#at,
       wake: () => null,
     });
     this.#group = new Group(writer, {

@@ -1,5 +1,5 @@
 import type { Rows, Sql, Value } from "./driver.ts";
-import { explain, isLost } from "./faults.ts";
+import { closedError, explain, isLost } from "./faults.ts";
 
 /** Between two tries to reach a server that is gone, in milliseconds; at most the second. */
 const BACKOFF = 50;
@@ -9,6 +9,8 @@ const LONGEST_BACKOFF = 1_000;
 export class Reader {
   readonly #sql: Sql;
   readonly #options: { address: string; patience: number; random: () => number };
+
+  #closed = false;
 
   constructor(sql: Sql, options: { address: string; patience: number; random: () => number }) {
     this.#sql = sql;
@@ -29,6 +31,7 @@ export class Reader {
   }
 
   async #patiently<T>(send: () => Promise<T>): Promise<T> {
+    if (this.#closed) throw closedError();
     const since = performance.now();
     for (let losses = 0; ; losses++) {
       try {
@@ -43,6 +46,7 @@ export class Reader {
   }
 
   close(): Promise<void> {
+    this.#closed = true;
     return this.#sql.end({ timeout: 5 });
   }
 }

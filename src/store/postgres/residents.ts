@@ -48,10 +48,13 @@ export class LookedUp implements Residents {
 /** Looks up what a batch has to know before it can be decided, in a handful of statements. */
 export class LookUp {
   readonly #catalog: Catalog;
-  readonly #sql: Record<"lock" | "generated" | "chosen" | "slots", string>;
+  readonly #sql: Record<"lock" | "generated" | "chosen" | "slots" | "lockSlots", string>;
 
   constructor(s: string, catalog: Catalog) {
     this.#catalog = catalog;
+    const slots = `
+      select slot, key, created_at, id, lane, state from ${s}.jobs
+      where slot = any($1::text[]) and slot is not null and state in ('pending', 'running', 'waiting')`;
     this.#sql = {
       // What others come after cannot end before it is known who they are.
       lock: `
@@ -62,10 +65,9 @@ export class LookUp {
       chosen: `
         select one.id, one.name, one.job, coalesce(job.state, one.ended)
         from ${s}.ids as one left join ${s}.jobs as job on job.key = one.job where one.id = any($1::text[])`,
-      // By jobs_slot.
-      slots: `
-        select slot, key, created_at, id from ${s}.jobs
-        where slot = any($1::text[]) and slot is not null and state in ('pending', 'running', 'waiting')`,
+      // By jobs_slot. They are locked where others may come after them, under a name of their own.
+      slots,
+      lockSlots: `${slots} order by key for no key update`,
     };
   }
 
@@ -83,11 +85,24 @@ export class LookUp {
       ))
         known.found(id, { name, key, state });
     }
-    if (slots.size > 0) {
-      const rows = await tx.rows<[string, JobKey, number, string | null]>(this.#sql.slots, listOf([...slots]));
-      for (const [slot, key, createdAt, id] of rows) known.holds(slot, publicId(id, createdAt, key));
-    }
+    if (slots.size > 0) await this.#holders(tx, slots, upstreams.size > 0, known);
     return known;
+  }
+
+  async #holders(tx: Tx, slots: ReadonlySet<string>, lock: boolean, known: LookedUp): Promise<void> {
+    const rows = await tx.rows<[string, JobKey, number, string | null, number, JobState]>(
+      lock ? this.#sql.lockSlots : this.#sql.slots,
+      listOf([...slots]),
+    );
+    await this.#catalog.knowLanes(
+      tx.rows,
+      rows.map((row) => row[4]),
+    );
+    for (const [slot, key, createdAt, id, lane, state] of rows) {
+      const own = publicId(id, createdAt, key);
+      known.holds(slot, own);
+      known.found(own, { name: this.#catalog.lane(lane).name, key, state });
+    }
   }
 
   async #generated(tx: Tx, ids: readonly string[], known: LookedUp): Promise<void> {
