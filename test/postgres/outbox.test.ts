@@ -1,0 +1,286 @@
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+import { after, before, describe, test, type TestContext } from "node:test";
+import { setTimeout as stall } from "node:timers/promises";
+import type { Event } from "../../src/core/event.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import type { Durability, Store } from "../../src/store/store.ts";
+import { newJob } from "../conformance/parts.ts";
+import { randomFrom } from "../crash/random.ts";
+import { Hand } from "./hand.ts";
+import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
+
+const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
+const ROUNDS = process.env["HOLDFAST_LONG"] ? 2_000 : 60;
+
+describe("the outbox on PostgreSQL", { skip: noServer }, () => {
+  let server: PostgresServer;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+
+  test("an event of a transaction that stalls is not passed over, and keeps nobody else's from being read", async (t) => {
+    const { store, hand } = await ground(t, server);
+    const [slow, quick] = [await hand(), await hand()];
+    await slow.begin();
+    await slow.tell("slow");
+    await quick.begin();
+    await quick.tell("quick");
+    await quick.end();
+    const first = await store.events({ after: 0, limit: 10 });
+    assert.deepEqual(first.map(nameOf), ["quick"], "whatever else is open in this cluster");
+    assert.equal(await store.newestEvent(), 1);
+    await slow.end();
+    const then = await store.events({ after: first[0]?.seq as number, limit: 10 });
+    assert.deepEqual(then.map(nameOf), ["slow"], "though it was written first");
+    assert.deepEqual(await seqs(store), [1, 2]);
+  });
+
+  for (const isReadBetween of [false, true]) {
+    const when = isReadBetween ? "when it is read in between, too" : "when both are read at once, too";
+    test(`what comes second to a job is told second, though its transaction has the lower number: ${when}`, async (t) => {
+      const { store, hand, job } = await ground(t, server);
+      const [first, second] = [await hand(), await hand()];
+      await second.begin();
+      await second.tell("something else");
+      await first.begin();
+      await first.step(job);
+      const [xid, lower] = [await first.xid(), await second.xid()];
+      assert.ok(lower < xid, "the one that comes second began to write before");
+      const waiting = second.step(job);
+      await isWaiting(server, await first.pid());
+      await first.end();
+      await waiting;
+      if (isReadBetween) assert.deepEqual(await steps(store, job), [1]);
+      await second.end();
+      assert.deepEqual(await steps(store, job), [1, 2]);
+      assert.deepEqual(await seqs(store), [1, 2, 3]);
+    });
+  }
+
+  test("what is undone takes no number", async (t) => {
+    const { store, hand } = await ground(t, server);
+    const one = await hand();
+    for (const how of ["commit", "rollback", "commit"] as const) {
+      await one.begin();
+      await one.tell(how);
+      await one.end(how);
+    }
+    assert.deepEqual(await seqs(store), [1, 2]);
+  });
+
+  test("many that nobody has read yet are numbered in steps, in their order", async (t) => {
+    const { store, hand } = await ground(t, server);
+    const one = await hand();
+    await one.begin();
+    for (let i = 0; i < 2_500; i++) void one.tell(String(i));
+    await one.end();
+    const names = Array.from({ length: 2_500 }, (_, i) => String(i));
+    assert.deepEqual((await store.events({ after: 0, limit: 5 })).map(nameOf), names.slice(0, 5));
+    assert.deepEqual((await store.events({ after: 0, limit: 1, last: true })).map(nameOf), ["2499"]);
+    assert.deepEqual((await store.events({ after: 0, limit: 9_999 })).map(nameOf), names);
+    assert.equal(await store.newestEvent(), 2_500);
+  });
+
+  test("who finds nothing new writes nothing", async (t) => {
+    const { store, hand, query } = await ground(t, server);
+    const one = await hand();
+    await one.begin();
+    await one.tell("one");
+    await one.end();
+    await store.openSink("s", "x");
+    const written = () => query("select n.xmin::text as numbered, s.xmin::text as sink from $.numbered as n, $.sinks as s");
+    const before = await written();
+    await store.events({ after: 1, limit: 10 });
+    await store.events({ after: 0, limit: 10, types: ["test.*"] });
+    await store.newestEvent();
+    await store.sinks();
+    await store.openSink("s", "x");
+    await store.trimEvents({ olderThan: 86_400_000, limit: 10 });
+    assert.deepEqual(await written(), before);
+  });
+
+  test("where nobody reads, those who clean up number what is there", async (t) => {
+    const { store, hand, query } = await ground(t, server);
+    const one = await hand();
+    await one.begin();
+    await one.tell("one");
+    await one.end();
+    assert.equal(await store.trimEvents({ olderThan: 86_400_000, limit: 10 }), 0);
+    assert.deepEqual(await query("select (select count(*)::int from $.outbox) as outbox, seq::int from $.events"), [
+      { outbox: 0, seq: 1 },
+    ]);
+  });
+
+  test("what was read is still there after a crash of the server, at every durability", { skip: noRestart }, async (t) => {
+    // Nothing reaches the disk by itself.
+    const fragile = await startServer({ settings: { wal_writer_delay: "10s" } });
+    t.after(() => fragile.close());
+    const { store, job } = await ground(t, fragile, { durability: "process" });
+    await store.openSink("a", "test");
+    await store.dropSink("a");
+    const read = await store.events({ after: 0, limit: 10 });
+    assert.equal(read.length, 1);
+    await store.enqueue([newJob({ id: "unread" })]);
+    await fragile.restart("immediate");
+    assert.deepEqual(await store.events({ after: 0, limit: 10 }), read);
+    assert.equal(await store.get("unread"), null, "what nobody synced is gone, or this test shows nothing");
+    await store.openSink("a", "test");
+    await store.dropSink("a");
+    assert.deepEqual(await seqs(store), [1, 2]);
+    assert.ok(job > 0);
+  });
+
+  test("four writers that stall, and readers all the while: each event once, without a gap, each job's in order", async (t) => {
+    const random = randomFrom(SEED);
+    try {
+      await storm(t, server, random);
+    } catch (error) {
+      t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/postgres/outbox.test.ts`);
+      throw error;
+    }
+  });
+});
+
+const JOBS = 5;
+
+async function storm(t: TestContext, server: PostgresServer, random: () => number): Promise<void> {
+  const { store, another, hand, query, jobs } = await ground(t, server);
+  const told = new Set<string>();
+  const maybeStall = async () => void (random() < 0.5 && (await stall(random() * 6)));
+
+  const write = async (writer: number) => {
+    const own = await hand();
+    for (let round = 0; round < ROUNDS; round++) {
+      await own.begin();
+      const names: string[] = [];
+      // Some have their number long before they come to a job.
+      if (random() < 0.5) {
+        names.push(`${writer}:${round}`);
+        await own.tell(`${writer}:${round}`);
+        await maybeStall();
+      }
+      // In one order, or they would wait for each other for ever.
+      const chosen = jobs.filter(() => random() < 2 / JOBS);
+      for (const job of chosen) {
+        await own.step(job);
+        await maybeStall();
+      }
+      const how = random() < 0.15 ? "rollback" : "commit";
+      await own.end(how);
+      if (how === "commit") for (const name of names) told.add(name);
+    }
+  };
+
+  let isOver = false;
+  const follow = async (reader: Store): Promise<Event[]> => {
+    const got: Event[] = [];
+    for (;;) {
+      const wasOver = isOver;
+      const limit = 1 + Math.floor(random() * 20);
+      const page = await reader.events({ after: got.at(-1)?.seq ?? 0, limit });
+      got.push(...page);
+      if (page.length === 0 && wasOver) return got;
+      await maybeStall();
+    }
+  };
+  /** Comes in at any time, and must get all that is committed from then on. */
+  const join = async (reader: Store, name: string) => {
+    while (!isOver) {
+      const cursor = random() < 0.5 ? await reader.openSink(name, "test") : await reader.newestEvent();
+      const [first] = await reader.events({ after: cursor, limit: 1 });
+      assert.ok(first === undefined || first.seq === cursor + 1, "numbers have no gaps");
+      await reader.dropSink(name);
+      await maybeStall();
+    }
+  };
+
+  // Somebody whose transaction has nothing to do with it, and stays open.
+  const idle = await hand();
+  await idle.begin();
+  await idle.tell("never");
+  const readers = [store, await another(), await another()];
+  const following = readers.map(follow);
+  const joining = readers.map((reader, i) => join(reader, `sink ${i}`));
+  await Promise.all([0, 1, 2, 3].map(write));
+  isOver = true;
+  await Promise.all(joining);
+  const all = await Promise.all(following);
+  await idle.end("rollback");
+
+  const [got = []] = all;
+  for (const other of all) assert.deepEqual(other, got, "everybody reads the same");
+  assert.deepEqual(
+    got.map(({ seq }) => seq),
+    got.map((_, i) => i + 1),
+  );
+  assert.equal(new Set(got.map(({ dedupeKey }) => dedupeKey)).size, got.length);
+  const names = got.filter(({ type }) => type === "test.told").map(nameOf);
+  assert.deepEqual(names.toSorted(), [...told].toSorted());
+  let sum = 0;
+  for (const { key, attempt } of await query("select key::int, attempt from $.jobs")) {
+    const own = got.filter(({ job }) => job === String(key)).map(({ data }) => (data as { n: number }).n);
+    assert.deepEqual(
+      own,
+      Array.from({ length: attempt as number }, (_, i) => i + 1),
+      `job ${String(key)}`,
+    );
+    sum += own.length;
+  }
+  t.diagnostic(`${sum} steps of ${JOBS} jobs among ${got.length} events`);
+}
+
+interface Ground {
+  store: Store;
+  another(): Promise<Store>;
+  hand(): Promise<Hand>;
+  /** In its schema, which is written as $. */
+  query(text: string): Promise<Record<string, unknown>[]>;
+  job: number;
+  jobs: number[];
+}
+
+/** A schema of its own with a few jobs in it. */
+async function ground(t: TestContext, server: PostgresServer, options: { durability?: Durability } = {}): Promise<Ground> {
+  const schema = `outbox_${randomBytes(4).toString("hex")}`;
+  const another = async () => {
+    const store = await PostgresStore.open(server.url(), {
+      ...options,
+      schema,
+      clock: systemClock,
+      injected: false,
+      random: Math.random,
+    });
+    t.after(() => store.close());
+    return store;
+  };
+  const hand = async () => {
+    const one = await Hand.at(server.url(), schema);
+    t.after(() => one[Symbol.asyncDispose]());
+    return one;
+  };
+  const query = async (text: string) => [...(await server.query(text.replaceAll("$", schema)))];
+  const store = await another();
+  await store.enqueue(Array.from({ length: JOBS }, () => newJob()));
+  const jobs = (await query("select key::int from $.jobs order by key")).map(({ key }) => key as number);
+  return { store, another, hand, query, jobs, job: jobs[0] as number };
+}
+
+function nameOf({ data }: Event): string {
+  return (data as { name: string }).name;
+}
+
+async function seqs(store: Store): Promise<number[]> {
+  return (await store.events({ after: 0, limit: 1_000 })).map(({ seq }) => seq);
+}
+
+async function steps(store: Store, job: number): Promise<number[]> {
+  const events = await store.events({ after: 0, limit: 1_000 });
+  return events.filter((event) => event.job === String(job)).map(({ data }) => (data as { n: number }).n);
+}
+
+/** Resolves when somebody waits for this connection's transaction. */
+async function isWaiting(server: PostgresServer, pid: number): Promise<void> {
+  const waiting = `select 1 from pg_stat_activity where ${pid} = any(pg_blocking_pids(pid))`;
+  while ((await server.query(waiting)).length === 0);
+}
