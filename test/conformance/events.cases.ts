@@ -109,6 +109,18 @@ export function eventCases(check: Check): void {
     },
   );
 
+  check("the newest is as of the call: what is handed in after it comes after it", async ({ store }) => {
+    await store.openSink("before", "x");
+    await store.openSink("after", "x");
+    const [, newest] = await Promise.all([store.dropSink("before"), store.newestEvent(), store.dropSink("after")]);
+    const told = await store.events({ after: newest as number, limit: 10 });
+    assert.deepEqual(told.map(({ data }) => data).at(-1), { sink: "after" });
+    const last = store.newestEvent();
+    await store.openSink("later", "x");
+    await store.dropSink("later");
+    assert.equal((await store.events({ after: await last, limit: 10 })).length, 1);
+  });
+
   check("one delivers at a time; who asks meanwhile learns how far that one is", async ({ store }) => {
     const [one, two] = await processes(store);
     const start = await store.openSink("s", "x");

@@ -178,7 +178,8 @@ export class Group {
     let xid: string | null;
     let answers: (() => void)[];
     try {
-      const begun = session.command("begin");
+      // Whatever the server's default is: a statement that waited for somebody must see what that one did.
+      const begun = session.command("begin isolation level read committed");
       begun.catch(() => {});
       const run = apart ? this.#eachInSavepoint(items, state, session) : together(items, state);
       run.catch(() => {});
