@@ -25,7 +25,7 @@ export class Hand implements AsyncDisposable {
   }
 
   async begin(): Promise<void> {
-    await this.#rows("begin");
+    await this.#rows("begin isolation level read committed");
   }
 
   async end(how: "commit" | "rollback" = "commit"): Promise<void> {
