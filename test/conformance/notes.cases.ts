@@ -111,6 +111,23 @@ export function noteCases(check: Check): void {
     assert.deepEqual(await store.saveProgress([]), []);
   });
 
+  check("two reports of one job in one call: the later counts", async ({ store }) => {
+    const [{ job, fence, id }, other] = [await running(store), await running(store)];
+    const reports = [0.25, 0.5].map((fraction) => ({ job, fence, fraction, message: null }));
+    const third = { job: other.job, fence: other.fence, fraction: 0.75, message: null };
+    assert.deepEqual(await store.saveProgress([...reports, third]), ["held", "held", "held"]);
+    assert.deepEqual((await see(store, id)).progress, { fraction: 0.5 });
+    assert.deepEqual((await see(store, other.id)).progress, { fraction: 0.75 });
+  });
+
+  check("a report whose message holds a NUL is taken, and so are those beside it", async ({ store }) => {
+    const [a, b] = [await running(store), await running(store)];
+    const reports = [a, b].map(({ job, fence }, n) => ({ job, fence, fraction: 0.5, message: n === 0 ? "a\0b" : "b" }));
+    assert.deepEqual(await store.saveProgress(reports), ["held", "held"]);
+    assert.equal((await see(store, a.id)).progress?.fraction, 0.5);
+    assert.equal((await see(store, b.id)).progress?.message, "b");
+  });
+
   check("progress and checkpoint do not overwrite each other", async ({ store }) => {
     const claimed = await running(store);
     const { job, fence, id } = claimed;

@@ -50,7 +50,8 @@ export class Notes {
       listOf(reports.map(({ job }) => job)),
       listOf(reports.map(({ fence }) => fence)),
       listOf(reports.map(({ fraction }) => fraction)),
-      listOf(reports.map(({ message }) => message)),
+      // PostgreSQL has no text with a NUL. One in a message for people must not cost all the others theirs.
+      listOf(reports.map(({ message }) => message?.replaceAll("\0", "\uFFFD") ?? null)),
     );
     return this.#fates(tx, reports, rows);
   }
