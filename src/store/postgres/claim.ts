@@ -114,7 +114,8 @@ export class Claim {
     const leases = new Map(shares.map(({ lane, lease }) => [lane.id, lease]));
     const most = (share: LaneShare) => Math.min(quota, max, share.budget.left);
     const worker = request.holder === null ? request.worker : null;
-    const common = [tx.at, request.holder, worker, request.holder === null, max] as const;
+    const all = shares.length === 1 ? most(shares[0] as LaneShare) : max;
+    const common = [tx.at, request.holder, worker, request.holder === null, all] as const;
     const lanes = [
       listOf(shares.map(({ lane }) => lane.id)),
       listOf(shares.map(({ lane }) => lane.queue)),
