@@ -110,10 +110,10 @@ export function register(store: Store, program = "test"): Promise<ProcessId> {
   return store.register({ pid: 1, host: "here", boot: "boot", program });
 }
 
-/** What the store tells while something is done. */
+/** What the store tells of its own commits while something is done. */
 export async function changesDuring(store: Store, act: () => Promise<unknown>): Promise<Change[]> {
   const changes: Change[] = [];
-  const stop = store.onChange((change) => changes.push(change));
+  const stop = store.onChange((change) => changes.push(change), { ownOnly: true });
   await act();
   stop();
   return changes;

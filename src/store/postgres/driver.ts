@@ -15,6 +15,7 @@ export interface ConnectOptions {
   /** A pooler in between gives each transaction another connection, where nothing can be prepared. */
   pooled: boolean;
   onClose?: () => void;
+  onNotice?: (channel: string, text: string) => void;
 }
 
 /** The driver is the user's to install, and is loaded only where it is needed. */
@@ -47,6 +48,8 @@ export function connect(driver: typeof postgres, url: string, options: ConnectOp
     keep_alive: 15,
     onnotice: () => {},
     ...(options.onClose === undefined ? {} : { onclose: options.onClose }),
+    // What the driver's own `listen` is made of; that one cannot be told how long to wait before it connects again.
+    ...(options.onNotice === undefined ? {} : { onnotify: options.onNotice }),
     connection: { application_name: "holdfast" },
     // Instants and keys are below 2^53.
     types: { bigint: { to: 20, from: [20], parse: Number, serialize: String } },

@@ -1,32 +1,118 @@
 import type { Change } from "../store.ts";
+import { Crier, earOf } from "./crier.ts";
+import { Listener, type ListenerOptions } from "./listener.ts";
+import { channelOf, parseNotice } from "./notice.ts";
+import type { Value } from "./driver.ts";
 
-/** Who wants to know what was committed, and what is about to be. */
+export interface NewsOptions {
+  schema: string;
+  /** The handle's own name. */
+  handle: string;
+  send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>;
+  connect: ListenerOptions["connect"];
+  after: ListenerOptions["after"];
+  random: () => number;
+}
+
+/** How long it listens on when nobody asks any more: who waits for one job after the other asks again soon. */
+const LINGER = 10_000;
+
+/** Who wants to hear of commits, this handle's own and those of others, and of what is about to be committed. */
 export class News {
-  readonly #listeners = new Set<(change: Change) => void>();
-  readonly #incoming = new Set<() => void>();
+  readonly #options: NewsOptions;
+  readonly #crier: Crier;
+  readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
+  readonly #expectant = new Set<{ call: () => void }>();
+  #listener: Listener | null = null;
+  #leaving: NodeJS.Timeout | null = null;
+  #closed = false;
 
-  onChange(call: (change: Change) => void, _ownOnly: boolean): () => void {
-    const listener = (change: Change) => call(change);
+  constructor(options: NewsOptions) {
+    this.#options = options;
+    this.#crier = new Crier(options.schema, options.handle, options.send);
+  }
+
+  onChange(call: (change: Change) => void, ownOnly: boolean): () => void {
+    const listener = { call, ownOnly };
     this.#listeners.add(listener);
-    return () => this.#listeners.delete(listener);
+    this.#listenIfNeeded();
+    return () => {
+      this.#listeners.delete(listener);
+      this.#listenIfNeeded();
+    };
   }
 
   onIncoming(call: () => void): () => void {
-    const listener = () => call();
-    this.#incoming.add(listener);
-    return () => this.#incoming.delete(listener);
+    const expectant = { call };
+    this.#expectant.add(expectant);
+    return () => this.#expectant.delete(expectant);
   }
 
-  tell(change: Change): void {
-    for (const listener of this.#listeners) listener(change);
+  /** What this handle has committed. */
+  committed({ ready, ended }: { ready: ReadonlySet<string>; ended: Change["ended"] }): void {
+    this.#tell({ own: true, ready, ended });
+    this.#crier.say(ready, ended);
   }
 
+  /** The statement that tells others when a transaction is committed that is not this handle's. */
+  within(ready: ReadonlySet<string>): [text: string, ...values: Value[]] {
+    return this.#crier.within(ready);
+  }
+
+  /** Jobs were handed in, and are not committed yet. */
   announce(): void {
-    for (const listener of this.#incoming) listener();
+    for (const { call } of this.#expectant) call();
   }
 
-  close(): void {
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#crier.close();
     this.#listeners.clear();
-    this.#incoming.clear();
+    this.#expectant.clear();
+    await this.#silence();
+  }
+
+  #tell(change: Change): void {
+    for (const { call, ownOnly } of this.#listeners) if (change.own || !ownOnly) call(change);
+  }
+
+  /** A connection that nobody needs is one that others cannot have. */
+  #listenIfNeeded(): void {
+    const needed = !this.#closed && [...this.#listeners].some(({ ownOnly }) => !ownOnly);
+    if (!needed) {
+      if (this.#listener !== null) this.#leaving ??= setTimeout(() => void this.#silence().catch(() => {}), LINGER).unref();
+      return;
+    }
+    if (this.#leaving !== null) clearTimeout(this.#leaving);
+    this.#leaving = null;
+    const { schema, handle, connect, after, random } = this.#options;
+    this.#listener ??= new Listener({
+      connect,
+      channel: channelOf(schema),
+      name: earOf(schema, handle),
+      after,
+      random,
+      onNotice: (text) => this.#hear(text),
+      onDoubt: () => this.#tell({ own: false, ready: null, ended: [] }),
+    });
+  }
+
+  async #silence(): Promise<void> {
+    if (this.#leaving !== null) clearTimeout(this.#leaving);
+    this.#leaving = null;
+    const listener = this.#listener;
+    this.#listener = null;
+    await listener?.close();
+  }
+
+  #hear(text: string): void {
+    const notice = parseNotice(text);
+    if (notice?.from === this.#options.handle) return;
+    const { ready = null, ended = [] } = notice ?? {};
+    this.#tell({
+      own: false,
+      ready: ready === null ? null : new Set(ready),
+      ended: ended.map(([job, fence]) => ({ job, fence })),
+    });
   }
 }

@@ -1,7 +1,7 @@
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
-import { connect, loadDriver } from "./driver.ts";
+import { connect, loadDriver, type Sql } from "./driver.ts";
 import { explain } from "./faults.ts";
 import { migrate, quoteName } from "./migrate.ts";
 import { Reader } from "./reader.ts";
@@ -27,6 +27,8 @@ export interface OpenedPostgres {
   durability: Durability;
   /** Connections are not one's own for longer than a transaction. */
   pooled: boolean;
+  /** Makes a connection to be told of others' commits; null where there is no such thing. */
+  listen: ((on: { close: () => void; notice: (channel: string, text: string) => void }) => Sql) | null;
 }
 
 /** Reads that may be under way at once. */
@@ -57,7 +59,9 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     }
     durability = migrated.durability;
     await setDurability(session, durability);
-    return { s: quoteName(schema), writer, reader, pooled, ...migrated };
+    const listen: OpenedPostgres["listen"] = ({ close, notice }) =>
+      connect(driver, plain, { max: 1, pooled, onClose: close, onNotice: notice });
+    return { s: quoteName(schema), writer, reader, pooled, listen: pooled ? null : listen, ...migrated };
   } catch (error) {
     await Promise.all([writer.close(), reader.close()]);
     throw explain(error, address);

@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Event } from "../../core/event.ts";
@@ -119,8 +120,15 @@ export class PostgresStore implements Store {
     this.durability = opened.durability;
     this.#writer = writer;
     this.#reader = reader;
-    this.#news = new News();
-    const { clock } = options;
+    const { clock, random } = options;
+    this.#news = new News({
+      schema: options.schema ?? "holdfast",
+      handle: randomBytes(4).toString("hex").slice(1),
+      send: (text, ...values) => reader.attempt(text, ...values),
+      connect: opened.listen,
+      after: (millis, call) => clock.after(millis, call),
+      random,
+    });
     const time = (this.#time = new ServerTime(s, () => clock.monotonic()));
     this.clock = options.injected ? clock : { ...clock, now: () => time.now() };
     this.#processes = new Processes(s, opened);
@@ -148,7 +156,7 @@ export class PostgresStore implements Store {
       catalog,
       random: options.random,
       at: this.#at,
-      wake: () => null,
+      wake: (queues) => this.#news.within(queues),
     });
     this.#group = new Group(writer, {
       clock: options.clock,
@@ -156,7 +164,7 @@ export class PostgresStore implements Store {
       patience: PATIENCE,
       random: options.random,
       schema: s,
-      onCommit: ({ ready, ended }) => this.#news.tell({ own: true, ready, ended }),
+      onCommit: (committed) => this.#news.committed(committed),
       onStale: () => this.#intake.forget(),
     });
   }
@@ -475,9 +483,8 @@ export class PostgresStore implements Store {
 
   close(): Promise<void> {
     this.#closed ??= this.#group.close().then(async () => {
-      this.#news.close();
       this.#processes.close();
-      await Promise.all([this.#writer.close(), this.#reader.close()]);
+      await Promise.all([this.#news.close(), this.#writer.close(), this.#reader.close()]);
     });
     return this.#closed;
   }

@@ -30,6 +30,11 @@ export class Reader {
     return results.at(-1) as Row[];
   }
 
+  /** Sent once: for what is not worth waiting for. */
+  async attempt(text: string, ...values: Value[]): Promise<readonly unknown[]> {
+    return this.#sql.unsafe(text, values as never[], { prepare: true }).values();
+  }
+
   async #patiently<T>(send: () => Promise<T>): Promise<T> {
     if (this.#closed) throw closedError();
     const since = performance.now();

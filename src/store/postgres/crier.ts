@@ -1,0 +1,99 @@
+import type { Fence, JobKey } from "../../core/ids.ts";
+import type { Value } from "./driver.ts";
+import { channelOf, noticeText } from "./notice.ts";
+
+/** Between two notices at least, in milliseconds: of what can be claimed, and of anything else. */
+const PACE = 2;
+const EASY_PACE = 5;
+/** Whether anybody listens is looked up this often: while nobody does, and while somebody does. */
+const ALONE = 100;
+const IN_COMPANY = 1_000;
+
+/**
+ * Tells others what was committed, after the commit: within it, a notice would make every commit of the database wait for
+ * the one before. One is on its way at a time, and what happens meanwhile goes into the next; nobody waits for it.
+ */
+export class Crier {
+  readonly #send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>;
+  readonly #channel: string;
+  /** This handle's own name, and what the connections of all who listen are called in the server's list. */
+  readonly #from: string;
+  readonly #ear: string;
+  #ready = new Set<string>();
+  #ended: [JobKey, Fence][] = [];
+  #untold = false;
+  #timer: NodeJS.Timeout | null = null;
+  #busy = false;
+  #saidAt = Number.NEGATIVE_INFINITY;
+  #company = false;
+  #lookedAt = Number.NEGATIVE_INFINITY;
+  #closed = false;
+
+  constructor(schema: string, from: string, send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>) {
+    this.#channel = channelOf(schema);
+    this.#from = from;
+    this.#ear = earOf(schema, "");
+    this.#send = send;
+  }
+
+  say(ready: Iterable<string>, ended: Iterable<{ job: JobKey; fence: Fence }>): void {
+    for (const queue of ready) this.#ready.add(queue);
+    for (const { job, fence } of ended) this.#ended.push([job, fence]);
+    this.#untold = true;
+    this.#arrange();
+  }
+
+  /** The statement for whoever tells within a transaction of his own, where there is no after. */
+  within(ready: Iterable<string>): [text: string, ...values: Value[]] {
+    return ["select pg_notify($1, $2)", this.#channel, noticeText({ from: "", ready: [...ready], ended: [] })];
+  }
+
+  close(): void {
+    this.#closed = true;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+  }
+
+  #arrange(): void {
+    if (this.#busy || this.#closed || !this.#untold) return;
+    const now = performance.now();
+    const isUrgent = this.#ready.size + this.#ended.length > 0;
+    const from = this.#saidAt + (!this.#company ? ALONE : isUrgent ? PACE : EASY_PACE);
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#timer = null;
+    if (now >= from) void this.#tell(now);
+    else this.#timer = setTimeout(() => this.#arrange(), from - now).unref();
+  }
+
+  async #tell(now: number): Promise<void> {
+    const text = noticeText({ from: this.#from, ready: [...this.#ready], ended: this.#ended });
+    this.#ready = new Set();
+    this.#ended = [];
+    this.#untold = false;
+    this.#busy = true;
+    this.#saidAt = now;
+    try {
+      if (this.#company && now - this.#lookedAt < IN_COMPANY) {
+        await this.#send("select pg_notify($1, $2)", this.#channel, text);
+      } else {
+        const heard = await this.#send(TELL_SOMEBODY, this.#channel, text, this.#ear, this.#from);
+        this.#company = heard.length > 0;
+        this.#lookedAt = now;
+      }
+    } catch {
+      // It is a hint: whoever missed it looks by himself before long.
+    }
+    this.#busy = false;
+    this.#arrange();
+  }
+}
+
+/** What the connection of a handle that listens is called. */
+export function earOf(schema: string, handle: string): string {
+  return `holdfast hears ${schema} ${handle}`;
+}
+
+/** Only if somebody else listens; else there is no row. Names of connections can be seen by everybody. */
+const TELL_SOMEBODY = `
+  select pg_notify($1, $2) where exists (
+    select 1 from pg_stat_activity
+    where datname = current_database() and starts_with(application_name, $3) and application_name <> $3 || $4)`;

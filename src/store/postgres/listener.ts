@@ -1,0 +1,100 @@
+import type { Sql } from "./driver.ts";
+import { quoteName } from "./migrate.ts";
+import { Session } from "./session.ts";
+
+/** Between two looks, in milliseconds, give or take a quarter: while others can be heard, and while not. */
+const SLOW = 5_000;
+const QUICK = 500;
+/** Between two tries to reach a server that is gone; at most the second. */
+const BACKOFF = 50;
+const LONGEST_BACKOFF = 2_000;
+
+export interface ListenerOptions {
+  /** Null behind a pooler, which gives each transaction another connection: there nobody is told anything. */
+  connect: ((on: { close: () => void; notice: (channel: string, text: string) => void }) => Sql) | null;
+  channel: string;
+  /** What its connection is called in the server's list, for those who want to know whether anybody listens. */
+  name: string;
+  /** A timer for the slow looks; the quick ones are made in real time, since it is others that they look for. */
+  after: (millis: number, call: () => void) => () => void;
+  random: () => number;
+  onNotice: (text: string) => void;
+  /** Something may have been missed. */
+  onDoubt: () => void;
+}
+
+/** Hears what others commit: over a connection of its own, and now and then by looking. */
+export class Listener {
+  readonly #options: ListenerOptions;
+  readonly #sql: Sql | null;
+  #session: Session | null = null;
+  #hears = false;
+  #losses = 0;
+  #cancelLook: () => void = () => {};
+  #cancelTry: () => void = () => {};
+  #closed = false;
+
+  constructor(options: ListenerOptions) {
+    this.#options = options;
+    const on = { close: () => this.#lost(), notice: (_channel: string, text: string) => this.#notice(text) };
+    this.#sql = options.connect?.(on) ?? null;
+    void this.#listen();
+    this.#look();
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#cancelLook();
+    this.#cancelTry();
+    this.#session?.release();
+    await this.#sql?.end({ timeout: 0 });
+  }
+
+  async #listen(): Promise<void> {
+    if (this.#sql === null) return;
+    try {
+      const session = (this.#session = await Session.open(this.#sql));
+      await session.rows("select set_config('application_name', $1, false)", [this.#options.name]);
+      await session.command(`listen ${quoteName(this.#options.channel)}`);
+    } catch {
+      return this.#lost();
+    }
+    if (this.#closed) return;
+    // From now on everything is heard; until now nothing was.
+    this.#hears = true;
+    this.#losses = 0;
+    this.#look();
+    this.#options.onDoubt();
+  }
+
+  #notice(text: string): void {
+    if (!this.#closed) this.#options.onNotice(text);
+  }
+
+  #lost(): void {
+    this.#session?.lose();
+    this.#session = null;
+    if (this.#closed) return;
+    this.#hears = false;
+    this.#look();
+    const longest = Math.min(LONGEST_BACKOFF, BACKOFF * 2 ** this.#losses++);
+    this.#cancelTry();
+    this.#cancelTry = inRealTime(longest * (0.5 + this.#options.random() / 2), () => void this.#listen());
+  }
+
+  #look(): void {
+    this.#cancelLook();
+    if (this.#closed) return;
+    const look = () => {
+      this.#look();
+      this.#options.onDoubt();
+    };
+    const millis = (this.#hears ? SLOW : QUICK) * (0.75 + this.#options.random() / 2);
+    this.#cancelLook = this.#hears ? this.#options.after(millis, look) : inRealTime(millis, look);
+  }
+}
+
+function inRealTime(millis: number, call: () => void): () => void {
+  const timer = setTimeout(call, millis).unref();
+  return () => clearTimeout(timer);
+}

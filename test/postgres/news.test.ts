@@ -1,0 +1,148 @@
+import assert from "node:assert/strict";
+import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import postgres from "postgres";
+import { parseNotice, noticeText } from "../../src/store/postgres/notice.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Fence, JobKey } from "../../src/core/ids.ts";
+import type { Change } from "../../src/store/store.ts";
+import { testClock } from "../../src/testing/index.ts";
+import { add, addOne, claimOne } from "../conformance/parts.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let url: string;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => void (url = await server.createDatabase()));
+
+  /** The clock stands still: what is heard is not found by looking. */
+  const open = async (t: TestContext, where = url) => {
+    const store = await PostgresStore.open(where, { clock: testClock(), injected: true, random: () => 0.5 });
+    t.after(() => store.close());
+    return store;
+  };
+  /** Of each connection that listens. */
+  const ears = (what: string) =>
+    server.query(`select ${what} from pg_stat_activity where application_name like 'holdfast hears%'`, url);
+
+  test("is told to whoever listens, with the queues that have something", async (t) => {
+    const [one, other] = [await open(t), await open(t)];
+    const ear = listen(one);
+    await ear.heard(isDoubt);
+    await add(other, { name: "a" }, { name: "b" });
+    assert.deepEqual(new Set((await ear.heard(({ ready }) => ready !== null)).ready), new Set(["a", "b"]));
+  });
+
+  test("is told of leases that were ended, too", async (t) => {
+    const [one, other] = [await open(t), await open(t)];
+    const id = await addOne(one);
+    const { job, fence } = await claimOne(one);
+    const ear = listen(one);
+    await ear.heard(isDoubt);
+    await other.cancel(id);
+    assert.deepEqual((await ear.heard(({ ended }) => ended.length > 0)).ended, [{ job, fence }]);
+  });
+
+  test("is told once, to others only, and what comes close together in a few notices", async (t) => {
+    const [one, other] = [await open(t), await open(t)];
+    const [ear, own] = [listen(one), listen(other)];
+    await Promise.all([ear.heard(isDoubt), own.heard(isDoubt)]);
+    for (let i = 0; i < 200; i++) await addOne(other, { name: i === 199 ? "last" : "work" });
+    await ear.heard(({ ready }) => ready?.has("last") === true);
+    const foreign = ear.all.filter(({ own: isOwn, ready }) => !isOwn && ready !== null);
+    assert.ok(foreign.length <= 200, `${foreign.length} notices of 200 commits`);
+    assert.deepEqual(
+      own.all.filter(({ own: isOwn }) => !isOwn).map(({ ready }) => ready),
+      [null],
+      "its own are told by the commit",
+    );
+  });
+
+  test("is told to nobody where nobody listens", async (t) => {
+    const store = await open(t);
+    const stranger = postgres(url, { max: 1 });
+    t.after(() => stranger.end({ timeout: 0 }));
+    const { promise, resolve } = Promise.withResolvers<string>();
+    await stranger.listen("holdfast:holdfast", resolve);
+    await add(store, {}, {});
+    await addOne(store);
+    await store.close();
+    await stranger.notify("holdfast:holdfast", "the first");
+    assert.equal(await promise, "the first");
+  });
+
+  test("is told again after the connection was lost, and what happened meanwhile is not missed", async (t) => {
+    const [one, other] = [await open(t), await open(t)];
+    const ear = listen(one);
+    await ear.heard(isDoubt);
+    await ears("pg_terminate_backend(pid)");
+    await ear.heard(isDoubt);
+    await addOne(other, { name: "after" });
+    await ear.heard(({ ready }) => ready?.has("after") === true);
+  });
+
+  test("is found by looking where a pooler gives each transaction another connection", async (t) => {
+    const pooled = `${url}?pooler=transaction`;
+    const [one, other] = [await open(t, pooled), await open(t, pooled)];
+    const ear = listen(one);
+    await addOne(other);
+    await ear.heard(isDoubt);
+    await ear.heard(isDoubt);
+  });
+
+  test("is listened to only while somebody wants to hear of it", async (t) => {
+    const store = await open(t);
+    store.onChange(() => {}, { ownOnly: true });
+    await addOne(store);
+    assert.equal((await ears("pid")).length, 0);
+    const ear = listen(store);
+    await ear.heard(isDoubt);
+    assert.equal((await ears("pid")).length, 1);
+    await store.close();
+    // The server takes a moment to notice.
+    while ((await ears("pid")).length > 0);
+  });
+});
+
+test("a notice that is too long says that there is something, not what", () => {
+  const many = Array.from({ length: 1_000 }, (_, i) => [i as JobKey, i as Fence] as const);
+  const queues = Array.from({ length: 50 }, (_, i) => `queue ${i} äöü`);
+  const notice = (ready: string[] | null, ended: typeof many) => parseNotice(noticeText({ from: "me", ready, ended }));
+  assert.deepEqual(notice(["a"], many.slice(0, 3)), { from: "me", ready: ["a"], ended: many.slice(0, 3) });
+  assert.deepEqual(notice(queues, many), { from: "me", ready: queues, ended: [] });
+  assert.deepEqual(notice(["ä".repeat(7_000)], many), { from: "me", ready: null, ended: [] });
+  for (const ready of [queues, ["ä".repeat(3_960)], ["ä".repeat(7_000)]]) {
+    assert.ok(Buffer.byteLength(noticeText({ from: "me", ready, ended: many })) < 8_000);
+  }
+  assert.equal(parseNotice("from a newer version"), null);
+  assert.equal(parseNotice("{}"), null);
+});
+
+function isDoubt({ own, ready }: Change): boolean {
+  return !own && ready === null;
+}
+
+/** What is told from now on; what was not asked for yet is kept. */
+function listen(store: PostgresStore) {
+  const all: Change[] = [];
+  let unread: Change[] = [];
+  let tell: (() => void) | null = null;
+  store.onChange((change) => {
+    all.push(change);
+    unread.push(change);
+    tell?.();
+  });
+  return {
+    all,
+    async heard(wanted: (change: Change) => boolean): Promise<Change> {
+      for (;;) {
+        const at = unread.findIndex(wanted);
+        const found = unread[at];
+        unread = unread.slice(at + 1);
+        if (found !== undefined) return found;
+        await new Promise<void>((resolve) => (tell = resolve));
+      }
+    },
+  };
+}
