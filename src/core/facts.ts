@@ -47,6 +47,10 @@ export class Fetched implements Facts {
     this.#shares.set(`${rule}:${key}`, shares);
   }
 
+  hasShares(rule: number, key: string): boolean {
+    return this.#shares.has(`${rule}:${key}`);
+  }
+
   /** The next ones, after those that were added before; `whole`: there are no more. */
   addParked(share: number, jobs: readonly Parked[], whole: boolean): void {
     const known = this.#parked.get(share);

@@ -1,29 +1,15 @@
 import { claimable, type LaneShare, PROMOTED, quotas, Turns } from "../../core/claiming.ts";
-import type { Fence, JobKey } from "../../core/ids.ts";
-import { byTurn } from "../../core/job.ts";
-import { publicId } from "../job-row.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
+import { byStartedTurn, STARTED, type Started, startSql, toClaimed } from "./claimed-row.ts";
 import { listOf } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
 import type { Tx } from "./group.ts";
 import type { JobEvents } from "./job-events.ts";
+import { LimitedClaim } from "./limited-claim.ts";
+import type { Limits } from "./limits.ts";
 import { LOCKED, type Locks } from "./locks.ts";
 import type { Settings } from "./settings.ts";
-
-type Row = [
-  key: JobKey,
-  lane: number,
-  priority: number,
-  policy: number,
-  attempt: number,
-  createdAt: number,
-  id: string | null,
-  input: string | null,
-  scheduledFor: number | null,
-  fence: Fence,
-  expiresAt: number,
-];
 
 /** Jobs out. */
 export class Claim {
@@ -31,16 +17,21 @@ export class Claim {
   readonly #settings: Settings;
   readonly #events: JobEvents;
   readonly #locks: Locks;
+  readonly #limited: LimitedClaim;
   readonly #turns = new Turns();
   readonly #random: () => number;
   readonly #sql: Record<"promote" | "takeOne" | "takeMany", string>;
   #claims = 0;
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; events: JobEvents; locks: Locks; random: () => number }) {
+  constructor(
+    s: string,
+    parts: { catalog: Catalog; settings: Settings; limits: Limits; events: JobEvents; locks: Locks; random: () => number },
+  ) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#events = parts.events;
     this.#locks = parts.locks;
+    this.#limited = new LimitedClaim(s, parts.limits);
     this.#random = parts.random;
     this.#sql = {
       promote: `
@@ -55,7 +46,9 @@ export class Claim {
 
   /** Whether it is one statement, which nobody needs to wait for. */
   isQuick({ from, exclusive }: ClaimRequest): boolean {
-    return exclusive === undefined && this.#isKnown() && this.#open(from).length === 1;
+    if (exclusive !== undefined || !this.#isKnown()) return false;
+    const [queue, ...others] = this.#open(from);
+    return queue !== undefined && others.length === 0 && !this.#isLimited(queue);
   }
 
   async run(tx: Tx, request: ClaimRequest): Promise<Claimed[]> {
@@ -69,22 +62,56 @@ export class Claim {
     if (queues.length === 0) return [];
     const promoted = tx.rows<never[]>(this.#sql.promote, tx.at, listOf(queues.flat().map(({ lane }) => lane.id)));
     promoted.catch(() => {});
-    const claimed: Claimed[] = [];
-    for (const quota of quotas(request.max, queues.length)) {
-      const taken = await this.#take(tx, request, queues, quota, request.max - claimed.length);
-      if (claimed.length === 0 && taken.length > 0) this.#served(queues, taken);
-      claimed.push(...taken);
-      if (claimed.length === request.max || taken.length === 0) break;
-    }
+    const limited = queues.filter((lanes) => this.#isLimited(lanes));
+    const rows =
+      limited.length === 0 ? await this.#takeAll(tx, request, queues) : await this.#takeEach(tx, request, queues, limited);
     await promoted;
-    if (claimed.length === 0) return claimed;
+    const [first] = rows;
+    if (first === undefined) return [];
     tx.wrote();
+    this.#served(queues, first);
+    await this.#catalog.knowPolicies(
+      tx.rows,
+      rows.map((row) => row[3]),
+    );
+    const claimed = rows.map((row) => toClaimed(row, this.#catalog));
     if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
     await this.#events.tell(
       tx,
-      claimed.map((claim) => ({ type: "job.started", job: claim.job, lane: this.#catalog.laneOf(claim) })),
+      rows.map(([job, lane]) => ({ type: "job.started", job, lane })),
     );
     return claimed;
+  }
+
+  /** Without limits it is one statement for all queues, and another where some have less than their share. */
+  async #takeAll(tx: Tx, request: ClaimRequest, queues: LaneShare[][]): Promise<Started[]> {
+    const rows: Started[] = [];
+    for (const quota of quotas(request.max, queues.length)) {
+      const taken = await this.#take(tx, request, queues, quota, request.max - rows.length, suspectsOf(request));
+      rows.push(...taken);
+      if (rows.length === request.max || taken.length === 0) break;
+    }
+    return rows;
+  }
+
+  /** Some of them have limits: one queue after the other. */
+  async #takeEach(tx: Tx, request: ClaimRequest, queues: LaneShare[][], limited: LaneShare[][]): Promise<Started[]> {
+    await this.#limited.prepare(tx, limited);
+    const rows: Started[] = [];
+    let suspects = suspectsOf(request);
+    for (const quota of quotas(request.max, queues.length)) {
+      for (const lanes of queues) {
+        const left = Math.min(quota, request.max - rows.length);
+        if (left <= 0) return rows;
+        if (!limited.includes(lanes)) rows.push(...(await this.#take(tx, request, [lanes], left, left, suspects)));
+        else {
+          const taken = await this.#limited.take(tx, request, lanes, left, suspects);
+          rows.push(...taken.rows);
+          if (taken.suspect) suspects = false;
+        }
+      }
+    }
+    return rows;
   }
 
   /** The lock of each queue, with the first of its claims. Somebody may have been faster, and then nothing was free. */
@@ -101,21 +128,31 @@ export class Claim {
     return this.#settings.isKnown && this.#catalog.counted !== -1;
   }
 
+  #isLimited([share]: readonly LaneShare[]): boolean {
+    return share !== undefined && this.#settings.limits(share.lane.queue);
+  }
+
   #open(from: ClaimRequest["from"]): LaneShare[][] {
     return claimable(from, this.#catalog.lanes(), this.#settings, []);
   }
 
   /** At most `quota` of each queue, in their order, and `max` of all. */
-  async #take(tx: Tx, request: ClaimRequest, queues: LaneShare[][], quota: number, max: number): Promise<Claimed[]> {
+  async #take(
+    tx: Tx,
+    request: ClaimRequest,
+    queues: LaneShare[][],
+    quota: number,
+    max: number,
+    suspects: boolean | null,
+  ): Promise<Started[]> {
     const shares = queues.flat().filter(({ budget }) => budget.left > 0);
     if (shares.length === 0) return [];
     const budgets = [...new Set(shares.map(({ budget }) => budget))];
     const places = new Map(queues.flatMap((lanes, place) => lanes.map(({ lane }) => [lane.id, place])));
-    const leases = new Map(shares.map(({ lane, lease }) => [lane.id, lease]));
     const most = (share: LaneShare) => Math.min(quota, max, share.budget.left);
     const worker = request.holder === null ? request.worker : null;
     const all = shares.length === 1 ? most(shares[0] as LaneShare) : max;
-    const common = [tx.at, request.holder, worker, request.holder === null, all] as const;
+    const common = [tx.at, request.holder, worker, suspects, all] as const;
     const lanes = [
       listOf(shares.map(({ lane }) => lane.id)),
       listOf(shares.map(({ lane }) => lane.queue)),
@@ -124,8 +161,8 @@ export class Claim {
     ];
     const rows =
       shares.length === 1
-        ? await tx.rows<Row>(this.#sql.takeOne, ...common, ...lanes)
-        : await tx.rows<Row>(
+        ? await tx.rows<Started>(this.#sql.takeOne, ...common, ...lanes)
+        : await tx.rows<Started>(
             this.#sql.takeMany,
             ...common,
             ...lanes,
@@ -134,51 +171,21 @@ export class Claim {
             listOf(shares.map(({ budget }) => Math.min(budget.left, max))),
             quota,
           );
-    await this.#catalog.knowPolicies(
-      tx.rows,
-      rows.map((row) => row[3]),
-    );
     const byLane = new Map(shares.map((share) => [share.lane.id, share]));
     for (const row of rows) (byLane.get(row[1]) as LaneShare).budget.left -= 1;
-    return rows
-      .map((row) => this.#claimed(row, leases.get(row[1]) as number))
-      .sort((a, b) => (places.get(laneIn(a)) as number) - (places.get(laneIn(b)) as number) || byTurn(turnOf(a), turnOf(b)))
-      .map(({ claimed }) => claimed);
+    const place = ([, lane]: Started) => places.get(lane) as number;
+    return rows.sort((a, b) => place(a) - place(b) || byStartedTurn(a, b));
   }
 
-  #served(queues: LaneShare[][], taken: readonly Claimed[]): void {
-    const first = queues.find(([share]) => share?.lane.queue === taken[0]?.queue);
+  #served(queues: LaneShare[][], [, lane]: Started): void {
+    const first = queues.find((shares) => shares.some((share) => share.lane.id === lane));
     if (first !== undefined) this.#turns.served(first, ++this.#claims);
   }
-
-  #claimed(row: Row, lease: number): { claimed: Claimed; lane: number } {
-    const [job, laneId, priority, policy, attempt, createdAt, id, input, scheduledFor, fence, expiresAt] = row;
-    const { name, queue, version } = this.#catalog.lane(laneId);
-    const claimed = {
-      job,
-      fence,
-      id: publicId(id, createdAt, job),
-      name,
-      queue,
-      version,
-      input,
-      attempt,
-      priority,
-      policy: this.#catalog.policy(policy),
-      lease,
-      expiresAt,
-      scheduledFor,
-    };
-    return { claimed, lane: laneId };
-  }
 }
 
-function laneIn({ lane }: { lane: number }): number {
-  return lane;
-}
-
-function turnOf({ claimed: { job, priority } }: { claimed: Claimed }): { key: JobKey; priority: number } {
-  return { key: job, priority };
+/** Whether it may take one that was running when a worker died: by hand always; null: if its process has none. */
+function suspectsOf({ holder }: ClaimRequest): boolean | null {
+  return holder === null ? true : null;
 }
 
 /**
@@ -211,12 +218,10 @@ export function takeSql(s: string, many: boolean): string {
         select * from (${head("= 0", "lane.most")}) as ready
         union all
         select * from (${head("> 0", "1")}) as suspect
-        where $4 or not exists (
-          select 1 from ${s}.jobs where state = 'running' and crashes > 0 and holder = $2)) as job),
+        where $4 or ($4 is null and not exists (
+          select 1 from ${s}.jobs where state = 'running' and crashes > 0 and holder = $2))) as job),
     chosen as (${chosen})
-    update ${s}.jobs as job set state = 'running', attempt = attempt + 1, fence = (select fence from fence), holder = $2::bigint, worker = $3,
-      started_at = clock.now, lease = chosen.lease, expires_at = clock.now + chosen.lease
+    update ${s}.jobs as job set ${startSql("chosen.lease")}
     from chosen, clock where job.key = chosen.key
-    returning job.key, job.lane, job.priority, job.policy, job.attempt, job.created_at, job.id, job.input, job.scheduled_for,
-      job.fence, job.expires_at`;
+    returning ${STARTED}`;
 }

@@ -100,7 +100,6 @@ export class Endings {
       tx.ready(this.#catalog.lane(lane).queue);
     }
     if (limited.length > 0) {
-      await this.#limits.lock(tx, [...new Set(limited.map(({ lane }) => this.#catalog.lane(lane).queue))]);
       const admitted = await this.#limits.admit(tx, limited);
       for (const [i, { key }] of limited.entries()) gates.set(key, admitted[i] ?? null);
     }

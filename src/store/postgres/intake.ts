@@ -5,6 +5,7 @@ import { Events } from "./events.ts";
 import { Expiring } from "./expiring.ts";
 import { JobEvents } from "./job-events.ts";
 import { Limits } from "./limits.ts";
+import { QueueLocks } from "./queue-locks.ts";
 import { Settings } from "./settings.ts";
 import { Tally } from "./tally.ts";
 import { Waits } from "./waits.ts";
@@ -25,12 +26,13 @@ export class Intake {
   /** `knows`: what is committed for sure, and need not be looked up again. */
   constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog }) {
     const catalog = (this.catalog = options.knows?.copy(s) ?? new Catalog(s));
-    const settings = (this.settings = new Settings(s, options));
+    const locks = new QueueLocks(s);
+    const settings = (this.settings = new Settings(s, { ...options, locks }));
     const tally = (this.tally = new Tally(s, options.random));
     this.events = new Events(s);
     const waits = (this.waits = new Waits(s));
     const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
-    const limits = (this.limits = new Limits(s, { catalog, settings }));
+    const limits = (this.limits = new Limits(s, { catalog, settings, locks }));
     const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
     const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events }));
     this.enqueue = new Enqueue(s, { catalog, settings, limits, waits, endings, events, patient: !options.speaks });

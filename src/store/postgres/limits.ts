@@ -1,35 +1,211 @@
+import { Fetched, Missing } from "../../core/facts.ts";
 import type { JobKey } from "../../core/ids.ts";
+import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../core/turnstile.ts";
+import type { NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
+import { CounterRows, type Pair, pairsIn } from "./counter-rows.ts";
+import { listOf } from "./driver.ts";
 import type { Tx } from "./group.ts";
+import type { QueueLocks } from "./queue-locks.ts";
 import type { Settings } from "./settings.ts";
 
-/** A job as its limits see it: `limits` is what stands in its row. */
-export interface LimitedJob {
-  key: JobKey;
-  lane: number;
-  priority: number;
-  limits: string;
+export type { LimitedJob };
+
+/** Counters of a limit whose rate lets something pass again, looked at in one transaction; the rest follows with the next claim. */
+const DUE = 200;
+/** Beyond this many, what was claimed here and settled elsewhere is forgotten with the rest. */
+const MOST = 50_000;
+
+/** What is to be decided, and about whom. */
+interface Question<T> {
+  /** Counters that are looked at; what else is needed is fetched when it turns out to be. */
+  pairs: readonly Pair[];
+  /** Whether places become free, so that the next ones pass. */
+  frees: boolean;
+  /** Jobs whose rows the caller writes. */
+  own?: readonly JobKey[];
+  /** May run more than once, and changes nothing but the turnstile. */
+  decide: (turnstile: Turnstile) => T;
 }
 
-/** Limits over all workers. To come: what is here says only what its callers rely on. */
+interface Decided<T> {
+  answer: T;
+  /** Jobs that stand ready now. */
+  opened: ReadonlySet<JobKey>;
+}
+
+/**
+ * The turnstile on this database. Its facts are read ahead, for a whole batch and under the lock of its queue; where one
+ * turns out to be missing, it is fetched and everything is decided again; then the changes are written in one go.
+ */
 export class Limits {
-  readonly catalog: Catalog;
+  readonly #catalog: Catalog;
+  readonly #settings: Settings;
+  readonly #locks: QueueLocks;
+  readonly #rows: CounterRows;
+  readonly #sql: Record<"lanes" | "due", string>;
+  /** The queue of each job with limits that was claimed through this store. */
+  readonly #claimed = new Map<JobKey, string>();
+  #last: Promise<unknown> = Promise.resolve();
 
-  constructor(_s: string, parts: { catalog: Catalog; settings: Settings }) {
-    this.catalog = parts.catalog;
+  constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks }) {
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#locks = parts.locks;
+    this.#rows = new CounterRows(s);
+    const due = (when: string) => `
+      select rule, counter.key from unnest($1::integer[]) as asked (rule) cross join lateral (
+        select key from ${s}.counters where counters.rule = asked.rule and due_at is not null and due_at ${when}
+        order by due_at limit ${DUE}) as counter`;
+    this.#sql = {
+      lanes: `select distinct lane from ${s}.jobs where key = any($1::bigint[]) and limits is not null`,
+      // By counters_due. No rate is used up for longer than it lasts: whoever wrote an instant further away than that has
+      // a clock that was set back since.
+      due: `${due("<= $2")} union all ${due("> $3")}`,
+    };
   }
 
-  /** Before anything is read of jobs with limits in these queues: nobody else decides about them until the commit. */
-  async lock(_tx: Tx, _queues: readonly string[]): Promise<void> {}
-
-  /** Jobs that become pending: the gate each stands before, which the caller writes into its row. */
-  async admit(_tx: Tx, jobs: readonly LimitedJob[]): Promise<("limit" | null)[]> {
-    return jobs.map(() => null);
+  /** Before any row of their jobs is locked: nobody else decides about the limits of these queues until the commit. */
+  lock(tx: Tx, queues: Iterable<string>): Promise<void> {
+    return this.#locks.take(tx, queues);
   }
 
-  /** Jobs that run no more. Those that never began give back what they took of the rate. */
-  async end(_tx: Tx, _jobs: readonly (LimitedJob & { began: boolean })[]): Promise<void> {}
+  /** The queues of those of them that will have limits: locked before anything is looked up for them. */
+  queuesOf(jobs: readonly NewJob[]): string[] {
+    const limited = jobs.filter(({ queue, declares }) => this.#settings.limits(queue) || (declares?.limits.length ?? 0) > 0);
+    return [...new Set(limited.map(({ queue }) => queue))];
+  }
 
-  /** Pending jobs that are so no more, and were never started. `gate` is where each stood. */
-  async withdraw(_tx: Tx, _jobs: readonly (LimitedJob & { gate: string | null })[]): Promise<void> {}
+  /** Before the rows of these jobs are locked, or anything is decided by them; `also`: whichever else will be needed. */
+  async lockOf(tx: Tx, jobs: readonly JobKey[], also: readonly string[] = []): Promise<void> {
+    const queues = new Set(also);
+    const unknown: JobKey[] = [];
+    for (const job of this.#settings.limited ? jobs : []) {
+      const queue = this.#claimed.get(job);
+      if (queue === undefined) unknown.push(job);
+      else queues.add(queue);
+    }
+    if (unknown.length > 0) {
+      const lanes = (await tx.rows<[number]>(this.#sql.lanes, listOf(unknown))).map(([lane]) => lane);
+      await this.#catalog.knowLanes(tx.rows, lanes);
+      for (const lane of lanes) queues.add(this.#catalog.lane(lane).queue);
+    }
+    await this.lock(tx, queues);
+  }
+
+  /** Jobs become pending: the gate each stands before, which the caller writes into its row. */
+  async admit(tx: Tx, jobs: readonly LimitedJob[]): Promise<Gate[]> {
+    if (jobs.length === 0) return [];
+    const { answer, opened } = await this.decide(tx, {
+      pairs: pairsIn(limitsOf(jobs)),
+      frees: false,
+      own: jobs.map(({ key }) => key),
+      decide: (turnstile) => jobs.map((job) => turnstile.admit(job)),
+    });
+    return answer.map((gate, i) => gateOf(gate, jobs[i] as LimitedJob, opened));
+  }
+
+  /**
+   * Jobs run no more; those that never began give back what they took of the rate. Of those that come back, the gate that
+   * each stands before, which the caller writes into its row.
+   */
+  async end(tx: Tx, jobs: readonly (LimitedJob & { began: boolean; back?: boolean })[]): Promise<Gate[]> {
+    if (jobs.length === 0) return [];
+    for (const { key } of jobs) this.#claimed.delete(key);
+    const { answer, opened } = await this.decide(tx, {
+      pairs: pairsIn(limitsOf(jobs)),
+      frees: true,
+      own: jobs.map(({ key }) => key),
+      decide: (turnstile) =>
+        jobs.map((job) => {
+          turnstile.end(job.lane, job.limits, job.began);
+          return job.back ? turnstile.admit(job) : null;
+        }),
+    });
+    return answer.map((gate, i) => gateOf(gate, jobs[i] as LimitedJob, opened));
+  }
+
+  /** Pending jobs are pending no more, and were never started. `gate` is where each stood. */
+  async withdraw(tx: Tx, jobs: readonly (LimitedJob & { gate: string | null })[]): Promise<void> {
+    await this.decide(tx, {
+      pairs: pairsIn(limitsOf(jobs)),
+      frees: true,
+      own: jobs.map(({ key }) => key),
+      decide: (turnstile) => {
+        for (const job of jobs) turnstile.withdraw(job, job.gate);
+      },
+    });
+  }
+
+  /** Lets pass what the rate allows by now; called before a claim from these queues, whose lock is held. */
+  async serveDue(tx: Tx, queues: readonly string[]): Promise<void> {
+    const now = await tx.now();
+    const rules = listOf(this.#rulesOf(queues));
+    const pairs = await tx.rows<Pair>(this.#sql.due, rules, now, now + this.#settings.view.longest);
+    if (pairs.length === 0) return;
+    await this.decide(tx, {
+      pairs,
+      frees: true,
+      decide: (turnstile) => {
+        for (const [rule, key] of pairs) turnstile.look(rule, key);
+      },
+    });
+  }
+
+  /** A job with limits was claimed here: who settles it need not look up its queue. */
+  claimed(job: JobKey, queue: string): void {
+    if (this.#claimed.size >= MOST) this.#claimed.clear();
+    this.#claimed.set(job, queue);
+  }
+
+  isClaimed(job: JobKey): boolean {
+    return this.#claimed.has(job);
+  }
+
+  /** One after the other, or two of one transaction would both start from what was before them. */
+  decide<T>(tx: Tx, question: Question<T>): Promise<Decided<T>> {
+    const decided = this.#last.then(() => this.#decide(tx, question));
+    this.#last = decided.catch(() => {});
+    return decided;
+  }
+
+  async #decide<T>(tx: Tx, { pairs, frees, own = [], decide }: Question<T>): Promise<Decided<T>> {
+    const facts = new Fetched((id) => this.#settings.view.rule(id));
+    const queues = new Set(pairs.map(([rule]) => this.#settings.view.rules.get(rule)?.queue ?? ""));
+    // Sent one after the other, without waiting for each: what is read after the lock is as whoever had it has left it.
+    const locked = this.lock(tx, queues);
+    const clock = tx.now();
+    const rated = pairs.some(([rule]) => this.#settings.view.rule(rule).rate !== null);
+    const [, now] = await Promise.all([locked, clock, this.#rows.fetch(tx, facts, pairs, frees || rated)]);
+    for (;;) {
+      const turnstile = new Turnstile(facts, now);
+      let answer: T;
+      let changes: Changes | null;
+      try {
+        answer = decide(turnstile);
+        changes = turnstile.changes();
+      } catch (error) {
+        if (!(error instanceof Missing)) throw error;
+        await this.#rows.fetchMissing(tx, facts, error.fact);
+        continue;
+      }
+      if (changes !== null) await this.#rows.write(tx, changes, new Set(own));
+      const opened = new Set(changes?.opened.map(({ key }) => key));
+      if (opened.size > 0) for (const queue of queues) tx.ready(queue);
+      return { answer, opened };
+    }
+  }
+
+  #rulesOf(queues: readonly string[]): number[] {
+    return [...this.#settings.view.rules.values()].filter(({ queue }) => queues.includes(queue)).map(({ id }) => id);
+  }
+}
+
+/** The gate in the end: room may have come with what else was decided. */
+function gateOf(gate: Gate, { key }: LimitedJob, opened: ReadonlySet<JobKey>): Gate {
+  return opened.has(key) ? null : gate;
+}
+
+function limitsOf(jobs: readonly LimitedJob[]): string[] {
+  return jobs.map(({ limits }) => limits);
 }

@@ -4,7 +4,7 @@ import type { Catalog } from "./catalog.ts";
 import { listOf, type Rows } from "./driver.ts";
 import { LOCKED } from "./locks.ts";
 
-type HeaderRow = [lanes: number, now: number, counterDue: number | null];
+type HeaderRow = [lanes: number, now: number];
 type LaneRow = [lane: number, paused: boolean, locked: boolean, ready: boolean | null, nextAt: number | null];
 
 /** Whether there is something to claim, and if not, when: what an idle worker asks again and again. */
@@ -21,14 +21,18 @@ export class Outlooks {
     const ready = (crashes: string) => `
       (select true from ${s}.jobs
        where lane = lane.id and state = 'pending' and gate is null and crashes ${crashes} limit 1)`;
+    // Whoever claims looks at the limits of his own queues only.
+    const limitsDue = `
+      (select min(counter.due_at) from ${s}.limits as rule cross join lateral (
+         select due_at from ${s}.counters where counters.rule = rule.id and due_at is not null order by due_at limit 1) as counter
+       where rule.queue = lane.queue)`;
     // By jobs_ready, jobs_suspect and jobs_timed, the first entry of each lane; in one round trip.
     this.#sql = `
       with clock as materialized (select ${s}.clock($1) as now)
-      select counter.lanes, clock.now, (select min(due_at) from ${s}.counters where due_at is not null),
-        lane.id, exists (select 1 from ${s}.queues where name = lane.queue and paused),
+      select counter.lanes, clock.now, lane.id, exists (select 1 from ${s}.queues where name = lane.queue and paused),
         exists (select 1 from ${s}.locks as lock where lock.name = lane.queue and ${LOCKED(s)}),
         coalesce(${ready("= 0")}, ${ready("> 0")}),
-        (select run_at from ${s}.jobs where gate = 'time' and lane = lane.id order by run_at limit 1)
+        least((select run_at from ${s}.jobs where gate = 'time' and lane = lane.id order by run_at limit 1), ${limitsDue})
       from ${s}.counter cross join clock
       left join unnest($2::integer[], $3::text[]) as lane (id, queue) on true
       where counter.id = 1`;
@@ -45,30 +49,23 @@ export class Outlooks {
         listOf(lanes.map(({ id }) => id)),
         listOf(lanes.map(({ queue }) => queue)),
       );
-      const [[counted, now, counterDue]] = rows as [[...HeaderRow, ...LaneRow]];
-      if (counted === this.#counted) return this.#outlook(from, rows, now, counterDue);
+      const [[counted, now]] = rows as [[...HeaderRow, ...LaneRow]];
+      if (counted === this.#counted) return this.#outlook(from, rows, now);
       await this.#catalog.reload(this.#rows);
       this.#counted = counted;
     }
   }
 
-  #outlook(
-    from: readonly ClaimSource[],
-    rows: readonly [...HeaderRow, ...LaneRow][],
-    now: number,
-    counterDue: number | null,
-  ): Outlook {
-    const byLane = new Map(rows.map(([, , , lane, ...stands]) => [lane, stands]));
+  #outlook(from: readonly ClaimSource[], rows: readonly [...HeaderRow, ...LaneRow][], now: number): Outlook {
+    const byLane = new Map(rows.map(([, , lane, ...stands]) => [lane, stands]));
     const named = (which: 0 | 1) =>
       new Set([...byLane].filter(([, stands]) => stands[which]).map(([lane]) => this.#catalog.lane(lane).queue));
     const [paused, locked] = [named(0), named(1)];
     const lanes = claimable(from, this.#catalog.lanes(), { isPaused: (queue) => paused.has(queue) }, locked).flat();
     const stands = lanes.flatMap(({ lane }) => [byLane.get(lane.id) ?? []]);
-    const instants = stands.map(([, , , nextAt]) => nextAt ?? null);
-    if (lanes.length > 0) instants.push(counterDue);
     return outlookOf(
       stands.some(([, , ready]) => ready),
-      instants,
+      stands.map(([, , , nextAt]) => nextAt ?? null),
       now,
     );
   }

@@ -136,7 +136,7 @@ export class PostgresStore implements Store {
     this.#intake = new Intake(s, { speaks: true, random: options.random });
     const { catalog, settings, limits, endings, enqueue, tally, jobEvents: events } = this.#intake;
     this.#locks = new Locks(s, this.#intake.events);
-    this.#claim = new Claim(s, { catalog, settings, events, locks: this.#locks, random: options.random });
+    this.#claim = new Claim(s, { catalog, settings, limits, events, locks: this.#locks, random: options.random });
     this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, random: options.random });
     this.#leases = new Leases(s, this.#settle);
     this.#notes = new Notes(s, this.#settle);

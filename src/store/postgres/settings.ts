@@ -7,6 +7,7 @@ import { type QueueRow, type RuleRow, toSettings } from "../settings-row.ts";
 import type { NewJob } from "../store.ts";
 import type { Rows, Value } from "./driver.ts";
 import type { Tx } from "./group.ts";
+import type { QueueLocks } from "./queue-locks.ts";
 
 type QueueValues = [QueueRow["name"], boolean, boolean, QueueRow["keep"]];
 type RuleValues = [number, string, string, number, boolean, number | null, number | null, number | null];
@@ -21,13 +22,15 @@ export class Settings {
     string
   >;
   readonly #words: Words;
+  readonly #locks: QueueLocks;
   #seen = -1;
   #view: SettingsView = NOTHING_SET;
   /** Queues that have rules, also such as limit nothing any more: their jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
-  constructor(s: string, options: { speaks: boolean }) {
+  constructor(s: string, options: { speaks: boolean; locks: QueueLocks }) {
     this.#words = new Words(options);
+    this.#locks = options.locks;
     this.#sql = {
       counted: `select settings from ${s}.counter where id = 1`,
       count: `update ${s}.counter set settings = settings + 1 where id = 1 returning settings`,
@@ -134,6 +137,8 @@ export class Settings {
     if (heard !== undefined) return heard;
     const { rules, changes } = declared(await this.at(tx), declaration, this.#words.isOld(declaration));
     if (changes.length > 0) {
+      // Nobody parks a job by the old limits without being seen by those who wake what is parked.
+      await this.#locks.take(tx, [declaration.queue]);
       // First, so that two who declare at once do it one after the other.
       await this.#count(tx);
       for (const change of changes) await this.#make(tx, change, rules);

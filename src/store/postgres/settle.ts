@@ -114,7 +114,7 @@ export class Settle {
   }
 
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
-    const plain = plainOf(settlements);
+    const plain = plainOf(settlements).filter(({ job }) => !this.#limits.isClaimed(job));
     const done = await this.#succeed(tx, plain);
     if (done.size === settlements.length) return settlements.map(() => "held");
     const first = new Set(plain.filter(({ job }) => done.has(job)));
@@ -140,8 +140,15 @@ export class Settle {
   async end(tx: Tx, endings: readonly Ending[]): Promise<Ended[]> {
     if (endings.length === 0) return [];
     await this.#settings.at(tx);
-    const now = await tx.now();
-    const rows = await this.#history(tx, endings);
+    await this.#limits.lockOf(
+      tx,
+      endings.map(({ job }) => job),
+    );
+    return this.#end(tx, endings);
+  }
+
+  async #end(tx: Tx, endings: readonly Ending[]): Promise<Ended[]> {
+    const [now, rows] = await Promise.all([tx.now(), this.#history(tx, endings)]);
     const moves: Move[] = [];
     const ended = endings.map((ending): Ended => {
       const row = rows.get(ending.job);
@@ -160,9 +167,15 @@ export class Settle {
   /** In their order: a follow-up of one may have the id that the next one's is refused for. */
   async #each(tx: Tx, settlements: readonly Settlement[]): Promise<Map<Settlement, Fate>> {
     const fates = new Map<Settlement, Fate>();
+    await this.#settings.at(tx);
+    await this.#limits.lockOf(
+      tx,
+      settlements.map(({ job }) => job),
+      this.#limits.queuesOf(settlements.flatMap(({ followUps }) => followUps ?? [])),
+    );
     for (const batch of batchesOf(settlements)) {
       const outcomes = await Promise.all(batch.map((settlement) => this.#tenable(tx, settlement)));
-      const ended = await this.end(
+      const ended = await this.#end(
         tx,
         batch.map(({ job, fence }, i) => ({ job, fence, outcome: outcomes[i] as Outcome })),
       );
@@ -224,14 +237,15 @@ export class Settle {
   async #limit(tx: Tx, moves: readonly Move[]): Promise<void> {
     const limited = moves.flatMap((move) => (move.row.limits === null ? [] : [{ move, ...move.row, limits: move.row.limits }]));
     if (limited.length === 0) return;
-    await this.#limits.lock(tx, [...new Set(limited.map(({ lane }) => this.#catalog.lane(lane).queue))]);
-    await this.#limits.end(
+    const gates = await this.#limits.end(
       tx,
-      limited.map((job) => ({ ...job, began: job.move.outcome.kind !== "released" })),
+      limited.map((job) => ({
+        ...job,
+        began: job.move.outcome.kind !== "released",
+        back: job.move.next.state === "pending" && job.move.gate === null,
+      })),
     );
-    const pending = limited.filter(({ move }) => move.next.state === "pending" && move.gate === null);
-    const gates = await this.#limits.admit(tx, pending);
-    for (const [i, { move }] of pending.entries()) move.gate = gates[i] ?? null;
+    for (const [i, { move }] of limited.entries()) move.gate ??= gates[i] ?? null;
   }
 
   async #move(tx: Tx, now: number, moves: readonly Move[]): Promise<void> {

@@ -45,7 +45,7 @@ create table ${s}.counters (
   due_at   bigint,
   unique (rule, key, lane)
 );
-create index counters_due on ${s}.counters (due_at) where due_at is not null;
+create index counters_due on ${s}.counters (rule, due_at) where due_at is not null;
 
 -- Jobs with gate 'limit', in the order in which they will pass.
 -- more: it has other limits, too.

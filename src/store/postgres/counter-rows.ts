@@ -1,0 +1,213 @@
+import type { Fact, Fetched } from "../../core/facts.ts";
+import type { JobKey } from "../../core/ids.ts";
+import type { Parked, Share, Stored, Turn } from "../../core/share.ts";
+import { type Changes, limitsIn } from "../../core/turnstile.ts";
+import { listOf } from "./driver.ts";
+import type { Tx } from "./group.ts";
+
+/** Parked jobs of each counter that are read with it, for what frees a place or two. */
+const AHEAD = 8;
+/** And those that are read when more of them pass. */
+const FURTHER = 100;
+
+/** A limit, and the key under which it is used. */
+export type Pair = [rule: number, key: string];
+
+type CounterRow = [rule: number, key: string, ...share: ShareRow];
+type ShareRow = [
+  id: number,
+  lane: number,
+  running: number,
+  passed: number,
+  beyond: number,
+  parked: number,
+  lowest: number,
+  last: number,
+  bucket: number,
+  dueAt: number | null,
+];
+type ParkedRow = [counter: number, job: JobKey, priority: number, more: boolean, limits: string | null];
+
+/** The rows that counters and parked jobs have: fetched for the turnstile, and written as it says. */
+export class CounterRows {
+  readonly #sql: Record<
+    "shares" | "ahead" | "further" | "isParked" | "limitsOf" | "unpark" | "remove" | "save" | "add" | "park" | "gates",
+    string
+  >;
+
+  constructor(s: string) {
+    const numbers = ["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "due_at"];
+    const types = ["bigint", "bigint", "bigint", "bigint", "integer", "bigint", "double precision", "bigint"];
+    const lists = (first: number) => types.map((type, i) => `$${first + i}::${type}[]`).join(", ");
+    const job = `left join ${s}.jobs as job on head.more and job.key = head.job`;
+    // How many are read stands in the text: of a number that it does not know, a plan expects the worst.
+    const head = (where: string, limit: number) => `
+      select counter, job, priority, more from ${s}.parked where ${where} order by priority desc, job limit ${limit}`;
+    this.#sql = {
+      shares: `
+        select rule, key, id, lane, ${numbers.join(", ")}
+        from unnest($1::integer[], $2::text[]) as asked (rule, key) join ${s}.counters using (rule, key)`,
+      ahead: `
+        select head.counter, head.job, head.priority, head.more, job.limits
+        from unnest($1::integer[], $2::text[]) as asked (rule, key)
+        join ${s}.counters as share on share.rule = asked.rule and share.key = asked.key and share.parked > 0
+        cross join lateral (${head("counter = share.id", AHEAD)}) as head ${job}
+        order by head.counter, head.priority desc, head.job`,
+      // Those of the same priority that are stepped over were read before.
+      further: `
+        select head.counter, head.job, head.priority, head.more, job.limits
+        from (${head("counter = $1 and ($2::integer is null or (priority <= $2 and (priority < $2 or job > $3::bigint)))", FURTHER)}) as head ${job}
+        order by head.priority desc, head.job`,
+      isParked: `select 1 from ${s}.parked where counter = $1 and priority = $2 and job = $3`,
+      limitsOf: `select limits from ${s}.jobs where key = $1`,
+      unpark: `
+        delete from ${s}.parked as parked using unnest($1::bigint[], $2::integer[], $3::bigint[]) as asked (counter, priority, job)
+        where parked.counter = asked.counter and parked.priority = asked.priority and parked.job = asked.job`,
+      remove: `delete from ${s}.counters where id = any($1::bigint[])`,
+      save: `
+        update ${s}.counters as share set ${numbers.map((column) => `${column} = asked.${column}`).join(", ")}
+        from unnest($1::bigint[], ${lists(2)}) as asked (id, ${numbers.join(", ")}) where share.id = asked.id`,
+      // New ones together with those that are parked there: their ids are not known before.
+      add: `
+        with added as (
+          insert into ${s}.counters (rule, key, lane, ${numbers.join(", ")})
+          select * from unnest($1::integer[], $2::text[], $3::integer[], ${lists(4)})
+          returning id, rule, key, lane)
+        insert into ${s}.parked (counter, priority, job, more)
+        select added.id, asked.priority, asked.job, asked.more
+        from unnest($12::integer[], $13::text[], $14::integer[], $15::integer[], $16::bigint[], $17::boolean[])
+          as asked (rule, key, lane, priority, job, more)
+        join added on added.rule = asked.rule and added.key = asked.key and added.lane = asked.lane`,
+      park: `
+        insert into ${s}.parked (counter, priority, job, more)
+        select * from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::boolean[])`,
+      gates: `
+        update ${s}.jobs as job set gate = asked.gate from unnest($1::bigint[], $2::text[]) as asked (key, gate)
+        where job.key = asked.key and coalesce(job.state, '') = 'pending' and coalesce(job.gate, 'limit') = 'limit'`,
+    };
+  }
+
+  /**
+   * What is known of these counters; `ahead`: with the first that are parked there, and whatever else those need to pass.
+   */
+  async fetch(tx: Tx, facts: Fetched, pairs: Iterable<Pair>, ahead: boolean): Promise<void> {
+    const asked = new Map<string, Pair>();
+    for (const pair of pairs) if (!facts.hasShares(...pair)) asked.set(pair.join(":"), pair);
+    if (asked.size === 0) return;
+    const rules = listOf([...asked.values()].map(([rule]) => rule));
+    const keys = listOf([...asked.values()].map(([, key]) => key));
+    const reading = tx.rows<CounterRow>(this.#sql.shares, rules, keys);
+    const heads = ahead ? await tx.rows<ParkedRow>(this.#sql.ahead, rules, keys) : [];
+    const shares = Map.groupBy(await reading, ([rule, key]) => `${rule}:${key}`);
+    for (const [name, [rule, key]] of asked) facts.addShares(rule, key, (shares.get(name) ?? []).map(toStored));
+    for (const [share, rows] of Map.groupBy(heads, ([counter]) => counter)) addParked(facts, share, rows, rows.length < AHEAD);
+    await this.fetch(tx, facts, pairsOf(heads), false);
+  }
+
+  /** A fact that turned out to be missing. */
+  async fetchMissing(tx: Tx, facts: Fetched, fact: Fact): Promise<void> {
+    switch (fact.what) {
+      case "shares":
+        return this.fetch(tx, facts, [[fact.rule, fact.key]], true);
+      case "parked": {
+        const { share, after } = fact;
+        const rows = await tx.rows<ParkedRow>(this.#sql.further, share, after?.priority ?? null, after?.key ?? null);
+        addParked(facts, share, rows, rows.length < FURTHER);
+        return this.fetch(tx, facts, pairsOf(rows), false);
+      }
+      case "isParked": {
+        const { share, job } = fact;
+        const rows = await tx.rows(this.#sql.isParked, share, job.priority, job.key);
+        return facts.addIsParked(share, job, rows.length > 0);
+      }
+      case "limitsOf": {
+        const [row] = await tx.rows<[string]>(this.#sql.limitsOf, fact.job);
+        facts.addLimits(fact.job, (row as [string])[0]);
+      }
+    }
+  }
+
+  /** All at once. The rows of `own` jobs are the caller's to write. */
+  async write(tx: Tx, changes: Changes, own: ReadonlySet<JobKey>): Promise<void> {
+    const sql = this.#sql;
+    const { unparked, removed, due, shut } = changes;
+    const added = changes.saved.filter(({ id }) => id === null);
+    const saved = [...new Set([...changes.saved, ...due])].filter(({ id }) => id !== null);
+    const parkedAtNew = changes.parked.filter(({ share }) => share.id === null);
+    const parked = changes.parked.filter(({ share }) => share.id !== null);
+    const opened = changes.opened.filter(({ key }) => !own.has(key));
+    const statements: Promise<unknown>[] = [];
+    const send = (text: string, ...lists: string[]) => void statements.push(tx.rows(text, ...lists));
+    if (unparked.length > 0) {
+      send(sql.unpark, listOf(unparked.map(({ share }) => share.id)), ...turnLists(unparked.map(({ job }) => job)));
+    }
+    if (removed.length > 0) send(sql.remove, listOf(removed.map(({ id }) => id)));
+    if (saved.length > 0) send(sql.save, listOf(saved.map(({ id }) => id)), ...numberLists(saved));
+    if (added.length > 0) {
+      const at = parkedAtNew.map(({ share }) => share);
+      send(
+        sql.add,
+        ...placeLists(added),
+        ...numberLists(added),
+        ...placeLists(at),
+        ...turnLists(parkedAtNew.map(({ job }) => job)),
+        listOf(parkedAtNew.map(({ job }) => job.more)),
+      );
+    }
+    if (parked.length > 0) {
+      send(
+        sql.park,
+        listOf(parked.map(({ share }) => share.id)),
+        ...turnLists(parked.map(({ job }) => job)),
+        listOf(parked.map(({ job }) => job.more)),
+      );
+    }
+    if (shut.length + opened.length > 0) {
+      send(
+        sql.gates,
+        listOf([...shut, ...opened.map(({ key }) => key)]),
+        listOf([...shut.map(() => "limit"), ...opened.map(() => null)]),
+      );
+    }
+    await Promise.all(statements);
+    if (statements.length > 0) tx.wrote();
+  }
+}
+
+export function pairsIn(texts: Iterable<string>): Pair[] {
+  return [...new Set(texts)].flatMap(limitsIn);
+}
+
+/** What those that have other limits, too, will have to pass. */
+function pairsOf(rows: readonly ParkedRow[]): Pair[] {
+  return pairsIn(rows.flatMap(([, , , , limits]) => limits ?? []));
+}
+
+function addParked(facts: Fetched, share: number, rows: readonly ParkedRow[], whole: boolean): void {
+  const jobs = rows.map(([, key, priority, more, limits]): Parked => {
+    return limits === null ? { key, priority, more } : { key, priority, more, limits };
+  });
+  facts.addParked(share, jobs, whole);
+}
+
+function toStored([, , id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt]: CounterRow): Stored {
+  return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
+}
+
+function placeLists(shares: readonly Share[]): string[] {
+  return [
+    listOf(shares.map(({ counter }) => counter.rule)),
+    listOf(shares.map(({ counter }) => counter.key)),
+    listOf(shares.map(({ lane }) => lane)),
+  ];
+}
+
+function numberLists(shares: readonly Share[]): string[] {
+  return (["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "dueAt"] as const).map((column) =>
+    listOf(shares.map((share) => share[column])),
+  );
+}
+
+function turnLists(jobs: readonly Turn[]): [priorities: string, keys: string] {
+  return [listOf(jobs.map(({ priority }) => priority)), listOf(jobs.map(({ key }) => key))];
+}

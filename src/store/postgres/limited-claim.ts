@@ -1,0 +1,161 @@
+import { type Candidate, choose, type LaneShare, PROMOTED, readAhead, ROUNDS } from "../../core/claiming.ts";
+import type { JobKey } from "../../core/ids.ts";
+import { byTurn } from "../../core/job.ts";
+import type { Gate } from "../../core/turnstile.ts";
+import type { ClaimRequest } from "../store.ts";
+import { byStartedTurn, STARTED, type Started, startSql } from "./claimed-row.ts";
+import { pairsIn } from "./counter-rows.ts";
+import { listOf } from "./driver.ts";
+import type { Tx } from "./group.ts";
+import type { Limits } from "./limits.ts";
+import { LOCKED } from "./locks.ts";
+
+type HeadRow = [key: JobKey, lane: number, priority: number, suspect: boolean, limits: string | null];
+
+interface Head extends Candidate {
+  limits: string | null;
+}
+
+/** Jobs that start; `suspect`: one of them was running when a worker died. */
+export interface Taken {
+  rows: Started[];
+  suspect: boolean;
+}
+
+/** Jobs out of queues with limits: they are read, and the turnstile says of each whether it starts. */
+export class LimitedClaim {
+  readonly #limits: Limits;
+  readonly #sql: Record<"due" | "setGates" | "heads" | "start", string>;
+
+  constructor(s: string, limits: Limits) {
+    this.#limits = limits;
+    const head = (crashes: string, limit: string) => `
+      select key, priority, crashes > 0 as suspect, limits from ${s}.jobs
+      where lane = lane.id and state = 'pending' and gate is null and crashes ${crashes}
+      order by priority desc, key limit ${limit} for update skip locked`;
+    this.#sql = {
+      due: `
+        select key, lane, priority, limits from ${s}.jobs
+        where gate = 'time' and lane = any($2::integer[]) and run_at <= ${s}.clock($1) and limits is not null
+        order by run_at, key limit ${PROMOTED} for update skip locked`,
+      setGates: `
+        update ${s}.jobs as job set gate = asked.gate from unnest($1::bigint[], $2::text[]) as asked (key, gate)
+        where job.key = asked.key and coalesce(job.gate, '') = 'time'`,
+      heads: `
+        with clock as materialized (select ${s}.clock($1) as now),
+        lane as (
+          select * from unnest($2::integer[], $3::text[], $4::integer[]) as lane (id, queue, most)
+          where not exists (select 1 from ${s}.locks as lock, clock where lock.name = lane.queue and ${LOCKED(s)}))
+        select job.key, lane.id, job.priority, job.suspect, job.limits from lane cross join lateral (
+          select * from (${head("= 0", "lane.most")}) as ready
+          union all
+          select * from (${head("> 0", "1")}) as suspect
+          where $5 or ($5 is null and not exists (
+            select 1 from ${s}.jobs where state = 'running' and crashes > 0 and holder = $6::bigint))) as job`,
+      start: `
+        with clock as materialized (select ${s}.clock($1) as now),
+        fence as materialized (select nextval('${s}.fence') as fence)
+        update ${s}.jobs as job set ${startSql("asked.lease")}
+        from clock, unnest($4::bigint[], $5::bigint[]) as asked (key, lease)
+        where job.key = asked.key and coalesce(job.state, '') = 'pending'
+        returning ${STARTED}`,
+    };
+  }
+
+  /** What is due by now stands in line, and what the rate allows by now passes. */
+  async prepare(tx: Tx, queues: readonly LaneShare[][]): Promise<void> {
+    const shares = queues.flat();
+    const names = [...new Set(shares.map(({ lane }) => lane.queue))];
+    await this.#limits.lock(tx, names);
+    const due = await tx.rows<[JobKey, number, number, string]>(this.#sql.due, tx.at, listOf(shares.map(({ lane }) => lane.id)));
+    if (due.length > 0) {
+      const jobs = due.map(([key, lane, priority, limits]) => ({ key, lane, priority, limits }));
+      const gates: Gate[] = await this.#limits.admit(tx, jobs);
+      await tx.rows(this.#sql.setGates, listOf(jobs.map(({ key }) => key)), listOf(gates));
+      tx.wrote();
+    }
+    await this.#limits.serveDue(tx, names);
+  }
+
+  /**
+   * At most so many of one queue, by its lanes; what a limit holds back is parked on the way, so behind it the next ones
+   * are read. `suspects`: whether one may be taken that was running when a worker died; null: if its process has none.
+   */
+  async take(tx: Tx, request: ClaimRequest, lanes: readonly LaneShare[], max: number, suspects: boolean | null): Promise<Taken> {
+    const taken: Taken = { rows: [], suspect: false };
+    let ahead = 1;
+    for (let round = 0; round < ROUNDS; round++) {
+      const left = max - taken.rows.length;
+      const { chosen, held, opened } = await this.#choose(tx, lanes, {
+        max: left,
+        ahead,
+        suspects: taken.suspect ? false : suspects,
+        holder: request.holder,
+      });
+      ahead = readAhead(ahead, { chosen, held });
+      taken.rows.push(...(await this.#start(tx, request, chosen)));
+      taken.suspect ||= chosen.some(({ suspect }) => suspect);
+      // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
+      if (held + opened === 0 || taken.rows.length === max) break;
+    }
+    return taken;
+  }
+
+  async #choose(
+    tx: Tx,
+    lanes: readonly LaneShare[],
+    { max, ahead, suspects, holder }: { max: number; ahead: number; suspects: boolean | null; holder: number | null },
+  ): Promise<{ chosen: Head[]; held: number; opened: number }> {
+    const most = lanes.map(({ budget }) => Math.min(budget.left, max) * ahead);
+    const rows = await tx.rows<HeadRow>(
+      this.#sql.heads,
+      tx.at,
+      listOf(lanes.map(({ lane }) => lane.id)),
+      listOf(lanes.map(({ lane }) => lane.queue)),
+      listOf(most),
+      suspects,
+      holder,
+    );
+    if (rows.length === 0) return { chosen: [], held: 0, opened: 0 };
+    const byLane = new Map(lanes.map((share) => [share.lane.id, share]));
+    const heads = rows
+      .map(([key, lane, priority, suspect, limits]): Head => {
+        return { key, share: byLane.get(lane) as LaneShare, priority, suspect, limits };
+      })
+      .sort(byTurn);
+    /** The last that was read of lanes that may have more. */
+    const ends = new Map<LaneShare, Head>();
+    for (const [i, share] of lanes.entries()) {
+      const read = heads.filter((head) => head.share === share && !head.suspect);
+      if (read.length > 0 && read.length === most[i]) ends.set(share, read.at(-1) as Head);
+    }
+    const budgets = new Map(lanes.map(({ budget }) => [budget, budget.left]));
+    const { answer, opened } = await this.#limits.decide(tx, {
+      pairs: pairsIn(heads.flatMap(({ limits }) => limits ?? [])),
+      frees: true,
+      decide: (turnstile) => {
+        // It may run more than once.
+        for (const [budget, left] of budgets) budget.left = left;
+        return choose(heads, ends, max, ({ key, priority, share, limits }) =>
+          limits === null ? "started" : turnstile.take({ key, priority, lane: share.lane.id, limits }),
+        );
+      },
+    });
+    return { ...answer, opened: opened.size };
+  }
+
+  async #start(tx: Tx, { holder, worker }: ClaimRequest, chosen: readonly Head[]): Promise<Started[]> {
+    if (chosen.length === 0) return [];
+    const rows = await tx.rows<Started>(
+      this.#sql.start,
+      tx.at,
+      holder,
+      holder === null ? worker : null,
+      listOf(chosen.map(({ key }) => key)),
+      listOf(chosen.map(({ share }) => share.lease)),
+    );
+    for (const { key, share, limits } of chosen) if (limits !== null) this.#limits.claimed(key, share.lane.queue);
+    tx.wrote();
+    return rows.sort(byStartedTurn);
+  }
+}
