@@ -1,16 +1,17 @@
 import { untenable } from "../../core/admission.ts";
 import { EVENT_OF } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
-import { isFinished } from "../../core/job.ts";
-import type { LeaseRef } from "../../core/lease.ts";
-import { decide, type Next, type Outcome } from "../../core/retry.ts";
-import type { Fate, NewJob, Settlement } from "../store.ts";
+import { isFinished, type JobState } from "../../core/job.ts";
+import { type Fate, fateOf, type LeaseRef } from "../../core/lease.ts";
+import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../core/retry.ts";
+import type { NewJob, Settlement } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Tx } from "./group.ts";
 import type { JobEvents } from "./job-events.ts";
+import { HELD } from "./leases.ts";
 import type { Limits } from "./limits.ts";
 import type { Settings } from "./settings.ts";
 import { Tally } from "./tally.ts";
@@ -71,9 +72,6 @@ export class Settle {
     this.#enqueue = parts.enqueue;
     this.#tally = parts.tally;
     this.#random = parts.random;
-    // Wrapped, the state says nothing about itself. Else the planner, whose statistics seldom catch a running job, begins with
-    // the index of those, and walks all of them for each that is asked for: ten times as slow as by key.
-    const held = "job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'";
     const history = `
       select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
       where key = any($1::bigint[]) and coalesce(state, '') = 'running' order by key for update`;
@@ -84,7 +82,7 @@ export class Settle {
         ended as (
           update ${s}.jobs as job set state = 'succeeded', output = asked.output, finished_at = clock.now, expires_at = null, error = null
           from clock, unnest($3::bigint[], $4::bigint[], $5::text[]) as asked (key, fence, output)
-          where ${held} and job.quiet and not (job.lane = any($6::integer[]))
+          where ${HELD} and job.quiet and not (job.lane = any($6::integer[]))
           returning job.key, job.lane),
         noted as (
           update ${s}.notes as note set checkpoint = null from ended where note.job = ended.key and note.checkpoint is not null),
@@ -102,7 +100,7 @@ export class Settle {
         from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::integer[], $7::integer[], $8::integer[],
           $9::text[], $10::text[], $11::bigint[])
           as asked (key, fence, state, gate, run_at, attempt, errors, crashes, error, output, finished_at)
-        where ${held}`,
+        where ${HELD}`,
       dropCheckpoints: `update ${s}.notes set checkpoint = null where job = any($1::bigint[]) and checkpoint is not null`,
       states: `select key, state, fence from ${s}.jobs where key = any($1::bigint[])`,
     };
@@ -126,14 +124,9 @@ export class Settle {
   /** What became of leases. */
   async fates(rows: Rows, leases: readonly LeaseRef[]): Promise<Fate[]> {
     if (leases.length === 0) return [];
-    const found = await rows<[JobKey, string, Fence]>(this.#sql.states, listOf(leases.map(({ job }) => job)));
+    const found = await rows<[JobKey, JobState, Fence]>(this.#sql.states, listOf(leases.map(({ job }) => job)));
     const byKey = new Map(found.map(([key, state, fence]) => [key, { state, fence }]));
-    return leases.map(({ job, fence }) => {
-      const row = byKey.get(job);
-      if (row === undefined) return "gone";
-      if (row.state === "running" && row.fence === fence) return "held";
-      return row.state === "cancelled" ? "cancelled" : "lost";
-    });
+    return leases.map((lease) => fateOf(lease, byKey.get(lease.job)));
   }
 
   /** Decides by what is in the rows, and writes it; null for each whose lease is not held any more. */
@@ -156,7 +149,7 @@ export class Settle {
       // Only once, should it be asked for twice.
       rows.delete(ending.job);
       const next = decide(row, this.#catalog.policy(row.policy), ending.outcome, this.#random());
-      moves.push({ row, next, outcome: ending.outcome, gate: !isFinished(next.state) && next.delay > 0 ? "time" : null });
+      moves.push({ row, next, outcome: ending.outcome, gate: isDelayed(next) ? "time" : null });
       return { next, lane: row.lane };
     });
     await this.#limit(tx, moves);
@@ -241,7 +234,7 @@ export class Settle {
       tx,
       limited.map((job) => ({
         ...job,
-        began: job.move.outcome.kind !== "released",
+        began: hasBegun(job.move.outcome),
         back: job.move.next.state === "pending" && job.move.gate === null,
       })),
     );
@@ -256,7 +249,7 @@ export class Settle {
       listOf(moves.map(({ row }) => row.fence)),
       listOf(moves.map(({ next }) => next.state)),
       listOf(moves.map(({ gate }) => gate)),
-      listOf(moves.map(({ next }) => (!isFinished(next.state) && next.delay > 0 ? now + next.delay : null))),
+      listOf(moves.map(({ next }) => (isDelayed(next) ? now + next.delay : null))),
       listOf(moves.map(({ next }) => next.attempt)),
       listOf(moves.map(({ next }) => next.errors)),
       listOf(moves.map(({ next }) => next.crashes)),
