@@ -1,0 +1,90 @@
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, describe, test } from "node:test";
+import type { QueueSettings } from "../../src/core/queue.ts";
+import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Store } from "../../src/store/store.ts";
+import { add, claim, declaring, running, SUCCEEDED } from "../conformance/parts.ts";
+import { agree, type Handles, openHandles } from "./handles.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+describe("retention, where several look after it", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let handles: Handles;
+  let one: PostgresStore;
+  let other: PostgresStore;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => {
+    handles = await openHandles(server, 2);
+    [one, other] = handles.stores as [PostgresStore, PostgresStore];
+  });
+  afterEach(() => handles.close());
+
+  test("two who remove what is too many leave what is to be kept", async () => {
+    await ended(one, 60);
+    await keep(one, { succeeded: { count: 7 } });
+    await Promise.all([expireAll(one), expireAll(other), expireAll(one), expireAll(other)]);
+    await expireAll(one);
+    assert.equal((await one.counts({})).succeeded, 7);
+    await agree(handles, one);
+  });
+
+  test("who comes second has nothing to do, and waits for nobody", async () => {
+    await ended(one, 3);
+    await keep(one, { succeeded: { count: 0 } });
+    const somebody = await handles.bystander();
+    await somebody.query(`select pg_advisory_xact_lock(hashtextextended('holdfast expires "${handles.schema}"', 0))`);
+    assert.deepEqual(await one.expire(10), { removed: 0, more: false });
+    await somebody.end("commit");
+    await expireAll(one);
+    assert.equal((await one.counts({})).succeeded, 0);
+  });
+
+  test("a job that somebody has in hand is left for later, and the others go", async () => {
+    await keep(one, { succeeded: { count: 0 } });
+    await expireAll(one);
+    const [first] = (await ended(one, 3)) as [number];
+    const somebody = await handles.bystander();
+    await somebody.query(`select 1 from jobs where key = ${first} for no key update`);
+    await expireAll(one);
+    assert.equal((await one.counts({})).succeeded, 1);
+    await somebody.end("commit");
+    await expireAll(one);
+    assert.equal((await one.counts({})).succeeded, 0);
+    assert.deepEqual(await handles.query("select * from expiring"), []);
+  });
+
+  test("a job whose end is about to be committed while its queue first says how long to keep it goes in the end", async () => {
+    const held = await running(one);
+    await ended(one, 2);
+    // As a settle does that knows of nothing to be kept, and has looked for the last time.
+    const settling = await handles.bystander();
+    await settling.query(
+      `update jobs set state = 'succeeded', finished_at = 1, expires_at = null where key = ${held.job};
+       insert into tally (share, lane, state, n, ended) select 999, lane, 'succeeded', 1, 1 from jobs where key = ${held.job}`,
+    );
+    await keep(other, { succeeded: { count: 0 } });
+    for (let n = 0; n < 3; n++)
+      assert.deepEqual(await one.expire(10), { removed: 0, more: true }, "it cannot look into the past yet");
+    await settling.end("commit");
+    await expireAll(one);
+    assert.equal((await one.counts({})).succeeded, 0);
+    await agree(handles, one);
+  });
+});
+
+async function keep(store: Store, kept: QueueSettings["keep"]): Promise<void> {
+  await store.declare([declaring([], { settings: { events: false, keep: kept } })]);
+}
+
+/** So many jobs that have succeeded; their keys. */
+async function ended(store: Store, count: number): Promise<number[]> {
+  await add(store, ...Array.from({ length: count }, () => ({})));
+  const held = await claim(store, { max: count });
+  await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+  return held.map(({ job }) => job);
+}
+
+async function expireAll(store: Store): Promise<void> {
+  while ((await store.expire(5)).more);
+}

@@ -1,0 +1,119 @@
+import assert from "node:assert/strict";
+import { randomInt } from "node:crypto";
+import { after, before, describe, test } from "node:test";
+import { FINISHED_STATES } from "../../src/core/job.ts";
+import type { Outcome } from "../../src/core/retry.ts";
+import type { Claimed, NewJob, Store } from "../../src/store/store.ts";
+import { claim, declaring, ERROR, newJob } from "../conformance/parts.ts";
+import { Random } from "../simulation/random.ts";
+import { agree, type Handles, openHandles } from "./handles.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+const HANDLES = 4;
+const ROUNDS = 25;
+const OUTCOMES: Outcome[] = [
+  { kind: "succeeded", output: null },
+  { kind: "error", error: ERROR, delay: 0 },
+  { kind: "error", error: ERROR, retry: false },
+  { kind: "unreadable", error: ERROR },
+  { kind: "released" },
+  { kind: "crashed" },
+];
+
+describe("a storm of operations from several handles", { skip: noServer }, () => {
+  let server: PostgresServer;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+
+  const seed = Number(process.env["HOLDFAST_SEED"] ?? randomInt(2 ** 31));
+  test(`leaves counts that are those of the rows, and nothing that waits for ever (HOLDFAST_SEED=${seed})`, async () => {
+    const handles = await openHandles(server, HANDLES, () => new Random(seed).next());
+    try {
+      await Promise.all(handles.stores.map((store, n) => rage(store, new Random(seed, n + 1))));
+      await hold(handles);
+    } finally {
+      await handles.close();
+    }
+  });
+});
+
+/** Several calls in each turn, which share a transaction; others' transactions run beside it. */
+async function rage(store: Store, random: Random): Promise<void> {
+  const held: Claimed[] = [];
+  const some = async () => (await store.list({ limit: 30 })).items;
+  const acts: (() => Promise<unknown>)[] = [
+    async () => store.enqueue(Array.from({ length: random.int(1, 5) }, () => anyJob(random, []))),
+    async () => {
+      const jobs = await some();
+      await store.enqueue([anyJob(random, jobs.length === 0 ? [] : [random.pick(jobs).id, random.pick(jobs).id])]);
+    },
+    async () => held.push(...(await claim(store, { max: random.int(1, 6) }))),
+    async () => {
+      const ended = held.splice(0, random.int(1, 4));
+      await store.settle(ended.map(({ job, fence }) => ({ job, fence, outcome: random.pick(OUTCOMES) })));
+    },
+    async () => {
+      const jobs = await some();
+      if (jobs.length > 0) await store.cancel(random.pick(jobs).id);
+    },
+    async () => {
+      const jobs = (await some()).filter(({ state }) => state === "failed" || state === "quarantined");
+      if (jobs.length > 0) await store.retry(random.pick(jobs).id);
+    },
+    () => store.prune({ state: random.pick(FINISHED_STATES), limit: random.int(1, 3) }),
+    () => store.expire(random.int(1, 5)),
+    () => {
+      const keep = random.chance(0.5) ? { succeeded: { count: random.int(0, 4) } } : {};
+      return store.declare([declaring([], { queue: "q0", name: "n0", settings: { events: random.chance(0.5), keep } })]);
+    },
+  ];
+  for (let round = 0; round < ROUNDS; round++) {
+    await Promise.all(Array.from({ length: random.int(1, 4) }, () => random.pick(acts)()));
+  }
+}
+
+function anyJob(random: Random, after: string[]): NewJob {
+  const n = random.int(0, 2);
+  return newJob({
+    name: `n${n}`,
+    queue: `q${n % 2}`,
+    priority: random.int(0, 2),
+    policy: { attempts: 2, crashes: 2 },
+    ...(random.chance(0.3) && { key: `k${random.int(0, 3)}` }),
+    ...(random.chance(0.2) && { id: `id${random.int(0, 50)}` }),
+    ...(after.length > 0 && { after: [...new Set(after)] }),
+  });
+}
+
+async function hold(handles: Handles): Promise<void> {
+  for (const store of handles.stores) await agree(handles, store);
+  const none = async (what: string, text: string) => assert.deepEqual(await handles.query(text), [], what);
+  const unfinished = "state in ('waiting', 'pending', 'running')";
+  await none(
+    "each lane and state counts what is there",
+    `select lane, state, coalesce(told, 0) as told, coalesce(there, 0) as there
+     from (select lane, state, sum(n)::int as told from tally group by lane, state) as tally
+     full join (select lane, state, count(*)::int as there from jobs where not ${unfinished} group by lane, state) as rows
+       using (lane, state)
+     where coalesce(told, 0) <> coalesce(there, 0)`,
+  );
+  await none(
+    "who waits, waits for something unfinished",
+    `select key from jobs as job where state = 'waiting' and not exists (
+       select 1 from waits join jobs as upstream on upstream.key = upstream
+       where waits.job = job.key and upstream.${unfinished})`,
+  );
+  await none(
+    "who does not wait is on nobody's list",
+    `select * from waits join jobs as job on job.key = waits.job where job.state <> 'waiting'`,
+  );
+  await none("finished is what has an end", `select key from jobs where (finished_at is null) <> (${unfinished})`);
+  await none(
+    "a key has one unfinished job",
+    `select slot from jobs where ${unfinished} group by slot having count(*) > 1 and slot is not null`,
+  );
+  await none(
+    "an id that was chosen is known for ever",
+    `select id from jobs where id is not null and id not in (select id from ids)`,
+  );
+}
