@@ -50,6 +50,8 @@ export class Engine {
   readonly #owners: (Owner | undefined)[] = [];
   readonly #works = new Set<readonly Works[]>();
   readonly #care: () => void;
+  /** Whether leases are kept in a thread: not where no thread can reach the store, or time is not real. */
+  readonly #threaded: boolean;
   #unlisten: (() => void) | null = null;
   #keeper: Keeper | null = null;
   #thread: Thread | null = null;
@@ -60,7 +62,7 @@ export class Engine {
   #closing = false;
 
   static async open(location: StoreLocation, options: EngineOptions): Promise<Engine> {
-    const store = await openStore(location, { clock: options.clock });
+    const store = await openStore(location, { clock: options.clock, injected: options.clock !== systemClock });
     try {
       const self = await store.register({
         pid: process.pid,
@@ -83,7 +85,8 @@ export class Engine {
   private constructor(store: Store, location: StoreLocation, options: EngineOptions, self: ProcessId) {
     this.store = store;
     this.location = location;
-    this.clock = options.clock;
+    this.clock = store.clock;
+    this.#threaded = location.key !== null && options.clock === systemClock;
     this.log = options.log;
     this.self = self;
     const { onStop } = options;
@@ -164,11 +167,11 @@ export class Engine {
     }
   }
 
-  /** Starts the keeper: in a thread, unless the store lives in this thread's memory or time is not real. */
+  /** Starts the keeper, in a thread where it can be. */
   keep(): void {
     if (this.#keeper !== null || this.#thread !== null || this.#closing) return;
     this.#unlisten ??= this.store.onChange((change) => this.#ended(change), { ownOnly: true });
-    if (this.location.path !== ":memory:" && this.clock === systemClock) this.#startThread();
+    if (this.#threaded) this.#startThread();
     else
       this.#keeper = new Keeper({
         store: this.store,

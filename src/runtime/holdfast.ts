@@ -29,7 +29,10 @@ import { type Worker, WorkerLoop, type WorkOptions } from "./worker.ts";
 export interface OpenOptions {
   /** "power" (the default): what is acknowledged survives a power cut. "process": a crash of the process, faster. */
   durability?: Durability;
+  /** The library for files; default "node:sqlite". */
   driver?: "node:sqlite" | "better-sqlite3";
+  /** Of a PostgreSQL database: the schema for Holdfast's own tables; default "holdfast". */
+  schema?: string;
   /** False: refuse (`NO_DATABASE`) instead of making a database where there is none. Default true. */
   create?: boolean;
   /** "manual": opening recovers nothing, so that one can look at what a crash has left. Default "auto". */
@@ -45,14 +48,24 @@ export interface OpenOptions {
 }
 
 /** What `open` knows, and a config file. */
-export const OPEN_OPTIONS = ["durability", "driver", "create", "recovery", "log", "clock", "sinks", "program", "onStop"];
+export const OPEN_OPTIONS = [
+  "durability",
+  "driver",
+  "schema",
+  "create",
+  "recovery",
+  "log",
+  "clock",
+  "sinks",
+  "program",
+  "onStop",
+];
 
 const DEFAULT_PATH = ".holdfast/work.db";
 
-/** Open databases of this process. Kept on globalThis, so that a hot reload or a second copy of this package shares them. */
+/** Open databases of this process, by their location's key. Kept on globalThis, so that a hot reload or a second copy of this package shares them. */
 interface Shared {
   opened: Promise<Engine>;
-  driver: string;
   users: number;
   /** Set by the last to leave: whoever opens meanwhile waits, since another driver must not touch the file before. */
   closing?: Promise<void>;
@@ -61,7 +74,7 @@ const REGISTRY = Symbol.for("holdfast.open");
 const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<string, Shared>()) as Map<string, Shared>;
 
 /**
- * Opens a database, and makes it when it does not exist.
+ * Opens a database, and makes it when it does not exist: a file, or on a PostgreSQL server a schema of its own.
  *
  * ```ts
  * const hf = await open("work.db");
@@ -70,7 +83,7 @@ const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<
 export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
   refuseUnknown(options, OPEN_OPTIONS, "open");
   if (where !== undefined && typeof where !== "string") {
-    throw new HoldfastError("OPTION_INVALID", "The path of a database is a text.", 'Give a path, or ":memory:".');
+    throw new HoldfastError("OPTION_INVALID", "Where a database is, is a text.", 'Give a path, ":memory:" or "postgres://…".');
   }
   const path = where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH);
   if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
@@ -86,56 +99,56 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
       recovery,
       ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
     });
-  if (location.path === ":memory:") {
+  const { key } = location;
+  if (key === null) {
     const engine = await start();
     const letGo = await engine.relays.use(sinks);
     return new Holdfast(engine, () => letGo().then(() => engine.close()));
   }
 
-  for (let last = registry.get(location.path); last?.closing !== undefined; last = registry.get(location.path)) {
+  for (let last = registry.get(key); last?.closing !== undefined; last = registry.get(key)) {
     await last.closing.catch(() => {});
   }
-  const shared = registry.get(location.path) ?? { opened: start(), driver: location.driver, users: 0 };
-  registry.set(location.path, shared);
+  const shared = registry.get(key) ?? { opened: start(), users: 0 };
+  registry.set(key, shared);
   // Counted before anything is waited for, so that whoever closes meanwhile is not the last.
   shared.users++;
   const engine = await shared.opened.catch((error: unknown) => {
-    if (registry.get(location.path) === shared) registry.delete(location.path);
+    if (registry.get(key) === shared) registry.delete(key);
     throw error;
   });
   try {
-    refuseOther(shared, engine, options);
+    refuseOther(engine, options);
     const letGo = await engine.relays.use(sinks);
-    return new Holdfast(engine, () => letGo().then(() => leave(location.path, shared, engine)));
+    return new Holdfast(engine, () => letGo().then(() => leave(key, shared, engine)));
   } catch (error) {
-    await leave(location.path, shared, engine);
+    await leave(key, shared, engine);
     throw error;
   }
 }
 
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
-function refuseOther(shared: Shared, engine: Engine, options: OpenOptions): void {
-  const { driver } = options;
-  if (driver !== undefined && shared.driver !== driver) {
+function refuseOther({ location, store }: Engine, { driver, durability }: OpenOptions): void {
+  if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {
     throw new HoldfastError(
       "DRIVER_DIFFERS",
-      `This process has ${engine.location.path} open with "${shared.driver}" already, and "${driver}" was asked for.`,
+      `This process has ${location.name} open with "${location.driver}" already, and "${driver}" was asked for.`,
       "Use one driver for a file in one process.",
     );
   }
-  if (options.durability !== undefined && options.durability !== engine.store.durability) {
+  if (durability !== undefined && durability !== store.durability) {
     throw new HoldfastError(
       "DURABILITY_DIFFERS",
-      `${engine.location.path} is open with durability "${engine.store.durability}", and "${options.durability}" was asked for.`,
+      `${location.name} is open with durability "${store.durability}", and "${durability}" was asked for.`,
       "Leave `durability` out to use what the database has.",
     );
   }
 }
 
-async function leave(path: string, shared: Shared, engine: Engine): Promise<void> {
+async function leave(key: string, shared: Shared, engine: Engine): Promise<void> {
   if (--shared.users > 0) return;
   shared.closing = engine.close().finally(() => {
-    if (registry.get(path) === shared) registry.delete(path);
+    if (registry.get(key) === shared) registry.delete(key);
   });
   await shared.closing;
 }

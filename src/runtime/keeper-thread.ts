@@ -29,12 +29,12 @@ const port = parentPort as NonNullable<typeof parentPort>;
 const data = workerData as KeeperThreadData;
 const say = (message: FromKeeper) => port.postMessage(message);
 
-const store = await openStore(data.location, { clock: systemClock, ownThread: true });
+const store = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
 store.actAs(data.process);
 const keeper = new Keeper({
   store,
   holdings: new Holdings(data.holdings),
-  clock: systemClock,
+  clock: store.clock,
   onLoss: (loss) => say({ type: "loss", loss }),
 });
 

@@ -1,43 +1,53 @@
 import type { Clock } from "../core/clock.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { checkSchema, isAddress, parseAddress } from "./postgres/address.ts";
 import { canonicalPath } from "./sqlite/open.ts";
 import type { DriverName } from "./sqlite/driver.ts";
 import { SqliteStore } from "./sqlite/sqlite-store.ts";
 import type { Durability, Store } from "./store.ts";
 
 /** Where a store is and how it is reached: plain data, so that a thread can open the same. */
-export interface StoreLocation {
-  path: string;
-  driver: DriverName;
+export type StoreLocation = (SqliteLocation | PostgresLocation) & {
+  /** For people to read; no password is in it. */
+  name: string;
+  /** The same for whoever opens the same; null: each opening is a store of its own, which no thread can reach. */
+  key: string | null;
   durability?: Durability;
   /** False: it must be there already. */
+  create?: boolean;
+};
+
+interface SqliteLocation {
+  kind: "sqlite";
+  path: string;
+  driver: DriverName;
+}
+
+interface PostgresLocation {
+  kind: "postgres";
+  url: string;
+  schema: string;
+}
+
+export interface LocateOptions {
+  driver?: DriverName;
+  schema?: string;
+  durability?: Durability;
   create?: boolean;
 }
 
 export interface OpenStoreOptions {
   clock: Clock;
+  /** Whether the given clock's time is written, also where there is a database with a clock of its own. */
+  injected: boolean;
   random?: () => number;
   /** A thread with nothing else to do may block while it waits for a lock. */
   ownThread?: boolean;
 }
 
 /** The one place that knows which stores there are. */
-export function locate(
-  where: string,
-  options: { driver?: DriverName; durability?: Durability; create?: boolean },
-): StoreLocation {
-  if (/^postgres(ql)?:/.test(where)) {
-    throw new HoldfastError("NO_SUCH_STORE", "PostgreSQL is not supported yet.", "Give the path of a file.");
-  }
-  const driver = options.driver ?? "node:sqlite";
-  if (driver !== "node:sqlite" && driver !== "better-sqlite3") {
-    throw new HoldfastError(
-      "OPTION_INVALID",
-      `There is no driver ${JSON.stringify(driver)}.`,
-      'Give "node:sqlite" or "better-sqlite3".',
-    );
-  }
-  const { durability } = options;
+export function locate(where: string, options: LocateOptions): StoreLocation {
+  const { durability, create } = options;
   if (durability !== undefined && durability !== "power" && durability !== "process") {
     throw new HoldfastError(
       "OPTION_INVALID",
@@ -45,19 +55,69 @@ export function locate(
       'Give "power" or "process".',
     );
   }
-  const location: StoreLocation = { path: canonicalPath(where), driver };
-  if (durability !== undefined) location.durability = durability;
-  if (options.create !== undefined) location.create = options.create;
-  return location;
+  return {
+    ...(isAddress(where) ? onServer(where, options) : inFile(where, options)),
+    ...(durability === undefined ? {} : { durability }),
+    ...(create === undefined ? {} : { create }),
+  };
 }
 
-export function openStore(location: StoreLocation, options: OpenStoreOptions): Promise<Store> {
-  return SqliteStore.open(location.path, {
-    driver: location.driver,
+export async function openStore(location: StoreLocation, options: OpenStoreOptions): Promise<Store> {
+  const common = {
     ...(location.durability === undefined ? {} : { durability: location.durability }),
     ...(location.create === undefined ? {} : { create: location.create }),
     clock: options.clock,
     random: options.random ?? Math.random,
-    busyTimeout: options.ownThread ? 1_000 : 10,
+  };
+  if (location.kind === "sqlite") {
+    const { path, driver } = location;
+    return SqliteStore.open(path, { ...common, driver, busyTimeout: options.ownThread ? 1_000 : 10 });
+  }
+  // Who has a file need not load it.
+  const { PostgresStore } = await import("./postgres/postgres-store.ts");
+  const { url, schema } = location;
+  return PostgresStore.open(url, {
+    ...common,
+    schema,
+    injected: options.injected,
+    ...(options.ownThread ? { readers: 1 } : {}),
   });
+}
+
+function onServer(where: string, { driver, schema = "holdfast" }: LocateOptions): StoreLocation {
+  const { name } = parseAddress(where);
+  if (driver !== undefined) {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `The driver ${JSON.stringify(driver)} is for files, and ${name} is a PostgreSQL server.`,
+      "Leave `driver` out.",
+    );
+  }
+  const said = checkSchema(schema);
+  return {
+    kind: "postgres",
+    url: where,
+    schema: said,
+    name: `postgres://${name}${said === "holdfast" ? "" : ` (${said})`}`,
+    key: `${where} ${said}`,
+  };
+}
+
+function inFile(where: string, { driver = "node:sqlite", schema }: LocateOptions): StoreLocation {
+  if (driver !== "node:sqlite" && driver !== "better-sqlite3") {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `There is no driver ${JSON.stringify(driver)}.`,
+      'Give "node:sqlite" or "better-sqlite3".',
+    );
+  }
+  if (schema !== undefined) {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `A schema is a part of a PostgreSQL database, and ${where} is a file.`,
+      "Leave `schema` out, or give the address of a server: postgres://…",
+    );
+  }
+  const path = canonicalPath(where);
+  return { kind: "sqlite", path, driver, name: path, key: path === ":memory:" ? null : path };
 }

@@ -79,7 +79,10 @@ suite("where", () => {
     const path = join(await folder(t), "work.db");
     await assert.rejects(open(path, { driver: unchecked<"node:sqlite">("sqlite3") }), code("OPTION_INVALID"));
     await assert.rejects(open(path, { durability: unchecked<"power">("none") }), code("OPTION_INVALID"));
-    await assert.rejects(open("postgres://localhost/x"), code("NO_SUCH_STORE"));
+    await assert.rejects(open(path, { schema: "holdfast" }), code("OPTION_INVALID"));
+    await assert.rejects(open("postgres://localhost/x", { driver: "node:sqlite" }), code("OPTION_INVALID"));
+    await assert.rejects(open("postgres://localhost/x", { schema: "public" }), code("OPTION_INVALID"));
+    await assert.rejects(open("postgres://localhost:port/x"), code("ADDRESS_INVALID"));
     assert.equal(existsSync(path), false);
   });
 

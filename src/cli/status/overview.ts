@@ -74,7 +74,7 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     .filter((process) => !isPassing(process));
   return {
     at: clock.now(),
-    database: { path: location.path, id: store.databaseId, durability: store.durability },
+    database: { path: location.name, id: store.databaseId, durability: store.durability },
     counts: sum(queues),
     queues: queues.filter(({ paused, counts }) => paused || JOB_STATES.some((state) => counts[state] > 0)),
     processes,

@@ -34,8 +34,9 @@ export async function loadDriver(): Promise<typeof postgres> {
 }
 
 /** Nothing is connected yet: that happens with the first statement. */
-export function connect(driver: typeof postgres, url: string, options: ConnectOptions): Sql {
-  return driver(url, {
+export function connect(driver: typeof postgres, to: { url: string; socket?: string }, options: ConnectOptions): Sql {
+  return driver(to.url, {
+    ...(to.socket === undefined ? {} : { host: to.socket }),
     max: options.max,
     prepare: !options.pooled,
     // Lists are sent as text, so nobody needs the types; but a connection to be reserved is never handed out without.

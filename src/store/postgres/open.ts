@@ -1,6 +1,7 @@
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
+import { parseAddress } from "./address.ts";
 import { connect, loadDriver, type Sql } from "./driver.ts";
 import { explain } from "./faults.ts";
 import { migrate, quoteName } from "./migrate.ts";
@@ -10,6 +11,7 @@ import { Writer } from "./writer.ts";
 
 export interface OpenPostgresOptions {
   schema?: string;
+  readers?: number;
   durability?: Durability;
   create?: boolean;
   clock: Clock;
@@ -31,21 +33,21 @@ export interface OpenedPostgres {
   listen: ((on: { close: () => void; notice: (channel: string, text: string) => void }) => Sql) | null;
 }
 
-/** Reads that may be under way at once. */
+/** Reads that may be under way at once, unless said otherwise. */
 const READERS = 2;
 
 /** Connections that are ready for use: migrated, with the durability set and read back. */
 export async function openPostgres(url: string, options: OpenPostgresOptions): Promise<OpenedPostgres> {
-  const { schema = "holdfast", clock, random, patience } = options;
+  const { schema = "holdfast", readers = READERS, clock, random, patience } = options;
   const driver = await loadDriver();
-  const { address, plain, pooled } = addressOf(url);
+  const { name: address, pooled, ...to } = parseAddress(url);
   let durability: Durability | null = null;
-  const writerSql = connect(driver, plain, { max: 1, pooled, onClose: () => writer.closed() });
+  const writerSql = connect(driver, to, { max: 1, pooled, onClose: () => writer.closed() });
   const writer = new Writer(writerSql, {
     address,
     setUp: async (session) => (durability === null ? undefined : setDurability(session, durability)),
   });
-  const reader = new Reader(connect(driver, plain, { max: READERS, pooled }), { address, patience, random });
+  const reader = new Reader(connect(driver, to, { max: readers, pooled }), { address, patience, random });
   try {
     const session = await writer.session();
     const migrated = await migrate(session, {
@@ -60,7 +62,7 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     durability = migrated.durability;
     await setDurability(session, durability);
     const listen: OpenedPostgres["listen"] = ({ close, notice }) =>
-      connect(driver, plain, { max: 1, pooled, onClose: close, onNotice: notice });
+      connect(driver, to, { max: 1, pooled, onClose: close, onNotice: notice });
     return { s: quoteName(schema), writer, reader, pooled, listen: pooled ? null : listen, ...migrated };
   } catch (error) {
     await Promise.all([writer.close(), reader.close()]);
@@ -71,15 +73,6 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
 /** Whatever the server's or the user's default is. */
 async function setDurability(session: Session, durability: Durability): Promise<void> {
   await session.command(`set synchronous_commit = ${durability === "power" ? "on" : "off"}`);
-}
-
-/** What the driver takes, and what people may see: no user, no password. `?pooler=transaction` is ours. */
-function addressOf(url: string): { address: string; plain: string; pooled: boolean } {
-  const parsed = new URL(url);
-  const pooled = parsed.searchParams.get("pooler") === "transaction";
-  parsed.searchParams.delete("pooler");
-  const host = parsed.hostname === "" ? (parsed.searchParams.get("host") ?? "localhost") : parsed.host;
-  return { address: `${host}${parsed.pathname}`, plain: parsed.href, pooled };
 }
 
 function durabilityDiffers(schema: string, has: Durability, asked: Durability): HoldfastError {

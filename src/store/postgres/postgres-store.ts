@@ -64,6 +64,8 @@ import type { Writer } from "./writer.ts";
 export interface PostgresStoreOptions {
   /** The schema that holds Holdfast's tables; "holdfast" unless said otherwise. */
   schema?: string;
+  /** How many reads may be under way at once, each over a connection of its own. */
+  readers?: number;
   durability?: Durability;
   /** False: it must be there already. */
   create?: boolean;

@@ -1,0 +1,115 @@
+import assert from "node:assert/strict";
+import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import { job, type JobContext, open, type OpenOptions } from "../../src/index.ts";
+import { testClock } from "../../src/testing/index.ts";
+import { code, see, stage } from "../runtime/parts.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+const echo = job<number, number>({ name: "echo", run: ({ input }) => input });
+
+describe('open("postgres://…")', { skip: noServer }, () => {
+  let server: PostgresServer;
+  let url: string;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => void (url = await server.createDatabase()));
+
+  const opened = async (t: TestContext, options: OpenOptions = {}) => {
+    const hf = await open(url, options);
+    t.after(() => hf.close());
+    return hf;
+  };
+
+  const connections = async () =>
+    (await server.query("select pid from pg_stat_activity where application_name like 'holdfast%'", url)).length;
+
+  test("makes a schema of its own, and runs jobs", async (t) => {
+    const hf = await opened(t);
+    hf.work([echo]);
+    const { state, output } = await hf.jobs.wait(await hf.enqueue(echo, 7));
+    assert.deepEqual([state, output], ["succeeded", 7]);
+    const schemas = await server.query("select nspname from pg_namespace where nspname !~ '^pg_|^information' order by 1", url);
+    assert.deepEqual(
+      schemas.map(({ nspname }) => nspname),
+      ["holdfast", "public"],
+    );
+  });
+
+  test("another schema is another queue", async (t) => {
+    const [one, two] = [await opened(t), await opened(t, { schema: "other" })];
+    await one.enqueue(echo, 1, { id: "x" });
+    assert.equal(await two.jobs.get("x"), null);
+    assert.deepEqual(await two.enqueue(echo, 1, { id: "x" }), { id: "x", duplicate: false });
+  });
+
+  test("without `create` makes nothing", async () => {
+    await assert.rejects(open(url, { create: false }), code("NO_DATABASE"));
+    assert.equal((await server.query("select 1 from pg_namespace where nspname = 'holdfast'", url)).length, 0);
+  });
+
+  test("HOLDFAST_DB may hold the address", async (t) => {
+    process.env["HOLDFAST_DB"] = url;
+    t.after(() => delete process.env["HOLDFAST_DB"]);
+    await using hf = await open();
+    const { id } = await hf.enqueue(echo, 1);
+    assert.equal((await server.query("select key from holdfast.jobs", url)).length, 1);
+    assert.equal((await see(hf, id)).state, "pending");
+  });
+
+  test("the same address is opened once in a process", async (t) => {
+    const [one, two] = [await opened(t), await opened(t)];
+    assert.equal(one.engine, two.engine);
+    await one.close();
+    await two.enqueue(echo, 1);
+    await assert.rejects(open(url, { durability: "process" }), code("DURABILITY_DIFFERS"));
+  });
+
+  test("its own clock counts, whatever that of this host says; a clock that is given counts more", async (t) => {
+    const hf = await opened(t);
+    const [{ now }] = (await server.query("select holdfast.clock(null)::float8 as now", url)) as [{ now: number }];
+    assert.ok(Math.abs((await see(hf, (await hf.enqueue(echo, 1)).id)).createdAt - now) < 60_000);
+    await hf.close();
+    const clock = testClock(86_400_000);
+    const past = await opened(t, { clock });
+    assert.equal((await see(past, (await past.enqueue(echo, 1)).id)).createdAt, 86_400_000);
+  });
+
+  test("`transaction` is for files, and says what to do instead", async (t) => {
+    const hf = await opened(t);
+    await assert.rejects(
+      hf.transaction(() => null),
+      code("TX_UNSUPPORTED"),
+    );
+  });
+
+  test("a process that only enqueues has three connections at most, one that works six", async (t) => {
+    const hf = await opened(t);
+    await hf.enqueue(echo, 1);
+    assert.ok((await connections()) <= 3, `${await connections()} connections`);
+    const slow = stage<JobContext<unknown>>();
+    hf.work([echo, job({ name: "slow", run: slow.run })]);
+    await hf.enqueueMany(echo, Array(100).fill(0));
+    await hf.enqueue(job({ name: "slow", run: slow.run }), 1);
+    await slow.called(1);
+    await Promise.all([hf.engine.kept(), hf.jobs.list(), hf.jobs.counts(), hf.queues.list(), hf.jobs.list(), hf.jobs.counts()]);
+    assert.ok((await connections()) <= 6, `${await connections()} connections`);
+    slow.calls[0]?.end();
+  });
+
+  test("nothing is left of a process that has closed: no connection, no row", async () => {
+    const hf = await open(url);
+    hf.work([echo]);
+    await hf.jobs.wait(await hf.enqueue(echo, 1));
+    await hf.close();
+    assert.equal((await server.query("select id from holdfast.processes", url)).length, 0);
+    // The server takes a moment to notice.
+    while ((await connections()) > 0);
+  });
+
+  test("a server that is not there is said to be so at once", async () => {
+    await assert.rejects(open("postgres://postgres:geheim@127.0.0.1:1/postgres"), (error: Error) => {
+      assert.doesNotMatch(`${error.message} ${error.stack}`, /geheim/);
+      return code("SERVER_GONE")(error);
+    });
+  });
+});
