@@ -1,4 +1,5 @@
 import postgres from "postgres";
+import type { NewEvent } from "../../src/core/event.ts";
 import { Events } from "../../src/store/postgres/events.ts";
 import type { Tx } from "../../src/store/postgres/group.ts";
 
@@ -24,8 +25,8 @@ export class Hand implements AsyncDisposable {
     this.#connection = connection;
   }
 
-  async begin(): Promise<void> {
-    await this.#rows("begin isolation level read committed");
+  async begin(level = "read committed"): Promise<void> {
+    await this.#rows(`begin isolation level ${level}`);
   }
 
   async end(how: "commit" | "rollback" = "commit"): Promise<void> {
@@ -33,8 +34,8 @@ export class Hand implements AsyncDisposable {
   }
 
   /** Something that nobody else is about. */
-  tell(name: string): Promise<void> {
-    return this.#add({ type: "test.told", transition: `test.told|${name}`, data: { name } });
+  tell(...names: string[]): Promise<void> {
+    return this.#add(...names.map((name) => ({ type: "test.told", transition: `test.told|${name}`, data: { name } })));
   }
 
   /** The next step of a job: waits for whoever is at it, and tells how many there were. */
@@ -63,9 +64,9 @@ export class Hand implements AsyncDisposable {
     await this.#sql.end({ timeout: 0 });
   }
 
-  #add(event: Parameters<Events["add"]>[1][number]): Promise<void> {
+  #add(...events: NewEvent[]): Promise<void> {
     const tx = { at: null, rows: this.#rows, wrote() {} };
-    return this.#events.add(tx as unknown as Tx, [event]);
+    return this.#events.add(tx as unknown as Tx, events);
   }
 
   readonly #rows = async <Row extends readonly unknown[]>(text: string, ...values: unknown[]): Promise<Row[]> =>

@@ -3,7 +3,10 @@ import { randomBytes } from "node:crypto";
 import { after, before, describe, test, type TestContext } from "node:test";
 import { setTimeout as stall } from "node:timers/promises";
 import type { Event } from "../../src/core/event.ts";
+import { connect, loadDriver } from "../../src/store/postgres/driver.ts";
+import { Numbering } from "../../src/store/postgres/numbering.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import { Reader } from "../../src/store/postgres/reader.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import type { Durability, Store } from "../../src/store/store.ts";
 import { newJob } from "../conformance/parts.ts";
@@ -34,6 +37,61 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     const then = await store.events({ after: first[0]?.seq as number, limit: 10 });
     assert.deepEqual(then.map(nameOf), ["slow"], "though it was written first");
     assert.deepEqual(await seqs(store), [1, 2]);
+  });
+
+  test("however many stall, and however long, each is read after its commit", async (t) => {
+    const { store, hand } = await ground(t, server);
+    const quick = await hand();
+    const slow = [await hand(), await hand(), await hand()];
+    const expected: string[] = [];
+    const happens = async (name: string) => {
+      await quick.begin();
+      await quick.tell(name);
+      await quick.end();
+      expected.push(name);
+    };
+    const isRead = async () => assert.deepEqual((await store.events({ after: 0, limit: 100 })).map(nameOf), expected);
+    // Not read before the others have begun: those have higher numbers than any transaction that is over.
+    await happens("first");
+    for (const [i, one] of slow.entries()) {
+      await one.begin();
+      await one.tell(`slow ${i}`);
+    }
+    await isRead();
+    for (const i of [0, 2, 1]) {
+      await slow[i]?.end();
+      expected.push(`slow ${i}`);
+      await isRead();
+      for (let n = 0; n < 3; n++) {
+        await happens(`quick ${i} ${n}`);
+        await isRead();
+      }
+    }
+  });
+
+  test("to look for news costs no more for all that was read while somebody sees the database as it was before", async (t) => {
+    const { schema, hand, query } = await ground(t, server);
+    const [past, one] = [await hand(), await hand()];
+    await past.begin("repeatable read");
+    await past.pid();
+    const sql = connect(await loadDriver(), server.url(), { max: 1, pooled: false });
+    const reader = new Reader(sql, { address: "here", patience: 0, random: Math.random });
+    t.after(() => reader.close());
+    const numbering = new Numbering(schema, reader);
+    for (let i = 0; i < 5; i++) {
+      await one.begin();
+      await one.tell(...Array.from({ length: 800 }, (_, n) => `${i} ${n}`));
+      await one.end();
+      await numbering.number(1);
+    }
+    const pages = async (low: number) => {
+      const rows = await query(`explain (analyze, buffers, format json) select ${numbering.isBehind(String(low))}`);
+      const [{ "QUERY PLAN": plans }] = rows as [{ "QUERY PLAN": [{ Plan: Record<string, number> }] }];
+      const { Plan: plan } = plans[0];
+      return (plan["Shared Hit Blocks"] as number) + (plan["Shared Read Blocks"] as number);
+    };
+    assert.ok((await pages(0)) > 50, "what was read is still in the way, or this test shows nothing");
+    assert.ok((await pages(numbering.low)) < 30, "less than a fourth of it is");
   });
 
   for (const isReadBetween of [false, true]) {
@@ -72,10 +130,10 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   test("many that nobody has read yet are numbered in steps, in their order", async (t) => {
     const { store, hand } = await ground(t, server);
     const one = await hand();
-    await one.begin();
-    for (let i = 0; i < 2_500; i++) void one.tell(String(i));
-    await one.end();
     const names = Array.from({ length: 2_500 }, (_, i) => String(i));
+    await one.begin();
+    await one.tell(...names);
+    await one.end();
     assert.deepEqual((await store.events({ after: 0, limit: 5 })).map(nameOf), names.slice(0, 5));
     assert.deepEqual((await store.events({ after: 0, limit: 1, last: true })).map(nameOf), ["2499"]);
     assert.deepEqual((await store.events({ after: 0, limit: 9_999 })).map(nameOf), names);
@@ -89,7 +147,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await one.tell("one");
     await one.end();
     await store.openSink("s", "x");
-    const written = () => query("select n.xmin::text as numbered, s.xmin::text as sink from $.numbered as n, $.sinks as s");
+    const written = () => query("select n.xmin::text as trimmed, s.xmin::text as sink from $.trimmed as n, $.sinks as s");
     const before = await written();
     await store.events({ after: 1, limit: 10 });
     await store.events({ after: 0, limit: 10, types: ["test.*"] });
@@ -152,9 +210,15 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
   const told = new Set<string>();
   const maybeStall = async () => void (random() < 0.5 && (await stall(random() * 6)));
 
+  // Somebody whose transaction has nothing to do with it, and stays open for the first half.
+  const idle = await hand();
+  await idle.begin();
+  await idle.tell("never");
+
   const write = async (writer: number) => {
     const own = await hand();
     for (let round = 0; round < ROUNDS; round++) {
+      if (writer === 0 && round === ROUNDS / 2) await idle.end("rollback");
       await own.begin();
       const names: string[] = [];
       // Some have their number long before they come to a job.
@@ -175,6 +239,7 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
     }
   };
 
+  const written = new AbortController();
   const over = new AbortController();
   const follow = async (reader: Store): Promise<Event[]> => {
     const got: Event[] = [];
@@ -189,7 +254,7 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
   };
   /** Comes in at any time, and must get all that is committed from then on. */
   const join = async (reader: Store, name: string) => {
-    while (!over.signal.aborted) {
+    while (!written.signal.aborted) {
       const cursor = random() < 0.5 ? await reader.openSink(name, "test") : await reader.newestEvent();
       const [first] = await reader.events({ after: cursor, limit: 1 });
       assert.ok(first === undefined || first.seq === cursor + 1, "numbers have no gaps");
@@ -198,18 +263,14 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
     }
   };
 
-  // Somebody whose transaction has nothing to do with it, and stays open.
-  const idle = await hand();
-  await idle.begin();
-  await idle.tell("never");
   const readers = [store, await another(), await another()];
   const following = readers.map(follow);
   const joining = readers.map((reader, i) => join(reader, `sink ${i}`));
   await Promise.all([0, 1, 2, 3].map(write));
-  over.abort();
+  written.abort();
   await Promise.all(joining);
+  over.abort();
   const all = await Promise.all(following);
-  await idle.end("rollback");
 
   const [got = []] = all;
   for (const other of all) assert.deepEqual(other, got, "everybody reads the same");
@@ -234,6 +295,7 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
 }
 
 interface Ground {
+  schema: string;
   store: Store;
   another(): Promise<Store>;
   hand(): Promise<Hand>;
@@ -270,7 +332,7 @@ async function ground(
   const store = await another();
   await store.enqueue(Array.from({ length: JOBS }, () => newJob()));
   const jobs = (await query("select key::int from $.jobs order by key")).map(({ key }) => key as number);
-  return { store, another, hand, query, jobs, job: jobs[0] as number };
+  return { schema, store, another, hand, query, jobs, job: jobs[0] as number };
 }
 
 /** An operator's act that is always told. */

@@ -10,10 +10,13 @@ export class Events {
   #told = 0;
 
   constructor(s: string) {
+    // Its transaction has its number before an event has its id; see `Numbering`.
     this.#insert = `
+      with own as materialized (select pg_current_xact_id() as xid)
       insert into ${s}.outbox (at, type, transition, job, data)
       select ${s}.clock($1), type, transition, job, data
-      from unnest($2::text[], $3::text[], $4::text[], $5::text[]) with ordinality as event (type, transition, job, data, turn)
+      from own, unnest($2::text[], $3::text[], $4::text[], $5::text[]) with ordinality as event (type, transition, job, data, turn)
+      where own.xid is not null
       order by turn`;
     this.#number = `select nextval('${s}.fence')`;
   }

@@ -3,6 +3,12 @@ import type { Reader } from "./reader.ts";
 
 /** How many are numbered in one step, so that nobody waits long for another's. */
 const STEP = 1_000;
+/** How long `low` is believed, in milliseconds: a server that took over from another may know less than was known here. */
+const BELIEVED = 60_000;
+
+/** The highest number there ever was. */
+export const NEWEST = (s: string): string =>
+  `coalesce((select max(seq) from ${s}.events), (select seq from ${s}.trimmed where id = 1))`;
 
 /**
  * Events get their numbers after their commit, from whoever wants to read them first: all that can be seen by then, in the
@@ -19,31 +25,36 @@ const STEP = 1_000;
  */
 export class Numbering {
   readonly #reader: Reader;
-  readonly #sql: Record<"lock" | "move" | "newest", string>;
+  readonly #s: string;
+  readonly #sql: Record<"lock" | "newest" | "move", string>;
+  /** No id up to this one will be seen any more, see `#learn`: what was there lies dead before all that is alive. */
+  #low = 0;
+  #lowSince = 0;
+  #mark: Mark | null = null;
 
   constructor(s: string, reader: Reader) {
     this.#reader = reader;
+    this.#s = s;
     this.#sql = {
       // What was read by somebody must not be gone after a crash of the server, or its number would be another's then.
       // So this is on disk whatever the durability is, and everything that was committed before is, too.
       lock: `
         select set_config('synchronous_commit', 'on', true),
           pg_advisory_xact_lock(hashtextextended('holdfast numbers ${s.replaceAll("'", "''")}', 0))`,
-      // Sees what there is when the lock is held, since it is a statement of its own.
-      move: `
-        with moved as (
-          delete from ${s}.outbox
-          where id <= coalesce((select id from ${s}.outbox order by id offset ${STEP - 1} limit 1), ${MOST})
-          returning id, type, at, transition, job, build, data),
-        counted as (
-          update ${s}.numbered set seq = seq + n from (select count(*) as n from moved) as sum
-          where numbered.id = 1 and n > 0 returning seq - n as before),
-        numbered as (
-          insert into ${s}.events (seq, type, at, transition, job, build, data)
-          select before + row_number() over (order by moved.id), type, at, transition, job, build, data from moved, counted)
-        select count(*) from moved`,
-      newest: `select exists (select 1 from ${s}.outbox), seq from ${s}.numbered where id = 1`,
+      newest: `select ${this.isBehind("$1::bigint")}, ${NEWEST(s)}`,
+      move: this.#move("$1::bigint"),
     };
+  }
+
+  /** For those who read besides, so that it is of the same instant: whether there is an event without a number. */
+  isBehind(low: string): string {
+    return `(select id from ${this.#s}.outbox where id > ${low} order by id limit 1) is not null`;
+  }
+
+  /** What it is asked with. */
+  get low(): number {
+    if (performance.now() - this.#lowSince > BELIEVED) this.#low = 0;
+    return this.#low;
   }
 
   /**
@@ -51,23 +62,66 @@ export class Numbering {
    * going on, and whoever dies after it has done no harm.
    */
   async number(atLeast: number): Promise<void> {
-    const { lock, move } = this.#sql;
     for (let sum = 0, n = STEP; n === STEP && sum < atLeast; sum += n) {
-      const [row] = await this.#reader.script<[number]>("set transaction isolation level read committed", lock, move);
-      [n] = row as [number];
+      const results = await this.#reader.script<[number, string, string | null]>(
+        "set transaction isolation level read committed",
+        this.#sql.lock,
+        `select last_value from ${this.#s}.outbox_id_seq`,
+        this.#move(String(this.low)),
+      );
+      const [[last], [moved]] = results.slice(-2) as [[[number]], [[number, string, string | null]]];
+      n = moved[0];
+      if (n < STEP) this.#learn(last[0], moved[1], moved[2]);
     }
   }
 
   /** The newest number, of all that is to be seen from inside this transaction: what was written in it before is, what comes is not. */
   async within(tx: Tx): Promise<number> {
     const { lock, move, newest } = this.#sql;
-    const [[isBehind, seq]] = (await tx.rows<[boolean, number]>(newest)) as [[boolean, number]];
+    const { low } = this;
+    const [[isBehind, seq]] = (await tx.rows<[boolean, number]>(newest, low)) as [[boolean, number]];
     if (!isBehind) return seq;
     await tx.rows(lock);
-    for (let n = STEP; n === STEP;) [[n]] = (await tx.rows<[number]>(move)) as [[number]];
-    const [[, last]] = (await tx.rows<[boolean, number]>(newest)) as [[boolean, number]];
+    for (let n = STEP; n === STEP;) [[n]] = (await tx.rows<[number]>(move, low)) as [[number]];
+    const [[, last]] = (await tx.rows<[boolean, number]>(newest, low)) as [[boolean, number]];
     return last;
   }
+
+  /** A statement of its own, so that it sees what there is when the lock is held. */
+  #move(low: string): string {
+    const s = this.#s;
+    return `
+      with moved as (
+        delete from ${s}.outbox
+        where id > ${low} and id <= coalesce((select id from ${s}.outbox where id > ${low} order by id offset ${STEP - 1} limit 1), ${MOST})
+        returning id, type, at, transition, job, build, data),
+      numbered as (
+        insert into ${s}.events (seq, type, at, transition, job, build, data)
+        select newest + row_number() over (order by id), type, at, transition, job, build, data
+        from moved, (select ${NEWEST(s)} as newest) as known)
+      select count(*), pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id_if_assigned()::text from moved`;
+  }
+
+  /**
+   * What was numbered stays in the index until it is vacuumed, and while somebody looks at the database as it was an hour
+   * ago, it is not: looking for what is new would take longer and longer. But whoever took an id up to `last` had a
+   * number of its transaction by then, and a lower one than the transaction that looked. When all of these are over,
+   * and what can be seen of them is numbered, nothing will come there any more.
+   */
+  #learn(last: number, over: string, xid: string | null): void {
+    if (this.#mark !== null && BigInt(over) > this.#mark.xid) {
+      this.#low = this.#mark.last;
+      this.#lowSince = performance.now();
+      this.#mark = null;
+    }
+    if (xid !== null) this.#mark ??= { last, xid: BigInt(xid) };
+  }
+}
+
+/** The last id that was taken before the transaction of this number. */
+interface Mark {
+  last: number;
+  xid: bigint;
 }
 
 /** The highest id that can be. */

@@ -23,11 +23,10 @@ export class Reader {
 
   /**
    * Statements without values as one transaction, which nobody has to hold open: the server runs it through by itself,
-   * also when whoever sent it dies or is stopped. The rows of the last. It must do no harm to run it twice.
+   * also when whoever sent it dies or is stopped. The rows of each. It must do no harm to run it twice.
    */
-  async script<Row extends readonly unknown[]>(...statements: string[]): Promise<Row[]> {
-    const results = await this.#patiently(() => this.#sql.unsafe(statements.join(";")).values() as unknown as Promise<Row[][]>);
-    return results.at(-1) as Row[];
+  script<Row extends readonly unknown[]>(...statements: string[]): Promise<Row[][]> {
+    return this.#patiently(() => this.#sql.unsafe(statements.join(";")).values() as unknown as Promise<Row[][]>);
   }
 
   /** Sent once: for what is not worth waiting for. */

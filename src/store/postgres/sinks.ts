@@ -5,7 +5,7 @@ import type { EventQuery, SinkHold, SinkView } from "../store.ts";
 import { listOf } from "./driver.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group.ts";
-import { Numbering } from "./numbering.ts";
+import { NEWEST, Numbering } from "./numbering.ts";
 import type { Reader } from "./reader.ts";
 
 type SinkRow = [
@@ -56,10 +56,10 @@ export class Sinks {
     this.#databaseId = parts.databaseId;
     // Always at least one row, which says whether something has no number yet: that must be of the same instant.
     const page = (from: string) => `
-      select exists (select 1 from ${s}.outbox), ${EVENT} from (select) as always left join (${from}) as page on true order by seq`;
+      select ${this.#numbering.isBehind("$1")}, ${EVENT} from (select) as always left join (${from}) as page on true order by seq`;
     // An operator's look: it may walk the outbox, which holds a week.
-    const asked = `seq > $1 and ($3::text is null or job = $3) and ($4::text[] is null or exists (
-      select 1 from unnest($4::text[]) as asked (type)
+    const asked = `seq > $2 and ($4::text is null or job = $4) and ($5::text[] is null or exists (
+      select 1 from unnest($5::text[]) as asked (type)
       where events.type = asked.type or (asked.type like '%*' and starts_with(events.type, left(asked.type, -1)))))`;
     /**
      * Who may deliver: the one who has it, until its time is over or its process is gone. A time further away than it can
@@ -76,14 +76,14 @@ export class Sinks {
     const gone = `seq <= (
         select max(seq) from (
           select seq from ${s}.events
-          where seq <= coalesce((select min(cursor) from ${s}.sinks), (select seq from ${s}.numbered where id = 1))
+          where seq <= coalesce((select min(cursor) from ${s}.sinks), ${NEWEST(s)})
           order by seq limit $3) as oldest)
       and at not between ${now} - $2::bigint and ${now} + $2::bigint`;
     this.#sql = {
       // By the primary key, from where the reader stands: it costs what it returns.
-      oldest: page(`select ${EVENT} from ${s}.events where seq > $1 order by seq limit $2`),
-      filtered: page(`select ${EVENT} from ${s}.events where ${asked} order by seq limit $2`),
-      last: page(`select ${EVENT} from ${s}.events where ${asked} order by seq desc limit $2`),
+      oldest: page(`select ${EVENT} from ${s}.events where seq > $2 order by seq limit $3`),
+      filtered: page(`select ${EVENT} from ${s}.events where ${asked} order by seq limit $3`),
+      last: page(`select ${EVENT} from ${s}.events where ${asked} order by seq desc limit $3`),
       find: `select cursor, kind from ${s}.sinks where name = $1`,
       open: `
         insert into ${s}.sinks (name, kind, cursor, created_at) values ($2, $3, $4, ${now})
@@ -110,12 +110,17 @@ export class Sinks {
       drop: `delete from ${s}.sinks where name = $1 returning 1`,
       // Numbers have no gaps, and what a sink has not passed is not trimmed: nobody has to count.
       all: `
-        select exists (select 1 from ${s}.outbox), name, kind, cursor, holder, failures, failed_at, error, delivered_at, created_at,
-          (select seq from ${s}.numbered where id = 1) - cursor,
+        select ${this.#numbering.isBehind("$1")}, name, kind, cursor, holder, failures, failed_at, error, delivered_at, created_at,
+          ${NEWEST(s)} - cursor,
           (select at from ${s}.events where seq > cursor order by seq limit 1)
         from ${s}.sinks order by name collate "C"`,
-      trimmable: `select exists (select 1 from ${s}.outbox), exists (select 1 from ${s}.events where ${gone})`,
-      trim: `with gone as (delete from ${s}.events where ${gone} returning 1) select count(*) from gone`,
+      trimmable: `select ${this.#numbering.isBehind("$4")}, exists (select 1 from ${s}.events where ${gone})`,
+      trim: `
+        with gone as (delete from ${s}.events where ${gone} returning seq),
+        kept as (
+          update ${s}.trimmed set seq = greatest(trimmed.seq, top) from (select max(seq) as top from gone) as highest
+          where id = 1 and top is not null)
+        select count(*) from gone`,
     };
   }
 
@@ -133,9 +138,10 @@ export class Sinks {
   #page(query: EventQuery): Promise<PageRow[]> {
     const { after, limit, types, job, last = false } = query;
     const { oldest, filtered, last: newest } = this.#sql;
-    if (isPlain(query)) return this.#reader.rows(oldest, after, limit);
+    const { low } = this.#numbering;
+    if (isPlain(query)) return this.#reader.rows(oldest, low, after, limit);
     const asked = types === undefined ? null : listOf(types);
-    return this.#reader.rows(last ? newest : filtered, after, limit, job ?? null, asked);
+    return this.#reader.rows(last ? newest : filtered, low, after, limit, job ?? null, asked);
   }
 
   newest(tx: Tx): Promise<number> {
@@ -197,10 +203,10 @@ export class Sinks {
   }
 
   async all(): Promise<SinkView[]> {
-    let rows = await this.#reader.rows<SinkRow>(this.#sql.all);
+    let rows = await this.#reader.rows<SinkRow>(this.#sql.all, this.#numbering.low);
     if (isBehind(rows)) {
       await this.#numbering.number(ALL);
-      rows = await this.#reader.rows<SinkRow>(this.#sql.all);
+      rows = await this.#reader.rows<SinkRow>(this.#sql.all, this.#numbering.low);
     }
     return rows.map(([, name, kind, cursor, holder, failures, failedAt, error, deliveredAt, createdAt, behind, oldestAt]) => {
       return { name, kind, cursor, behind, oldestAt, holder, failures, failedAt, error, deliveredAt, createdAt };
@@ -209,7 +215,7 @@ export class Sinks {
 
   /** Where nobody reads, it is here that what happened is numbered, or it would stay for ever. */
   async hasOld(olderThan: number, at: number | null): Promise<boolean> {
-    const look = () => this.#reader.rows<[boolean, boolean]>(this.#sql.trimmable, at, olderThan, 1);
+    const look = () => this.#reader.rows<[boolean, boolean]>(this.#sql.trimmable, at, olderThan, 1, this.#numbering.low);
     let rows = await look();
     if (isBehind(rows)) {
       await this.#numbering.number(ALL);

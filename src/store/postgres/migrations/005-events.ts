@@ -25,12 +25,12 @@ create table ${s}.events (
   build       text,
   data        text not null
 );
--- The highest number there ever was.
-create table ${s}.numbered (
+-- The highest number that was ever removed: where no event is left, the next number comes after it.
+create table ${s}.trimmed (
   id   integer primary key check (id = 1),
   seq  bigint not null
 );
-insert into ${s}.numbered (id, seq) values (1, 0);
+insert into ${s}.trimmed (id, seq) values (1, 0);
 
 -- One row for each sink and each durable subscriber: everything up to cursor is delivered. token is of the change of hands,
 -- and guards the cursor.
