@@ -1,0 +1,221 @@
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, test } from "node:test";
+import { Client, Pool, TypeOverrides } from "pg";
+import postgres from "postgres";
+import { HoldfastError } from "../../src/core/errors.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Enqueued } from "../../src/store/store.ts";
+import { testClock } from "../../src/testing/index.ts";
+import {
+  add,
+  badJob,
+  claim,
+  claimIds,
+  claimOne,
+  declaring,
+  limitRule,
+  newJob,
+  see,
+  seeAll,
+  settle,
+  SUCCEEDED,
+} from "../conformance/parts.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+const skip = noServer;
+let server: PostgresServer;
+let store: PostgresStore;
+let other: PostgresStore;
+let sql: postgres.Sql;
+let client: Client;
+
+before(async () => {
+  if (skip) return;
+  server = await startServer();
+});
+
+after(async () => {
+  if (!skip) await server.close();
+});
+
+let schemas = 0;
+
+beforeEach(async () => {
+  if (skip) return;
+  const url = server.url();
+  const options = { schema: `store_${++schemas}`, clock: testClock(), injected: true, random: () => 0.5 };
+  store = await PostgresStore.open(url, options);
+  other = await PostgresStore.open(url, options);
+  sql = postgres(url, { max: 2, onnotice: () => {} });
+  client = new Client(url);
+  await client.connect();
+  await client.query("create table if not exists orders (id int primary key)");
+  await client.query("truncate orders");
+});
+
+afterEach(async () => {
+  if (skip) return;
+  await Promise.all([store.close(), other.close(), sql.end({ timeout: 1 }), client.end()]);
+});
+
+const orders = async () => (await client.query("select count(*)::int as n from orders")).rows[0].n as number;
+
+test("with pg: a job goes in with the user's row, and is claimable when he commits, not before", { skip }, async () => {
+  await client.query("begin");
+  await client.query("insert into orders values (1)");
+  const [answer] = (await store.enqueueWithin(client, [newJob({ input: '"paid"' })])) as [Enqueued];
+  assert.deepEqual(await claimIds(store), []);
+  await client.query("commit");
+  const claimed = await claimOne(store);
+  assert.deepEqual([claimed.id, claimed.input], [answer.id, '"paid"']);
+  assert.equal(await orders(), 1);
+});
+
+test("with postgres: the same, within its own transaction", { skip }, async () => {
+  const answers = await sql.begin(async (tx) => {
+    await tx`insert into orders values (1)`;
+    return store.enqueueWithin(tx, [newJob({ id: "a" }), newJob({ priority: 5 })]);
+  });
+  assert.deepEqual(await claimIds(store), [(answers as Enqueued[])[1]?.id, "a"]);
+});
+
+test("a rollback takes the job with it, and its id and key are free again", { skip }, async () => {
+  await client.query("begin");
+  await client.query("insert into orders values (1)");
+  await store.enqueueWithin(client, [newJob({ id: "a", key: "k", name: "new name" })]);
+  await client.query("rollback");
+  assert.deepEqual([await seeAll(store), await orders()], [[], 0]);
+  await add(store, { id: "a", key: "k", name: "other name" });
+});
+
+test("a rollback to the user's own savepoint takes the job with it, too", { skip }, async () => {
+  await client.query("begin");
+  await client.query("savepoint mine");
+  await store.enqueueWithin(client, [newJob({ id: "a" })]);
+  await client.query("rollback to savepoint mine");
+  await store.enqueueWithin(client, [newJob({ id: "a" }), newJob({ id: "b" })]);
+  await client.query("commit");
+  assert.deepEqual((await claimIds(store)).sort(), ["a", "b"]);
+});
+
+test("an enqueue that is refused or throws has left nothing, and the user's transaction goes on", { skip }, async () => {
+  await add(store, { id: "taken", name: "other" });
+  await client.query("begin");
+  assert.deepEqual(await store.enqueueWithin(client, [newJob({ id: "x" }), newJob({ id: "taken" })]), [
+    { id: "taken", taken: "other" },
+  ]);
+  await assert.rejects(async () => store.enqueueWithin(client, [newJob({ id: "y" }), badJob()]), /bad/);
+  await assert.rejects(async () => store.enqueueWithin(client, [newJob({ id: "z", priority: Number.NaN })]));
+  await store.enqueueWithin(client, [newJob({ id: "good" })]);
+  await client.query("insert into orders values (1)");
+  await client.query("commit");
+  assert.deepEqual((await seeAll(store)).map(({ id }) => id).sort(), ["good", "taken"]);
+  assert.equal(await orders(), 1);
+});
+
+test("duplicates are known within the transaction, those of the transaction too", { skip }, async () => {
+  await add(store, { id: "a" }, { id: "holder", key: "k" });
+  await client.query("begin");
+  const first = await store.enqueueWithin(client, [newJob({ id: "a" }), newJob({ key: "k" }), newJob({ id: "b", key: "l" })]);
+  const second = await store.enqueueWithin(client, [newJob({ id: "b" }), newJob({ key: "l" })]);
+  await client.query("commit");
+  assert.deepEqual(first, [
+    { id: "a", duplicate: true },
+    { id: "holder", duplicate: true },
+    { id: "b", duplicate: false },
+  ]);
+  assert.deepEqual(second, [
+    { id: "b", duplicate: true },
+    { id: "b", duplicate: true },
+  ]);
+});
+
+test(
+  "of two transactions that enqueue one id at once, the second waits for the first, and is its duplicate",
+  { skip },
+  async () => {
+    await client.query("begin");
+    await store.enqueueWithin(client, [newJob({ id: "a" })]);
+    const late = other.enqueue([newJob({ id: "a" })]);
+    const waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    while ((await client.query(waits)).rows.length === 0);
+    await client.query("commit");
+    assert.deepEqual(await late, [{ id: "a", duplicate: true }]);
+  },
+);
+
+test("a transaction that stays open holds up neither claims nor new names nor definitions of others", { skip }, async () => {
+  const limited = declaring([limitRule({ keyed: false, concurrency: 1 })]);
+  await add(store, { declares: limited, limitKeys: [""], id: "first" });
+  await client.query("begin");
+  await store.enqueueWithin(client, [
+    newJob({ id: "mine", declares: limited, limitKeys: [""] }),
+    newJob({ name: "new", id: "n" }),
+  ]);
+  const claimed = await claimOne(other);
+  assert.equal(claimed.id, "first");
+  await settle(other, claimed, SUCCEEDED);
+  await add(other, { name: "new" }, { name: "newer", queue: "newer" });
+  await other.declare([declaring([limitRule({ keyed: false, concurrency: 2 })])]);
+  await other.pause("newer");
+  await client.query("commit");
+  assert.equal(
+    (await claim(other, { from: [{ name: "work", lease: 1_000 }] })).length,
+    1,
+    "what was limited is admitted by the claim",
+  );
+});
+
+test("a job that comes after one that ends meanwhile does not wait for ever", { skip }, async () => {
+  await add(store, { id: "up" });
+  const up = await claimOne(store);
+  await client.query("begin");
+  await store.enqueueWithin(client, [newJob({ id: "down", after: ["up"] })]);
+  const settling = store.settle([{ ...up, outcome: SUCCEEDED }]);
+  await client.query("commit");
+  assert.deepEqual(await settling, ["held"]);
+  assert.deepEqual(await claimIds(store), ["down"]);
+});
+
+test("a lower durability of the user's session is raised for the transaction that brings a job", { skip }, async () => {
+  await client.query("set synchronous_commit = off");
+  await client.query("begin");
+  await store.enqueueWithin(client, [newJob()]);
+  assert.equal((await client.query("show synchronous_commit")).rows[0].synchronous_commit, "on");
+  await client.query("commit");
+  assert.equal((await client.query("show synchronous_commit")).rows[0].synchronous_commit, "off");
+});
+
+const refusedWith = (code: string) => (error: unknown) =>
+  error instanceof HoldfastError && error.code === code && error.hint !== "";
+
+test("what is no open transaction on this database is refused, and nothing is written", { skip }, async () => {
+  const elsewhere = await server.createDatabase();
+  const stranger = new Client(elsewhere);
+  await stranger.connect();
+  await stranger.query("begin");
+  const pool = new Pool({ connectionString: server.url(), max: 2 });
+  await assert.rejects(async () => store.enqueueWithin(client, [newJob()]), refusedWith("TX_NOT_OPEN"));
+  await assert.rejects(async () => store.enqueueWithin(sql, [newJob()]), refusedWith("TX_NOT_OPEN"));
+  await assert.rejects(async () => store.enqueueWithin(pool, [newJob()]), refusedWith("TX_NOT_OPEN"));
+  await assert.rejects(async () => store.enqueueWithin(stranger, [newJob()]), refusedWith("TX_OTHER_DATABASE"));
+  for (const nothing of [null, undefined, 5, {}, "begin"])
+    await assert.rejects(async () => store.enqueueWithin(nothing, [newJob()]), refusedWith("TX_INVALID"));
+  await stranger.end();
+  await pool.end();
+  await server.dropDatabase(elsewhere);
+  assert.deepEqual(await seeAll(store), []);
+});
+
+test("whatever the user's driver makes of numbers, ids and instants are right", { skip }, async () => {
+  const parsers = new TypeOverrides();
+  parsers.setTypeParser(20, (text) => BigInt(text));
+  const odd = new Client({ connectionString: server.url(), types: parsers });
+  await odd.connect();
+  await odd.query("begin");
+  const [answer] = (await store.enqueueWithin(odd, [newJob({ delay: 5_000 })])) as [Enqueued];
+  await odd.query("commit");
+  await odd.end();
+  const job = await see(store, answer.id);
+  assert.equal(job.runAt - job.createdAt, 5_000);
+});
