@@ -54,7 +54,7 @@ async function openOn(server: PostgresServer, schema: string, clock: Clock): Pro
  * A schema that becomes as it was when it was made. To make one takes a hundred files, a tenth of a second and more; to
  * empty one takes a hundredth.
  */
-class Schema {
+export class Schema {
   readonly name: string;
   readonly #server: PostgresServer;
   readonly #fresh: { statement: string; databaseId: string };

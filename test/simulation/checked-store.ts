@@ -47,16 +47,16 @@ export class CheckedStore {
   }
 
   /** In a transaction of the caller's own, some at a time; one that is undone has never been. */
-  async enqueueWithin(parts: readonly (readonly NewJob[])[], undone: boolean): Promise<void> {
+  enqueueWithin(parts: readonly (readonly NewJob[])[], undone: boolean): Promise<void> {
+    return this.#world.inTurn(() => this.#within(parts, undone));
+  }
+
+  async #within(parts: readonly (readonly NewJob[])[], undone: boolean): Promise<void> {
     this.#actor.acts();
     const entry = this.#world.trace.add(this.#actor.name, undone ? "enqueueWithin, undone" : "enqueueWithin", parts);
     const undo = new Error("undone");
     try {
-      const answers = await this.#store.transact((handle) => {
-        const answers = parts.map((jobs) => this.#store.enqueueWithin(handle, jobs) as Enqueued[]);
-        if (undone) throw undo;
-        return answers;
-      });
+      const answers = await this.#world.place.within(this.#store, parts, undone ? undo : null);
       entry.answer = answers;
       this.#model.limits.clock(this.#now, this.#world.time);
       for (const [i, jobs] of parts.entries()) this.#model.enqueue(this.#now, jobs, answers[i] as Enqueued[], true);
@@ -259,7 +259,15 @@ export class CheckedStore {
     return this.#actor.now();
   }
 
-  async #call<Method extends Asked>(
+  #call<Method extends Asked>(
+    method: Method,
+    args: Parameters<Store[Method]>,
+    check: (answer: Awaited<ReturnType<Store[Method]>>) => void | Promise<void>,
+  ): Promise<Awaited<ReturnType<Store[Method]>>> {
+    return this.#world.inTurn(() => this.#ask(method, args, check));
+  }
+
+  async #ask<Method extends Asked>(
     method: Method,
     args: Parameters<Store[Method]>,
     check: (answer: Awaited<ReturnType<Store[Method]>>) => void | Promise<void>,

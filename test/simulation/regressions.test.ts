@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { LeaseRef } from "../../src/core/lease.ts";
 import type { NewJob } from "../../src/store/store.ts";
+import { inMemory, onFile } from "./place.ts";
 import { Random } from "./random.ts";
 import { World } from "./world.ts";
 
@@ -20,7 +21,7 @@ const JOB: NewJob = {
 /** What schedules have found, each as a plain case. */
 
 function world(): World {
-  return new World({ where: "memory", random: () => 0.5 });
+  return new World({ place: inMemory(), random: () => 0.5 });
 }
 
 test("a lock lasts no longer because the clock was set back", async () => {
@@ -38,7 +39,7 @@ test("a lock lasts no longer because the clock was set back", async () => {
 });
 
 test("a claim beside an enqueue of a new kind sees the kinds that other processes have made", async () => {
-  const here = new World({ where: "file", random: () => 0.5 });
+  const here = new World({ place: onFile(), random: () => 0.5 });
   const other = await here.start("byHand", new Random(1));
   const worker = await here.start("local", new Random(1));
   await other.store.enqueue([{ ...JOB, queue: "slow" }]);

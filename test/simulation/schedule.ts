@@ -1,6 +1,7 @@
 import { drain } from "./drain.ts";
 import { start } from "./healing.ts";
 import { operations } from "./operations.ts";
+import { inMemory, onFile, type Place } from "./place.ts";
 import { Random } from "./random.ts";
 import { END } from "./trace.ts";
 import { type Break, World } from "./world.ts";
@@ -8,6 +9,8 @@ import { type Break, World } from "./world.ts";
 export interface ScheduleOptions {
   break?: Break | undefined;
   misguide?: Break | undefined;
+  /** Where its store is; else in memory, and now and then on a file. */
+  place?: (seed: number) => Place;
   /** Only these steps of it. */
   steps?: readonly number[] | undefined;
 }
@@ -38,13 +41,14 @@ const STRIDE = 25;
  */
 export async function runSchedule(seed: number, options: ScheduleOptions = {}): Promise<Run> {
   const plan = new Random(seed, PLAN);
-  const where = plan.chance(0.04) ? "file" : "memory";
+  const usual = plan.chance(0.04) ? onFile : inMemory;
+  const place = options.place?.(seed) ?? usual();
   const kinds = moods(plan);
   const length = plan.chance(0.1) ? 120 : plan.int(30, 60);
-  const processes = where === "file" ? 2 : plan.int(2, 4);
+  const processes = place.isShared ? plan.int(2, 4) : 2;
   const steps = options.steps ?? Array.from({ length }, (_, step) => step);
   const jitter = new Random(seed, STORE);
-  const world = new World({ where, random: () => jitter.next(), break: options.break, misguide: options.misguide });
+  const world = new World({ place, random: () => jitter.next(), break: options.break, misguide: options.misguide });
   const trace = () => world.trace.toString();
   let done = 0;
   try {

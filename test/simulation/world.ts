@@ -1,13 +1,10 @@
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import type { ProcessId } from "../../src/core/ids.ts";
-import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Change, Declaration, Judgement, Life, Store, Tick } from "../../src/store/store.ts";
 import { Actor, ActorClock, type Held } from "./actor.ts";
 import { CheckedStore } from "./checked-store.ts";
 import { checkEverything, checkTouched } from "./invariants.ts";
 import { Model } from "./model.ts";
+import type { Place } from "./place.ts";
 import type { Random } from "./random.ts";
 import { Trace } from "./trace.ts";
 import { must, mustEqual, Violation } from "./violation.ts";
@@ -18,8 +15,7 @@ const EPOCH = Date.UTC(2026, 0, 1);
 export type Break = (store: Store) => Store;
 
 export interface WorldOptions {
-  /** One database in memory that all share, or a file with a handle for each. */
-  where: "memory" | "file";
+  place: Place;
   random: () => number;
   break?: Break | undefined;
   /** The same between the store and the janitors. */
@@ -52,17 +48,20 @@ export class World {
   #store: Store | null = null;
   readonly #handles = new Map<Actor, Store>();
   readonly #options: WorldOptions;
-  readonly #folder: string | null;
   #changes: Change[] = [];
+  #calls: Promise<unknown> = Promise.resolve();
   #named = 0;
 
   constructor(options: WorldOptions) {
     this.#options = options;
-    this.#folder = options.where === "file" ? mkdtempSync(join(tmpdir(), "holdfast-simulation-")) : null;
   }
 
   get isShared(): boolean {
-    return this.#folder === null;
+    return this.place.isShared;
+  }
+
+  get place(): Place {
+    return this.#options.place;
   }
 
   get working(): Actor[] {
@@ -71,6 +70,23 @@ export class World {
 
   get workingProcesses(): Actor[] {
     return this.working.filter(({ id }) => id !== null);
+  }
+
+  /** At once, or, where answers take their time, when every call before it has its own. */
+  inTurn<T>(call: () => Promise<T>): Promise<T> {
+    if (!this.place.isSlow) return call();
+    const answer = this.#calls.then(call);
+    this.#calls = answer.catch(() => {});
+    return answer;
+  }
+
+  /** What janitors do beside their ticks is done. */
+  async #quiet(): Promise<void> {
+    for (let calls: Promise<unknown> | null = null; calls !== this.#calls;) {
+      calls = this.#calls;
+      await calls;
+      await new Promise((resolve) => setImmediate(resolve));
+    }
   }
 
   actorOf(id: ProcessId): Actor {
@@ -118,6 +134,7 @@ export class World {
     this.trace.add(actor.name, `is ${how}`, []);
     actor.condition = how;
     const handle = this.#handles.get(actor);
+    if (this.place.isSlow) await this.#quiet();
     this.#handles.delete(actor);
     if (!this.isShared) await handle?.close();
   }
@@ -164,6 +181,7 @@ export class World {
   // ── checks ──
 
   async checkStep(everything: boolean): Promise<void> {
+    if (this.place.isSlow) await this.#quiet();
     if (this.violation !== null) throw this.violation;
     this.#checkNews();
     this.spent.push(...this.#lost());
@@ -183,21 +201,16 @@ export class World {
   }
 
   async close(): Promise<void> {
+    if (this.place.isSlow) await this.#quiet();
     for (const handle of new Set(this.#handles.values())) await handle.close();
     await this.#store?.close();
-    if (this.#folder !== null) rmSync(this.#folder, { recursive: true });
+    await this.place.close();
   }
 
   async #open(clock: ActorClock): Promise<Store> {
     if (this.#store !== null) return this.#store;
     const shared = { now: () => (this.#acting?.clock ?? clock).now(), monotonic: () => this.time, after: () => () => {} };
-    const real = await SqliteStore.open(this.#folder === null ? ":memory:" : join(this.#folder, "work.db"), {
-      driver: "node:sqlite",
-      durability: "process",
-      clock: this.isShared ? shared : clock,
-      random: this.#options.random,
-      busyTimeout: 20,
-    });
+    const real = await this.place.open(this.isShared ? shared : clock, this.#options.random);
     const store = this.#options.break?.(real) ?? real;
     if (this.isShared) {
       this.#store = store;

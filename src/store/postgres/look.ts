@@ -130,8 +130,10 @@ export class Look {
       this.#rows<[number, number]>(this.#sql.oldest, at, ids),
     ]);
     const now = (set[0] as [string | null, boolean, number])[2];
+    // One that was made for a user's transaction, which then undid it, has never had a job.
+    const used = new Set(counted.map(([lane]) => lane));
     const counts = {
-      lanes,
+      lanes: lanes.filter(({ id }) => used.has(id)),
       set: new Map(set.flatMap(([name, paused]): [string, { paused: boolean }][] => (name === null ? [] : [[name, { paused }]]))),
       unfinished: counted.filter(([, state]) => !isFinished(state)).map(laneCount),
       finished: counted.filter(([, state]) => isFinished(state)).map(tallied),

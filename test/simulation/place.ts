@@ -1,0 +1,51 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Clock } from "../../src/core/clock.ts";
+import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
+import type { Enqueued, NewJob, Store } from "../../src/store/store.ts";
+
+/** Where a world's store is. */
+export interface Place {
+  /** All share one handle, which goes by the clock of whoever acts; else each has his own. */
+  readonly isShared: boolean;
+  /** Calls are made one after the other: their answers come in another order than they are made, and the model goes by that. */
+  readonly isSlow: boolean;
+  open(clock: Clock, random: () => number): Promise<Store>;
+  /** Some jobs at a time, in a transaction of the caller's own; with `undo` it is undone, and that is thrown. */
+  within(store: Store, parts: readonly (readonly NewJob[])[], undo: Error | null): Promise<Enqueued[][]>;
+  close(): Promise<void>;
+}
+
+export function inMemory(): Place {
+  return {
+    isShared: true,
+    isSlow: false,
+    open: (clock, random) => openSqlite(":memory:", clock, random),
+    within: inOwn,
+    close: async () => {},
+  };
+}
+
+export function onFile(): Place {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-simulation-"));
+  return {
+    isShared: false,
+    isSlow: false,
+    open: (clock, random) => openSqlite(join(folder, "work.db"), clock, random),
+    within: inOwn,
+    close: async () => rmSync(folder, { recursive: true }),
+  };
+}
+
+function openSqlite(path: string, clock: Clock, random: () => number): Promise<Store> {
+  return SqliteStore.open(path, { driver: "node:sqlite", durability: "process", clock, random, busyTimeout: 20 });
+}
+
+function inOwn(store: Store, parts: readonly (readonly NewJob[])[], undo: Error | null): Promise<Enqueued[][]> {
+  return store.transact((handle) => {
+    const answers = parts.map((jobs) => store.enqueueWithin(handle, jobs) as Enqueued[]);
+    if (undo !== null) throw undo;
+    return answers;
+  });
+}
