@@ -26,6 +26,7 @@ export class Actor {
   readonly clock: ActorClock;
   readonly holds = new Map<JobKey, Held>();
   readonly janitor: Janitor | null;
+  readonly #quiet: () => Promise<void>;
   condition: Condition = "working";
   /** True time. */
   wakesAt = 0;
@@ -37,6 +38,7 @@ export class Actor {
     store: CheckedStore;
     /** The store as its janitor sees it. */
     healed: Store;
+    quiet: () => Promise<void>;
     clock: ActorClock;
     complain: (message: string) => void;
   }) {
@@ -45,6 +47,7 @@ export class Actor {
     this.isLocal = parts.isLocal;
     this.store = parts.store;
     this.clock = parts.clock;
+    this.#quiet = parts.quiet;
     this.janitor = parts.id === null ? null : this.#janitor(parts.id, parts.healed, parts.complain);
   }
 
@@ -61,10 +64,16 @@ export class Actor {
   async tick(): Promise<void> {
     this.janitor?.start();
     // What it has left for later goes first, and alone.
-    if (this.clock.fire("soon")) for (let turn = 0; turn < 10; turn++) await new Promise((resolve) => setImmediate(resolve));
+    if (this.clock.fire("soon")) for (let turn = 0; turn < 10; turn++) await this.#turn();
     this.clock.fire("tick");
     // It sets its next timer when it is done.
-    for (let turn = 0; !this.clock.isSet && turn < 1_000; turn++) await new Promise((resolve) => setImmediate(resolve));
+    for (let turn = 0; !this.clock.isSet && turn < 1_000; turn++) await this.#turn();
+  }
+
+  /** What was called has its answer, or, in memory, some of it. */
+  async #turn(): Promise<void> {
+    await this.#quiet();
+    await new Promise((resolve) => setImmediate(resolve));
   }
 
   #janitor(self: ProcessId, store: Store, complain: (message: string) => void): Janitor {

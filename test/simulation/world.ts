@@ -82,6 +82,7 @@ export class World {
 
   /** What janitors do beside their ticks is done. */
   async #quiet(): Promise<void> {
+    if (!this.place.isSlow) return;
     for (let calls: Promise<unknown> | null = null; calls !== this.#calls;) {
       calls = this.#calls;
       await calls;
@@ -122,7 +123,16 @@ export class World {
     const checked = new CheckedStore(this, store, { name, now: () => clock.now(), acts });
     const healed = this.#options.misguide?.(checked as unknown as Store) ?? (checked as unknown as Store);
     const complain = (message: string) => void (this.violation ??= new Violation(message));
-    const actor = new Actor({ name, id, isLocal: kind !== "remote", store: checked, healed, clock, complain });
+    const actor = new Actor({
+      name,
+      id,
+      isLocal: kind !== "remote",
+      store: checked,
+      healed,
+      quiet: () => this.#quiet(),
+      clock,
+      complain,
+    });
     this.actors.push(actor);
     this.#handles.set(actor, store);
     this.trace.add(name, `starts (${kind})`, []);
@@ -134,7 +144,7 @@ export class World {
     this.trace.add(actor.name, `is ${how}`, []);
     actor.condition = how;
     const handle = this.#handles.get(actor);
-    if (this.place.isSlow) await this.#quiet();
+    await this.#quiet();
     this.#handles.delete(actor);
     if (!this.isShared) await handle?.close();
   }
@@ -155,6 +165,7 @@ export class World {
 
   /** Time passes: who works renews in time, who stalls does not. */
   async pass(millis: number): Promise<void> {
+    await this.#quiet();
     const end = this.time + millis;
     this.trace.add("time", `passes, ${millis} ms`, []);
     for (;;) {
@@ -181,7 +192,7 @@ export class World {
   // ── checks ──
 
   async checkStep(everything: boolean): Promise<void> {
-    if (this.place.isSlow) await this.#quiet();
+    await this.#quiet();
     if (this.violation !== null) throw this.violation;
     this.#checkNews();
     this.spent.push(...this.#lost());
@@ -201,7 +212,7 @@ export class World {
   }
 
   async close(): Promise<void> {
-    if (this.place.isSlow) await this.#quiet();
+    await this.#quiet();
     for (const handle of new Set(this.#handles.values())) await handle.close();
     await this.#store?.close();
     await this.place.close();
