@@ -124,7 +124,7 @@ export class Enqueue {
   async run(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     if (jobs.length === 0) return [];
     await this.#settings.at(tx);
-    await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
+    if (!this.#patient) await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
     const limits = await this.#settings.limitsOf(tx, jobs);
     if (limits === null && jobs.every((job) => this.#isBare(job))) {
       await this.#catalog.know(tx, jobs);
@@ -136,7 +136,7 @@ export class Enqueue {
   /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
   async whole(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     await this.#settings.at(tx);
-    await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
+    if (!this.#patient) await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
     const refused = await this.refused(tx, jobs);
     return refused === undefined ? this.run(tx, jobs) : refusedWhole(refused);
   }
