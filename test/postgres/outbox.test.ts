@@ -74,7 +74,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     const [past, one] = [await hand(), await hand()];
     await past.begin("repeatable read");
     await past.pid();
-    const sql = connect(await loadDriver(), server.url(), { max: 1, pooled: false });
+    const sql = connect(await loadDriver(), { url: server.url() }, { max: 1, pooled: false });
     const reader = new Reader(sql, { address: "here", patience: 0, random: Math.random });
     t.after(() => reader.close());
     const numbering = new Numbering(schema, reader);
