@@ -1,7 +1,7 @@
 import { type Candidate, choose, type LaneShare, PROMOTED, readAhead, ROUNDS } from "../../core/claiming.ts";
 import type { JobKey } from "../../core/ids.ts";
 import { byTurn } from "../../core/job.ts";
-import type { Gate } from "../../core/turnstile.ts";
+import type { LimitedJob } from "../../core/turnstile.ts";
 import type { ClaimRequest } from "../store.ts";
 import { byStartedTurn, STARTED, type Started, startSql } from "./claimed-row.ts";
 import { pairsIn } from "./counter-rows.ts";
@@ -14,6 +14,12 @@ type HeadRow = [key: JobKey, lane: number, priority: number, suspect: boolean, l
 
 interface Head extends Candidate {
   limits: string | null;
+}
+
+/** The next jobs of some lanes, in turn; and the last that was read of each lane that may have more. */
+interface Heads {
+  all: Head[];
+  ends: ReadonlyMap<LaneShare, Head>;
 }
 
 /** Jobs that start; `suspect`: one of them was running when a worker died. */
@@ -62,19 +68,28 @@ export class LimitedClaim {
     };
   }
 
-  /** What is due by now stands in line, and what the rate allows by now passes. */
+  /** What is due by now stands in line, and what the rate allows by now passes. Most often there is nothing to do. */
   async prepare(tx: Tx, queues: readonly LaneShare[][]): Promise<void> {
     const shares = queues.flat();
     const names = [...new Set(shares.map(({ lane }) => lane.queue))];
-    await this.#limits.lock(tx, names);
-    const due = await tx.rows<[JobKey, number, number, string]>(this.#sql.due, tx.at, listOf(shares.map(({ lane }) => lane.id)));
-    if (due.length > 0) {
-      const jobs = due.map(([key, lane, priority, limits]) => ({ key, lane, priority, limits }));
-      const gates: Gate[] = await this.#limits.admit(tx, jobs);
-      await tx.rows(this.#sql.setGates, listOf(jobs.map(({ key }) => key)), listOf(gates));
-      tx.wrote();
-    }
-    await this.#limits.serveDue(tx, names);
+    // All are sent at once; what is read behind the lock is as whoever had it has left it.
+    const [, jobs, counters] = await Promise.all([
+      this.#limits.lock(tx, names),
+      tx.rows<[JobKey, number, number, string]>(this.#sql.due, tx.at, listOf(shares.map(({ lane }) => lane.id))),
+      this.#limits.due(tx, names),
+    ]);
+    await this.#admit(
+      tx,
+      jobs.map(([key, lane, priority, limits]) => ({ key, lane, priority, limits })),
+    );
+    await this.#limits.serve(tx, counters);
+  }
+
+  async #admit(tx: Tx, jobs: readonly LimitedJob[]): Promise<void> {
+    if (jobs.length === 0) return;
+    const gates = await this.#limits.admit(tx, jobs);
+    await tx.rows(this.#sql.setGates, listOf(jobs.map(({ key }) => key)), listOf(gates));
+    tx.wrote();
   }
 
   /**
@@ -86,14 +101,16 @@ export class LimitedClaim {
     let ahead = 1;
     for (let round = 0; round < ROUNDS; round++) {
       const left = max - taken.rows.length;
-      const { chosen, held, opened } = await this.#choose(tx, lanes, {
+      const heads = await this.#heads(tx, lanes, {
         max: left,
         ahead,
         suspects: taken.suspect ? false : suspects,
         holder: request.holder,
       });
+      if (heads.all.length === 0) break;
+      const { chosen, held, opened, rows } = await this.#choose(tx, request, lanes, heads, left);
       ahead = readAhead(ahead, { chosen, held });
-      taken.rows.push(...(await this.#start(tx, request, chosen)));
+      taken.rows.push(...rows);
       taken.suspect ||= chosen.some(({ suspect }) => suspect);
       // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
       if (held + opened === 0 || taken.rows.length === max) break;
@@ -101,11 +118,11 @@ export class LimitedClaim {
     return taken;
   }
 
-  async #choose(
+  async #heads(
     tx: Tx,
     lanes: readonly LaneShare[],
     { max, ahead, suspects, holder }: { max: number; ahead: number; suspects: boolean | null; holder: number | null },
-  ): Promise<{ chosen: Head[]; held: number; opened: number }> {
+  ): Promise<Heads> {
     const most = lanes.map(({ budget }) => Math.min(budget.left, max) * ahead);
     const rows = await tx.rows<HeadRow>(
       this.#sql.heads,
@@ -116,32 +133,42 @@ export class LimitedClaim {
       suspects,
       holder,
     );
-    if (rows.length === 0) return { chosen: [], held: 0, opened: 0 };
     const byLane = new Map(lanes.map((share) => [share.lane.id, share]));
-    const heads = rows
+    const all = rows
       .map(([key, lane, priority, suspect, limits]): Head => {
         return { key, share: byLane.get(lane) as LaneShare, priority, suspect, limits };
       })
       .sort(byTurn);
-    /** The last that was read of lanes that may have more. */
     const ends = new Map<LaneShare, Head>();
     for (const [i, share] of lanes.entries()) {
-      const read = heads.filter((head) => head.share === share && !head.suspect);
+      const read = all.filter((head) => head.share === share && !head.suspect);
       if (read.length > 0 && read.length === most[i]) ends.set(share, read.at(-1) as Head);
     }
+    return { all, ends };
+  }
+
+  async #choose(
+    tx: Tx,
+    request: ClaimRequest,
+    lanes: readonly LaneShare[],
+    { all, ends }: Heads,
+    max: number,
+  ): Promise<{ chosen: Head[]; held: number; opened: number; rows: Started[] }> {
     const budgets = new Map(lanes.map(({ budget }) => [budget, budget.left]));
+    let rows: Started[] = [];
     const { answer, opened } = await this.#limits.decide(tx, {
-      pairs: pairsIn(heads.flatMap(({ limits }) => limits ?? [])),
+      pairs: pairsIn(all.flatMap(({ limits }) => limits ?? [])),
       frees: true,
       decide: (turnstile) => {
         // It may run more than once.
         for (const [budget, left] of budgets) budget.left = left;
-        return choose(heads, ends, max, ({ key, priority, share, limits }) =>
+        return choose(all, ends, max, ({ key, priority, share, limits }) =>
           limits === null ? "started" : turnstile.take({ key, priority, lane: share.lane.id, limits }),
         );
       },
+      write: async ({ chosen }) => (rows = await this.#start(tx, request, chosen)),
     });
-    return { ...answer, opened: opened.size };
+    return { ...answer, opened: opened.size, rows };
   }
 
   async #start(tx: Tx, { holder, worker }: ClaimRequest, chosen: readonly Head[]): Promise<Started[]> {

@@ -26,6 +26,8 @@ interface Question<T> {
   own?: readonly JobKey[];
   /** May run more than once, and changes nothing but the turnstile. */
   decide: (turnstile: Turnstile) => T;
+  /** What the caller writes then, sent along with the changes. */
+  write?: (answer: T) => Promise<unknown>;
 }
 
 interface Decided<T> {
@@ -54,14 +56,16 @@ export class Limits {
     this.#locks = parts.locks;
     this.#rows = new CounterRows(s);
     const due = (when: string) => `
-      select rule, counter.key from unnest($1::integer[]) as asked (rule) cross join lateral (
+      select asked.rule, counter.key from clock cross join unnest($1::integer[]) as asked (rule) cross join lateral (
         select key from ${s}.counters where counters.rule = asked.rule and due_at is not null and due_at ${when}
         order by due_at limit ${DUE}) as counter`;
     this.#sql = {
       lanes: `select distinct lane from ${s}.jobs where key = any($1::bigint[]) and limits is not null`,
       // By counters_due. No rate is used up for longer than it lasts: whoever wrote an instant further away than that has
       // a clock that was set back since.
-      due: `${due("<= $2")} union all ${due("> $3")}`,
+      due: `
+        with clock as materialized (select ${s}.clock($2) as now)
+        ${due("<= clock.now")} union all ${due("> clock.now + $3")}`,
     };
   }
 
@@ -137,17 +141,19 @@ export class Limits {
     });
   }
 
-  /** Lets pass what the rate allows by now; called before a claim from these queues, whose lock is held. */
-  async serveDue(tx: Tx, queues: readonly string[]): Promise<void> {
-    const now = await tx.now();
-    const rules = listOf(this.#rulesOf(queues));
-    const pairs = await tx.rows<Pair>(this.#sql.due, rules, now, now + this.#settings.view.longest);
-    if (pairs.length === 0) return;
+  /** Counters of these queues that want to be looked at, because of their rate or because their limit has changed. */
+  due(tx: Tx, queues: readonly string[]): Promise<Pair[]> {
+    return tx.rows<Pair>(this.#sql.due, listOf(this.#rulesOf(queues)), tx.at, this.#settings.view.longest);
+  }
+
+  /** Lets pass what may by now. */
+  async serve(tx: Tx, due: readonly Pair[]): Promise<void> {
+    if (due.length === 0) return;
     await this.decide(tx, {
-      pairs,
+      pairs: due,
       frees: true,
       decide: (turnstile) => {
-        for (const [rule, key] of pairs) turnstile.look(rule, key);
+        for (const [rule, key] of due) turnstile.look(rule, key);
       },
     });
   }
@@ -169,7 +175,7 @@ export class Limits {
     return decided;
   }
 
-  async #decide<T>(tx: Tx, { pairs, frees, own = [], decide }: Question<T>): Promise<Decided<T>> {
+  async #decide<T>(tx: Tx, { pairs, frees, own = [], decide, write }: Question<T>): Promise<Decided<T>> {
     const facts = new Fetched((id) => this.#settings.view.rule(id));
     const queues = new Set(pairs.map(([rule]) => this.#settings.view.rules.get(rule)?.queue ?? ""));
     // Sent one after the other, without waiting for each: what is read after the lock is as whoever had it has left it.
@@ -189,7 +195,8 @@ export class Limits {
         await this.#rows.fetchMissing(tx, facts, error.fact);
         continue;
       }
-      if (changes !== null) await this.#rows.write(tx, changes, new Set(own));
+      const written = changes === null ? undefined : this.#rows.write(tx, changes, new Set(own));
+      await Promise.all([written, write?.(answer)]);
       const opened = new Set(changes?.opened.map(({ key }) => key));
       if (opened.size > 0) for (const queue of queues) tx.ready(queue);
       return { answer, opened };
