@@ -40,18 +40,17 @@ export class CounterRows {
     const types = ["bigint", "bigint", "bigint", "bigint", "integer", "bigint", "double precision", "bigint"];
     const lists = (first: number) => types.map((type, i) => `$${first + i}::${type}[]`).join(", ");
     const job = `left join ${s}.jobs as job on head.more and job.key = head.job`;
+    // One look-up each, however few there were when it was planned.
+    const asked = `unnest($1::integer[], $2::text[]) as asked (asked_rule, asked_key) cross join lateral (
+      select * from ${s}.counters where rule = asked_rule and key = asked_key offset 0) as share`;
     // How many are read stands in the text: of a number that it does not know, a plan expects the worst.
     const head = (where: string, limit: number) => `
       select counter, job, priority, more from ${s}.parked where ${where} order by priority desc, job limit ${limit}`;
     this.#sql = {
-      shares: `
-        select rule, key, id, lane, ${numbers.join(", ")}
-        from unnest($1::integer[], $2::text[]) as asked (rule, key) join ${s}.counters using (rule, key)`,
+      shares: `select rule, key, id, lane, ${numbers.join(", ")} from ${asked}`,
       ahead: `
         select head.counter, head.job, head.priority, head.more, job.limits
-        from unnest($1::integer[], $2::text[]) as asked (rule, key)
-        join ${s}.counters as share on share.rule = asked.rule and share.key = asked.key and share.parked > 0
-        cross join lateral (${head("counter = share.id", AHEAD)}) as head ${job}
+        from ${asked} cross join lateral (${head("counter = share.id", AHEAD)}) as head ${job}
         order by head.counter, head.priority desc, head.job`,
       // Those of the same priority that are stepped over were read before.
       further: `

@@ -44,7 +44,7 @@ create table ${s}.counters (
   bucket   double precision not null,
   due_at   bigint,
   unique (rule, key, lane)
-);
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 create index counters_due on ${s}.counters (rule, due_at) where due_at is not null;
 
 -- Jobs with gate 'limit', in the order in which they will pass.
@@ -54,7 +54,7 @@ create table ${s}.parked (
   priority  integer not null,
   job       bigint not null,
   more      boolean not null
-);
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
 create unique index parked_turn on ${s}.parked (counter, priority desc, job);
 
 -- Finished jobs of queues that do not keep them for ever, in the order in which they ended.
