@@ -150,13 +150,17 @@ export function readAhead(ahead: number, { chosen, held }: { chosen: readonly un
   return held > chosen.length ? Math.min(MOST_AHEAD, ahead * 2) : 1;
 }
 
-/** Whether there is something to claim, and if not, when: at the soonest of these instants. */
-export function outlookOf(
-  ready: boolean,
-  instants: Iterable<number | null>,
-  now: number,
-): { ready: boolean; nextAt: number | null } {
-  let nextAt: number | null = null;
-  for (const at of instants) if (at !== null && (nextAt === null || at < nextAt)) nextAt = at;
-  return { ready: ready || (nextAt !== null && nextAt <= now), nextAt };
+/** What there is to claim. */
+export interface Outlook {
+  ready: boolean;
+  /** How long until there may be more, by the store's clock; null: nobody knows. */
+  nextIn: number | null;
+}
+
+/** If there is nothing now, there is at the soonest of these instants. */
+export function outlookOf(ready: boolean, instants: Iterable<number | null>, now: number): Outlook {
+  let soonest: number | null = null;
+  for (const at of instants) if (at !== null && (soonest === null || at < soonest)) soonest = at;
+  const nextIn = soonest === null ? null : Math.max(0, soonest - now);
+  return { ready: ready || nextIn === 0, nextIn };
 }

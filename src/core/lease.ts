@@ -24,6 +24,12 @@ export interface HeldLease extends LeaseRef {
   lease: number;
 }
 
+/** One that may have to be taken back. */
+export interface StaleLease extends HeldLease {
+  /** How long it still lasts by the store's clock, which is the one that counts; what is over for so long is less than nothing. */
+  left: number;
+}
+
 /**
  * What is known of a lease's holder. `dead` needs proof (the kernel freed its lock), `rebooted` the same and another
  * boot since; `orphan` is this very process's lease that it never got (the claim's answer was lost).
@@ -41,20 +47,20 @@ export function renewalInterval(lease: number): number {
  * Whether to reclaim. `expiredFor` is how long this observer has watched it expired, on its monotonic clock: wall
  * clocks jump, and a whole host may have been suspended, its keepers about to renew.
  */
-export function judge(held: HeldLease, holder: Holder, now: number, expiredFor: number): Verdict {
+export function judge({ lease, left }: StaleLease, holder: Holder, expiredFor: number): Verdict {
   if (holder === "dead") return "crashed";
   if (holder === "rebooted") return "interrupted";
   // Further away than a lease can be: the clock was set back since. Left alone it would delay the reclaim by that much.
-  if (held.expiresAt > now + held.lease) return "cut";
-  if (held.expiresAt > now) return "keep";
+  if (left > lease) return "cut";
+  if (left > 0) return "keep";
   switch (holder) {
     case "by-hand":
       return "crashed";
     case "orphan":
       return "stalled";
     case "alive":
-      return expiredFor >= renewalInterval(held.lease) ? "stalled" : "keep";
+      return expiredFor >= renewalInterval(lease) ? "stalled" : "keep";
     case "unknown":
-      return expiredFor >= renewalInterval(held.lease) ? "crashed" : "keep";
+      return expiredFor >= renewalInterval(lease) ? "crashed" : "keep";
   }
 }

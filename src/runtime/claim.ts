@@ -141,8 +141,8 @@ async function misfit(def: Definition, claimed: Claimed): Promise<Outcome | null
 
 /** Until something may have become claimable, but no longer than `most`. */
 async function news(engine: Engine, source: ClaimSource, most: number, over: AbortSignal): Promise<void> {
-  const { nextAt } = await engine.store.outlook([source]);
-  const due = nextAt === null ? LOOK_AGAIN : Math.max(1, nextAt - engine.clock.now());
+  const { nextIn } = await engine.store.outlook([source]);
+  const due = nextIn === null ? LOOK_AGAIN : Math.max(1, nextIn);
   await new Promise<void>((resolve) => {
     // Somebody waits for this, so the process stays.
     const stay = setInterval(() => {}, 2 ** 30);

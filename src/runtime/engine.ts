@@ -85,6 +85,7 @@ export class Engine {
   private constructor(store: Store, location: StoreLocation, options: EngineOptions, self: ProcessId) {
     this.store = store;
     this.location = location;
+    // What is read in the store was written in its time, not in this host's, which may be an hour off.
     this.clock = store.clock;
     this.#threaded = location.key !== null && options.clock === systemClock;
     this.log = options.log;

@@ -1,6 +1,6 @@
 import type { Clock } from "../core/clock.ts";
 import type { ProcessId } from "../core/ids.ts";
-import { type HeldLease, type Holder, judge, type Verdict } from "../core/lease.ts";
+import { type HeldLease, type Holder, judge, type StaleLease, type Verdict } from "../core/lease.ts";
 import type { Judgement, Life, ProcessView, Store } from "../store/store.ts";
 import type { Holdings } from "./holdings.ts";
 import type { Log } from "./log.ts";
@@ -129,11 +129,10 @@ export class Janitor {
 
   /** An operator's word: leases expired at least this long ago are taken back, whoever holds them. */
   async reclaimStale(expiredFor: number): Promise<RecoveryStats> {
-    const before = this.#clock.now() - expiredFor;
     let entriesReclaimed = 0;
     for (;;) {
       const stale = (await this.#store.stale({ dead: [], skewed: false, limit: CHUNK })).filter(
-        ({ expiresAt }) => expiresAt <= before,
+        ({ left }) => left <= -expiredFor,
       );
       const judged = stale.map((lease): Judgement =>
         Object.assign(lease, { verdict: lease.holder === null ? "crashed" : "stalled" } as const),
@@ -142,7 +141,8 @@ export class Janitor {
       entriesReclaimed += entries;
       if (entries === 0) break;
     }
-    return { locksCleaned: await this.#store.cleanLocks(), entriesReclaimed, recoveryTimestamp: this.#clock.now() };
+    const locksCleaned = await this.#store.cleanLocks();
+    return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
   }
 
   #hurry(): void {
@@ -258,7 +258,7 @@ export class Janitor {
     }
   }
 
-  async #reclaim(stale: HeldLease[], cause: string): Promise<number> {
+  async #reclaim(stale: StaleLease[], cause: string): Promise<number> {
     const judged: Judgement[] = [];
     // Without a fresh look a process that has just started would be a stranger.
     if (stale.some(({ holder }) => holder !== null && holder !== this.#self && !this.#lives.has(holder))) await this.#probe();
@@ -270,7 +270,7 @@ export class Janitor {
     return (await this.#store.reclaim(judged, cause)).entries;
   }
 
-  #judge(lease: HeldLease): Verdict {
+  #judge(lease: StaleLease): Verdict {
     const now = this.#clock.monotonic();
     let sighting = this.#sightings.get(lease.job);
     if (sighting?.fence !== lease.fence || sighting.expiresAt !== lease.expiresAt) {
@@ -278,7 +278,7 @@ export class Janitor {
       sighting = { fence: lease.fence, expiresAt: lease.expiresAt, since: now };
       this.#sightings.set(lease.job, sighting);
     }
-    const verdict = judge(lease, this.#holderOf(lease), this.#clock.now(), now - sighting.since);
+    const verdict = judge(lease, this.#holderOf(lease), now - sighting.since);
     if (verdict !== "keep") this.#sightings.delete(lease.job);
     return verdict;
   }

@@ -56,43 +56,42 @@ export class Scheduler {
     this.#looking ??= this.#look()
       .catch((error: unknown) => {
         this.#log.warn("looking for ticks of schedules failed; it is tried again", { error: String(error) });
-        return this.#clock.now() + TRY_AGAIN;
+        return TRY_AGAIN;
       })
-      .then((nextAt) => {
+      .then((wait) => {
         this.#looking = null;
-        this.#alarm(nextAt);
+        this.#alarm(wait);
       });
     return this.#looking;
   }
 
-  #alarm(nextAt: number | null): void {
+  #alarm(wait: number): void {
     this.#cancel?.();
     if (this.#state !== "running") return;
-    const wait = nextAt === null ? LOOK_AGAIN : Math.max(1, Math.min(LOOK_AGAIN, nextAt - this.#clock.now()));
-    this.#cancel = this.#clock.after(wait, () => void this.look());
+    this.#cancel = this.#clock.after(Math.max(1, Math.min(LOOK_AGAIN, wait)), () => void this.look());
   }
 
-  /** When to look again, as far as is known. */
-  async #look(): Promise<number | null> {
+  /** How long until it is to look again. What is due is for the store's clock to say: this process's may be wrong. */
+  async #look(): Promise<number> {
     for (;;) {
       this.#again = false;
-      const { due, nextAt } = await this.#store.dueSchedules();
-      if (this.#state === "stopped" || (due.length === 0 && !this.#again)) return nextAt;
+      const { due, nextAt, now } = await this.#store.dueSchedules();
+      if (this.#state === "stopped" || (due.length === 0 && !this.#again)) return nextAt === null ? LOOK_AGAIN : nextAt - now;
       let troubles = 0;
       for (let at = 0; at < due.length; at += TOGETHER) {
-        const ticked = await Promise.all(due.slice(at, at + TOGETHER).map((schedule) => this.#tick(schedule)));
+        const ticked = await Promise.all(due.slice(at, at + TOGETHER).map((schedule) => this.#tick(schedule, now)));
         troubles += ticked.filter((done) => !done).length;
       }
       // They are still due: to look again at once would be to look for ever.
-      if (troubles > 0 && troubles === due.length) return this.#clock.now() + TRY_AGAIN;
+      if (troubles > 0 && troubles === due.length) return TRY_AGAIN;
     }
   }
 
   /** False when it could not be done. One schedule's trouble (a time zone that is unknown here, say) is not the others'. */
-  async #tick(schedule: StoredSchedule): Promise<boolean> {
+  async #tick(schedule: StoredSchedule, now: number): Promise<boolean> {
     const { key, revision, nextAt: from } = schedule;
     try {
-      const due = ticksOf(schedule, this.#clock.now());
+      const due = ticksOf(schedule, now);
       // When it is refused, another process was quicker.
       if (due !== null) await this.#store.tick({ key, revision, from, ...due });
       this.#troubles.delete(key);

@@ -273,14 +273,14 @@ export class WorkerLoop implements Worker {
 
   /** Nothing there: sleep until somebody enqueues, or the next delayed job is due. */
   async #rest(from: ClaimSource[], wakes: number): Promise<void> {
-    const { ready, nextAt } = await this.#engine.store.outlook(from);
+    const { ready, nextIn } = await this.#engine.store.outlook(from);
     if (wakes !== this.#wakes) return;
     this.#ahead = 0;
     this.#blocked = ready;
     if (ready && from.some(({ max }) => max !== 0) && this.#waiting.length === 0 && this.#running.size === 0)
       return this.#alarmIn(50);
     this.#dry = true;
-    if (nextAt !== null) this.#alarmIn(Math.min(LOOK_AGAIN, Math.max(1, nextAt - this.#engine.clock.now())));
+    if (nextIn !== null) this.#alarmIn(Math.min(LOOK_AGAIN, Math.max(1, nextIn)));
   }
 
   #alarmIn(millis: number): void {
@@ -316,10 +316,9 @@ export class WorkerLoop implements Worker {
     const wakes = ++this.#wakes;
     this.#engine.store
       .outlook(this.#runnables.sources())
-      .then(({ ready, nextAt }) => {
+      .then(({ ready, nextIn }) => {
         if (ready) this.#wake();
-        else if (nextAt !== null && wakes === this.#wakes)
-          this.#alarmIn(Math.max(1, Math.min(LOOK_AGAIN, nextAt - this.#engine.clock.now())));
+        else if (nextIn !== null && wakes === this.#wakes) this.#alarmIn(Math.max(1, Math.min(LOOK_AGAIN, nextIn)));
       })
       .catch((error: unknown) => this.#engine.log.warn("looking for jobs failed; it is tried again", { error: String(error) }))
       .finally(() => (this.#peeking = false));

@@ -1,15 +1,15 @@
 import type { Enqueued } from "../core/admission.ts";
 import type { Clock } from "../core/clock.ts";
-import type { ClaimSource } from "../core/claiming.ts";
+import type { ClaimSource, Outlook } from "../core/claiming.ts";
 import type { Event } from "../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
 import type { FinishedState, Job, JobState } from "../core/job.ts";
-import type { Fate, HeldLease, LeaseRef } from "../core/lease.ts";
+import type { Fate, HeldLease, LeaseRef, StaleLease } from "../core/lease.ts";
 import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
 
-export type { ClaimSource, Declaration, Enqueued, Fate, Reclaimed };
+export type { ClaimSource, Declaration, Enqueued, Fate, Outlook, Reclaimed };
 
 /**
  * Where jobs live. Each call is one atomic unit: it happened, durably, when its promise resolves, or it did not happen.
@@ -53,7 +53,7 @@ export interface Store {
   saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]>;
   /** How it stands with leases that somebody believes to hold; reads only. */
   inspect(leases: readonly LeaseRef[]): Promise<Fate[]>;
-  /** When the next delayed job of these is due, null when there is none; `ready` when something can be claimed now. */
+  /** How long until the next delayed job of these is due, null when there is none; `ready` when something can be claimed now. */
   outlook(from: readonly ClaimSource[]): Promise<Outlook>;
 
   // ── looking and operating ──
@@ -89,7 +89,7 @@ export interface Store {
 
   // ── healing ──
   /** Leases worth a judgement: expired, expiring further away than they can (`skewed`), or of one of the `dead`. */
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]>;
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]>;
   /** Ends or cuts leases as judged; each only if it is still exactly the lease that was judged. */
   reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed>;
   recovery(): Promise<RecoveryTotals>;
@@ -241,11 +241,6 @@ export interface ProgressReport extends LeaseRef {
   message: string | null;
 }
 
-export interface Outlook {
-  ready: boolean;
-  nextAt: number | null;
-}
-
 export interface ListFilter {
   queue?: string;
   name?: string;
@@ -322,6 +317,8 @@ export interface StoredSchedule extends Schedule {
 export interface DueSchedules {
   due: StoredSchedule[];
   nextAt: number | null;
+  /** By the store's clock: ticks up to here are due. */
+  now: number;
 }
 
 export interface Tick {

@@ -81,8 +81,8 @@ export function healingCases(check: Check): void {
     assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: 10 }), []);
     const stale = await store.stale({ dead: [], skewed: true, limit: 10 });
     assert.deepEqual(
-      stale.map(({ job }) => job),
-      [claimed.job],
+      stale.map(({ job, left }) => [job, left]),
+      [[claimed.job, LEASE + 1]],
     );
     clock.set(clock.now() + 1);
     assert.deepEqual(await store.stale({ dead: [], skewed: true, limit: 10 }), []);

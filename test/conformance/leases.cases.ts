@@ -12,7 +12,7 @@ export function leaseCases(check: Check): void {
     assert.deepEqual(await store.stale(STALE), []);
     pass(clock, 1);
     assert.deepEqual(await store.stale(STALE), [
-      { job: claimed.job, fence: claimed.fence, holder: null, expiresAt: claimed.expiresAt, lease: LEASE },
+      { job: claimed.job, fence: claimed.fence, holder: null, expiresAt: claimed.expiresAt, lease: LEASE, left: 0 },
     ]);
   });
 

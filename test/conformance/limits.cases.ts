@@ -256,7 +256,7 @@ export function limitCases(check: Check): void {
     const jobs = await add(store, ...many(6, declares, "a"), limited(declares, "b"));
     assert.deepEqual(await claimIds(store), [jobs[0], jobs[1], jobs[6]]);
     assert.deepEqual(await claimIds(store), []);
-    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: clock.now() + 500 });
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: 500 });
     pass(clock, 499);
     assert.deepEqual(await claimIds(store), []);
     pass(clock, 1);
@@ -307,7 +307,7 @@ export function limitCases(check: Check): void {
     await store.declare([declaring([limitRule({ concurrency: 2 })])]);
     await claimOne(store);
     assert.deepEqual(await claimIds(store), []);
-    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: null });
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: null });
   });
 
   check.shared("the newest word counts, whatever an older process does or undoes", async ({ store, another }) => {
@@ -429,7 +429,7 @@ export function limitCases(check: Check): void {
     await add(store, ...many(2_000, ONE, "a"));
     const others = await add(store, limited(ONE, "b"), limited(ONE, "c"));
     assert.deepEqual((await claimIds(store, { max: 3 })).slice(1), others);
-    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: null });
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: null });
   });
 
   check("one claim of one job gets past all that stand ready and may not start", async ({ store }) => {

@@ -114,6 +114,12 @@ export function lookCases(check: Check): void {
     assert.deepEqual(told, []);
   });
 
+  check("the store's clock has the time that it writes", async ({ store, clock }) => {
+    pass(clock, 1_234);
+    assert.equal(store.clock.now(), clock.now());
+    assert.equal((await store.get(await addOne(store)))?.createdAt, store.clock.now());
+  });
+
   // ── counts ──
 
   check("an empty store counts nothing of every state", async ({ store }) => {

@@ -36,7 +36,7 @@ export function operateCases(check: Check): void {
     assert.equal(await store.cancel(id), true);
     pass(clock, 1_000);
     assert.deepEqual(await claim(store), []);
-    assert.deepEqual(await store.outlook([{ lease: 1 }]), { ready: false, nextAt: null });
+    assert.deepEqual(await store.outlook([{ lease: 1 }]), { ready: false, nextIn: null });
   });
 
   check("a running job that is cancelled has no lease any more, and its holder is told", async ({ store, clock }) => {

@@ -37,7 +37,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [other]);
     for (const from of [{ queue: "work" }, { name: "work", version: 1 }, {}]) {
       assert.deepEqual(await claimIds(store, { from: [{ ...from, lease: LEASE }] }), []);
-      assert.deepEqual(await store.outlook([{ ...from, lease: LEASE }]), { ready: false, nextAt: null });
+      assert.deepEqual(await store.outlook([{ ...from, lease: LEASE }]), { ready: false, nextIn: null });
     }
     assert.deepEqual((await store.queues()).map(({ name, paused }) => [name, paused]).toSorted(), [
       ["other", false],
@@ -51,7 +51,7 @@ export function queueCases(check: Check): void {
   check("a delayed job of a paused queue wakes nobody", async ({ store, clock }) => {
     await add(store, { delay: 100 });
     await store.pause("work");
-    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextAt: null });
+    assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: null });
     pass(clock, 100);
     assert.deepEqual(await claimIds(store), []);
     await store.resume("work");

@@ -58,13 +58,13 @@ export function scheduleCases(check: Check): void {
   }
 
   check("schedules are due from the instant of their tick on, the most overdue first", async ({ store, clock }) => {
-    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: null });
+    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: null, now: clock.now() });
     const late = await save(store, { key: "late", nextAt: clock.now() + 2_000 });
     const soon = await save(store, { key: "soon", nextAt: clock.now() + 1_000 });
     pass(clock, 999);
-    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: soon.nextAt });
+    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: soon.nextAt, now: clock.now() });
     pass(clock, 1);
-    assert.deepEqual((await store.dueSchedules()).due, [soon]);
+    assert.deepEqual(await store.dueSchedules(), { due: [soon], nextAt: soon.nextAt, now: soon.nextAt });
     pass(clock, 1_000);
     assert.deepEqual((await store.dueSchedules()).due, [soon, late]);
   });
@@ -246,11 +246,11 @@ export function scheduleCases(check: Check): void {
     await save(store, { nextAt: clock.now() });
     assert.equal(await store.pauseSchedule("work"), true);
     assert.equal(await store.pauseSchedule("work"), true, "twice is once");
-    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: null });
+    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: null, now: clock.now() });
     const saved = await save(store, { nextAt: clock.now() });
     assert.equal(saved.paused, true);
     assert.equal(await store.resumeSchedule(saved, clock.now() + HOUR), true);
-    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: clock.now() + HOUR });
+    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: clock.now() + HOUR, now: clock.now() });
     assert.equal(await store.pauseSchedule("nobody's"), false);
   });
 

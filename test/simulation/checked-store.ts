@@ -1,5 +1,5 @@
 import type { JobKey, ProcessId } from "../../src/core/ids.ts";
-import type { HeldLease, LeaseRef } from "../../src/core/lease.ts";
+import type { StaleLease, LeaseRef } from "../../src/core/lease.ts";
 import type {
   Claimed,
   ClaimRequest,
@@ -149,7 +149,7 @@ export class CheckedStore {
     return () => {};
   }
 
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
     return this.#call("stale", [query], (answer) => this.#model.healing.stale(this.#now, query, answer));
   }
 

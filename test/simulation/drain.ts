@@ -33,8 +33,8 @@ export async function drain(world: World, random: Random): Promise<void> {
     for (const held of worker.holds.values()) world.drop(worker, held);
     await world.checkStep(false);
     if (claimed.length > 0) continue;
-    const { nextAt } = await worker.store.outlook([{ lease: 30_000 }]);
-    await world.pass(Math.max(16_000, Math.min(nextAt === null ? 0 : nextAt - worker.clock.now(), 2 * 3_600_000)));
+    const { nextIn } = await worker.store.outlook([{ lease: 30_000 }]);
+    await world.pass(Math.max(16_000, Math.min(nextIn ?? 0, 2 * 3_600_000)));
   }
   await world.checkStep(true);
 }

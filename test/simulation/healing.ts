@@ -41,7 +41,7 @@ export async function judgeByHand(world: World, random: Random): Promise<void> {
     // As somebody would judge who has watched it since it ran out.
     const renewedAt = world.model.held(lease)?.lease?.renewedAt ?? world.time;
     const watched = Math.max(0, world.time - renewedAt - lease.lease);
-    const verdict = judge(lease, holderOf(world, actor, lease), actor.clock.now(), watched);
+    const verdict = judge(lease, holderOf(world, actor, lease), watched);
     if (verdict !== "keep") world.judgements.push({ ...lease, verdict });
   }
 }

@@ -132,20 +132,20 @@ export function checkOutlook(model: Model, at: number, from: readonly ClaimSourc
   const ready = new Set(unlimited.map((job) => job.readyAt(at)));
   if (ready.has("yes")) must(outlook.ready, "something can be claimed, and the outlook denies it");
   else if (!ready.has("maybe") && !model.limits.any) must(!outlook.ready, "nothing can be claimed, and the outlook promises it");
-  const { nextAt } = outlook;
-  if (nextAt !== null && !model.limits.any)
+  const { nextIn } = outlook;
+  if (nextIn !== null && !model.limits.any)
     must(
-      matching.some(({ runAt }) => runAt.from === nextAt),
-      `no delayed job is due at ${nextAt}`,
+      matching.some(({ runAt }) => Math.max(0, runAt.from - at) === nextIn),
+      `no delayed job is due in ${nextIn} ms`,
     );
   for (const job of matching) {
     const wait = job.isParked ? Math.max(...job.counters.map((counter) => model.limits.wait(counter) ?? Infinity)) : Infinity;
     must(
-      wait === Infinity || outlook.ready || (nextAt !== null && nextAt <= at + wait),
+      wait === Infinity || outlook.ready || (nextIn !== null && nextIn <= wait),
       () => `nobody comes back for ${job.id} in ${wait} ms`,
     );
     if (job.readyAt(at) !== "no") continue;
-    must(nextAt !== null && nextAt <= job.runAt.to, () => `${job.id} is due sooner than the outlook's ${nextAt}`);
+    must(nextIn !== null && at + nextIn <= job.runAt.to, () => `${job.id} is due sooner than in the outlook's ${nextIn} ms`);
   }
 }
 

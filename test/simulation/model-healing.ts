@@ -1,5 +1,5 @@
 import type { ProcessId } from "../../src/core/ids.ts";
-import type { HeldLease } from "../../src/core/lease.ts";
+import type { StaleLease } from "../../src/core/lease.ts";
 import type { Judgement, Reclaimed } from "../../src/store/store.ts";
 import { type Model, sayLease } from "./model.ts";
 import { must, mustEqual } from "./violation.ts";
@@ -15,7 +15,7 @@ export class ModelHealing {
   }
 
   /** The leases that a healer is shown. */
-  stale(at: number, query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }, answer: readonly HeldLease[]): void {
+  stale(at: number, query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }, answer: readonly StaleLease[]): void {
     const stale = this.#model.running().filter(({ lease: { expiresAt, lease, holder } }) => {
       if (expiresAt <= at || (query.skewed && expiresAt > at + lease)) return true;
       return holder !== null && query.dead.includes(holder);
@@ -25,7 +25,11 @@ export class ModelHealing {
       const job = stale.find((one) => one.jobKey === shown.job);
       must(job !== undefined, () => `${sayLease(shown)} is no stale lease`);
       const { fence, holder, expiresAt, lease } = job.lease;
-      mustEqual({ ...shown }, { job: shown.job, fence, holder, expiresAt, lease }, `the stale lease of ${job.id}`);
+      mustEqual(
+        { ...shown },
+        { job: shown.job, fence, holder, expiresAt, lease, left: expiresAt - at },
+        `the stale lease of ${job.id}`,
+      );
     }
   }
 

@@ -57,6 +57,7 @@ export class ModelSchedules {
   }
 
   due(at: number, answer: DueSchedules): void {
+    mustEqual(answer.now, at, "the store's now");
     const running = this.views().filter(({ paused }) => !paused);
     const due = running.filter(({ nextAt }) => nextAt <= at).sort((a, b) => a.nextAt - b.nextAt);
     const inOrder = answer.due.toSorted((a, b) => a.nextAt - b.nextAt || (a.key < b.key ? -1 : 1));

@@ -34,8 +34,7 @@ export function useSchedule(world: World, actor: Actor, random: Random): Promise
 
 /** Somebody looks which ticks are due and has them, at once, twice, late, or never because it dies before. */
 export async function tickAll(world: World, actor: Actor, other: Actor, random: Random): Promise<void> {
-  const now = actor.clock.now();
-  const { due } = await actor.store.dueSchedules();
+  const { due, now } = await actor.store.dueSchedules();
   for (const schedule of due) {
     const ticks = ticksOf(schedule, now);
     if (ticks === null) continue;

@@ -1,5 +1,5 @@
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
-import type { HeldLease } from "../../core/lease.ts";
+import type { StaleLease } from "../../core/lease.ts";
 import { type Reclaimed, reclaimedOf } from "../../core/retry.ts";
 import { LATELY, LOG_ROWS, toRecovery } from "../recovery-row.ts";
 import type { Judgement, RecoveryTotals } from "../store.ts";
@@ -9,7 +9,7 @@ import type { Tx } from "./group.ts";
 import { held } from "./leases.ts";
 import type { Settle } from "./settle.ts";
 
-type LeaseRow = [job: JobKey, fence: Fence, holder: ProcessId | null, expiresAt: number, lease: number];
+type LeaseRow = [job: JobKey, fence: Fence, holder: ProcessId | null, expiresAt: number, lease: number, left: number];
 type RecoveryRow = [
   entries: number,
   locks: number,
@@ -26,8 +26,8 @@ export class Healing {
   constructor(s: string, parts: { settle: Settle; events: Events }) {
     this.#settle = parts.settle;
     this.#events = parts.events;
-    const lease = `select key, fence, holder, expires_at, lease from ${s}.jobs where state = 'running'`;
     const now = `(select ${s}.clock($1))`;
+    const lease = `select key, fence, holder, expires_at, lease, expires_at - ${now} from ${s}.jobs where state = 'running'`;
     this.#sql = {
       // By jobs_running; with nothing expired it reads one index page.
       expired: `${lease} and expires_at <= ${now} order by expires_at, key limit $2`,
@@ -60,12 +60,12 @@ export class Healing {
     rows: Rows,
     at: number | null,
     { dead, skewed, limit }: { dead: readonly ProcessId[]; skewed: boolean; limit: number },
-  ): Promise<HeldLease[]> {
+  ): Promise<StaleLease[]> {
     const found =
       skewed || dead.length > 0
         ? await rows<LeaseRow>(this.#sql.stale, at, limit, skewed, listOf(dead))
         : await rows<LeaseRow>(this.#sql.expired, at, limit);
-    return found.map(([job, fence, holder, expiresAt, lease]) => ({ job, fence, holder, expiresAt, lease }));
+    return found.map(([job, fence, holder, expiresAt, lease, left]) => ({ job, fence, holder, expiresAt, lease, left }));
   }
 
   async reclaim(tx: Tx, judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {

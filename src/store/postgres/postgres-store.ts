@@ -4,7 +4,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import type { Event } from "../../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { Job, JobState } from "../../core/job.ts";
-import type { HeldLease, LeaseRef } from "../../core/lease.ts";
+import type { LeaseRef, StaleLease } from "../../core/lease.ts";
 import type { Operation } from "../points.ts";
 import type {
   Change,
@@ -298,7 +298,7 @@ export class PostgresStore implements Store {
     return { removed: 0, more: soon };
   }
 
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
     return this.#healing.stale(this.#reader.rows, this.#at(), query);
   }
 

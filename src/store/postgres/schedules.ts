@@ -50,8 +50,8 @@ export class Schedules {
       // In one statement, hence of one instant: what is due, and what comes next. By schedules_due.
       due: `
         with clock as materialized (select ${s}.clock($1) as now)
-        select ${COLUMNS}, next_at <= now from ${table}, clock
-        where not paused and next_at <= greatest(now, (select min(next_at) from ${table} where not paused))
+        select ${COLUMNS}, now from clock left join ${table}
+          on not paused and next_at <= greatest(now, (select min(next_at) from ${table} where not paused))
         order by next_at, key collate "C"`,
       // Of many processes that saw the same tick, one finds next_at as it was; the others wait for it, and do not.
       move: `
@@ -81,8 +81,11 @@ export class Schedules {
   }
 
   async due(rows: Rows, at: number | null): Promise<DueSchedules> {
-    const found = await rows<[...Row, isDue: boolean]>(this.#sql.due, at);
-    return { due: found.filter((row) => row[11]).map(read), nextAt: found[0]?.[10] ?? null };
+    const found = (await rows<[...Row, now: number]>(this.#sql.due, at)) as [[...Row, now: number]];
+    const [first] = found;
+    const now = first[11];
+    // One row without a schedule, where there is none.
+    return { due: found.filter((row) => row[0] !== null && row[10] <= now).map(read), nextAt: first[10] ?? null, now };
   }
 
   async tick(tx: Tx, { key, revision, from, fire, nextAt }: Tick): Promise<boolean> {

@@ -1,5 +1,5 @@
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
-import type { HeldLease } from "../../core/lease.ts";
+import type { StaleLease } from "../../core/lease.ts";
 import { type Next, type Reclaimed, reclaimedOf } from "../../core/retry.ts";
 import { LATELY, LOG_ROWS, toRecovery, type TotalsRow } from "../recovery-row.ts";
 import type { Judgement, RecoveryTotals } from "../store.ts";
@@ -51,12 +51,12 @@ export class Healing {
     );
   }
 
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }, now: number): HeldLease[] {
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }, now: number): StaleLease[] {
     const rows = this.#expired.rows(now, query.limit);
     if (query.skewed) rows.push(...this.#skewed.rows(now, query.limit));
     for (const holder of query.dead) rows.push(...this.#heldBy.rows(holder, query.limit));
-    const seen = new Map<Value, HeldLease>();
-    for (const row of rows) if (seen.size < query.limit) seen.set(row[0] as number, toLease(row));
+    const seen = new Map<Value, StaleLease>();
+    for (const row of rows) if (seen.size < query.limit) seen.set(row[0] as number, toLease(row, now));
     return [...seen.values()];
   }
 
@@ -94,7 +94,7 @@ export class Healing {
   }
 }
 
-function toLease(row: Value[]): HeldLease {
+function toLease(row: Value[], now: number): StaleLease {
   const [job, fence, holder, expiresAt, lease] = row as [JobKey, Fence, ProcessId | null, number, number];
-  return { job, fence, holder, expiresAt, lease };
+  return { job, fence, holder, expiresAt, lease, left: expiresAt - now };
 }

@@ -88,8 +88,8 @@ export class Schedules {
   due(now: number): DueSchedules {
     const soonest = this.#soonest.row()?.[0] as number | null;
     // Nearly always nothing is: one probe of a small index.
-    if (soonest === null || soonest > now) return { due: [], nextAt: soonest };
-    return { due: this.#due.all<ScheduleRow>({ now }).map(toSchedule), nextAt: soonest };
+    if (soonest === null || soonest > now) return { due: [], nextAt: soonest, now };
+    return { due: this.#due.all<ScheduleRow>({ now }).map(toSchedule), nextAt: soonest, now };
   }
 
   tick(tx: Tx, { fire, ...tick }: Tick): boolean {

@@ -2,7 +2,7 @@ import type { Clock } from "../../core/clock.ts";
 import type { Event } from "../../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { Job, JobState } from "../../core/job.ts";
-import type { HeldLease, LeaseRef } from "../../core/lease.ts";
+import type { LeaseRef, StaleLease } from "../../core/lease.ts";
 import type {
   Change,
   Claimed,
@@ -279,7 +279,7 @@ export class SqliteStore implements Store {
     return this.#write("prune", (tx) => this.#operate.prune(tx, filter));
   }
 
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<HeldLease[]> {
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
     return this.#read(() => this.#healing.stale(query, this.clock.now()));
   }
 
