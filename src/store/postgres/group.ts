@@ -2,6 +2,7 @@ import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { type Operation, passPoint } from "../points.ts";
+import type { Durability } from "../store.ts";
 import type { Rows, Value } from "./driver.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
 import type { Session } from "./session.ts";
@@ -64,6 +65,7 @@ export interface GroupOptions {
   patience: number;
   random: () => number;
   schema: string;
+  durability: Durability;
   onCommit: (committed: Committed) => void;
   /** What was assumed is not so any more. */
   onStale: () => void;
@@ -87,6 +89,8 @@ const LONGEST_BACKOFF = 2_000;
 export class Group {
   readonly #writer: Writer;
   readonly #options: GroupOptions;
+  /** Whatever the server's or the user's defaults are; and a pooler may give each transaction another connection. */
+  readonly #begin: string;
   #queue: Item[] = [];
   #running = false;
   #closed = false;
@@ -95,6 +99,8 @@ export class Group {
   constructor(writer: Writer, options: GroupOptions) {
     this.#writer = writer;
     this.#options = options;
+    const synchronous = options.durability === "power" ? "on" : "off";
+    this.#begin = `begin isolation level read committed; set local synchronous_commit = ${synchronous}`;
   }
 
   /** `run` may run more than once, after everything it did was undone. */
@@ -179,7 +185,7 @@ export class Group {
     let answers: (() => void)[];
     try {
       // Whatever the server's default is: a statement that waited for somebody must see what that one did.
-      const begun = session.command("begin isolation level read committed");
+      const begun = session.command(this.#begin);
       begun.catch(() => {});
       const run = apart ? this.#eachInSavepoint(items, state, session) : together(items, state);
       run.catch(() => {});

@@ -166,6 +166,7 @@ export class PostgresStore implements Store {
       patience: PATIENCE,
       random: options.random,
       schema: s,
+      durability: this.durability,
       onCommit: (committed) => this.#news.committed(committed),
       onStale: () => this.#intake.forget(),
     });
