@@ -7,8 +7,10 @@ import {
   addOne,
   claim,
   claimOne,
+  declaring,
   ERROR,
   LEASE,
+  limitRule,
   newJob,
   pass,
   register,
@@ -96,6 +98,30 @@ export function lookCases(check: Check): void {
       );
     }
     assert.deepEqual((await store.list({ state: "waiting", limit: 10 })).items, []);
+  });
+
+  check("what is pending is listed in creation order, whatever holds it back, page by page", async ({ store }) => {
+    const declares = declaring([limitRule({ concurrency: 1 })]);
+    const limited = { declares, limitKeys: ["k"] };
+    const suspect = await running(store, { name: "other", policy: { crashes: 9 } });
+    const ids = [suspect.id];
+    for (let n = 0; n < 3; n++) {
+      ids.push(...(await add(store, { priority: n }, limited, { delay: 5_000, priority: 9 - n }, { ...limited, priority: 7 })));
+    }
+    await takeBack(store, "crashed", suspect);
+    const pages = async (filter: object) => {
+      const found: Job[] = [];
+      for (let after: string | undefined; ;) {
+        const page = await store.list({ state: "pending", limit: 2, ...filter, ...(after !== undefined && { after }) });
+        found.push(...page.items);
+        if (page.next === undefined) return found.map(({ id }) => id);
+        after = page.next;
+      }
+    };
+    assert.deepEqual(await pages({}), ids);
+    assert.deepEqual(await pages({ queue: "work" }), ids.slice(1));
+    assert.deepEqual(await pages({ name: "other" }), ids.slice(0, 1));
+    assert.equal((await store.counts({})).pending, ids.length);
   });
 
   check("a list shows each job as get does", async ({ store }) => {

@@ -45,10 +45,11 @@ export class Look {
     this.#s = s;
     this.#rows = parts.rows;
     this.#catalog = parts.catalog;
-    const notes = `left join ${s}.notes as note on note.job = job.key`;
+    const jobs = `select ${COLUMNS} from ${s}.jobs as job left join ${s}.notes as note on note.job = job.key`;
+    // Each by its key: `offset` keeps the planner from another way, whatever it believes about how many there are.
     this.#page = (keys) => `
-      select ${COLUMNS} from (${keys} order by key limit $2) as page
-      join ${s}.jobs as job on job.key = page.key ${notes} order by job.key`;
+      select one.* from (${keys} order by key limit $2) as page
+      cross join lateral (${jobs} where job.key = page.key offset 0) as one order by page.key`;
     // Each arm walks one partial index and nothing else: the cost is that of what is unfinished, never of history.
     const unfinished = `
       select lane, 'pending' as state, count(*) as n from ${s}.jobs
@@ -64,7 +65,7 @@ export class Look {
       union all
       select lane, 'waiting', count(*) from ${s}.jobs where state = 'waiting' group by lane`;
     this.#sql = {
-      byId: `select ${COLUMNS} from ${s}.jobs as job ${notes} where job.key = ${keyOf(s, "$1", "$2", "$3")}`,
+      byId: `${jobs} where job.key = ${keyOf(s, "$1", "$2", "$3")}`,
       unfinished,
       counted: `
         select lane, state, n, 0 as ended, 0 as since, 0 as fresh, 0 as before from (${unfinished}) as unfinished
@@ -86,7 +87,7 @@ export class Look {
             select due.lane, due.key from unnest($2::integer[]) as one (lane) cross join clock cross join lateral (
               select lane, key from ${s}.jobs where gate = 'time' and lane = one.lane and run_at <= clock.now) as due) as any_of
           group by lane)
-        select job.lane, job.created_at from oldest join ${s}.jobs as job on job.key = oldest.key`,
+        select lane, (select created_at from ${s}.jobs where key = oldest.key) from oldest`,
     };
   }
 
@@ -169,10 +170,17 @@ function keysSql(s: string, state: JobState | undefined, ofLanes: boolean): stri
       return `select key + 0 as key from ${s}.jobs where state = 'running' and key + 0 > $1 ${lanes}`;
     case "pending":
       return `select key from (${pendingSql(s)}) as pending`;
+    // Most of what there is, also where the planner has not looked yet: it takes few to be in a state, many not to be in others.
+    case "succeeded":
+      return `select key from ${s}.jobs where state not in (${OTHERS}) and key > $1 ${lanes}`;
     default:
       return `select key from ${s}.jobs where state = '${state}' and key > $1 ${lanes}`;
   }
 }
+
+const OTHERS = JOB_STATES.filter((state) => state !== "succeeded")
+  .map((state) => `'${state}'`)
+  .join(", ");
 
 /**
  * Pending jobs are in several indexes, none of them in the order of their keys; one that is would cost each enqueue an
@@ -190,8 +198,8 @@ function pendingSql(s: string): string {
     union all
     select key from ${s}.jobs where gate = 'time' and key + 0 > $1 and lane = any($3::integer[])
     union all
-    select job.key from ${s}.parked join ${s}.jobs as job on job.key = parked.job
-    where parked.job > $1 and job.gate = 'limit' and job.lane = any($3::integer[])`;
+    select parked.job from ${s}.parked join ${s}.counters as counter on counter.id = parked.counter
+    where parked.job > $1 and counter.lane = any($3::integer[])`;
 }
 
 /** The priorities of what stands ready in these lanes: from one to the next by jobs_ready, without what is between. */

@@ -1,0 +1,89 @@
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { JOB_STATES } from "../../src/core/job.ts";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Store } from "../../src/store/store.ts";
+import { LEASE, newJob } from "../conformance/parts.ts";
+import { until } from "./handles.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+/** Finished jobs before and after the few that are not. */
+const HISTORY = 20_000;
+const LOOKS: Record<string, (store: Store) => Promise<unknown>> = {
+  "a list": (store) => store.list({ limit: 20 }),
+  ...Object.fromEntries(
+    JOB_STATES.map((state) => [`a list of what is ${state}`, (store: Store) => store.list({ state, limit: 20 })]),
+  ),
+  "a list of what is pending in a queue": (store) => store.list({ state: "pending", queue: "work", limit: 20 }),
+  "the second page of what is pending": async (store) => {
+    const { next } = await store.list({ state: "pending", limit: 5 });
+    return store.list({ state: "pending", limit: 5, after: next as string });
+  },
+  counts: (store) => store.counts({ queue: "work" }),
+  queues: (store) => store.queues(),
+  lanes: (store) => store.lanes(),
+  "an outlook": (store) => store.outlook([{ lease: LEASE }]),
+  "a look whether something need not be kept": (store) => store.expire(100),
+};
+
+describe("what a look reads on PostgreSQL", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let url: string;
+  const open = () => PostgresStore.open(url, { clock: systemClock, injected: false, random: Math.random });
+  before(async () => {
+    server = await startServer();
+    url = await server.createDatabase();
+    const store = await open();
+    await store.enqueue([newJob(), newJob({ name: "rare" })]);
+    await store.close();
+    const finished = `
+      insert into holdfast.jobs (state, lane, priority, policy, run_at, created_at, started_at, finished_at)
+      select case when n % 100 = 0 then 'failed' else 'succeeded' end, 1, n % 5, 1, n, n, n, n from generate_series(1, ${HISTORY}) as n`;
+    await server.query(
+      `${finished};
+       insert into holdfast.jobs (state, lane, priority, policy, run_at, created_at, gate, crashes, expires_at, lease)
+       select state, 1 + n % 2, n % 3, 1, 9e15, n, gate, crashes, expires_at, 1 from generate_series(1, 15) as n, (values
+         ('pending', null, 0, null), ('pending', null, 1, null), ('pending', 'time', 0, null), ('running', null, 0, 1),
+         ('waiting', null, 0, null)) as kind (state, gate, crashes, expires_at);
+       ${finished}`,
+      url,
+    );
+  });
+  after(() => server.close());
+
+  for (const analysed of [false, true]) {
+    describe(`is never history, ${analysed ? "as the planner knows the table" : "before the planner knows the table"}`, () => {
+      before(async () => void (analysed && (await server.query("analyze holdfast.jobs", url))));
+
+      for (const [name, look] of Object.entries(LOOKS)) {
+        test(name, async () => {
+          const read = await readBy(look);
+          assert.ok(read < 500, `${read} rows and entries were read of ${2 * HISTORY}`);
+        });
+      }
+    });
+  }
+
+  /** How many rows, and entries of indexes, are read of jobs; told by a connection when it ends. */
+  async function readBy(look: (store: Store) => Promise<unknown>): Promise<number> {
+    const before = await readSoFar();
+    const store = await open();
+    await look(store);
+    await store.close();
+    await until(async () => {
+      const connected = `select 1 from pg_stat_activity where datname = current_database() and application_name = 'holdfast'`;
+      return (await server.query(connected, url)).length === 0;
+    }, "nobody is connected");
+    return (await readSoFar()) - before;
+  }
+
+  async function readSoFar(): Promise<number> {
+    const [row] = await server.query(
+      `select (select seq_tup_read from pg_stat_user_tables where relname = 'jobs')
+         + (select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'jobs') as n`,
+      url,
+    );
+    return Number(row?.["n"]);
+  }
+});
