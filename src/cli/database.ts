@@ -3,18 +3,23 @@ import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { type Holdfast, open, type OpenOptions } from "../runtime/holdfast.ts";
 import type { Log } from "../runtime/log.ts";
+import { isAddress, locate } from "../store/open-store.ts";
 import { configOf } from "./config.ts";
 import { workerLog } from "./terminal/log.ts";
 
+/** What `open` takes where nobody names one. */
+const DEFAULT = ".holdfast/work.db";
+
 /** For commands that look or operate: where a path was mistyped, nothing may be made, nor put into another program's database. */
 export async function openExisting(command: Command): Promise<Holdfast> {
-  const path = pathOf(command);
-  if (!existsSync(path)) throw noDatabase(path);
+  const where = given(command) ?? DEFAULT;
+  const isFile = !isAddress(where);
+  if (isFile && !existsSync(where)) throw noDatabase(where);
   try {
     // It was made as it is, whatever a config says by now; and who looks does not deliver.
     const { durability: _, sinks: __, ...configured } = optionsOf(command);
     // What a crash has left is shown as it is; `recover` and the workers see to it.
-    return await open(path, {
+    return await open(where, {
       program: programOf(command),
       log: workerLog("warn"),
       ...configured,
@@ -22,7 +27,7 @@ export async function openExisting(command: Command): Promise<Holdfast> {
       recovery: "manual",
     });
   } catch (error) {
-    throw error instanceof HoldfastError && error.code === "NO_DATABASE" ? noDatabase(path) : error;
+    throw isFile && error instanceof HoldfastError && error.code === "NO_DATABASE" ? noDatabase(where) : error;
   }
 }
 
@@ -48,12 +53,19 @@ export function openOrMake(
 
 /** The config's, but for `onStop`: a command that is done in a moment need not be asked to stop. */
 function optionsOf(command: Command): OpenOptions {
-  const { onStop: _, ...options } = configOf(command)?.options ?? {};
-  return options;
+  const config = configOf(command);
+  const { onStop: _, ...options } = config?.options ?? {};
+  const where = given(command) ?? DEFAULT;
+  // What a config says of its own database does not fit one of another kind that was named instead.
+  if (where !== config?.db) delete options[isAddress(where) ? "driver" : "schema"];
+  const { schema } = command.optsWithGlobals<{ schema?: string }>();
+  return schema === undefined ? options : { ...options, schema };
 }
 
+/** Where the database is, for people: without a password, which an address may hold. */
 export function pathOf(command: Command): string {
-  return given(command) ?? ".holdfast/work.db";
+  const where = given(command) ?? DEFAULT;
+  return isAddress(where) ? locate(where, optionsOf(command)).name : where;
 }
 
 /** `holdfast jobs list`: what the process is called while it has the database open. */

@@ -4,9 +4,12 @@ export const EXIT = { done: 0, failed: 1, usage: 2, paused: 3, locked: 4, damage
 const CODES: Record<string, number> = { DAMAGED: EXIT.damaged, LOCK_HELD: EXIT.locked };
 /** Whoever gets one of these has to give something else; trying again would not help. */
 const USAGE = new Set([
+  "ACCESS_DENIED",
+  "ADDRESS_INVALID",
   "CLAIM_INVALID",
   "CONFIG_INVALID",
   "DRIVER_DIFFERS",
+  "DRIVER_MISSING",
   "DURABILITY_DIFFERS",
   "DURATION_INVALID",
   "FOLDER_MISSING",
@@ -19,7 +22,7 @@ const USAGE = new Set([
   "NOT_JSON",
   "NO_DATABASE",
   "NO_HANDLER",
-  "NO_SUCH_STORE",
+  "NO_RIGHTS",
   "NUMBER_INVALID",
   "OPTION_INVALID",
   "SCHEMA_NEWER",

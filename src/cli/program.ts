@@ -26,9 +26,13 @@ const WITHOUT_CONFIG = new Set(["init", "completion"]);
 /** Every command. */
 export function program(): Command {
   const root = new KnownCommand("holdfast")
-    .description("A crash-safe job queue in one SQLite file.")
+    .description("A crash-safe job queue in one SQLite file, or on a PostgreSQL server.")
     .version(version(), "-v, --version")
-    .option("--db <path>", "the database (default: HOLDFAST_DB, else the config's, else .holdfast/work.db)")
+    .option(
+      "--db <path>",
+      "the database: a file, or postgres://… (default: HOLDFAST_DB, else the config's, else .holdfast/work.db)",
+    )
+    .option("--schema <name>", "on PostgreSQL, the schema of Holdfast's tables (default: the config's, else holdfast)")
     .option("--config <path>", "the config (default: holdfast.config.ts, .js or .mjs in this folder, if there is one)")
     .option("--json", "only JSON on standard output, logs on standard error")
     .configureHelp({ showGlobalOptions: true })

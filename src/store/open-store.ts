@@ -6,6 +6,8 @@ import type { DriverName } from "./sqlite/driver.ts";
 import { SqliteStore } from "./sqlite/sqlite-store.ts";
 import type { Durability, Store } from "./store.ts";
 
+export { isAddress };
+
 /** Where a store is and how it is reached: plain data, so that a thread can open the same. */
 export type StoreLocation = (SqliteLocation | PostgresLocation) & {
   /** For people to read; no password is in it. */
