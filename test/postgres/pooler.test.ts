@@ -1,0 +1,103 @@
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { connect, createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { job, type JobContext, open } from "../../src/index.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+const skip = noServer || (spawnSync("pgbouncer", ["--version"]).status === 0 ? false : "pgbouncer is not installed here");
+let server: PostgresServer;
+let folder: string;
+let pooler: ChildProcess;
+let address: string;
+
+before(async () => {
+  if (skip) return;
+  server = await startServer();
+  folder = await mkdtemp(join(tmpdir(), "holdfast-pooler-"));
+  await chmod(folder, 0o755);
+  const at = new URL(server.url());
+  const port = await freePort();
+  await writeFile(join(folder, "users"), `"${at.username}" "${at.password}"\n`);
+  // Fewer connections than there are clients, so that each transaction gets another.
+  const settings = `[databases]
+* = host=127.0.0.1 port=${at.port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = ${port}
+auth_type = plain
+auth_file = ${join(folder, "users")}
+pool_mode = transaction
+default_pool_size = 3
+unix_socket_dir =
+`;
+  await writeFile(join(folder, "pgbouncer.ini"), settings);
+  const nobody = process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : {};
+  pooler = spawn("pgbouncer", ["-q", join(folder, "pgbouncer.ini")], { stdio: "ignore", ...nobody });
+  await answers(port);
+  at.port = String(port);
+  at.searchParams.set("pooler", "transaction");
+  address = at.href;
+});
+
+after(async () => {
+  if (skip) return;
+  pooler.kill("SIGKILL");
+  await server.close();
+  await rm(folder, { recursive: true });
+});
+
+test(
+  "behind a pooler in transaction mode jobs are enqueued, worked, limited, locked and told of as anywhere",
+  { skip },
+  async () => {
+    const hf = await open(address);
+    const ran: number[] = [];
+    const most = { running: 0, seen: 0 };
+    const work = job({
+      name: "work",
+      queue: { name: "work", events: true },
+      limit: { concurrency: 2 },
+      run: async ({ input }: JobContext<number>) => {
+        most.seen = Math.max(most.seen, ++most.running);
+        await new Promise((resolve) => setImmediate(resolve));
+        most.running--;
+        ran.push(input);
+      },
+    });
+    const worker = hf.work([work], { concurrency: 4 });
+    const jobs = await Promise.all(Array.from({ length: 20 }, (_, n) => hf.enqueue(work, n)));
+    for (const { id } of jobs) assert.equal((await hf.jobs.wait(id)).state, "succeeded");
+    assert.deepEqual(
+      ran.toSorted((a, b) => a - b),
+      jobs.map((_, n) => n),
+    );
+    assert.equal(most.seen, 2);
+    const lock = await hf.lock("l").acquire("me", "1m");
+    assert.notEqual(lock, null);
+    assert.equal(await hf.lock("l").acquire("you", "1m"), null);
+    for (const worker of workers) await worker.stop();
+    await Promise.all([one.close(), two.close()]);
+  },
+);
+
+async function freePort(): Promise<number> {
+  const probe = createServer().listen(0, "127.0.0.1");
+  await new Promise((resolve) => probe.once("listening", resolve));
+  const { port } = probe.address() as { port: number };
+  await new Promise((resolve) => probe.close(resolve));
+  return port;
+}
+
+async function answers(port: number): Promise<void> {
+  for (;;) {
+    const socket = connect(port, "127.0.0.1");
+    const up = await new Promise((resolve) => socket.once("connect", () => resolve(true)).once("error", () => resolve(false)));
+    socket.destroy();
+    if (up) return;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
