@@ -79,8 +79,8 @@ test(
     const lock = await hf.lock("l").acquire("me", "1m");
     assert.notEqual(lock, null);
     assert.equal(await hf.lock("l").acquire("you", "1m"), null);
-    for (const worker of workers) await worker.stop();
-    await Promise.all([one.close(), two.close()]);
+    await worker.stop();
+    await hf.close();
   },
 );
 
