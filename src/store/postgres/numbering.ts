@@ -69,9 +69,9 @@ export class Numbering {
         `select last_value from ${this.#s}.outbox_id_seq`,
         this.#move(String(this.low)),
       );
-      const [[last], [moved]] = results.slice(-2) as [[[number]], [[number, string, string | null]]];
-      n = moved[0];
-      if (n < STEP) this.#learn(last[0], moved[1], moved[2]);
+      const [[[last]], [[moved, over, xid]]] = results.slice(-2) as [[[number]], [[number, string, string | null]]];
+      n = moved;
+      this.#learn({ isAll: n < STEP, last, over, xid });
     }
   }
 
@@ -108,8 +108,8 @@ export class Numbering {
    * number of its transaction by then, and a lower one than the transaction that looked. When all of these are over,
    * and what can be seen of them is numbered, nothing will come there any more.
    */
-  #learn(last: number, over: string, xid: string | null): void {
-    if (this.#mark !== null && BigInt(over) > this.#mark.xid) {
+  #learn({ isAll, last, over, xid }: { isAll: boolean; last: number; over: string; xid: string | null }): void {
+    if (isAll && this.#mark !== null && BigInt(over) > this.#mark.xid) {
       this.#low = this.#mark.last;
       this.#lowSince = performance.now();
       this.#mark = null;
