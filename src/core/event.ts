@@ -1,5 +1,5 @@
 import type { Fence, JobKey } from "./ids.ts";
-import type { JobError } from "./job.ts";
+import type { FinishedState, JobError } from "./job.ts";
 import type { Lane } from "./queue.ts";
 import type { Next } from "./retry.ts";
 
@@ -87,6 +87,11 @@ export function change(type: string, subject: string, commit: Fence, number: num
 /** What is told of an act on one thing: `lock.broken` names the lock. */
 export function about(type: string, subject: string): object {
   return { [type.slice(0, type.indexOf("."))]: subject };
+}
+
+/** What is told of jobs that an operator has removed. */
+export function removedJobs(jobs: number, { state, queue }: { state: FinishedState; queue?: string }): object {
+  return { state, jobs, ...(queue === undefined ? {} : { queue }) };
 }
 
 /** Whether a subscriber who asked for these types gets this one: `job.failed` as it is written, `job.*` all that begin so. */

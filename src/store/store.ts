@@ -67,13 +67,7 @@ export interface Store {
   /** failed or quarantined → pending, with fresh counts; "key-taken" when another unfinished job has its key by now. */
   retry(id: string): Promise<boolean | "key-taken">;
   /** Removes finished jobs; the ids their callers chose stay remembered. */
-  prune(filter: {
-    state: FinishedState;
-    queue?: string;
-    ids?: readonly string[];
-    finishedBefore?: number;
-    limit: number;
-  }): Promise<number>;
+  prune(filter: PruneFilter): Promise<number>;
 
   // ── queues ──
   /** What these definitions say about their queues and limits; the newest word counts. */
@@ -247,6 +241,14 @@ export interface ListFilter {
   state?: JobState;
   limit: number;
   after?: string;
+}
+
+export interface PruneFilter {
+  state: FinishedState;
+  queue?: string;
+  ids?: readonly string[];
+  finishedBefore?: number;
+  limit: number;
 }
 
 export interface QueueOverview {

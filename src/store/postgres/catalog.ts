@@ -1,5 +1,6 @@
 import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
+import { laneText, policyText } from "../catalogued.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Tx } from "./group.ts";
 
@@ -54,10 +55,10 @@ export class Catalog {
     const lanes = new Map<string, Omit<Lane, "id">>();
     const bodies = new Set<string>();
     for (const job of jobs) {
-      const text = textOf(job);
+      const text = laneText(job);
       if (!this.#laneIds.has(text)) lanes.set(text, job);
       if (this.#policyIdOf.has(job.policy)) continue;
-      const body = bodyOf(job.policy);
+      const body = policyText(job.policy);
       const id = this.#policyIds.get(body);
       if (id === undefined) bodies.add(body);
       else this.#policyIdOf.set(job.policy, id);
@@ -67,17 +68,17 @@ export class Catalog {
   }
 
   laneOf(job: Omit<Lane, "id">): number {
-    return this.#laneIds.get(textOf(job)) as number;
+    return this.#laneIds.get(laneText(job)) as number;
   }
 
   policyIdOf(policy: Policy): number {
     let id = this.#policyIdOf.get(policy);
-    if (id === undefined) this.#policyIdOf.set(policy, (id = this.#policyIds.get(bodyOf(policy)) as number));
+    if (id === undefined) this.#policyIdOf.set(policy, (id = this.#policyIds.get(policyText(policy)) as number));
     return id;
   }
 
   isKnown(jobs: readonly (Omit<Lane, "id"> & { policy: Policy })[]): boolean {
-    return jobs.every((job) => this.#policyIdOf.has(job.policy) && this.#laneIds.has(textOf(job)));
+    return jobs.every((job) => this.#policyIdOf.has(job.policy) && this.#laneIds.has(laneText(job)));
   }
 
   lane(id: number): Lane {
@@ -123,7 +124,7 @@ export class Catalog {
   async #addLanes(tx: Tx, lanes: readonly Omit<Lane, "id">[]): Promise<void> {
     // Most often another process has made them.
     await this.reload(tx.rows);
-    const missing = lanes.filter((lane) => !this.#laneIds.has(textOf(lane)));
+    const missing = lanes.filter((lane) => !this.#laneIds.has(laneText(lane)));
     if (missing.length === 0) return;
     const added = await tx.rows<LaneRow>(
       this.#sql.addLanes,
@@ -166,14 +167,14 @@ export class Catalog {
   #learn([id, queue, name, version]: LaneRow): void {
     const lane = { id, queue, name, version };
     this.#lanes.set(id, lane);
-    this.#laneIds.set(textOf(lane), id);
+    this.#laneIds.set(laneText(lane), id);
   }
 
   #unlearn(id: number): void {
     const lane = this.#lanes.get(id);
     if (lane === undefined) return;
     this.#lanes.delete(id);
-    this.#laneIds.delete(textOf(lane));
+    this.#laneIds.delete(laneText(lane));
     this.#counted = -1;
   }
 
@@ -181,12 +182,4 @@ export class Catalog {
     this.#policies.set(id, JSON.parse(body) as Policy);
     this.#policyIds.set(body, id);
   }
-}
-
-function textOf({ name, version, queue }: Omit<Lane, "id">): string {
-  return `${name}\n${version}\n${queue}`;
-}
-
-function bodyOf(policy: Policy): string {
-  return JSON.stringify(policy, Object.keys(policy).sort());
 }

@@ -1,6 +1,8 @@
+import { removedJobs } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { FINISHED_STATES, type FinishedState, type JobState, mayMove } from "../../core/job.ts";
 import { isMore } from "../../core/retention.ts";
+import type { PruneFilter } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Value } from "./driver.ts";
 import type { Ended, Endings } from "./endings.ts";
@@ -35,14 +37,6 @@ interface Locked {
   gate: string | null;
   /** As its limits see it; null when it has none. */
   limited: LimitedJob | null;
-}
-
-export interface PruneFilter {
-  state: FinishedState;
-  queue?: string;
-  ids?: readonly string[];
-  finishedBefore?: number;
-  limit: number;
 }
 
 /** What an operator does to jobs. A row is locked first, and then read as it is. */
@@ -144,12 +138,11 @@ export class Operate {
   }
 
   async prune(tx: Tx, filter: PruneFilter): Promise<number> {
-    const { state, queue } = filter;
+    const { state } = filter;
     if (!FINISHED_STATES.includes(state)) return 0;
     const jobs = await this.#prunable(tx, filter);
     await this.#drop(tx, jobs);
-    const data = { state, jobs: jobs.length, ...(queue === undefined ? {} : { queue }) };
-    if (jobs.length > 0) await this.#outbox.act(tx, "jobs.removed", state, data);
+    if (jobs.length > 0) await this.#outbox.act(tx, "jobs.removed", state, removedJobs(jobs.length, filter));
     return jobs.length;
   }
 

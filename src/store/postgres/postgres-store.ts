@@ -27,6 +27,7 @@ import type {
   Outlook,
   ProcessView,
   ProgressReport,
+  PruneFilter,
   QueueOverview,
   Reclaimed,
   RecoveryTotals,
@@ -50,7 +51,7 @@ import { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { Notes } from "./notes.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
-import { Operate, type PruneFilter } from "./operate.ts";
+import { Operate } from "./operate.ts";
 import { Outlooks } from "./outlook.ts";
 import { Processes } from "./processes.ts";
 import { Queues } from "./queues.ts";

@@ -1,5 +1,6 @@
 import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
+import { laneText, policyText } from "../catalogued.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
@@ -46,7 +47,7 @@ export class Catalog {
   }
 
   laneFor(tx: Tx, lane: Omit<Lane, "id">): number {
-    const text = `${lane.name}\n${lane.version}\n${lane.queue}`;
+    const text = laneText(lane);
     const known = this.#laneIds.get(text);
     if (known !== undefined) return known;
     let id = this.#laneBy.row(lane.name, lane.version, lane.queue)?.[0] as number | undefined;
@@ -65,7 +66,7 @@ export class Catalog {
   policyFor(tx: Tx, policy: Policy): number {
     const same = this.#policyIdOf.get(policy);
     if (same !== undefined) return same;
-    const body = JSON.stringify(policy, Object.keys(policy).sort());
+    const body = policyText(policy);
     let id = this.#policyIds.get(body) ?? this.#policyByBody.get<{ id: number }>({ body })?.id;
     if (id === undefined) {
       ({ id } = this.#addPolicy.get<{ id: number }>({ body }) as { id: number });
@@ -104,6 +105,6 @@ export class Catalog {
 
   #learn(lane: Lane): void {
     this.#lanes.set(lane.id, lane);
-    this.#laneIds.set(`${lane.name}\n${lane.version}\n${lane.queue}`, lane.id);
+    this.#laneIds.set(laneText(lane), lane.id);
   }
 }

@@ -1,6 +1,8 @@
+import { removedJobs } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { type FinishedState, type JobState, mayMove } from "../../core/job.ts";
 import { isMore } from "../../core/retention.ts";
+import type { PruneFilter } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
@@ -25,14 +27,6 @@ interface Row {
 }
 
 const ROW = "key, state, lane, fence, slot, gate, priority, limits";
-
-export interface PruneFilter {
-  state: FinishedState;
-  queue?: string;
-  ids?: readonly string[];
-  finishedBefore?: number;
-  limit: number;
-}
 
 /** What an operator does to jobs. */
 export class Operate {
@@ -162,8 +156,7 @@ export class Operate {
       tx,
       rows.map(({ key, lane }) => ({ job: key, lane, state: filter.state })),
     );
-    const data = { state: filter.state, jobs: rows.length, ...(filter.queue === undefined ? {} : { queue: filter.queue }) };
-    if (rows.length > 0) this.#outbox.act(tx, "jobs.removed", filter.state, data);
+    if (rows.length > 0) this.#outbox.act(tx, "jobs.removed", filter.state, removedJobs(rows.length, filter));
     return rows.length;
   }
 

@@ -24,6 +24,7 @@ import type {
   Outlook,
   ProcessView,
   ProgressReport,
+  PruneFilter,
   QueueOverview,
   Reclaimed,
   RecoveryTotals,
@@ -53,7 +54,7 @@ import { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { Notes } from "./notes.ts";
 import { openSqlite } from "./open.ts";
-import { Operate, type PruneFilter } from "./operate.ts";
+import { Operate } from "./operate.ts";
 import { OwnTransaction } from "./own-transaction.ts";
 import { Processes } from "./processes.ts";
 import { Queues } from "./queues.ts";
