@@ -16,7 +16,8 @@ export class Alive {
   readonly #folder: string;
   readonly #driver: DriverName;
   readonly #probes = new Map<string, Connection>();
-  #own: { token: string; db: Connection } | null = null;
+  /** By token: one, but in tests that enter several processes. */
+  readonly #own = new Map<string, Connection>();
 
   /** The folder is one that all processes of this host share which have the same database open, and nobody else. */
   constructor(folder: string, driver: DriverName) {
@@ -32,7 +33,7 @@ export class Alive {
       const db = this.#lock(this.#file(token));
       // Somebody who cleans up may have removed it before it was locked; a lock on a nameless file proves nothing.
       if (db !== null && existsSync(this.#file(token))) {
-        this.#own = { token, db };
+        this.#own.set(token, db);
         return token;
       }
       db?.close();
@@ -41,7 +42,7 @@ export class Alive {
 
   /** "dead" is proven; a file that is not there proves nothing. */
   probe(token: string): "alive" | "dead" | "unknown" {
-    if (token === this.#own?.token) return "alive";
+    if (this.#own.has(token)) return "alive";
     try {
       const db = this.#probeOf(token);
       if (db === null) return "unknown";
@@ -74,7 +75,7 @@ export class Alive {
     if (!existsSync(this.#folder)) return;
     for (const file of readdirSync(this.#folder)) {
       const token = file.replace(/\.lock$/, "");
-      if (token === file || registered.has(token) || token === this.#own?.token) continue;
+      if (token === file || registered.has(token) || this.#own.has(token)) continue;
       // Its process may be signing off at this instant.
       const since = statSync(join(this.#folder, file), { throwIfNoEntry: false })?.mtimeMs ?? Date.now();
       if (Date.now() - since > STARTING && this.probe(token) === "dead") this.forget(token);
@@ -84,11 +85,12 @@ export class Alive {
   close(): void {
     for (const db of this.#probes.values()) db.close();
     this.#probes.clear();
-    if (this.#own === null) return;
-    // Unlinked while still held: nobody can find it unlocked and take its process for a dead one.
-    rmSync(this.#file(this.#own.token), { force: true });
-    this.#own.db.close();
-    this.#own = null;
+    for (const [token, db] of this.#own) {
+      // Unlinked while still held: nobody can find it unlocked and take its process for a dead one.
+      rmSync(this.#file(token), { force: true });
+      db.close();
+    }
+    this.#own.clear();
   }
 
   /** Null when the folder has been removed meanwhile. */

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
-import { Child } from "./spawn.ts";
+import { Child, type How } from "./spawn.ts";
 import { isWritable, query, watchMoves } from "./moves.ts";
 
 /** A folder of its own, the processes that were started in it, and what they left there. Cleaned up after the test. */
@@ -21,7 +21,7 @@ export class Scene {
     t.after(() => this.#clean());
   }
 
-  start(script: string, options: object = {}, how: { pidNamespace?: boolean } = {}): Child {
+  start(script: string, options: object = {}, how: How = {}): Child {
     const all = { path: this.path, effects: this.effects, acks: this.acks, ...options };
     const child = new Child(script, all, how);
     this.#children.push(child);
@@ -29,7 +29,7 @@ export class Scene {
   }
 
   /** A worker process that does as it is told, and works already. */
-  async worker(options: object = {}, how: { pidNamespace?: boolean } = {}): Promise<Child> {
+  async worker(options: object = {}, how: How = {}): Promise<Child> {
     const child = this.start("holder", options, how);
     await child.next("ready");
     child.send({ type: "work" });

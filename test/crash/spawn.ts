@@ -12,6 +12,13 @@ export interface Ended {
   signal: NodeJS.Signals | null;
 }
 
+export interface How {
+  /** It has pid 1, among pids of its own. */
+  pidNamespace?: boolean;
+  /** The same, and nothing of the folder by which processes of one host know each other. */
+  otherHost?: boolean;
+}
+
 /** Generous: it ends a test that hangs, and decides nothing else. */
 const DEADLINE = 40_000;
 const living = new Set<Child>();
@@ -36,10 +43,12 @@ export class Child {
   #end: Ended | null = null;
   #stderr = "";
 
-  constructor(script: string, options: object, how: { pidNamespace?: boolean } = {}) {
+  constructor(script: string, options: object, how: How = {}) {
     const file = fileURLToPath(new URL(`./children/${script}.ts`, import.meta.url));
     const command = [process.execPath, file, JSON.stringify(options)];
-    if (how.pidNamespace) command.unshift("unshare", "-pf", "--mount-proc", "--kill-child");
+    if (how.otherHost) command.unshift("sh", "-c", 'mount -t tmpfs none /var/tmp && exec "$@"', "sh");
+    if (how.pidNamespace || how.otherHost)
+      command.unshift("unshare", how.otherHost ? "-mpf" : "-pf", "--mount-proc", "--kill-child");
     const { NODE_TEST_CONTEXT: _, ...env } = process.env;
     this.#process = spawn(command[0] as string, command.slice(1), { stdio: ["ignore", "inherit", "pipe", "ipc"], env });
     living.add(this);

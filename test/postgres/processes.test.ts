@@ -1,0 +1,188 @@
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import { chmodSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import type { ProcessId } from "../../src/core/ids.ts";
+import { findPlace, type Place } from "../../src/store/postgres/place.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Life } from "../../src/store/store.ts";
+import { type TestClock, testClock } from "../../src/testing/index.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+const HERE = { pid: 1, host: "host", boot: "this boot", program: "a test" };
+const WORKS = [{ queue: "work", name: "work", version: 1 }];
+
+describe("who lives, on PostgreSQL", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let url: string;
+  let clock: TestClock;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => {
+    url = await server.createDatabase();
+    clock = testClock();
+  });
+
+  const open = async (t: TestContext, where = url) => {
+    const store = await PostgresStore.open(where, { clock, injected: true, random: () => 0.5 });
+    t.after(() => store.close());
+    return store;
+  };
+  const opened = async (t: TestContext, where = url) => {
+    const store = await open(t, where);
+    return { store, id: await store.register(HERE), place: findPlace(store.databaseId) as Place };
+  };
+  /** A row as another process would have written it. */
+  const enter = async (row: { place: string; alive: string; boot?: string; seenAt?: number }) => {
+    const { place, alive, boot = HERE.boot, seenAt = 0 } = row;
+    const [{ id }] = (await server.query(
+      `insert into holdfast.processes (place, alive, identity, pid, host, boot, program, started_at, seen_at)
+       values ('${place}', '${alive}', '', 2, 'host', '${boot}', 'another', 0, ${seenAt}) returning id::integer as id`,
+      url,
+    )) as [{ id: ProcessId }];
+    return id;
+  };
+  const strikeOff = () => server.query("delete from holdfast.processes", url);
+  /** The number of the class of locks that a process holds, and the sessions that hold them. */
+  const locks = () =>
+    server.query(
+      `select pid, classid::bigint::text as class, objid::integer as id from pg_locks
+       where locktype = 'advisory' and objsubid = 2 and granted and database = (select oid from pg_database where datname = current_database())`,
+      url,
+    );
+  /** Somebody's connection holds the lock of this process until the answer is called. */
+  const hold = async (store: PostgresStore, self: ProcessId, id: ProcessId) => {
+    const [{ class: its }] = (await locks()).filter((lock) => lock["id"] === self) as [{ class: string }];
+    await store.probe();
+    const held = server.query(`select pg_advisory_lock(${Number(its) | 0}, ${id}), pg_sleep(60)`, url).catch(() => []);
+    while (!(await locks()).some((lock) => lock["id"] === id));
+    return async () => {
+      await server.query(
+        "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid()",
+        url,
+      );
+      await held;
+    };
+  };
+
+  test("one of this host whose lock file is free is dead; after a reboot it went with the host", async (t) => {
+    const { store, place } = await opened(t);
+    writeFileSync(join(place.folder, "a.lock"), "");
+    writeFileSync(join(place.folder, "b.lock"), "");
+    const [a, b] = [await enter({ place: place.id, alive: "a" }), await enter({ place: place.id, alive: "b", boot: "before" })];
+    assert.deepEqual([await lifeOf(store, a), await lifeOf(store, b)], ["dead", "rebooted"]);
+    assert.deepEqual([await store.unregister(a), await store.unregister(b)], [true, true]);
+    const left = readdirSync(place.folder).filter((file) => file.endsWith(".lock"));
+    assert.equal(left.length, 1, "what they left is gone with them");
+  });
+
+  test("a lock file that is not there proves nothing", async (t) => {
+    const { store, place } = await opened(t);
+    assert.equal(await lifeOf(store, await enter({ place: place.id, alive: "gone" })), "unknown");
+  });
+
+  test("a free lock file is a copy while the connection of its process lives", async (t) => {
+    const { store, id: self, place } = await opened(t);
+    writeFileSync(join(place.folder, "a.lock"), "");
+    const id = await enter({ place: place.id, alive: "a" });
+    const letGo = await hold(store, self, id);
+    assert.equal(await lifeOf(store, id), "alive");
+    await letGo();
+    while ((await lifeOf(store, id)) !== "dead");
+  });
+
+  test("one elsewhere is alive while its connection is, whatever its host and path are called; then nobody knows", async (t) => {
+    const { store, id: self, place } = await opened(t);
+    // It would be dead here: the same name of a file, but another folder.
+    writeFileSync(join(place.folder, "a.lock"), "");
+    const id = await enter({ place: randomUUID(), alive: "a" });
+    const letGo = await hold(store, self, id);
+    while ((await lifeOf(store, id)) !== "alive");
+    await letGo();
+    while ((await lifeOf(store, id)) !== "unknown");
+  });
+
+  test("its lock is taken again over a new connection", async (t) => {
+    const { store, id } = await opened(t);
+    const [{ pid }] = (await locks()) as [{ pid: number }];
+    await server.query(`select pg_terminate_backend(${pid})`, url);
+    await store.announce(id, WORKS);
+    const [{ pid: another }] = (await locks()) as [{ pid: number }];
+    assert.notEqual(another, pid);
+  });
+
+  test("who was struck off is on the list again when it looks, or works, and all that is known of it", async (t) => {
+    const { store, id } = await opened(t);
+    await store.announce(id, WORKS);
+    const before = await store.processes();
+    await strikeOff();
+    await store.probe();
+    assert.deepEqual(await store.processes(), before);
+    await strikeOff();
+    await store.announce(id, []);
+    assert.deepEqual(await store.processes(), [{ ...before[0], works: [] }]);
+    assert.equal(await store.unregister(id), true);
+    await store.probe();
+    assert.deepEqual(await store.processes(), [], "who has left does not come back");
+  });
+
+  test("behind a pooler nobody holds a lock, and who says now and then that it is there stays", async (t) => {
+    const pooled = await opened(t, `${url}?pooler=transaction`);
+    assert.equal((await locks()).length, 0);
+    const { store } = await opened(t);
+    // As if it were on another host.
+    await server.query(`update holdfast.processes set place = 'elsewhere' where id = ${pooled.id}`, url);
+    assert.equal(await lifeOf(store, pooled.id), "unknown");
+    assert.equal(await store.unregister(pooled.id), false, "it has just come");
+    await clock.advance("1h");
+    await pooled.store.probe();
+    assert.equal(await store.unregister(pooled.id), false, "it has just said so");
+    await clock.advance("1h");
+    assert.equal(await store.unregister(pooled.id), true);
+  });
+});
+
+describe("the place of a host", () => {
+  const id = randomUUID();
+
+  test("is the same for everybody there, for each database a folder; elsewhere it is another", (t) => {
+    const [base, other] = [made(t), made(t)];
+    const place = findPlace(id, [base]);
+    assert.deepEqual(findPlace(id, [base]), place);
+    const second = findPlace(randomUUID(), [base]);
+    assert.deepEqual([second?.id, second?.folder === place?.folder], [place?.id, false]);
+    assert.notEqual(findPlace(id, [other])?.id, place?.id);
+  });
+
+  test("is nowhere that others can write, and nowhere that is not there", (t) => {
+    const [base, other] = [made(t), made(t)];
+    const mine = join(base, `holdfast-${process.getuid?.()}`);
+    mkdirSync(mine);
+    chmodSync(mine, 0o777);
+    assert.equal(findPlace(id, [base]), null);
+    assert.ok(findPlace(id, [base, other])?.folder.startsWith(other), "then it is the next");
+    assert.equal(findPlace(id, [join(base, "missing")]), null);
+    rmSync(mine, { recursive: true });
+    writeFileSync(mine, "a file");
+    assert.equal(findPlace(id, [base]), null);
+  });
+
+  test("whose name was lost is no place", (t) => {
+    const base = made(t);
+    const place = findPlace(id, [base]) as Place;
+    writeFileSync(join(place.folder, "..", "place"), "");
+    assert.equal(findPlace(id, [base]), null);
+  });
+});
+
+function made(t: TestContext): string {
+  const base = mkdtempSync(join(tmpdir(), "holdfast-place-"));
+  t.after(() => rmSync(base, { recursive: true, force: true }));
+  return base;
+}
+
+async function lifeOf(store: PostgresStore, id: ProcessId): Promise<Life | undefined> {
+  return (await store.probe()).find(({ process }) => process.id === id)?.life;
+}
