@@ -1,0 +1,113 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Admission, type Enqueued, type Newcomer, refusal, type Residents, untenable } from "../../src/core/admission.ts";
+import { behind, isEarly, standing } from "../../src/core/dependency.ts";
+import type { JobKey } from "../../src/core/ids.ts";
+import type { JobState } from "../../src/core/job.ts";
+
+/** One job is there: `old`, of the name "mail" and with the key "k". */
+const RESIDENTS: Residents = {
+  nameOf: (id) => (id === "old" ? "mail" : undefined),
+  upstream: (id) => (id === "old" ? upstream("old", "running") : undefined),
+  holderOf: (name, key) => (name === "mail" && key === "k" ? "old" : undefined),
+};
+
+test("an id is one job ever, a key one unfinished job of a name", () => {
+  assert.deepEqual(refused({ name: "mail", id: "old" }), { id: "old", duplicate: true });
+  assert.deepEqual(refused({ name: "scan", id: "old" }), { id: "old", taken: "mail" });
+  assert.deepEqual(refused({ name: "mail", key: "k" }), { id: "old", duplicate: true });
+  assert.deepEqual(refused({ name: "mail", id: "new", key: "k" }), { id: "old", duplicate: true });
+  assert.equal(refused({ name: "scan", key: "k" }), undefined);
+  assert.equal(refused({ name: "mail", id: "new" }), undefined);
+});
+
+test("who comes after a job that was there already, under another id, comes after that one", () => {
+  const admission = new Admission(RESIDENTS);
+  admission.refuse({ name: "mail", followUpId: "f1", key: "k" });
+  const next = { name: "scan", after: ["f1"] };
+  assert.equal(admission.refuse(next), undefined);
+  assert.deepEqual(admission.standing(next), { state: "waiting", for: [upstream("old", "running")] });
+  assert.deepEqual(admission.refuse({ name: "scan", after: ["old", "f2"] }), { id: "f2", missing: true });
+});
+
+test("of jobs that are added all or none, one may come after an earlier one, and the first that cannot be is named", () => {
+  assert.equal(
+    refusal(
+      [
+        { name: "a", id: "x" },
+        { name: "b", after: ["x", "old"] },
+      ],
+      RESIDENTS,
+    ),
+    undefined,
+  );
+  assert.deepEqual(
+    refusal(
+      [
+        { name: "b", after: ["x"] },
+        { name: "a", id: "x" },
+      ],
+      RESIDENTS,
+    ),
+    {
+      id: "x",
+      missing: true,
+      name: "b",
+    },
+  );
+  const twice = [
+    { name: "a", id: "x" },
+    { name: "b", id: "x" },
+  ];
+  assert.deepEqual(refusal(twice, RESIDENTS), { id: "x", taken: "a", name: "b" });
+});
+
+test("a success whose follow-up cannot be has failed, and is not tried again", () => {
+  for (const why of [{ taken: "mail" }, { missing: true as const }]) {
+    const outcome = untenable({ id: "x", name: "a", ...why });
+    assert.ok(outcome.kind === "error" && outcome.retry === false);
+    assert.equal(outcome.error.code, "taken" in why ? "ID_TAKEN" : "NO_SUCH_JOB");
+  }
+});
+
+test("a job starts as what it comes after stands", () => {
+  assert.deepEqual(standing([]), { state: "pending" });
+  assert.deepEqual(standing([upstream("a", "succeeded")]), { state: "pending" });
+  const waits = [upstream("b", "pending"), upstream("c", "waiting")];
+  assert.deepEqual(standing([upstream("a", "succeeded"), ...waits]), { state: "waiting", for: waits });
+  for (const state of ["failed", "cancelled", "quarantined"] as const) {
+    const started = standing([upstream("a", "running"), upstream("b", state)]);
+    assert.ok(started.state === "cancelled" && started.error.message.includes("Job b"), state);
+  }
+});
+
+test("an end cancels those behind it unless it was a success, whatever else they wait for", () => {
+  const [a, b, c, d] = [1, 2, 3, 4] as JobKey[] as [JobKey, JobKey, JobKey, JobKey];
+  const waits = [
+    { job: c, upstream: a },
+    { job: c, upstream: b },
+    { job: d, upstream: a },
+  ];
+  const { cancelled, freer } = behind(
+    waits,
+    new Map([
+      [a, "succeeded"],
+      [b, "failed"],
+    ]),
+  );
+  assert.deepEqual([[...cancelled], freer], [[[c, b]], [d]]);
+});
+
+test("one that was to run at once is not early, also when the clock was set back since", () => {
+  assert.equal(isEarly(200, 100, 150), true);
+  assert.equal(isEarly(200, 100, 200), false);
+  assert.equal(isEarly(100, 100, 50), false);
+});
+
+function refused(job: Newcomer): Enqueued | undefined {
+  return new Admission(RESIDENTS).refuse(job);
+}
+
+function upstream(id: string, state: JobState): { id: string; job: JobKey; state: JobState } {
+  return { id, job: id.length as JobKey, state };
+}

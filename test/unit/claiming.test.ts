@@ -1,0 +1,154 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as fc from "fast-check";
+import {
+  type Candidate,
+  choose,
+  claimable,
+  type ClaimSource,
+  type LaneShare,
+  outlookOf,
+  quotas,
+  readAhead,
+  Turns,
+} from "../../src/core/claiming.ts";
+import type { JobKey } from "../../src/core/ids.ts";
+import { byTurn } from "../../src/core/job.ts";
+import type { Lane } from "../../src/core/queue.ts";
+
+const OPEN = { isPaused: () => false };
+const LANES: Lane[] = [
+  { id: 1, queue: "mail", name: "mail", version: 1 },
+  { id: 2, queue: "mail", name: "digest", version: 1 },
+  { id: 3, queue: "scan", name: "scan", version: 1 },
+  { id: 4, queue: "scan", name: "scan", version: 2 },
+];
+
+test("a claim takes from the lanes that its sources name, queue by queue", () => {
+  assert.deepEqual(from({}), [
+    [1, 2],
+    [3, 4],
+  ]);
+  assert.deepEqual(from({ queue: "mail" }), [[1, 2]]);
+  assert.deepEqual(from({ name: "scan", version: 2 }, { name: "mail" }), [[1], [4]]);
+  assert.deepEqual(from({ name: "nobody" }), []);
+  assert.deepEqual(from({ queue: "scan", max: 0 }), [], "as many as it may have are taken");
+});
+
+test("a queue that is paused or locked has nothing to give", () => {
+  assert.deepEqual(
+    queues((queue) => queue === "mail", []),
+    ["scan"],
+  );
+  assert.deepEqual(
+    queues(() => false, ["scan", "nobody's"]),
+    ["mail"],
+  );
+});
+
+test("each queue gets its share first, and then whoever has more the rest", () => {
+  assert.deepEqual(quotas(10, 1), [10]);
+  assert.deepEqual(quotas(10, 3), [4, 10]);
+  assert.deepEqual(quotas(1, 3), [1, 1]);
+});
+
+test("whoever takes one job at a time comes to every queue in turn", () => {
+  const turns = new Turns();
+  const lanes = ["a", "b", "c"].map((queue, i) => [shareOf({ id: i, queue, name: queue, version: 1 })]);
+  const served = new Map<string, number>();
+  for (let claim = 1; claim <= 30; claim++) {
+    const [first] = turns.order(lanes, () => (claim % 7) / 7) as [LaneShare[]];
+    turns.served(first, claim);
+    const { queue } = (first[0] as LaneShare).lane;
+    served.set(queue, (served.get(queue) ?? 0) + 1);
+  }
+  assert.deepEqual([...served.values()], [10, 10, 10]);
+});
+
+test("of several lanes the jobs start in their turn, no more than are wanted, than a source gives, and one suspect", () => {
+  const lanes = fc.array(
+    fc.record({
+      budget: fc.integer({ min: 0, max: 4 }),
+      jobs: fc.array(fc.record({ priority: fc.integer({ min: -1, max: 1 }), suspect: fc.boolean() }), { maxLength: 6 }),
+    }),
+    { minLength: 1, maxLength: 3 },
+  );
+  fc.assert(
+    fc.property(lanes, fc.integer({ min: 1, max: 8 }), (given, max) => {
+      const shares = given.map(({ budget }, i) => ({ ...shareOf(LANES[i] as Lane), budget: { left: budget } }));
+      let key = 0;
+      const candidates = given.flatMap(({ jobs }, i) =>
+        jobs.map((job): Candidate => ({ ...job, key: ++key as JobKey, share: shares[i] as LaneShare })),
+      );
+      const { chosen, held } = choose(candidates.slice(), new Map(), max, () => "started");
+      assert.equal(held, 0);
+      assert.deepEqual(chosen, chosen.toSorted(byTurn));
+      assert.ok(chosen.length <= max);
+      assert.ok(chosen.filter(({ suspect }) => suspect).length <= 1);
+      for (const [i, share] of shares.entries()) {
+        const taken = chosen.filter((one) => one.share === share).length;
+        assert.equal(share.budget.left, (given[i] as { budget: number }).budget - taken);
+      }
+      // Nobody was passed over for one whose turn is later.
+      const last = chosen.length === max ? chosen.at(-1) : undefined;
+      for (const one of candidates) {
+        if (chosen.includes(one) || (last !== undefined && byTurn(last, one) < 0)) continue;
+        assert.ok(one.share.budget.left === 0 || (one.suspect && chosen.some(({ suspect }) => suspect)));
+      }
+    }),
+  );
+});
+
+test("behind jobs that are held back nobody starts whose turn may be later than that of one that was not read", () => {
+  const [a, b] = [shareOf(LANES[0] as Lane), shareOf(LANES[1] as Lane)];
+  const [first, second, other, late] = [candidate(1, a), candidate(4, a), candidate(2, b), candidate(9, b)];
+  // Of lane a more than these two may be there; both are held back.
+  const { chosen, held } = choose([first, second, other, late], new Map([[a, second]]), 9, ({ share }) =>
+    share === a ? "held" : "started",
+  );
+  assert.deepEqual([chosen, held], [[other], 2]);
+});
+
+test("after one that was the last of its key to stand ready, those that stand ready now are read first", () => {
+  const share = shareOf(LANES[0] as Lane);
+  const candidates = [1, 2, 3].map((key) => candidate(key, share));
+  const { chosen } = choose(candidates, new Map(), 9, ({ key }) => (key === 2 ? "last" : "started"));
+  assert.deepEqual(
+    chosen.map(({ key }) => key),
+    [1, 2],
+  );
+});
+
+test("as long as most are held back, more is read each time, up to a limit", () => {
+  let ahead = 1;
+  const read = [];
+  for (let round = 0; round < 9; round++) read.push((ahead = readAhead(ahead, { chosen: [], held: 5 })));
+  assert.deepEqual(read, [2, 4, 8, 16, 32, 64, 128, 128, 128]);
+  assert.equal(readAhead(64, { chosen: [1, 2], held: 2 }), 1);
+});
+
+test("the outlook is of the soonest instant, and what is due is ready", () => {
+  assert.deepEqual(outlookOf(false, [null, 150, 120], 100), { ready: false, nextIn: 20 });
+  assert.deepEqual(outlookOf(false, [null, 90], 100), { ready: true, nextIn: 0 });
+  assert.deepEqual(outlookOf(true, [], 100), { ready: true, nextIn: null });
+});
+
+function from(...sources: Partial<ClaimSource>[]): number[][] {
+  return claimable(sources.map(sourceOf), LANES, OPEN, []).map((shares) => shares.map(({ lane }) => lane.id));
+}
+
+function queues(isPaused: (queue: string) => boolean, locked: string[]): (string | undefined)[] {
+  return claimable([{ lease: 1 }], LANES, { isPaused }, locked).map(([share]) => share?.lane.queue);
+}
+
+function shareOf(lane: Lane): LaneShare {
+  return { lane, lease: 1_000, budget: { left: 100 } };
+}
+
+function candidate(key: number, share: LaneShare): Candidate {
+  return { key: key as JobKey, priority: 0, share, suspect: false };
+}
+
+function sourceOf(source: Partial<ClaimSource>): ClaimSource {
+  return { lease: 1, ...source };
+}

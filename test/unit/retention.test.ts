@@ -1,0 +1,65 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { QueueSettings } from "../../src/core/queue.ts";
+import { type Excess, excesses, isMore, longer } from "../../src/core/retention.ts";
+
+const NOW = 1_000_000;
+const LANES = [
+  { id: 1, queue: "mail", name: "a", version: 1 },
+  { id: 2, queue: "mail", name: "b", version: 1 },
+  { id: 3, queue: "scan", name: "c", version: 1 },
+];
+
+test("what is too many is counted over all lanes of a queue, and in all parts of its count", () => {
+  const [found] = over({ succeeded: { count: 4 } });
+  assert.deepEqual(found, {
+    lanes: [1, 2],
+    state: "succeeded",
+    count: 3,
+    countBefore: Number.MAX_SAFE_INTEGER,
+    ageBefore: null,
+  });
+  assert.deepEqual(over({ succeeded: { count: 7 } }), []);
+  assert.deepEqual(over({}), []);
+});
+
+test("as long as older ones may be missing from the list, none is one too many; age counts as ever", () => {
+  assert.deepEqual(over({ succeeded: { count: 0 } }, { unlisted: ["mail"] }), []);
+  const [found] = over({ succeeded: { count: 0, age: 10 } }, { unlisted: ["mail"] });
+  assert.deepEqual([found?.count, found?.ageBefore], [0, NOW - 10]);
+});
+
+test("nothing goes before its least age, be it too old or one too many", () => {
+  const [found] = over({ succeeded: { count: 0, age: 10 } }, { leastAge: 500 });
+  assert.deepEqual([found?.countBefore, found?.ageBefore], [NOW - 499, NOW - 500]);
+  assert.deepEqual(over({ succeeded: { age: 900 } }, { leastAge: 500 })[0]?.ageBefore, NOW - 900);
+});
+
+test("of what is too many and what is too old, the longer list has the other in it", () => {
+  assert.deepEqual(longer([1, 2, 3], [1]), [1, 2, 3]);
+  assert.deepEqual(longer([1], [1, 2]), [1, 2]);
+});
+
+test("another step is worth while unless this one has found less than it could take", () => {
+  const step = { listing: false, taken: 3, removed: 3, limit: 5 };
+  assert.equal(isMore(step), false);
+  assert.equal(isMore({ ...step, limit: 3 }), true);
+  assert.equal(isMore({ ...step, listing: true }), true);
+  assert.equal(isMore({ ...step, removed: 2 }), true, "one was retried since: behind it there may be more");
+});
+
+function over(keep: QueueSettings["keep"], given: { unlisted?: string[]; leastAge?: number } = {}): Excess[] {
+  const kept = {
+    set: new Map([["mail", { keep }]]),
+    lanes: LANES,
+    // Two rows of one lane and state are two parts of its count.
+    finished: [
+      { lane: 1, state: "succeeded" as const, n: 2 },
+      { lane: 1, state: "succeeded" as const, n: 1 },
+      { lane: 2, state: "succeeded" as const, n: 4 },
+      { lane: 3, state: "succeeded" as const, n: 50 },
+    ],
+    unlisted: new Set(given.unlisted),
+  };
+  return excesses(kept, NOW, given.leastAge ?? 0);
+}

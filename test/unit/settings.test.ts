@@ -1,0 +1,144 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as fc from "fast-check";
+import type { LimitRule } from "../../src/core/limit.ts";
+import type { QueueSettings } from "../../src/core/queue.ts";
+import { type Declaration, declared, NOTHING_SET, type SetRule, SettingsView, Words } from "../../src/core/settings.ts";
+
+const PLAIN: QueueSettings = { events: false, keep: {} };
+const RULE: LimitRule = { of: "job", position: 0, keyed: true, concurrency: 2, rate: null };
+
+test("whoever says what is so already changes nothing, in whatever order it is written", () => {
+  const keep = { succeeded: { age: 1, count: 2 }, failed: { count: 0 } };
+  const view = heard(NOTHING_SET, declaration({ settings: { events: true, keep }, limits: [RULE] }));
+  const again = { failed: { count: 0 }, succeeded: { count: 2, age: 1 } };
+  const { changes, rules } = declared(
+    view,
+    declaration({ settings: { events: true, keep: again }, limits: [{ ...RULE }] }),
+    false,
+  );
+  assert.deepEqual([changes, rules], [[], [1]]);
+});
+
+test("a queue of which nothing is set keeps everything and tells nothing, and to say so changes nothing", () => {
+  assert.deepEqual(declared(NOTHING_SET, declaration({ settings: PLAIN }), false).changes, []);
+  assert.deepEqual(
+    [NOTHING_SET.tells("q"), NOTHING_SET.keep("q", "failed"), NOTHING_SET.isPaused("q")],
+    [false, undefined, false],
+  );
+});
+
+test("an old word counts only where nobody has said anything", () => {
+  const old = declaration({ settings: { events: true, keep: {} }, limits: [{ ...RULE, concurrency: 9 }] });
+  assert.equal(declared(NOTHING_SET, old, true).changes.length, 2);
+  const view = heard(NOTHING_SET, declaration({ settings: { events: false, keep: { failed: {} } }, limits: [RULE] }));
+  assert.deepEqual(declared(view, old, true), { rules: [1], changes: [] });
+});
+
+test("a definition with fewer limits than before drops its own, and those of the queue if it speaks for that", () => {
+  const ofQueue: LimitRule = { of: "queue", position: 0, keyed: false, concurrency: 5, rate: null };
+  const view = heard(
+    NOTHING_SET,
+    declaration({ settings: PLAIN, limits: [RULE, { ...RULE, position: 1 }, ofQueue] }),
+    declaration({ name: "other", limits: [RULE] }),
+  );
+  assert.deepEqual(view.ofQueue("q"), [3]);
+  const dropped = (given: Partial<Declaration>) => declared(view, declaration(given), false).changes;
+  assert.deepEqual(dropped({ limits: [RULE] }), [{ kind: "drop-rule", id: 2 }]);
+  assert.deepEqual(dropped({ settings: PLAIN, limits: [RULE] }), [
+    { kind: "drop-rule", id: 2 },
+    { kind: "drop-rule", id: 3 },
+  ]);
+  assert.deepEqual(dropped({ queue: "another", limits: [] }), []);
+});
+
+test("the last word counts: after it, the same again changes nothing, whatever was said before", () => {
+  const rule = fc.record({
+    of: fc.constantFrom("job" as const, "queue" as const),
+    keyed: fc.boolean(),
+    concurrency: fc.option(fc.integer({ min: 1, max: 3 })),
+    rate: fc.option(fc.integer({ min: 1, max: 3 }).map((starts) => ({ starts, per: 1_000 }))),
+  });
+  const said = fc.record({
+    name: fc.constantFrom("a", "b"),
+    settings: fc.option(
+      fc.record({ events: fc.boolean(), keep: fc.constantFrom<QueueSettings["keep"]>({}, { failed: { count: 1 } }) }),
+      {
+        nil: undefined,
+      },
+    ),
+    limits: fc.array(rule, { maxLength: 3 }).map((rules) => {
+      const positions = { job: 0, queue: 0 };
+      return rules.map((one): LimitRule => ({ ...one, position: positions[one.of]++ }));
+    }),
+  });
+  fc.assert(
+    fc.property(fc.array(said, { minLength: 1, maxLength: 5 }), (all) => {
+      const words = all.map(({ settings, ...rest }) => declaration(settings === undefined ? rest : { ...rest, settings }));
+      const view = heard(NOTHING_SET, ...words);
+      const last = words.at(-1) as Declaration;
+      const { changes, rules } = declared(view, last, false);
+      assert.deepEqual(changes, []);
+      assert.deepEqual(
+        rules.map((id) => view.rule(id)),
+        last.limits,
+      );
+    }),
+  );
+});
+
+test("what a job has to pass: its own limits, then those of its queue that it has not named", () => {
+  const ofQueue: LimitRule = { of: "queue", position: 0, keyed: false, concurrency: 5, rate: null };
+  const keyed: LimitRule = { ...ofQueue, position: 1, keyed: true };
+  const view = heard(NOTHING_SET, declaration({ settings: PLAIN, limits: [RULE, ofQueue, keyed] }));
+  assert.deepEqual(view.rulesFor("q", [1, 2]), [1, 2]);
+  assert.deepEqual(view.rulesFor("q", [1]), [1, 2], "a limit by key holds only for who gives one");
+  assert.deepEqual(view.rulesFor("q"), [2]);
+  assert.deepEqual(view.rulesFor("another"), []);
+});
+
+test("a word counts once it is committed, and then no second time", () => {
+  const words = new Words({ speaks: true });
+  const one = declaration({});
+  assert.equal(words.isOld(one), false);
+  words.say(one, [7]);
+  assert.deepEqual(words.heard(one), [7]);
+  words.forget();
+  assert.deepEqual([words.heard(one), words.isOld(one)], [undefined, false], "it was undone");
+  words.say(one, [7]);
+  words.committed();
+  words.forget();
+  assert.deepEqual([words.heard(one), words.isOld(one), words.isSaid(one)], [undefined, true, true]);
+});
+
+test("in a user's transaction nothing is said: whether that commits is never known", () => {
+  const words = new Words({ speaks: false });
+  assert.deepEqual([words.isOld(declaration({})), words.isSaid(declaration({}))], [true, false]);
+});
+
+function declaration(given: Partial<Declaration>): Declaration {
+  return { queue: "q", name: "job", limits: [], ...given };
+}
+
+/** What a store makes of it. */
+function heard(view: SettingsView, ...words: Declaration[]): SettingsView {
+  const queues = new Map(view.queues);
+  const rules = new Map(view.rules);
+  for (const word of words) {
+    const { changes } = declared(new SettingsView(queues.values(), rules.values()), word, false);
+    for (const change of changes) {
+      if (change.kind === "set-queue") {
+        const { name, events, keep } = change;
+        queues.set(name, { name, paused: false, events, keep: keep ?? {} });
+      } else if (change.kind === "add-rule") {
+        const { queue, job, rule } = change;
+        rules.set(rules.size + 1, { id: rules.size + 1, queue, job, rule });
+      } else {
+        const known = rules.get(change.id) as SetRule;
+        const none = { ...known.rule, concurrency: null, rate: null };
+        rules.set(change.id, { ...known, rule: change.kind === "set-rule" ? change.rule : none });
+      }
+    }
+  }
+  return new SettingsView(queues.values(), rules.values());
+}
