@@ -6,8 +6,9 @@ import { type Event, type Holdfast, type OpenOptions } from "../../src/index.ts"
 import { delivered } from "../runtime/event-parts.ts";
 import { isAuthentic, type Received, WebhookServer } from "../runtime/webhook-server.ts";
 import { telling } from "./jobs.ts";
-import { bestOfThree, passes, Scene } from "./scene.ts";
+import { bestOfThree, passes, type Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
+import { type Stage, wherever } from "./wherever.ts";
 
 const SECRET = `whsec_${Buffer.from("thirty-two bytes, give or take a few").toString("base64")}`;
 const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
@@ -49,155 +50,154 @@ const POINTS = {
   "advance:committed": { arrived: true, moved: true },
 } as const;
 
-for (const [kind, outletFor] of Object.entries(OUTLETS)) {
-  describe(`a deliverer to ${kind}`, { concurrency: 2 }, () => {
-    for (const [point, found] of Object.entries(POINTS)) {
-      test(`killed at ${point}: every event arrives, in order, and what comes twice can be told`, async (t) => {
-        const { scene, outlet, hf } = await stageFor(t, outletFor);
-        const child = await start(scene, outlet, { point });
-        await hf.enqueueMany(telling, [1, 2, 3]);
+wherever((stage) => {
+  for (const [kind, outletFor] of Object.entries(OUTLETS)) {
+    describe(`a deliverer to ${kind}`, { concurrency: 2 }, () => {
+      for (const [point, found] of Object.entries(POINTS)) {
+        test(`killed at ${point}: every event arrives, in order, and what comes twice can be told`, async (t) => {
+          const { scene, outlet, hf } = await stageFor(stage, t, outletFor);
+          const child = await start(scene, outlet, { point });
+          await hf.enqueueMany(telling, [1, 2, 3]);
+          assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+          const before = outlet.arrived();
+          assert.equal(before.length > 0, found.arrived);
+          assert.equal((await behind(hf, outlet)) < 3, found.moved);
+
+          await hf.enqueueMany(telling, [4, 5]);
+          await start(scene, outlet);
+          await delivered(hf, outlet.name);
+          const after = await complete(hf, outlet);
+          if (found.arrived && !found.moved) assert.ok(after.length > 5, "what was not written down came again");
+        });
+      }
+
+      test("that dies is replaced within a second by one that stands by", async (t) => {
+        const best = await bestOfThree(1_000, async () => {
+          const { scene, outlet, hf } = await stageFor(stage, t, outletFor);
+          const first = await start(scene, outlet);
+          await hf.enqueue(telling, 1);
+          await delivered(hf, outlet.name);
+          await start(scene, outlet);
+          first.kill();
+          await first.end();
+          const since = performance.now();
+          await hf.enqueue(telling, 2);
+          await delivered(hf, outlet.name);
+          const took = performance.now() - since;
+          assert.equal((await complete(hf, outlet)).length, 2, "nothing came twice");
+          return took;
+        });
+        assert.ok(best < 1_000, `it took ${best} ms`);
+      });
+    });
+  }
+
+  for (const [operation, type] of [
+    ["claim", "job.started"],
+    ["settle", "job.succeeded"],
+  ] as const) {
+    for (const moment of ["begun", "written", "committed"] as const) {
+      test(`a worker killed at ${operation}:${moment}: the event is there exactly when its change is`, async (t) => {
+        const scene = await stage(t);
+        const hf = await scene.open();
+        const { id } = await hf.enqueue(telling, 1);
+        const child = scene.start("deliverer", { works: true, point: `${operation}:${moment}` });
         assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-        const before = outlet.arrived();
-        assert.equal(before.length > 0, found.arrived);
-        assert.equal((await behind(hf, outlet)) < 3, found.moved);
-
-        await hf.enqueueMany(telling, [4, 5]);
-        await start(scene, outlet);
-        await delivered(hf, outlet.name);
-        const after = await complete(hf, outlet);
-        if (found.arrived && !found.moved) assert.ok(after.length > 5, "what was not written down came again");
+        const told = (await hf.engine.store.events({ after: 0, limit: 10, job: id })).map((event) => event.type);
+        const state = (await hf.jobs.get(id))?.state;
+        assert.equal(told.includes(type), moment === "committed");
+        assert.equal(state === (operation === "claim" ? "running" : "succeeded"), moment === "committed");
       });
     }
+  }
 
-    test("that dies is replaced within a second by one that stands by", async (t) => {
-      const best = await bestOfThree(1_000, async () => {
-        const { scene, outlet, hf } = await stageFor(t, outletFor);
-        const first = await start(scene, outlet);
-        await hf.enqueue(telling, 1);
-        await delivered(hf, outlet.name);
-        await start(scene, outlet);
-        first.kill();
-        await first.end();
-        const since = performance.now();
-        await hf.enqueue(telling, 2);
-        await delivered(hf, outlet.name);
-        const took = performance.now() - since;
-        assert.equal((await complete(hf, outlet)).length, 2, "nothing came twice");
-        return took;
-      });
-      assert.ok(best < 1_000, `it took ${best} ms`);
-    });
-  });
-}
-
-for (const [operation, type] of [
-  ["claim", "job.started"],
-  ["settle", "job.succeeded"],
-] as const) {
   for (const moment of ["begun", "written", "committed"] as const) {
-    test(`a worker killed at ${operation}:${moment}: the event is there exactly when its change is`, async (t) => {
-      const scene = new Scene(t);
-      await scene.prepare();
-      const hf = await scene.open();
-      const { id } = await hf.enqueue(telling, 1);
-      const child = scene.start("deliverer", { works: true, point: `${operation}:${moment}` });
+    test(`a deliverer killed at sink:${moment}, while it enters: it is known from the commit on, and the next one goes on`, async (t) => {
+      const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a file"] as NonNullable<(typeof OUTLETS)[string]>);
+      const child = scene.start("deliverer", { ...outlet.told, point: `sink:${moment}` });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-      const told = (await hf.engine.store.events({ after: 0, limit: 10, job: id })).map((event) => event.type);
-      const state = (await hf.jobs.get(id))?.state;
-      assert.equal(told.includes(type), moment === "committed");
-      assert.equal(state === (operation === "claim" ? "running" : "succeeded"), moment === "committed");
+      assert.equal((await hf.engine.store.sinks()).length, moment === "committed" ? 1 : 0);
+      const { id } = await hf.enqueue(telling, 1);
+      await start(scene, outlet);
+      await hf.enqueue(telling, 2);
+      await delivered(hf, outlet.name);
+      const got = linesOf(join(scene.folder, "events.jsonl")) as Event[];
+      assert.equal(got.filter(({ job }) => job === id).length, moment === "committed" ? 1 : 0, "from its first commit on");
+      assert.equal(got.at(-1)?.seq, await hf.engine.store.newestEvent());
+    });
+
+    test(`a deliverer killed at trim:${moment} removes all that is old or nothing, and nothing that somebody needs`, async (t) => {
+      const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a subscriber"] as NonNullable<(typeof OUTLETS)[string]>);
+      await hf.enqueueMany(telling, [1, 2]);
+      await hf.engine.store.openSink(outlet.name, "subscriber");
+      await hf.enqueueMany(telling, [3, 4]);
+      await scene.backdate(8 * 86_400_000);
+      const child = scene.start("deliverer", { ...outlet.told, point: `trim:${moment}` });
+      assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+      const left = (await everyEvent(hf)).length;
+      // It may have delivered before it cleaned up.
+      if (moment === "committed") assert.ok(left <= 2, `${left} are left`);
+      else assert.equal(left, 4);
+      await start(scene, outlet);
+      await delivered(hf, outlet.name);
+      assert.equal(new Set(linesOf(scene.effects).map(({ seq }) => seq)).size, 2, "each of those after its entry");
     });
   }
-}
 
-for (const moment of ["begun", "written", "committed"] as const) {
-  test(`a deliverer killed at sink:${moment}, while it enters: it is known from the commit on, and the next one goes on`, async (t) => {
-    const { scene, outlet, hf } = await stageFor(t, OUTLETS["a file"] as NonNullable<(typeof OUTLETS)[string]>);
-    const child = scene.start("deliverer", { ...outlet.told, point: `sink:${moment}` });
-    assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-    assert.equal((await hf.engine.store.sinks()).length, moment === "committed" ? 1 : 0);
-    const { id } = await hf.enqueue(telling, 1);
-    await start(scene, outlet);
-    await hf.enqueue(telling, 2);
-    await delivered(hf, outlet.name);
-    const got = linesOf(join(scene.folder, "events.jsonl")) as Event[];
-    assert.equal(got.filter(({ job }) => job === id).length, moment === "committed" ? 1 : 0, "from its first commit on");
-    assert.equal(got.at(-1)?.seq, await hf.engine.store.newestEvent());
+  test("deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out", async (t) => {
+    const scene = await stage(t);
+    const hf = await scene.open();
+    const random = randomFrom(SEED);
+    const server = await WebhookServer.start(t);
+    server.answer = () => ({ status: random() < 0.02 ? 500 : 204 });
+    const path = join(scene.folder, "events.jsonl");
+    const sinks: OpenOptions["sinks"] = {
+      hook: { type: "webhook", url: server.url, secret: SECRET },
+      file: { type: "file", path },
+    };
+    const told = { sinks, subscribes: "subscriber" };
+    let killed = 0;
+    const end = performance.now() + LASTS;
+    const keepKilling = async () => {
+      while (performance.now() < end) {
+        const child = scene.start("deliverer", told);
+        await child.next("ready");
+        const point = Object.keys(POINTS)[Math.floor(random() * 8)] as string;
+        await passes(random() * 150);
+        if (random() < 0.5) child.send({ type: "arm", point });
+        await Promise.race([child.ended, passes(random() * 300)]);
+        child.kill();
+        assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+        killed++;
+      }
+    };
+    const produce = async () => {
+      while (performance.now() < end) {
+        await hf.enqueueMany(telling, Array<number>(1 + Math.floor(random() * 5)).fill(0));
+        await passes(random() * 20);
+      }
+    };
+    try {
+      // From the first event on.
+      for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.openSink(name, "test");
+      await Promise.all([keepKilling(), keepKilling(), produce()]);
+      server.answer = () => ({ status: 204 });
+      await scene.start("deliverer", told).next("ready");
+      for (const name of ["hook", "file", "subscriber"]) await delivered(hf, name);
+      const lengths: number[] = [];
+      for (const arrived of [() => linesOf(path), () => server.received.map(opened), () => linesOf(scene.effects)]) {
+        lengths.push((await complete(hf, { name: "", told, arrived })).length);
+      }
+      t.diagnostic(`${killed} killed, ${(await everyEvent(hf)).length} events arrived ${lengths.join(", ")} times`);
+    } catch (error) {
+      t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/events.test.ts`);
+      throw error;
+    }
   });
-
-  test(`a deliverer killed at trim:${moment} removes all that is old or nothing, and nothing that somebody needs`, async (t) => {
-    const { scene, outlet, hf } = await stageFor(t, OUTLETS["a subscriber"] as NonNullable<(typeof OUTLETS)[string]>);
-    await hf.enqueueMany(telling, [1, 2]);
-    await hf.engine.store.openSink(outlet.name, "subscriber");
-    await hf.enqueueMany(telling, [3, 4]);
-    scene.query("update holdfast_events set at = at - 8 * 86400000 returning seq");
-    const child = scene.start("deliverer", { ...outlet.told, point: `trim:${moment}` });
-    assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-    const left = (await everyEvent(hf)).length;
-    // It may have delivered before it cleaned up.
-    if (moment === "committed") assert.ok(left <= 2, `${left} are left`);
-    else assert.equal(left, 4);
-    await start(scene, outlet);
-    await delivered(hf, outlet.name);
-    assert.equal(new Set(linesOf(scene.effects).map(({ seq }) => seq)).size, 2, "each of those after its entry");
-  });
-}
-
-test("deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out", async (t) => {
-  const scene = new Scene(t);
-  await scene.prepare();
-  const hf = await scene.open();
-  const random = randomFrom(SEED);
-  const server = await WebhookServer.start(t);
-  server.answer = () => ({ status: random() < 0.02 ? 500 : 204 });
-  const path = join(scene.folder, "events.jsonl");
-  const sinks: OpenOptions["sinks"] = {
-    hook: { type: "webhook", url: server.url, secret: SECRET },
-    file: { type: "file", path },
-  };
-  const told = { sinks, subscribes: "subscriber" };
-  let killed = 0;
-  const end = performance.now() + LASTS;
-  const keepKilling = async () => {
-    while (performance.now() < end) {
-      const child = scene.start("deliverer", told);
-      await child.next("ready");
-      const point = Object.keys(POINTS)[Math.floor(random() * 8)] as string;
-      await passes(random() * 150);
-      if (random() < 0.5) child.send({ type: "arm", point });
-      await Promise.race([child.ended, passes(random() * 300)]);
-      child.kill();
-      assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-      killed++;
-    }
-  };
-  const produce = async () => {
-    while (performance.now() < end) {
-      await hf.enqueueMany(telling, Array<number>(1 + Math.floor(random() * 5)).fill(0));
-      await passes(random() * 20);
-    }
-  };
-  try {
-    // From the first event on.
-    for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.openSink(name, "test");
-    await Promise.all([keepKilling(), keepKilling(), produce()]);
-    server.answer = () => ({ status: 204 });
-    await scene.start("deliverer", told).next("ready");
-    for (const name of ["hook", "file", "subscriber"]) await delivered(hf, name);
-    const lengths: number[] = [];
-    for (const arrived of [() => linesOf(path), () => server.received.map(opened), () => linesOf(scene.effects)]) {
-      lengths.push((await complete(hf, { name: "", told, arrived })).length);
-    }
-    t.diagnostic(`${killed} killed, ${(await everyEvent(hf)).length} events arrived ${lengths.join(", ")} times`);
-  } catch (error) {
-    t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/events.test.ts`);
-    throw error;
-  }
 });
 
-async function stageFor(t: TestContext, outletFor: (t: TestContext, scene: Scene) => Outlet | Promise<Outlet>) {
-  const scene = new Scene(t);
-  await scene.prepare();
+async function stageFor(stage: Stage, t: TestContext, outletFor: (t: TestContext, scene: Scene) => Outlet | Promise<Outlet>) {
+  const scene = await stage(t);
   return { scene, outlet: await outletFor(t, scene), hf: await scene.open() };
 }
 

@@ -3,22 +3,31 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
+import type { PostgresServer } from "../postgres/server.ts";
 import { Child, type How } from "./spawn.ts";
 import { isWritable, query, watchMoves } from "./moves.ts";
 
 /** A folder of its own, the processes that were started in it, and what they left there. Cleaned up after the test. */
 export class Scene {
   readonly folder = mkdtempSync(join(tmpdir(), "holdfast-crash-"));
-  readonly path = join(this.folder, "work.db");
   /** A line for each run of a handler: what the world outside saw. */
   readonly effects = join(this.folder, "effects");
   /** A line for each job that a producer was told is accepted. */
   readonly acks = join(this.folder, "acks");
+  readonly #server: PostgresServer | null;
+  #path = join(this.folder, "work.db");
   readonly #children: Child[] = [];
   readonly #handles: Holdfast[] = [];
 
-  constructor(t: TestContext) {
+  /** Its database is a file there, unless there is a server for it. */
+  constructor(t: TestContext, server: PostgresServer | null = null) {
+    this.#server = server;
     t.after(() => this.#clean());
+  }
+
+  /** Where the database is. */
+  get path(): string {
+    return this.#path;
   }
 
   start(script: string, options: object = {}, how: How = {}): Child {
@@ -55,8 +64,16 @@ export class Scene {
 
   /** Makes the database, with every change of a job's state on record from the start. */
   async prepare(): Promise<void> {
+    if (this.#server !== null) this.#path = await this.#server.createDatabase();
     await (await open(this.path)).close();
-    watchMoves(this.path);
+    if (this.#server === null) watchMoves(this.path);
+  }
+
+  /** As if all that was told so far had happened so much earlier. */
+  async backdate(millis: number): Promise<void> {
+    const earlier = `set at = at - ${millis}`;
+    if (this.#server === null) this.query(`update holdfast_events ${earlier} returning seq`);
+    else await this.#server.query(`update holdfast.outbox ${earlier}; update holdfast.events ${earlier}`, this.path);
   }
 
   acknowledged(): string[] {
@@ -75,6 +92,7 @@ export class Scene {
     for (const child of this.#children) child.kill();
     for (const child of this.#children) await child.ended;
     for (const hf of this.#handles) await hf.close();
+    await this.#server?.dropDatabase(this.path);
     rmSync(this.folder, { recursive: true, force: true });
   }
 }
