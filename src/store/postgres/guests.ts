@@ -32,12 +32,12 @@ export class Guests {
   }
 
   async enqueue(given: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
-    const query = queryOf(given);
+    const access = accessOf(given);
     try {
-      await this.#check(query);
+      await this.#check(access.query);
       for (let tries = 1; ; tries++) {
         try {
-          return await this.#try(query, jobs);
+          return await this.#try(access, jobs);
         } catch (error) {
           if (!mayRunAgain(error) || tries === TRIES) throw error;
         }
@@ -48,22 +48,27 @@ export class Guests {
   }
 
   /** All or none; when it throws, it has left nothing behind, and the transaction may go on. */
-  async #try(query: Query, jobs: readonly NewJob[]): Promise<Enqueued[]> {
-    const { s, random, catalog, at, wake } = this.#host;
-    const intake = new Intake(s, { speaks: false, random, knows: catalog });
-    const tx = new GuestTx(query, s, at());
+  async #try({ query, apart }: Access, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     await query("savepoint holdfast_enqueue", []);
     try {
-      const answers = await intake.enqueue.whole(tx, jobs);
-      const woken = wake(tx.woken);
-      if (tx.woken.size > 0 && woken !== null) await tx.rows(...woken);
-      await tx.end();
+      const answers = await apart((inner) => this.#write(inner, jobs));
       await query("release savepoint holdfast_enqueue", []);
       return answers;
     } catch (error) {
       await query("rollback to savepoint holdfast_enqueue", []).catch(() => {});
       throw error;
     }
+  }
+
+  async #write(query: Query, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    const { s, random, catalog, at, wake } = this.#host;
+    const intake = new Intake(s, { speaks: false, random, knows: catalog });
+    const tx = new GuestTx(query, s, at());
+    const answers = await intake.enqueue.whole(tx, jobs);
+    const woken = wake(tx.woken);
+    if (tx.woken.size > 0 && woken !== null) await tx.rows(...woken);
+    await tx.end();
+    return answers;
   }
 
   /** Refused before anything is written, where he could not keep what this store promises. */
@@ -85,6 +90,13 @@ export class Guests {
 }
 
 type Query = (text: string, values: readonly Value[]) => Promise<readonly unknown[]>;
+
+/** The way into a user's transaction. */
+interface Access {
+  query: Query;
+  /** What fails in here does not fail the transaction, once it is undone. */
+  apart: <T>(run: (query: Query) => Promise<T>) => Promise<T>;
+}
 
 /** Both drivers give rows as objects, and whole numbers as text or not, as they are set up. JSON is the same for all. */
 class GuestTx implements Tx {
@@ -144,20 +156,32 @@ class GuestTx implements Tx {
   ended(): void {}
 }
 
-function queryOf(given: unknown): Query {
-  if (isObject(given) && typeof given["unsafe"] === "function") {
-    const { unsafe } = given as { unsafe: (text: string, values: unknown[]) => PromiseLike<readonly unknown[]> };
-    return async (text, values) => unsafe.call(given, text, [...values]);
-  }
+function accessOf(given: unknown): Access {
+  if (isObject(given) && typeof given["unsafe"] === "function") return accessOfPostgres(given as unknown as PostgresSql);
   if (isObject(given) && typeof given["query"] === "function") {
-    const { query } = given as { query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }> };
-    return async (text, values) => (await query.call(given, text, [...values])).rows;
+    const { query: ask } = given as { query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }> };
+    const query: Query = async (text, values) => (await ask.call(given, text, [...values])).rows;
+    return { query, apart: (run) => run(query) };
   }
   throw new HoldfastError(
     "TX_INVALID",
     `What was given as \`tx\` is no transaction on PostgreSQL: ${given === null ? "null" : typeof given}.`,
     "Give a client of `pg`, the `sql` of a transaction of `postgres`, or anything with query(text, values).",
   );
+}
+
+interface PostgresSql {
+  unsafe: (text: string, values: unknown[]) => PromiseLike<readonly unknown[]>;
+  /** Within a transaction. */
+  savepoint?: <T>(run: (sql: PostgresSql) => Promise<T>) => Promise<T>;
+}
+
+/** This driver rolls a transaction back in which any statement has failed, but for those of a savepoint of its own. */
+function accessOfPostgres(sql: PostgresSql): Access {
+  const query: Query = async (text, values) => sql.unsafe(text, [...values]);
+  const apart: Access["apart"] = (run) =>
+    sql.savepoint === undefined ? run(query) : sql.savepoint((inner) => run(accessOfPostgres(inner).query));
+  return { query, apart };
 }
 
 function isObject(given: unknown): given is Record<string, unknown> {
