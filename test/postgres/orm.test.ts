@@ -1,0 +1,141 @@
+import assert from "node:assert/strict";
+import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import { drizzle as drizzleOnPg } from "drizzle-orm/node-postgres";
+import { integer, type PgDatabase, type PgQueryResultHKT, pgTable } from "drizzle-orm/pg-core";
+import { drizzle as drizzleOnPostgres } from "drizzle-orm/postgres-js";
+import { CompiledQuery, Kysely, PostgresDialect } from "kysely";
+import { Pool, type PoolClient } from "pg";
+import postgres, { type TransactionSql } from "postgres";
+import { z } from "zod";
+import { type Holdfast, job, open } from "../../src/index.ts";
+import { code, seeAll, unchecked } from "../runtime/parts.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+const ship = job({ name: "ship", input: z.object({ order: z.number() }), run: ({ input }) => input.order });
+const orders = pgTable("orders", { id: integer("id").primaryKey() });
+
+interface Tables {
+  orders: { id: number };
+}
+
+/** What an ORM does with a table of its own, and how a job gets into it. */
+interface Orm {
+  /** Inserts an order and its job in one transaction, then does what is asked for. */
+  place(order: unknown, then?: () => void): Promise<{ id: string; duplicate: boolean }>;
+  /** The same in a transaction within a transaction, in which what failed inside is caught. */
+  nested(orders: { order: number; fails: boolean }[]): Promise<void>;
+}
+
+describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let url: string;
+  let hf: Holdfast;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => {
+    url = await server.createDatabase();
+    await server.query("create table orders (id integer primary key)", url);
+  });
+
+  const ids = async () => (await server.query("select id from orders order by id", url)).map(({ id }) => id);
+  const opened = async (t: TestContext) => {
+    hf = await open(url);
+    t.after(() => hf.close());
+  };
+
+  const poolOf = (t: TestContext) => {
+    const pool = new Pool({ connectionString: url, max: 2 });
+    t.after(() => pool.end());
+    return pool;
+  };
+  const orms: Record<string, (t: TestContext) => Orm> = {
+    "Drizzle on pg": (t) => withDrizzle(drizzleOnPg(poolOf(t))),
+    "Drizzle on postgres": (t) => {
+      const client = postgres(url, { max: 2 });
+      t.after(() => client.end({ timeout: 1 }));
+      return withDrizzle(drizzleOnPostgres(client));
+    },
+    Kysely: (t) => withKysely(new Kysely({ dialect: new PostgresDialect({ pool: poolOf(t) }) })),
+  };
+  for (const [name, make] of Object.entries(orms)) {
+    test(`with ${name}: they are committed together, and the job runs`, async (t) => {
+      await opened(t);
+      hf.work([ship]);
+      assert.equal((await hf.jobs.wait(await make(t).place(7))).output, 7);
+      assert.deepEqual(await ids(), [7]);
+    });
+
+    test(`with ${name}: a bad input takes the row with it, and so does whatever else is thrown`, async (t) => {
+      await opened(t);
+      const { place } = make(t);
+      await assert.rejects(place("7"), code("INPUT_INVALID"));
+      const changed = place(8, () => {
+        throw new Error("changed my mind");
+      });
+      await assert.rejects(changed, /changed my mind/);
+      assert.deepEqual([await ids(), await seeAll(hf)], [[], []]);
+    });
+
+    test(`with ${name}: a part that is undone takes its job along, and only its own`, async (t) => {
+      await opened(t);
+      await make(t).nested([
+        { order: 1, fails: true },
+        { order: 2, fails: false },
+      ]);
+      assert.deepEqual(await ids(), [2]);
+      assert.deepEqual(
+        (await seeAll(hf)).map(({ input }) => input),
+        [{ order: 2 }],
+      );
+    });
+  }
+
+  /** On either driver: what the transaction runs on is a client of pg's, or a transaction of postgres's. */
+  const putByDrizzle = async (tx: PgDatabase<PgQueryResultHKT>, order: unknown) => {
+    await tx.insert(orders).values({ id: Number(order) });
+    const { client } = tx._.session as unknown as { client: PoolClient | TransactionSql };
+    return hf.enqueue(ship, unchecked({ order }), { tx: client });
+  };
+
+  function withDrizzle(db: PgDatabase<PgQueryResultHKT>): Orm {
+    return {
+      place: (order, then) => db.transaction((tx) => putByDrizzle(tx, order).finally(then)),
+      nested: (all) =>
+        db.transaction(async (tx) => {
+          for (const { order, fails } of all) {
+            const inner = tx.transaction(async (inner) => {
+              await putByDrizzle(inner, order);
+              if (fails) inner.rollback();
+            });
+            if (fails) await assert.rejects(inner, /Rollback/);
+            else await inner;
+          }
+        }),
+    };
+  }
+
+  const putByKysely = async (trx: Kysely<Tables>, order: unknown) => {
+    await trx
+      .insertInto("orders")
+      .values({ id: Number(order) })
+      .execute();
+    return hf.enqueue(ship, unchecked({ order }), {
+      tx: { query: (text, values) => trx.executeQuery(CompiledQuery.raw(text, values)) },
+    });
+  };
+
+  function withKysely(db: Kysely<Tables>): Orm {
+    return {
+      place: (order, then) => db.transaction().execute((trx) => putByKysely(trx, order).finally(then)),
+      nested: async (all) => {
+        const trx = await db.startTransaction().execute();
+        for (const { order, fails } of all) {
+          const inner = await trx.savepoint("part").execute();
+          await putByKysely(inner, order);
+          await (fails ? inner.rollbackToSavepoint("part") : inner.releaseSavepoint("part")).execute();
+        }
+        await trx.commit().execute();
+      },
+    };
+  }
+});
