@@ -1,15 +1,19 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
+import { once } from "node:events";
 import { after, before, describe, test, type TestContext } from "node:test";
 import { setTimeout as stall } from "node:timers/promises";
-import type { Event } from "../../src/core/event.ts";
+import postgres from "postgres";
+import type { Event as Told } from "../../src/core/event.ts";
+import { open } from "../../src/index.ts";
 import { connect, loadDriver } from "../../src/store/postgres/driver.ts";
 import { Numbering } from "../../src/store/postgres/numbering.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { Reader } from "../../src/store/postgres/reader.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import type { Durability, Store } from "../../src/store/store.ts";
-import { newJob } from "../conformance/parts.ts";
+import { newJob, register } from "../conformance/parts.ts";
+import { telling } from "../crash/jobs.ts";
 import { randomFrom } from "../crash/random.ts";
 import { Hand } from "./hand.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
@@ -37,6 +41,36 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     const then = await store.events({ after: first[0]?.seq as number, limit: 10 });
     assert.deepEqual(then.map(nameOf), ["slow"], "though it was written first");
     assert.deepEqual(await seqs(store), [1, 2]);
+  });
+
+  test("a subscriber gets what a user's own transaction tells when it is committed, however long that takes", async (t) => {
+    const { schema } = await ground(t, server);
+    const hf = await open(server.url(), { schema });
+    t.after(() => hf.close());
+    const got: unknown[] = [];
+    const news = new EventTarget();
+    hf.events.subscribe(
+      ({ job }) => {
+        got.push(job);
+        news.dispatchEvent(new Event("news"));
+      },
+      { name: "all", types: ["job.enqueued"] },
+    );
+    const hasGot = async (...jobs: string[]) => {
+      while (got.length < jobs.length) await once(news, "news");
+      assert.deepEqual(got, jobs);
+    };
+    const sql = postgres(server.url(), { max: 1, onnotice: () => {} });
+    t.after(() => sql.end({ timeout: 0 }));
+    const slow = await sql.begin(async (tx) => {
+      const first = await hf.enqueue(telling, 1, { tx });
+      const second = await hf.enqueue(telling, 2);
+      await hasGot(second.id);
+      return { first, second };
+    });
+    await hasGot(slow.second.id, slow.first.id);
+    const third = await hf.enqueue(telling, 3);
+    await hasGot(slow.second.id, slow.first.id, third.id);
   });
 
   test("however many stall, and however long, each is read after its commit", async (t) => {
@@ -140,13 +174,15 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     assert.equal(await store.newestEvent(), 2_500);
   });
 
-  test("who finds nothing new writes nothing", async (t) => {
+  test("who finds nothing new, or is refused, writes nothing", async (t) => {
     const { store, hand, query } = await ground(t, server);
     const one = await hand();
     await one.begin();
     await one.tell("one");
     await one.end();
     await store.openSink("s", "x");
+    const by = { holder: await register(store), ttl: 30_000, token: null };
+    assert.ok((await store.holdSink("s", by))?.token);
     const written = () => query("select n.xmin::text as trimmed, s.xmin::text as sink from $.trimmed as n, $.sinks as s");
     const before = await written();
     await store.events({ after: 1, limit: 10 });
@@ -154,6 +190,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await store.newestEvent();
     await store.sinks();
     await store.openSink("s", "x");
+    assert.equal((await store.holdSink("s", by))?.token, null);
     await store.trimEvents({ olderThan: 86_400_000, limit: 10 });
     assert.deepEqual(await written(), before);
   });
@@ -241,8 +278,8 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
 
   const written = new AbortController();
   const over = new AbortController();
-  const follow = async (reader: Store): Promise<Event[]> => {
-    const got: Event[] = [];
+  const follow = async (reader: Store): Promise<Told[]> => {
+    const got: Told[] = [];
     for (;;) {
       const wasOver = over.signal.aborted;
       const limit = 1 + Math.floor(random() * 20);
@@ -341,7 +378,7 @@ async function happens(store: Store): Promise<void> {
   await store.dropSink("something");
 }
 
-function nameOf({ data }: Event): string {
+function nameOf({ data }: Told): string {
   return (data as { name: string }).name;
 }
 
