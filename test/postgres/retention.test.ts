@@ -40,7 +40,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     assert.equal((await one.counts({})).succeeded, 0);
   });
 
-  test("a job that somebody has in hand is left for later, and the others go", async () => {
+  test("a job that somebody has in hand is left for later, and the others go", { timeout: 40_000 }, async () => {
     await keep(one, { succeeded: { count: 0 } });
     await expireAll(one);
     const [first] = (await ended(one, 3)) as [number];

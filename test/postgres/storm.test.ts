@@ -4,13 +4,15 @@ import { after, before, describe, test } from "node:test";
 import { FINISHED_STATES } from "../../src/core/job.ts";
 import type { Outcome } from "../../src/core/retry.ts";
 import type { Claimed, NewJob, Store } from "../../src/store/store.ts";
-import { claim, declaring, ERROR, newJob } from "../conformance/parts.ts";
+import { claim, declaring, ERROR, limitRule, newJob } from "../conformance/parts.ts";
 import { Random } from "../simulation/random.ts";
 import { agree, type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const HANDLES = 4;
 const ROUNDS = 25;
+/** What the definition of one of the jobs says: two of each key at once. */
+const LIMITED = declaring([limitRule({ concurrency: 2 })], { queue: "q0", name: "n2" });
 const OUTCOMES: Outcome[] = [
   { kind: "succeeded", output: null },
   { kind: "error", error: ERROR, delay: 0 },
@@ -27,7 +29,8 @@ describe("a storm of operations from several handles", { skip: noServer }, () =>
 
   const seed = Number(process.env["HOLDFAST_SEED"] ?? randomInt(2 ** 31));
   test(`leaves counts that are those of the rows, and nothing that waits for ever (HOLDFAST_SEED=${seed})`, async () => {
-    const handles = await openHandles(server, HANDLES, () => new Random(seed).next());
+    const random = new Random(seed);
+    const handles = await openHandles(server, HANDLES, () => random.next());
     try {
       await Promise.all(handles.stores.map((store, n) => rage(store, new Random(seed, n + 1))));
       await hold(handles);
@@ -80,6 +83,7 @@ function anyJob(random: Random, after: string[]): NewJob {
     priority: random.int(0, 2),
     policy: { attempts: 2, crashes: 2 },
     ...(random.chance(0.3) && { key: `k${random.int(0, 3)}` }),
+    ...(n === 2 && { declares: LIMITED, limitKeys: [`l${random.int(0, 1)}`] }),
     ...(random.chance(0.2) && { id: `id${random.int(0, 50)}` }),
     ...(after.length > 0 && { after: [...new Set(after)] }),
   });
@@ -111,6 +115,17 @@ async function hold(handles: Handles): Promise<void> {
   await none(
     "a key has one unfinished job",
     `select slot from jobs where ${unfinished} group by slot having count(*) > 1 and slot is not null`,
+  );
+  await none(
+    "a limit counts what runs and what is parked, and lets no more run than may",
+    `select * from (
+       select coalesce(sum(running), 0)::int as running, coalesce(sum(parked), 0)::int as parked from counters) as counted,
+       (select count(*)::int as running from jobs where state = 'running' and limits is not null) as rows,
+       (select count(*)::int as parked from jobs where gate = 'limit') as gates,
+       (select count(*)::int as parked from parked join jobs on key = job and gate = 'limit') as listed
+     where counted.running <> rows.running or counted.parked <> gates.parked or gates.parked <> listed.parked
+     union all
+     select sum(running)::int, 0, 0, 0, 0 from counters group by rule, key having sum(running) > 2`,
   );
   await none(
     "an id that was chosen is known for ever",

@@ -11,7 +11,7 @@ type LaneRow = [id: number, queue: string, name: string, version: number];
  * Lanes that other processes make are noticed by their count.
  */
 export class Catalog {
-  readonly #sql: Record<"counted" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
+  readonly #sql: Record<"counted" | "alone" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
   readonly #lanes = new Map<number, Lane>();
   readonly #laneIds = new Map<string, number>();
   readonly #policies = new Map<number, Policy>();
@@ -24,13 +24,14 @@ export class Catalog {
   constructor(s: string) {
     this.#sql = {
       counted: `select lanes from ${s}.counter where id = 1`,
+      // One after the other: two who add several each would wait for each other.
+      alone: `select 1 from ${s}.counter where id = 1 for update`,
       lanes: `select id, queue, name, version from ${s}.lanes order by id`,
-      // One that somebody else adds at this instant is waited for, and then found.
       addLanes: `
         insert into ${s}.lanes (queue, name, version)
         select queue, name, version from unnest($1::text[], $2::text[], $3::integer[]) as lane (queue, name, version)
         order by 1, 2, 3
-        on conflict do nothing returning id, queue, name, version`,
+        returning id, queue, name, version`,
       countLanes: `update ${s}.counter set lanes = lanes + $1 where id = 1 returning lanes`,
       policies: `select id, body from ${s}.policies where body = any($1::text[]) or id = any($2::integer[])`,
       addPolicies: `insert into ${s}.policies (body) select unnest($1::text[]) order by 1 on conflict do nothing returning id, body`,
@@ -124,7 +125,11 @@ export class Catalog {
   async #addLanes(tx: Tx, lanes: readonly Omit<Lane, "id">[]): Promise<void> {
     // Most often another process has made them.
     await this.reload(tx.rows);
-    const missing = lanes.filter((lane) => !this.#laneIds.has(laneText(lane)));
+    const isMissing = (lane: Omit<Lane, "id">) => !this.#laneIds.has(laneText(lane));
+    if (!lanes.some(isMissing)) return;
+    await tx.rows(this.#sql.alone);
+    await this.reload(tx.rows);
+    const missing = lanes.filter(isMissing);
     if (missing.length === 0) return;
     const added = await tx.rows<LaneRow>(
       this.#sql.addLanes,
@@ -132,16 +137,13 @@ export class Catalog {
       listOf(missing.map(({ name }) => name)),
       listOf(missing.map(({ version }) => version)),
     );
-    if (added.length > 0) {
-      const [[count]] = (await tx.rows<[number]>(this.#sql.countLanes, added.length)) as [[number]];
-      this.#counted = -1;
-      tx.moved("lanes", count - added.length, count);
-    }
+    const [[count]] = (await tx.rows<[number]>(this.#sql.countLanes, added.length)) as [[number]];
+    this.#counted = -1;
+    tx.moved("lanes", count - added.length, count);
     for (const row of added) this.#learn(row);
     tx.onUndo(() => {
       for (const [id] of added) this.#unlearn(id);
     });
-    if (added.length < missing.length) await this.reload(tx.rows);
     tx.wrote();
   }
 
