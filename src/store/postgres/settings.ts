@@ -101,13 +101,6 @@ export class Settings {
     return this.#view;
   }
 
-  /** Outside of a transaction: what it says may be over when it is said. */
-  async now(rows: Rows): Promise<SettingsView> {
-    const [[counted]] = (await rows<[number]>(this.#sql.counted)) as [[number]];
-    if (counted !== this.#seen) await this.load(rows);
-    return this.#view;
-  }
-
   async load(rows: Rows): Promise<void> {
     const [[counted]] = (await rows<[number]>(this.#sql.counted)) as [[number]];
     const queues = await rows<QueueValues>(this.#sql.queues);
