@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
 import type { Holdfast } from "../../src/index.ts";
-import { LimitRows } from "../unit/limits-rows.ts";
+import { LimitRows } from "../limits/rows.ts";
 import { everyJob, untilDone } from "./invariants.ts";
 import { limitedJob } from "./jobs.ts";
 import { randomFrom } from "./random.ts";

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
+import postgres from "postgres";
 import { type LimitRule, opensAt, room, type Usage, WINDOW, windowOf } from "../../src/core/limit.ts";
 
 /** What the rows of a database say about limits, past the engine. */
@@ -45,36 +46,73 @@ interface Parked {
   counter: number;
   priority: number;
   job: number;
-  more: number;
+  more: boolean | 0 | 1;
 }
 
-/** Reads the rows of one file, again and again. */
+/** Where rows are read, past the engine. */
+export interface RowSource {
+  table(name: string): string;
+  all(sql: string): unknown[] | Promise<unknown[]>;
+  close(): void | Promise<void>;
+}
+
+export function rowsOfFile(path: string): RowSource {
+  const db = new DatabaseSync(path, { readOnly: true, timeout: 5_000 });
+  const statements = new Map<string, StatementSync>();
+  return {
+    table: (name) => `holdfast_${name}`,
+    all(sql) {
+      let statement = statements.get(sql);
+      if (statement === undefined) statements.set(sql, (statement = db.prepare(sql)));
+      return statement.all();
+    },
+    close: () => db.close(),
+  };
+}
+
+export function rowsOfSchema(url: string, schema = "holdfast"): RowSource {
+  const bigint = { to: 20, from: [20], parse: Number, serialize: String };
+  const sql = postgres(url, { max: 1, onnotice: () => {}, types: { bigint } });
+  return {
+    table: (name) => `${schema}.${name}`,
+    all: async (text) => [...(await sql.unsafe(text))],
+    close: () => sql.end({ timeout: 5 }),
+  };
+}
+
+/** Reads the rows of one database, again and again. */
 export class LimitRows {
-  readonly #db: DatabaseSync;
-  readonly #statements = new Map<string, StatementSync>();
+  readonly #source: RowSource;
   readonly #parsed = new Map<string, JobRow["limits"]>();
 
-  constructor(path: string) {
-    this.#db = new DatabaseSync(path, { readOnly: true, timeout: 5_000 });
+  constructor(source: RowSource) {
+    this.#source = source;
   }
 
-  close(): void {
-    this.#db.close();
+  async close(): Promise<void> {
+    await this.#source.close();
   }
 
-  look(): Look {
+  async look(): Promise<Look> {
+    const { jobs, lanes, counters, limits, queues } = this.#tables;
     const look: Look = {
-      jobs: this.#all<Omit<JobRow, "limits"> & { limits: string | null }>(
-        `select job.key, job.lane, lane.queue, lane.name, lane.version, state, gate, priority, run_at as runAt, crashes, limits
-         from holdfast_jobs as job join holdfast_lanes as lane on lane.id = job.lane order by job.key`,
+      jobs: (
+        await this.#all<Omit<JobRow, "limits"> & { limits: string | null }>(
+          `select job.key, job.lane, lane.queue, lane.name, lane.version, state, gate, priority, run_at as "runAt", crashes, limits
+           from ${jobs} as job join ${lanes} as lane on lane.id = job.lane order by job.key`,
+        )
       ).map((row) => Object.assign(row, { limits: this.#limitsOf(row.limits ?? "[]") })),
-      counters: this.#all<CounterRow>(
-        "select id, rule, key, lane, running, passed, beyond, parked, bucket, due_at as dueAt from holdfast_counters",
+      counters: await this.#all<CounterRow>(
+        `select id, rule, key, lane, running, passed, beyond, parked, bucket, due_at as "dueAt" from ${counters}`,
       ),
       rules: new Map(
-        this.#all<RuleRow>("select id, concurrency, starts, per from holdfast_limits").map((row) => [row.id, toRule(row)]),
+        (await this.#all<RuleRow>(`select id, concurrency, starts, per from ${limits}`)).map((row) => [row.id, toRule(row)]),
       ),
-      paused: new Set(this.#all<{ name: string }>("select name from holdfast_queues where paused = 1").map(({ name }) => name)),
+      paused: new Set(
+        (await this.#all<{ name: string; paused: unknown }>(`select name, paused from ${queues}`))
+          .filter(({ paused }) => Boolean(paused))
+          .map(({ name }) => name),
+      ),
       usages: new Map(),
     };
     for (const { rule, key, running, bucket } of look.counters) {
@@ -89,9 +127,9 @@ export class LimitRows {
    * nothing is stuck: whoever could pass has passed, or the instant at which he can is written down. Where the clock
    * was set back, that instant may be too late, for as long as the rate lasts.
    */
-  check(now: number, setBack: boolean): void {
-    const look = this.look();
-    const parked = this.#all<Parked>("select counter, priority, job, more from holdfast_parked");
+  async check(now: number, setBack: boolean): Promise<void> {
+    const look = await this.look();
+    const parked = await this.#all<Parked>(`select counter, priority, job, more from ${this.#tables.parked}`);
     const parkedOf = new Map(parked.map((row) => [row.job, row]));
     assert.equal(parkedOf.size, parked.length, "a job is parked once");
     const counterOf = new Map(look.counters.map((row) => [`${row.rule}:${row.lane}:${row.key}`, row]));
@@ -114,7 +152,7 @@ export class LimitRows {
         if (job.state === "running") sum.running++;
         else if (at?.counter === counter.id) {
           sum.parked++;
-          assert.deepEqual([at.priority, at.more], [job.priority, job.limits.length > 1 ? 1 : 0], `job ${job.key} as parked`);
+          assert.deepEqual([at.priority, Boolean(at.more)], [job.priority, job.limits.length > 1], `job ${job.key} as parked`);
           stopped = true;
           break;
         } else {
@@ -163,10 +201,20 @@ export class LimitRows {
     return limits;
   }
 
-  #all<T>(sql: string): T[] {
-    let statement = this.#statements.get(sql);
-    if (statement === undefined) this.#statements.set(sql, (statement = this.#db.prepare(sql)));
-    return statement.all() as T[];
+  get #tables(): Record<"jobs" | "lanes" | "counters" | "parked" | "limits" | "queues", string> {
+    const { table } = this.#source;
+    return {
+      jobs: table("jobs"),
+      lanes: table("lanes"),
+      counters: table("counters"),
+      parked: table("parked"),
+      limits: table("limits"),
+      queues: table("queues"),
+    };
+  }
+
+  async #all<T>(sql: string): Promise<T[]> {
+    return (await this.#source.all(sql)) as T[];
   }
 }
 

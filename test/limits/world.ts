@@ -1,35 +1,44 @@
 import assert from "node:assert/strict";
-import { mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { test } from "node:test";
+import type { TestContext } from "node:test";
 import type { LimitRule } from "../../src/core/limit.ts";
 import { room } from "../../src/core/limit.ts";
 import type { Outcome } from "../../src/core/retry.ts";
-import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
+import type { Clock } from "../../src/core/clock.ts";
 import type { Claimed, ClaimSource, Declaration, NewJob, Store } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { badJob, ERROR, judged, newJob } from "../conformance/parts.ts";
 import { randomFrom } from "../crash/random.ts";
-import { type JobRow, LimitRows, type Look, usageOf } from "./limits-rows.ts";
+import { type JobRow, type LimitRows, type Look, usageOf } from "./rows.ts";
 
 const GIVEN = process.env["HOLDFAST_SEED"];
 const LASTS = process.env["HOLDFAST_LONG"] ? 120_000 : 6_000;
 const STEPS = 150;
 
-test("whatever is done to limited jobs, the counters are what the jobs are, order holds, and nothing is stuck", async (t) => {
+/** Two stores on one database, and what its rows say. */
+export interface Ground {
+  stores: [Store, Store];
+  rows: LimitRows;
+  /** Jobs in a user's own transaction, in two parts of which one is undone; the answers to the other. */
+  transact(store: Store, parts: { jobs: NewJob[]; undone: boolean }[]): Promise<{ id: string }[]>;
+  close(): Promise<void>;
+}
+
+export type MakeGround = (clock: Clock, random: () => number) => Promise<Ground>;
+
+/** As many worlds as there is time for, each by a seed of its own. */
+export async function tryWorlds(t: TestContext, make: MakeGround, command: string): Promise<void> {
   const end = performance.now() + LASTS;
   let seed = GIVEN === undefined ? Math.floor(Math.random() * 2 ** 31) : Number(GIVEN);
   let runs = 0;
   let claims = 0;
   for (;;) {
-    const world = await World.make(seed);
+    const world = await World.make(seed, make);
     try {
       for (let step = 0; step < STEPS; step++) await world.step();
       await world.workOff();
       claims += world.claims;
     } catch (error) {
-      t.diagnostic(`the seed was ${seed}: HOLDFAST_SEED=${seed} node --test test/unit/limits-invariants.test.ts`);
+      t.diagnostic(`the seed was ${seed}: HOLDFAST_SEED=${seed} ${command}`);
       t.diagnostic(world.done.slice(-30).join("\n"));
       throw error;
     } finally {
@@ -40,14 +49,14 @@ test("whatever is done to limited jobs, the counters are what the jobs are, orde
     if (GIVEN !== undefined || performance.now() >= end) break;
   }
   t.diagnostic(`${runs} runs, ${claims} jobs claimed`);
-});
+}
 
 /** Jobs of these names, in these queues, some of them limited; two stores on one file; every step is checked. */
 class World {
   readonly done: string[] = [];
   claims = 0;
   readonly #random: () => number;
-  readonly #folder: string;
+  readonly #ground: Ground;
   readonly #clock: TestClock;
   readonly #stores: Store[];
   readonly #rows: LimitRows;
@@ -57,28 +66,23 @@ class World {
   #setBack = false;
   readonly #names = ["a", "b", "c"];
 
-  static async make(seed: number): Promise<World> {
+  static async make(seed: number, make: MakeGround): Promise<World> {
     const random = randomFrom(seed);
     const clock = testClock();
-    const folder = await mkdtemp(join(tmpdir(), "holdfast-limits-"));
-    const path = join(folder, "work.db");
-    const open = () => SqliteStore.open(path, { driver: "node:sqlite", durability: "process", clock, random, busyTimeout: 20 });
-    return new World(random, folder, clock, [await open(), await open()], new LimitRows(path));
+    return new World(random, clock, await make(clock, random));
   }
 
-  private constructor(random: () => number, folder: string, clock: TestClock, stores: Store[], rows: LimitRows) {
+  private constructor(random: () => number, clock: TestClock, ground: Ground) {
     this.#random = random;
-    this.#folder = folder;
     this.#clock = clock;
-    this.#stores = stores;
-    this.#rows = rows;
+    this.#ground = ground;
+    this.#rows = ground.rows;
+    this.#stores = [...ground.stores];
     for (const name of this.#names) this.#declareAnew(name);
   }
 
   async close(): Promise<void> {
-    this.#rows.close();
-    for (const store of this.#stores) await store.close();
-    await rm(this.#folder, { recursive: true });
+    await this.#ground.close();
   }
 
   async step(): Promise<void> {
@@ -97,7 +101,7 @@ class World {
     else if (dice < 0.97) await this.#pause(store);
     else if (dice < 0.985) await this.#transact(store);
     else await this.#badTurn(store);
-    this.#rows.check(this.#clock.now(), this.#setBack);
+    await this.#rows.check(this.#clock.now(), this.#setBack);
   }
 
   /** Everything comes to an end once time goes by and everybody works. */
@@ -110,7 +114,7 @@ class World {
       if (turn % 10 === 0) await this.#claim(store, { all: true });
       else await this.#claimAll(store);
       await this.#endAll(store);
-      if (turn % 10 === 0) this.#rows.check(this.#clock.now(), this.#setBack);
+      if (turn % 10 === 0) await this.#rows.check(this.#clock.now(), this.#setBack);
       const { waiting, pending, running } = await store.counts({});
       if (waiting + pending + running === 0) return void (await this.#nothingLeft(store));
       idle = this.claims === before ? idle + 1 : 0;
@@ -123,7 +127,7 @@ class World {
   async #nothingLeft(store: Store): Promise<void> {
     this.#clock.set(this.#clock.now() + 86_400_000);
     await this.#claim(store, { all: true });
-    assert.deepEqual(this.#rows.look().counters, [], "no counter is left");
+    assert.deepEqual((await this.#rows.look()).counters, [], "no counter is left");
   }
 
   async #enqueue(store: Store): Promise<void> {
@@ -140,12 +144,12 @@ class World {
     const max = all ? 1_000 : this.#random() < 0.1 ? 300 : 1 + this.#dice(8);
     const from =
       all || this.#random() < 0.6 ? [{ lease: 30_000 }] : [{ name: this.#pick(this.#names), version: 1, lease: 30_000 }];
-    const before = this.#rows.look();
+    const before = await this.#rows.look();
     const claimed = await store.claim({ from, max, holder: null, worker: "tester" });
     this.claims += claimed.length;
     this.done.push(`claim ${max} of ${JSON.stringify(from[0])}: ${claimed.map(({ job }) => job).join(" ")}`);
     this.#held.push(...claimed);
-    const after = this.#rows.look();
+    const after = await this.#rows.look();
     const sources: ClaimSource[] = from;
     const mine = (job: JobRow) =>
       sources.every(({ name, version }) => {
@@ -226,18 +230,11 @@ class World {
     const jobs = () => Array.from({ length: 1 + this.#dice(3) }, () => this.#newJob());
     const undoLast = this.#random() < 0.5;
     this.done.push(`transact, ${undoLast ? "the last" : "the first"} part undone`);
-    await store.transact((handle) => {
-      const db = handle as { exec(sql: string): void };
-      const part = (undone: boolean) => {
-        db.exec("savepoint part");
-        const answers = store.enqueueWithin(handle, jobs()) as { id: string }[];
-        if (undone) db.exec("rollback to part");
-        else for (const { id } of answers) this.#ids.push(id);
-        db.exec("release part");
-      };
-      part(!undoLast);
-      part(undoLast);
-    });
+    const parts = [
+      { jobs: jobs(), undone: !undoLast },
+      { jobs: jobs(), undone: undoLast },
+    ];
+    for (const { id } of await this.#ground.transact(store, parts)) this.#ids.push(id);
   }
 
   /** Calls of one turn, one of them bad: it is undone alone. */
