@@ -131,7 +131,8 @@ export class Settings {
     const { rules, changes } = declared(await this.at(tx), declaration, this.#words.isOld(declaration));
     if (changes.length > 0) {
       // Nobody parks a job by the old limits without being seen by those who wake what is parked.
-      await this.#locks.take(tx, [declaration.queue]);
+      if (changes.some(({ kind }) => kind === "set-rule" || kind === "drop-rule"))
+        await this.#locks.take(tx, [declaration.queue]);
       // First, so that two who declare at once do it one after the other.
       await this.#count(tx);
       for (const change of changes) await this.#make(tx, change, rules);
