@@ -6,7 +6,8 @@ import { setTimeout as stall } from "node:timers/promises";
 import postgres from "postgres";
 import type { Event as Told } from "../../src/core/event.ts";
 import { open } from "../../src/index.ts";
-import { connect, loadDriver } from "../../src/store/postgres/driver.ts";
+import { parseAddress } from "../../src/store/postgres/address.ts";
+import { loadDriver } from "../../src/store/postgres/driver.ts";
 import { Numbering } from "../../src/store/postgres/numbering.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { Reader } from "../../src/store/postgres/reader.ts";
@@ -108,8 +109,8 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     const [past, one] = [await hand(), await hand()];
     await past.begin("repeatable read");
     await past.pid();
-    const sql = connect(await loadDriver(), { url: server.url() }, { max: 1, pooled: false });
-    const reader = new Reader(sql, { address: "here", patience: 0, random: Math.random });
+    const to = { driver: await loadDriver(), address: parseAddress(server.url()) };
+    const reader = new Reader(to, { most: 1, patience: 0, random: Math.random });
     t.after(() => reader.close());
     const numbering = new Numbering(schema, reader);
     for (let i = 0; i < 5; i++) {

@@ -4,35 +4,75 @@ import { HoldfastError } from "../../src/core/errors.ts";
 import { locate } from "../../src/store/open-store.ts";
 import { checkSchema, isAddress, parseAddress } from "../../src/store/postgres/address.ts";
 
-test("an address is taken as it is given, and shown without its user and password", () => {
-  const address = parseAddress("postgres://anna:s3cret@db.example:5433/shop?sslmode=require");
+const NOTHING = {
+  user: undefined,
+  password: undefined,
+  database: undefined,
+  ssl: false,
+  writable: false,
+  pooled: false,
+  within: 10_000,
+  settings: {},
+};
+
+/** Whatever is in this machine's environment. */
+function parse(given: string) {
+  return parseAddress(given, {});
+}
+
+test("an address says where, as whom and how, and is shown without its user and password", () => {
+  const address = parse(
+    "postgres://anna:s3%3Acret:@db.example:5433/my%20shop?sslmode=require&connect_timeout=2&statement_timeout=5000",
+  );
   assert.deepEqual(address, {
-    url: "postgres://anna:s3cret@db.example:5433/shop?sslmode=require",
-    name: "db.example:5433/shop",
+    name: "db.example:5433/my%20shop",
+    hosts: [{ host: "db.example", port: 5433 }],
+    user: "anna",
+    password: "s3:cret:",
+    database: "my shop",
+    ssl: "require",
+    writable: false,
     pooled: false,
+    within: 2_000,
+    settings: { statement_timeout: "5000" },
   });
-  assert.equal(parseAddress("postgresql://localhost").name, "localhost");
-  assert.equal(parseAddress("postgres://a:p%40ss%2Fword@h/d").name, "h/d");
-  assert.equal(parseAddress("postgres://a:b@[::1]:5432/d").name, "[::1]:5432/d");
+  assert.deepEqual(parse("postgresql://localhost"), {
+    ...NOTHING,
+    name: "localhost",
+    hosts: [{ host: "localhost", port: 5432 }],
+  });
+  assert.equal(parse("postgres://a:p%40ss%2Fword@h/d").name, "h/d");
+  assert.equal(parse("postgres://a:b@[::1]:5432/d").name, "[::1]:5432/d");
+  assert.deepEqual(parse("postgres://a:b@[::1]/d").hosts, [{ host: "::1", port: 5432 }]);
 });
 
-test("what is ours in it does not reach the driver", () => {
-  assert.deepEqual(parseAddress("postgres://h/d?pooler=transaction&sslmode=require"), {
-    url: "postgres://h/d?sslmode=require",
-    name: "h/d",
-    pooled: true,
-  });
-  assert.deepEqual(parseAddress("postgres://anna:x@/shop?host=/run/postgresql"), {
-    url: "postgres://anna:x@localhost/shop",
-    socket: "/run/postgresql",
+test("what is not in it is what the environment says, as for every other program", () => {
+  const env = { PGHOST: "db.example", PGPORT: "5433", PGDATABASE: "shop" };
+  const { hosts, database } = parseAddress("postgres://", env);
+  assert.deepEqual([hosts, database], [[{ host: "db.example", port: 5433 }], "shop"]);
+  assert.deepEqual(parseAddress("postgres://other:1/d", env).hosts, [{ host: "other", port: 1 }]);
+});
+
+test("a socket is named by its folder", () => {
+  assert.deepEqual(parse("postgres://anna:x@/shop?host=/run/postgresql"), {
+    ...NOTHING,
     name: "/run/postgresql/shop",
-    pooled: false,
+    hosts: [{ path: "/run/postgresql/.s.PGSQL.5432" }],
+    user: "anna",
+    password: "x",
+    database: "shop",
   });
+  assert.deepEqual(parse("postgres://%2Ftmp/d?port=5433").hosts, [{ path: "/tmp/.s.PGSQL.5433" }]);
 });
 
 test("several hosts are one address", () => {
-  const { url, name } = parseAddress("postgres://u:p@a:1,b:2/d?target_session_attrs=read-write");
-  assert.deepEqual([url, name], ["postgres://u:p@a:1,b:2/d?target_session_attrs=read-write", "a:1,b:2/d"]);
+  const { hosts, name, writable } = parse("postgres://u:p@a:1,b:2/d?target_session_attrs=read-write");
+  assert.equal(name, "a:1,b:2/d");
+  assert.ok(writable);
+  assert.deepEqual(hosts, [
+    { host: "a", port: 1 },
+    { host: "b", port: 2 },
+  ]);
 });
 
 test("what is no address is refused, and not repeated: there may be a password in it", () => {
@@ -41,10 +81,17 @@ test("what is no address is refused, and not repeated: there may be a password i
     "postgres://h:port/d",
     "postgres://u:p/w@h/d",
     "postgres://u:p#w@h/d",
+    "postgres://h:0/d",
+    "postgres://h:65536/d",
+    "postgres://u:%zz@h/d",
     "postgres://h/d?pooler=session",
+    "postgres://h/d?sslmode=sometimes",
+    "postgres://h/d?target_session_attrs=standby",
+    "postgres://h/d?connect_timeout=soon",
+    "postgres://h/d?sslrootcert=/etc/ca.pem",
   ]) {
     assert.throws(
-      () => parseAddress(given),
+      () => parse(given),
       (error) =>
         error instanceof HoldfastError && error.code === "ADDRESS_INVALID" && !error.message.includes(given) && error.hint !== "",
       given,

@@ -1,21 +1,33 @@
+import { connect as dial, type Socket } from "node:net";
 import { HoldfastError } from "../../core/errors.ts";
 import type postgres from "postgres";
+import type { Address, Host } from "./address.ts";
+import { ConnectionLost } from "./faults.ts";
 
 export type Sql = postgres.Sql<{ bigint: number }>;
-export type Reserved = postgres.ReservedSql<{ bigint: number }>;
 /** What a statement takes. Lists go in as one text, see `listOf`. */
 export type Value = string | number | boolean | null;
 
 /** Sends a statement, of a transaction or of a reader; the rows of its answer, each in the order of its columns. */
 export type Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]) => Promise<Row[]>;
 
+/** A server, and what it takes to talk to it. */
+export interface Server {
+  driver: typeof postgres;
+  address: Address;
+}
+
 export interface ConnectOptions {
-  /** How many connections at most. */
-  max: number;
-  /** A pooler in between gives each transaction another connection, where nothing can be prepared. */
-  pooled: boolean;
-  onClose?: () => void;
+  /** Under this name it stands in the server's list of connections. */
+  name: string;
+  onClose: () => void;
   onNotice?: (channel: string, text: string) => void;
+}
+
+/** One connection, and the way to end it at once. */
+export interface Connection {
+  sql: Sql;
+  destroy(): void;
 }
 
 /** The driver is the user's to install, and is loaded only where it is needed. */
@@ -33,27 +45,55 @@ export async function loadDriver(): Promise<typeof postgres> {
   }
 }
 
-/** Nothing is connected yet: that happens with the first statement. */
-export function connect(driver: typeof postgres, to: { url: string; socket?: string }, options: ConnectOptions): Sql {
-  return driver(to.url, {
-    ...(to.socket === undefined ? {} : { host: to.socket }),
-    max: options.max,
-    prepare: !options.pooled,
-    // Lists are sent as text, so nobody needs the types; but a connection to be reserved is never handed out without.
-    fetch_types: true,
-    // Whoever waits decides how long, and tries again by himself.
-    backoff: () => 0,
-    connect_timeout: 10,
+/**
+ * Nothing is connected yet: that happens with the first statement, once and never again. The driver would connect anew by
+ * itself, with what it remembers of the lost connection: it then waits for answers that nobody will give, sends what was
+ * left of a transaction to a server that knows nothing of it, or tries for ever without saying so. A driver that has lost
+ * its connection is of no more use, and a new one costs little.
+ */
+export function connect({ driver, address }: Server, host: Host, options: ConnectOptions): Connection {
+  let socket: Socket | null = null;
+  const once = () => {
+    if (socket !== null) throw new ConnectionLost();
+    socket = dial(host.host === undefined ? { path: host.path } : { ...host, noDelay: true });
+    return dialled(socket, host);
+  };
+  const sql = driver({
+    ...host,
+    ...(address.user === undefined ? {} : { user: address.user }),
+    ...(address.password === undefined ? {} : { password: address.password }),
+    ...(address.database === undefined ? {} : { database: address.database }),
+    ssl: address.ssl as "require",
+    max: 1,
+    prepare: !address.pooled,
+    // Lists are sent as text, so nobody needs the types. Nobody could catch what goes wrong while the driver asks for them.
+    fetch_types: false,
     max_lifetime: null,
     idle_timeout: 0,
+    connect_timeout: 0,
     keep_alive: 15,
     onnotice: () => {},
-    ...(options.onClose === undefined ? {} : { onclose: options.onClose }),
+    onclose: options.onClose,
     // What the driver's own `listen` is made of; that one cannot be told how long to wait before it connects again.
     ...(options.onNotice === undefined ? {} : { onnotify: options.onNotice }),
-    connection: { application_name: "holdfast" },
+    connection: { application_name: options.name, ...address.settings },
     // Instants and keys are below 2^53.
     types: { bigint: { to: 20, from: [20], parse: Number, serialize: String } },
+    // Its types do not know it, its manual does.
+    ...({ socket: once } as object),
+  });
+  return { sql, destroy: () => void socket?.destroy() };
+}
+
+function dialled(socket: Socket, host: Host): Promise<Socket> {
+  return new Promise((resolve, reject) => {
+    socket.once("error", reject);
+    socket.once("close", () => reject(new ConnectionLost()));
+    socket.once("connect", () => {
+      socket.removeAllListeners();
+      // The driver compares it with the server's certificate.
+      resolve(Object.assign(socket, { host: host.host }));
+    });
   });
 }
 

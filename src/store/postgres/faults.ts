@@ -1,5 +1,12 @@
 import { HoldfastError } from "../../core/errors.ts";
-import { ConnectionLost } from "./session.ts";
+
+/** The connection is gone; whatever was under way on it and not committed is undone by the server. */
+export class ConnectionLost extends Error {
+  constructor(cause?: unknown) {
+    super(cause === undefined ? "the connection was lost" : wordsOf(cause), { cause });
+    this.name = "ConnectionLost";
+  }
+}
 
 /** Somebody else was faster, which is seen only now: everything is undone and decided again. */
 export class Overtaken extends Error {}
@@ -32,6 +39,7 @@ const GONE = new Set([
 ]);
 
 export function codeOf(error: unknown): string {
+  if (error instanceof ConnectionLost) return codeOf(error.cause);
   const code = error instanceof Error ? (error as { code?: unknown }).code : undefined;
   return typeof code === "string" ? code : "";
 }
@@ -59,11 +67,17 @@ const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
 export function explain(error: unknown, address: string): unknown {
   if (error instanceof HoldfastError) return error;
   const code = codeOf(error);
-  const said = error instanceof Error ? error.message : String(error);
+  const said = wordsOf(error);
   const explained = EXPLAINED[code] ?? (isLost(error) ? GONE_EXPLAINED : undefined);
   if (explained === undefined) return error;
   const [name, words, hint] = explained;
   return new HoldfastError(name, words.replace("ADDRESS", address).replace("SAID", said), hint, { cause: error });
+}
+
+/** Where a name stands for several addresses, none of which answers, the error itself says nothing. */
+function wordsOf(error: unknown): string {
+  if (error instanceof AggregateError && error.message === "") return error.errors.map(wordsOf).join("; ");
+  return error instanceof Error ? error.message : String(error);
 }
 
 type Explanation = [code: string, words: string, hint: string];

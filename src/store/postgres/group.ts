@@ -5,6 +5,7 @@ import { type Operation, passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import type { Rows, Value } from "./driver.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
+import { type Receipt, Receipts } from "./receipts.ts";
 import type { Session } from "./session.ts";
 import type { Writer } from "./writer.ts";
 
@@ -83,12 +84,13 @@ const LONGEST_BACKOFF = 2_000;
  * What arrives in one turn of the event loop, and while the last transaction is on its way, becomes one transaction,
  * because a commit costs a hundred times what a row costs. A promise settles only after the commit.
  *
- * The commit is sent when every answer is there, together with the number of the transaction. So a connection that is
- * lost before has changed nothing, and one that is lost with the commit leaves a number to ask the server about.
+ * The commit is sent when every answer is there, together with the receipt. So a connection that is lost before has
+ * changed nothing, and one that is lost with the commit has either left its receipt or changed nothing.
  */
 export class Group {
   readonly #writer: Writer;
   readonly #options: GroupOptions;
+  readonly #receipts: Receipts;
   /** Whatever the server's or the user's defaults are; and a pooler may give each transaction another connection. */
   readonly #begin: string;
   #queue: Item[] = [];
@@ -99,6 +101,7 @@ export class Group {
   constructor(writer: Writer, options: GroupOptions) {
     this.#writer = writer;
     this.#options = options;
+    this.#receipts = new Receipts(options.schema);
     const synchronous = options.durability === "power" ? "on" : "off";
     this.#begin = `begin isolation level read committed; set local synchronous_commit = ${synchronous}`;
   }
@@ -181,23 +184,26 @@ export class Group {
       return { error, lost: isLost(error) };
     }
     const state = new Transaction(session, this.#options);
-    let xid: string | null;
+    let receipt: Receipt | null;
     let answers: (() => void)[];
     try {
-      // Whatever the server's default is: a statement that waited for somebody must see what that one did.
-      const begun = session.command(this.#begin);
-      begun.catch(() => {});
+      // Nothing is sent behind it before it has succeeded: where it fails, all the rest would be done by itself, and stay.
+      await session.command(this.#begin);
       const run = apart ? this.#eachInSavepoint(items, state, session) : together(items, state);
       run.catch(() => {});
-      await begun;
+      // Where all was sent at once, the end goes with it.
+      if (!apart && items.every(({ quick }) => quick)) void state.end(this.#receipts).catch(() => {});
       answers = await run;
-      xid = await state.end();
+      receipt = await state.end(this.#receipts);
       for (const item of items) passPoint(item.operation, "written");
     } catch (error) {
+      const cause = state.cause(error);
+      state.stop(cause);
+      const failed = await this.#rolledBack(session, cause);
       state.undo();
-      return this.#rolledBack(session, state.cause(error));
+      return failed;
     }
-    const committed = await this.#commit(session, xid);
+    const committed = await this.#commit(session, receipt);
     if (committed !== "yes") {
       state.undo();
       return committed;
@@ -224,6 +230,7 @@ export class Group {
         answers.push(() => call.resolve(value));
       } catch (error) {
         const cause = part.cause(error);
+        part.stop(cause);
         part.undo();
         if (session.isLost || isLost(cause) || mayRunAgain(cause)) throw cause;
         await session.command("rollback to item");
@@ -242,34 +249,38 @@ export class Group {
         // It is lost now; the server undoes what it was about.
       }
     }
-    this.#writer.drop(session);
+    session.lose(error);
     return { error, lost: isLost(error) };
   }
 
-  async #commit(session: Session, xid: string | null): Promise<"yes" | Failed> {
+  async #commit(session: Session, receipt: Receipt | null): Promise<"yes" | Failed> {
     try {
       const command = await session.command("commit");
       if (command === "COMMIT") return "yes";
       return { error: new Error(`The server answered the commit with ${command}.`), lost: false };
     } catch (error) {
       if (!session.isLost && !isLost(error)) return { error, lost: false };
-      this.#writer.drop(session);
-      // It may have happened: the server knows.
-      return xid === null ? "yes" : this.#resolve(xid, error);
+      session.lose(error);
+      // It may have happened: the database knows. Where nothing was written, nothing can be lost.
+      return receipt === null ? "yes" : this.#resolve(receipt, error);
     }
   }
 
   /** What became of a transaction whose commit had no answer. Asked until somebody can tell. */
-  async #resolve(xid: string, error: unknown): Promise<"yes" | Failed> {
+  async #resolve(receipt: Receipt, lost: unknown): Promise<"yes" | Failed> {
     const since = performance.now();
     for (let losses = 0; performance.now() - since < PATIENCE_FOR_COMMITS; losses++) {
       await this.#pause(losses);
-      const status = await this.#writer.statusOf(xid).catch(() => "unreachable");
-      if (status === "committed") return "yes";
-      if (status === "aborted") return { error, lost: true };
-      if (status === null) break;
+      try {
+        const session = await this.#writer.session();
+        const committed = await this.#receipts.has(session, receipt);
+        if (committed !== null) return committed ? "yes" : { error: lost, lost: true };
+      } catch (error) {
+        // Those that have come meanwhile need not wait for it as long as these do.
+        this.#queue = this.#patient(this.#queue, error);
+      }
     }
-    return { error: unknown(error), lost: false };
+    return { error: unknown(lost), lost: false };
   }
 
   /** Those that have waited long enough are told why. */
@@ -306,12 +317,21 @@ async function together(items: Item[], state: Transaction): Promise<(() => void)
   for (const item of items) {
     passPoint(item.operation, "begun");
     const value = item.run(state, inputsOf(item));
-    value.catch(() => {});
     values.push(value);
-    if (!item.quick) await value;
+    if (item.quick) value.catch(() => {});
+    else if (!(await succeeds(value))) break;
   }
+  // If one fails, the others come to their end, too, before anything is undone.
+  await Promise.allSettled(values);
   const results = await Promise.all(values);
   return items.flatMap(({ calls }, i) => calls.map((call, n) => () => call.resolve(results[i]?.[n])));
+}
+
+function succeeds(value: Promise<unknown>): Promise<boolean> {
+  return value.then(
+    () => true,
+    () => false,
+  );
 }
 
 function inputsOf({ calls }: Item): unknown[] {
@@ -333,6 +353,10 @@ class Transaction implements Tx {
   readonly #keep: (() => void)[] = [];
   #now: Promise<number> | null = null;
   #failed: { error: unknown } | null = null;
+  #stopped: { cause: unknown } | null = null;
+  #sent = 0;
+  #end: { receipt: Promise<Receipt | null>; sent: number } | null = null;
+  #undone = false;
   readonly #assumed: Partial<Record<Counted, number>> = {};
 
   constructor(session: Session, options: GroupOptions, at: number | null = options.injected ? options.clock.now() : null) {
@@ -350,6 +374,8 @@ class Transaction implements Tx {
   }
 
   readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
+    if (this.#stopped !== null) return Promise.reject(this.#stopped.cause);
+    this.#sent++;
     const rows = this.#session.rows<Row>(text, values);
     // After the first error every other statement fails, too, for no reason of its own.
     rows.catch((error: unknown) => (this.#failed ??= { error }));
@@ -357,17 +383,33 @@ class Transaction implements Tx {
   };
 
   /**
-   * The transaction's number, and whether what it assumed is still so: at its end, hence also when it was used. Null when
-   * nothing was written: then there is nothing that a lost commit could lose.
+   * Leaves the receipt, and sees whether what was assumed is still so: at the end, hence also when it was used. Null when
+   * nothing was written. Sent ahead of the answers, it counts if nothing else was sent after it.
    */
-  async end(): Promise<string | null> {
+  end(receipts: Receipts): Promise<Receipt | null> {
+    if (this.#end?.sent !== this.#sent) {
+      const receipt = this.#leave(receipts);
+      this.#end = { receipt, sent: this.#sent };
+    }
+    return this.#end.receipt;
+  }
+
+  async #leave(receipts: Receipts): Promise<Receipt | null> {
+    const batch = receipts.next();
     const [row] = await this.rows<[string | null, number, number]>(
-      `select pg_current_xact_id_if_assigned()::text, lanes, settings from ${this.#options.schema}.counter where id = 1`,
+      `${receipts.leave()}
+       select pg_current_xact_id_if_assigned()::text, lanes, settings from ${this.#options.schema}.counter where id = 1`,
+      batch,
     );
     const [xid, lanes, settings] = row as [string | null, number, number];
     this.#check("lanes", lanes);
     this.#check("settings", settings);
-    return xid;
+    return xid === null ? null : { xid, batch };
+  }
+
+  /** It is about to be rolled back. What an item sent from here on would be done by itself, and stay. */
+  stop(cause: unknown): void {
+    this.#stopped ??= { cause };
   }
 
   assume(what: Counted, count: number): void {
@@ -391,7 +433,8 @@ class Transaction implements Tx {
   }
 
   onUndo(forget: () => void): void {
-    this.#undo.push(forget);
+    if (this.#undone) forget();
+    else this.#undo.push(forget);
   }
 
   onCommit(keep: () => void): void {
@@ -411,7 +454,8 @@ class Transaction implements Tx {
   }
 
   undo(): void {
-    for (const forget of this.#undo) forget();
+    this.#undone = true;
+    for (const forget of this.#undo.splice(0)) forget();
   }
 
   keep(): void {

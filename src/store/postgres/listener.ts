@@ -1,6 +1,5 @@
-import type { Sql } from "./driver.ts";
 import { quoteName } from "./migrate.ts";
-import { Session } from "./session.ts";
+import type { Session, SessionOptions } from "./session.ts";
 
 /** Between two looks, in milliseconds, give or take a quarter: while others can be heard, and while not. */
 const SLOW = 5_000;
@@ -11,7 +10,7 @@ const LONGEST_BACKOFF = 2_000;
 
 export interface ListenerOptions {
   /** Null behind a pooler, which gives each transaction another connection: there nobody is told anything. */
-  connect: ((on: { close: () => void; notice: (channel: string, text: string) => void }) => Sql) | null;
+  connect: ((options: SessionOptions) => Promise<Session>) | null;
   channel: string;
   /** What its connection is called in the server's list, for those who want to know whether anybody listens. */
   name: string;
@@ -26,7 +25,6 @@ export interface ListenerOptions {
 /** Hears what others commit: over a connection of its own, and now and then by looking. */
 export class Listener {
   readonly #options: ListenerOptions;
-  readonly #sql: Sql | null;
   #session: Session | null = null;
   #hears = false;
   #losses = 0;
@@ -36,8 +34,6 @@ export class Listener {
 
   constructor(options: ListenerOptions) {
     this.#options = options;
-    const on = { close: () => this.#lost(), notice: (_channel: string, text: string) => this.#notice(text) };
-    this.#sql = options.connect?.(on) ?? null;
     void this.#listen();
     this.#look();
   }
@@ -46,18 +42,24 @@ export class Listener {
     this.#closed = true;
     this.#cancelLook();
     this.#cancelTry();
-    this.#session?.release();
-    await this.#sql?.end({ timeout: 0 });
+    await this.#session?.end();
   }
 
   async #listen(): Promise<void> {
-    if (this.#sql === null) return;
+    const { connect, name, channel } = this.#options;
+    if (connect === null) return;
+    let session: Session;
     try {
-      const session = (this.#session = await Session.open(this.#sql));
-      await session.rows("select set_config('application_name', $1, false)", [this.#options.name]);
-      await session.command(`listen ${quoteName(this.#options.channel)}`);
+      session = await connect({ name, onLost: () => this.#lost(), onNotice: (text) => this.#notice(text) });
     } catch {
       return this.#lost();
+    }
+    if (this.#closed) return session.end();
+    this.#session = session;
+    try {
+      await session.command(`listen ${quoteName(channel)}`);
+    } catch (error) {
+      return session.lose(error);
     }
     if (this.#closed) return;
     // From now on everything is heard; until now nothing was.
@@ -72,7 +74,6 @@ export class Listener {
   }
 
   #lost(): void {
-    this.#session?.lose();
     this.#session = null;
     if (this.#closed) return;
     this.#hears = false;

@@ -2,11 +2,11 @@ import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
 import { parseAddress } from "./address.ts";
-import { connect, loadDriver, type Sql } from "./driver.ts";
+import { loadDriver, type Server } from "./driver.ts";
 import { explain } from "./faults.ts";
 import { migrate, quoteName } from "./migrate.ts";
 import { Reader } from "./reader.ts";
-import type { Session } from "./session.ts";
+import { Session, type SessionOptions } from "./session.ts";
 import { Writer } from "./writer.ts";
 
 export interface OpenPostgresOptions {
@@ -30,7 +30,7 @@ export interface OpenedPostgres {
   /** Connections are not one's own for longer than a transaction. */
   pooled: boolean;
   /** Makes a connection to be told of others' commits; null where there is no such thing. */
-  listen: ((on: { close: () => void; notice: (channel: string, text: string) => void }) => Sql) | null;
+  listen: ((options: SessionOptions) => Promise<Session>) | null;
 }
 
 /** Reads that may be under way at once, unless said otherwise. */
@@ -39,15 +39,11 @@ const READERS = 2;
 /** Connections that are ready for use: migrated, with the durability set and read back. */
 export async function openPostgres(url: string, options: OpenPostgresOptions): Promise<OpenedPostgres> {
   const { schema = "holdfast", readers = READERS, clock, random, patience } = options;
-  const driver = await loadDriver();
-  const { name: address, pooled, ...to } = parseAddress(url);
+  const address = parseAddress(url);
+  const server: Server = { driver: await loadDriver(), address };
   let durability: Durability | null = null;
-  const writerSql = connect(driver, to, { max: 1, pooled, onClose: () => writer.closed() });
-  const writer = new Writer(writerSql, {
-    address,
-    setUp: async (session) => (durability === null ? undefined : setDurability(session, durability)),
-  });
-  const reader = new Reader(connect(driver, to, { max: readers, pooled }), { address, patience, random });
+  const writer = new Writer(server, async (session) => (durability === null ? undefined : setDurability(session, durability)));
+  const reader = new Reader(server, { most: readers, patience, random });
   try {
     const session = await writer.session();
     const migrated = await migrate(session, {
@@ -61,12 +57,12 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     }
     durability = migrated.durability;
     await setDurability(session, durability);
-    const listen: OpenedPostgres["listen"] = ({ close, notice }) =>
-      connect(driver, to, { max: 1, pooled, onClose: close, onNotice: notice });
+    const { pooled } = address;
+    const listen = (how: SessionOptions) => Session.open(server, how);
     return { s: quoteName(schema), writer, reader, pooled, listen: pooled ? null : listen, ...migrated };
   } catch (error) {
     await Promise.all([writer.close(), reader.close()]);
-    throw explain(error, address);
+    throw explain(error, address.name);
   }
 }
 

@@ -1,56 +1,100 @@
-import type { Rows, Sql, Value } from "./driver.ts";
+import type { Rows, Server, Value } from "./driver.ts";
 import { closedError, explain, isLost } from "./faults.ts";
+import { Session } from "./session.ts";
 
 /** Between two tries to reach a server that is gone, in milliseconds; at most the second. */
 const BACKOFF = 50;
 const LONGEST_BACKOFF = 1_000;
 
+export interface ReaderOptions {
+  /** Connections, at most: reads that may be under way at once without waiting for each other. */
+  most: number;
+  /** Until this much has passed, a server that is gone is waited for; in milliseconds. */
+  patience: number;
+  random: () => number;
+}
+
+/** A connection, and how many reads are under way on it. */
+interface Seat {
+  session: Promise<Session>;
+  reads: number;
+}
+
 /** Reads, each by itself, over connections of their own: nobody who looks waits for those who write. */
 export class Reader {
-  readonly #sql: Sql;
-  readonly #options: { address: string; patience: number; random: () => number };
-
+  readonly #server: Server;
+  readonly #options: ReaderOptions;
+  #seats: Seat[] = [];
   #closed = false;
 
-  constructor(sql: Sql, options: { address: string; patience: number; random: () => number }) {
-    this.#sql = sql;
+  constructor(server: Server, options: ReaderOptions) {
+    this.#server = server;
     this.#options = options;
   }
 
   /** Reading twice does no harm: a lost connection is tried again, for a while. */
   readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> =>
-    this.#patiently(() => this.#sql.unsafe(text, values as never[], { prepare: true }).values() as unknown as Promise<Row[]>);
+    this.#patiently((session) => session.rows<Row>(text, values));
 
   /**
    * Statements without values as one transaction, which nobody has to hold open: the server runs it through by itself,
    * also when whoever sent it dies or is stopped. The rows of each. It must do no harm to run it twice.
    */
   script<Row extends readonly unknown[]>(...statements: string[]): Promise<Row[][]> {
-    return this.#patiently(() => this.#sql.unsafe(statements.join(";")).values() as unknown as Promise<Row[][]>);
+    return this.#patiently((session) => session.script<Row>(statements.join(";")));
   }
 
   /** Sent once: for what is not worth waiting for. */
-  async attempt(text: string, ...values: Value[]): Promise<readonly unknown[]> {
-    return this.#sql.unsafe(text, values as never[], { prepare: true }).values();
+  attempt(text: string, ...values: Value[]): Promise<readonly unknown[]> {
+    return this.#send((session) => session.rows(text, values));
   }
 
-  async #patiently<T>(send: () => Promise<T>): Promise<T> {
-    if (this.#closed) throw closedError();
+  async close(): Promise<void> {
+    this.#closed = true;
+    await Promise.all(
+      this.#seats.map(async ({ session }) => {
+        const opened = await session.catch(() => null);
+        await opened?.end();
+      }),
+    );
+  }
+
+  async #patiently<T>(send: (session: Session) => Promise<T>): Promise<T> {
     const since = performance.now();
     for (let losses = 0; ; losses++) {
       try {
-        return await send();
+        return await this.#send(send);
       } catch (error) {
         const patient = performance.now() - since < this.#options.patience;
-        if (!isLost(error) || !patient) throw explain(error, this.#options.address);
+        if (!isLost(error) || !patient) throw explain(error, this.#server.address.name);
         const longest = Math.min(LONGEST_BACKOFF, BACKOFF * 2 ** losses);
         await new Promise((resolve) => setTimeout(resolve, longest * (0.5 + this.#options.random() / 2)));
       }
     }
   }
 
-  close(): Promise<void> {
-    this.#closed = true;
-    return this.#sql.end({ timeout: 5 });
+  async #send<T>(send: (session: Session) => Promise<T>): Promise<T> {
+    if (this.#closed) throw closedError();
+    const seat = this.#seat();
+    seat.reads++;
+    try {
+      return await send(await seat.session);
+    } finally {
+      seat.reads--;
+    }
+  }
+
+  /** One that nobody sits on, or another, or the one that is waited for the least. */
+  #seat(): Seat {
+    const free = this.#seats.find(({ reads }) => reads === 0);
+    if (free !== undefined) return free;
+    if (this.#seats.length === this.#options.most)
+      return this.#seats.reduce((least, seat) => (seat.reads < least.reads ? seat : least));
+    const remove = () => (this.#seats = this.#seats.filter((other) => other !== seat));
+    const session = Session.open(this.#server, { name: "holdfast reads", onLost: remove });
+    session.catch(remove);
+    const seat: Seat = { session, reads: 0 };
+    this.#seats.push(seat);
+    return seat;
   }
 }

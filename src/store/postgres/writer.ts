@@ -1,26 +1,33 @@
-import type { Durability } from "../store.ts";
-import type { Sql } from "./driver.ts";
+import type { Server } from "./driver.ts";
 import { Session } from "./session.ts";
 
 /** The connection over which this handle writes. It is opened anew when it was lost, and set up each time. */
 export class Writer {
-  /** For people: without user and password. */
-  readonly address: string;
-  readonly #sql: Sql;
+  readonly #server: Server;
   readonly #setUps: ((session: Session) => Promise<void>)[];
   #session: Session | null = null;
 
-  constructor(sql: Sql, options: { address: string; setUp: (session: Session) => Promise<void> }) {
-    this.#sql = sql;
-    this.address = options.address;
-    this.#setUps = [options.setUp];
+  constructor(server: Server, setUp: (session: Session) => Promise<void>) {
+    this.#server = server;
+    this.#setUps = [setUp];
+  }
+
+  /** For people: without user and password. */
+  get address(): string {
+    return this.#server.address.name;
   }
 
   async session(): Promise<Session> {
     if (this.#session !== null && !this.#session.isLost) return this.#session;
-    const session = await Session.open(this.#sql);
+    const session = await Session.open(this.#server, { name: "holdfast writes" });
+    try {
+      for (const setUp of this.#setUps) await setUp(session);
+    } catch (error) {
+      // Half set up it is good for nothing: what it acknowledges might not be on the disk.
+      session.lose(error);
+      throw error;
+    }
     this.#session = session;
-    for (const setUp of this.#setUps) await setUp(session);
     return session;
   }
 
@@ -29,34 +36,7 @@ export class Writer {
     this.#setUps.push(setUp);
   }
 
-  /** The driver says that the connection is closed. */
-  closed(): void {
-    this.#session?.lose();
-  }
-
-  /** It cannot be trusted any more. */
-  drop(session: Session): void {
-    session.lose();
-    if (this.#session === session) this.#session = null;
-  }
-
-  /** Of a transaction by its number; null: nobody knows any more. */
-  async statusOf(xid: string): Promise<"committed" | "aborted" | "in progress" | null> {
-    const session = await this.session();
-    const [row] = await session.rows<["committed" | "aborted" | "in progress" | null]>("select pg_xact_status($1::text::xid8)", [
-      xid,
-    ]);
-    return row?.[0] ?? null;
-  }
-
   async close(): Promise<void> {
-    this.#session?.release();
-    this.#session = null;
-    await this.#sql.end({ timeout: 5 });
+    await this.#session?.end();
   }
-}
-
-/** Set and read back: whatever the server's or the user's default is. */
-export function synchronousCommit(durability: Durability): "on" | "off" {
-  return durability === "power" ? "on" : "off";
 }

@@ -21,6 +21,13 @@ create table ${s}.counter (
 );
 insert into ${s}.counter (id, lanes, settings) values (1, 0, 0);
 
+-- The last transaction of each handle that has written: found there, it was committed.
+create table ${s}.receipts (
+  handle  uuid primary key,
+  batch   bigint not null,
+  at      timestamptz not null
+) with (fillfactor = 50);
+
 -- What names one attempt, one holder, one save for ever. A sequence is never set back, also not by a rollback.
 create sequence ${s}.fence as bigint;
 
