@@ -10,6 +10,8 @@ const CHUNK = 10_000;
 /** Before a claim only a few: it must not wait for a great clean-up. */
 const QUICK = 100;
 const TICK = 400;
+/** Where claims follow each other faster than this, not every one looks first. */
+const HEALED = 50;
 /** While nobody else has the database open, nothing runs and nothing changes: then nothing can be left behind. */
 const IDLE_TICK = 5_000;
 /** How long a process of which nothing is known stays on the list. */
@@ -54,6 +56,7 @@ export class Janitor {
   /** Since when a lease has been seen expired, on the monotonic clock. */
   #sightings = new Map<number, { fence: number; expiresAt: number; since: number }>();
   #lookedAt = Number.NEGATIVE_INFINITY;
+  #healedAt = Number.NEGATIVE_INFINITY;
   #lastLook: { wall: number; monotonic: number } | null = null;
   #stop: (() => void) | null = null;
   #unlisten: (() => void) | null = null;
@@ -101,14 +104,18 @@ export class Janitor {
   }
 
   /**
-   * Before a claim: a bounded look, which costs one index probe when there is nothing. Where no worker makes the janitor
-   * look around by itself, dead processes are looked for here, now and then. Never throws.
+   * Before a claim: a bounded look, which costs one index probe when there is nothing, and on a server its answer's way; not
+   * more often than is of use. Where no worker makes the janitor look around by itself, dead processes are looked for here,
+   * now and then. Never throws.
    */
   async heal(): Promise<void> {
+    const now = this.#clock.monotonic();
+    if (this.#running && now - this.#healedAt < HEALED) return;
     try {
       const dead = this.#running ? [] : await this.#dead();
       const stale = await this.#store.stale({ dead: dead.map(({ id }) => id), skewed: false, limit: QUICK });
       if (stale.length > 0) await this.#reclaim(stale, "found before a claim");
+      else this.#healedAt = now;
       if (stale.length < QUICK) for (const { id } of dead) await this.#store.unregister(id);
     } catch (error) {
       this.#log.warn("healing before a claim failed; the claim goes on", { error: String(error) });

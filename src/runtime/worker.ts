@@ -14,6 +14,8 @@ import { Runnables } from "./runnables.ts";
 const CONCURRENCY = 10;
 /** The most that is claimed at once: a commit costs as much as some dozen jobs. */
 const BATCH = 512;
+/** The most that is claimed beyond the concurrency: while one batch runs, the store has the next to work on. */
+const AHEAD = 2 * BATCH;
 /** Handlers may keep one turn of the event loop this busy, in milliseconds. */
 const TURN = 5;
 const DRAIN = 10_000;
@@ -63,6 +65,8 @@ export class WorkerLoop implements Worker {
   readonly #retire: () => void;
   readonly #stayAlive: NodeJS.Timeout;
   #waiting: Attempt[] = [];
+  /** A batch that has come while another was under way: it waits for its own turn. */
+  #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
   #settlements: Attempt[] = [];
   /** Settlements on their way to the disk. */
@@ -167,16 +171,23 @@ export class WorkerLoop implements Worker {
     this.#turning = false;
     if (this.#settlements.length > 0) {
       const allDone = this.#running.size + this.#waiting.length === 0;
-      this.#ahead = allDone && !this.#isTired() ? Math.min(BATCH, this.#ahead * 2 + this.#concurrency) : this.#ahead >> 1;
+      this.#ahead = allDone && !this.#isTired() ? Math.min(AHEAD, this.#ahead * 2 + this.#concurrency) : this.#ahead >> 1;
       // The last report of a job goes before its end, in the same commit.
       this.#progress.flush();
       this.#settle(this.#settlements.splice(0));
     }
     this.#freshAt = performance.now();
     this.#pump();
+    this.#next();
+  }
+
+  /** Claims what there is room for: at most half of it at once as soon as more is wanted than can run. */
+  #next(): void {
     if (this.#dry || this.#claiming || this.#stopping !== null) return;
-    const most = Math.min(this.#concurrency + this.#ahead, Math.max(BATCH, this.#concurrency));
-    const want = Math.min(most - this.#running.size - this.#waiting.length, this.#engine.room);
+    const most = Math.max(this.#concurrency, Math.min(this.#concurrency + this.#ahead, AHEAD));
+    const batch = Math.max(this.#concurrency, Math.min(BATCH, most >> 1));
+    const held = this.#running.size + this.#waiting.length + this.#arrived.length;
+    const want = Math.min(most - held, batch, this.#engine.room);
     if (want > 0) void this.#claim(want);
   }
 
@@ -244,28 +255,44 @@ export class WorkerLoop implements Worker {
       await this.#engine.janitor.heal();
       const claimed = await this.#engine.store.claim({ from, max, holder: this.#engine.self, worker: "" });
       this.#trouble = null;
-      if (claimed.length > 0) this.#received(claimed, before);
+      if (claimed.length > 0) this.#hold(claimed, before);
+      if (claimed.length === max && max > this.#concurrency) return this.#overlap();
+      this.#begin();
       if (claimed.length < max && wakes === this.#wakes) await this.#rest(from, wakes);
     } catch (error) {
       this.#engine.log.error("claiming failed; it is tried again", { error: String(error) });
       this.#trouble = error;
       this.#dry = true;
       this.#alarmIn(SETTLE_AGAIN);
-    } finally {
-      this.#claiming = false;
     }
+    this.#claiming = false;
     if (!this.#dry) this.#soon();
     this.#hush();
   }
 
-  #received(claimed: Claimed[], before: number): void {
+  /**
+   * There is more than can run at once: the store is given its next work first, so that it is busy while handlers run. What
+   * goes to a server leaves with the next turn of the event loop, and they would keep it waiting.
+   */
+  #overlap(): void {
+    this.#claiming = false;
+    this.#next();
+    setImmediate(() => setImmediate(() => this.#begin()));
+  }
+
+  #hold(claimed: Claimed[], before: number): void {
     for (const job of claimed) {
       const runnable = this.#runnables.of(job);
       const attempt = new Attempt(job, runnable, this.#onLoss);
       attempt.slot = this.#engine.hold(job, attempt, before);
       runnable.held++;
-      this.#waiting.push(attempt);
+      this.#arrived.push(attempt);
     }
+    this.#engine.poke();
+  }
+
+  #begin(): void {
+    this.#waiting.push(...this.#arrived.splice(0));
     this.#freshAt = performance.now();
     if (this.#stopping !== null) this.#giveBack();
     else this.#pump();
@@ -374,6 +401,7 @@ export class WorkerLoop implements Worker {
     attempt.runnable.held--;
     this.#drained?.ended.push(attempt);
     this.#waiting = this.#waiting.filter((one) => one !== attempt);
+    this.#arrived = this.#arrived.filter((one) => one !== attempt);
     this.#settlements = this.#settlements.filter((one) => one !== attempt);
     if (this.#running.has(attempt)) {
       this.#engine.clock.after(ZOMBIE, () => {
@@ -411,8 +439,7 @@ export class WorkerLoop implements Worker {
 
   /** What was claimed ahead and has not started. */
   #giveBack(): void {
-    const waiting = this.#waiting;
-    this.#waiting = [];
+    const waiting = [...this.#waiting.splice(0), ...this.#arrived.splice(0)];
     for (const attempt of waiting) if (attempt.lost === null) this.#record(attempt, { kind: "released" });
     this.#soon();
   }
@@ -430,7 +457,8 @@ export class WorkerLoop implements Worker {
   }
 
   #isQuiet(): boolean {
-    return !this.#claiming && this.#running.size + this.#waiting.length + this.#settlements.length + this.#unsettled === 0;
+    const held = this.#running.size + this.#waiting.length + this.#arrived.length;
+    return !this.#claiming && held + this.#settlements.length + this.#unsettled === 0;
   }
 
   #hush(): void {
