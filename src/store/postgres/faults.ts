@@ -34,6 +34,9 @@ const GONE = new Set([
   "57P01",
   "57P02",
   "57P03",
+  // It ended this connection because nothing was heard on it for too long.
+  "25P03",
+  "57P05",
   // Too many connections just now.
   "53300",
 ]);

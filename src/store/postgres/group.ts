@@ -81,6 +81,12 @@ const BACKOFF = 50;
 const LONGEST_BACKOFF = 2_000;
 
 /**
+ * Between two statements, in milliseconds; then the server undoes it all. A process that is stopped, or whose handler
+ * blocks the event loop, holds locks that everybody else may wait for. It does it again when it goes on.
+ */
+const LONGEST_SILENCE = 5_000;
+
+/**
  * What arrives in one turn of the event loop, and while the last transaction is on its way, becomes one transaction,
  * because a commit costs a hundred times what a row costs. A promise settles only after the commit.
  *
@@ -95,6 +101,8 @@ export class Group {
   readonly #begin: string;
   #queue: Item[] = [];
   #running = false;
+  /** Since when the server cannot be reached; null: it can. */
+  #lostSince: number | null = null;
   #closed = false;
   #idle: (() => void)[] = [];
 
@@ -103,7 +111,8 @@ export class Group {
     this.#options = options;
     this.#receipts = new Receipts(options.schema);
     const synchronous = options.durability === "power" ? "on" : "off";
-    this.#begin = `begin isolation level read committed; set local synchronous_commit = ${synchronous}`;
+    this.#begin = `begin isolation level read committed;
+      set local synchronous_commit = ${synchronous}; set local idle_in_transaction_session_timeout = ${LONGEST_SILENCE}`;
   }
 
   /** `run` may run more than once, after everything it did was undone. */
@@ -158,6 +167,7 @@ export class Group {
     let apart = false;
     for (let tries = 0, losses = 0; ;) {
       const outcome = await this.#transact(items, apart);
+      this.#lostSince = outcome !== "done" && outcome.lost ? (this.#lostSince ?? performance.now()) : null;
       if (outcome === "done") return;
       if (outcome.lost) {
         items = this.#patient(items, outcome.error);
@@ -283,12 +293,12 @@ export class Group {
     return { error: unknown(lost), lost: false };
   }
 
-  /** Those that have waited long enough are told why. */
+  /** Those that have waited long enough for the server are told why; it is not its fault if this process was stopped before. */
   #patient(items: Item[], error: unknown): Item[] {
     const now = performance.now();
     for (const item of items) {
       item.calls = item.calls.filter(({ since, reject }) => {
-        if (now - since < this.#options.patience) return true;
+        if (now - Math.max(since, this.#lostSince ?? since) < this.#options.patience) return true;
         reject(explain(error, this.#writer.address));
         return false;
       });
