@@ -207,6 +207,13 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { from: [{ name: "known", version: 1, lease: LEASE }], max: 1 }), [id]);
   });
 
+  check("each queue has its share, however many names another one has", async ({ store }) => {
+    for (const name of ["a1", "a2", "a3", "a4"]) await add(store, ...Array.from({ length: 3 }, () => ({ name, queue: "a" })));
+    await add(store, ...Array.from({ length: 3 }, () => ({ queue: "b" })));
+    const claimed = await claim(store, { max: 4 });
+    assert.deepEqual(claimed.map(({ queue }) => queue).sort(), ["a", "a", "b", "b"]);
+  });
+
   check("each source has a lease of its own", async ({ store, clock }) => {
     await add(store, { name: "a", queue: "q" }, { name: "b", queue: "q" });
     const claimed = await claim(store, {

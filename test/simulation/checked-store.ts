@@ -60,6 +60,8 @@ export class CheckedStore {
       entry.answer = answers;
       this.#model.limits.clock(this.#now, this.#world.time);
       for (const [i, jobs] of parts.entries()) this.#model.enqueue(this.#now, jobs, answers[i] as Enqueued[], true);
+      // A server tells of what a user has committed in its own time.
+      if (this.#world.place.isSlow) this.#model.ready.clear();
     } catch (error) {
       entry.answer = error;
       if (error instanceof Violation) this.#world.violation ??= error;

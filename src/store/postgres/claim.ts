@@ -199,12 +199,12 @@ export function takeSql(s: string, many: boolean): string {
     order by priority desc, key limit ${limit} for update skip locked`;
   const chosen = many
     ? `select key, lease from (
-         select *, row_number() over (partition by place order by priority desc, key) as turn,
-           row_number() over (partition by source order by place, priority desc, key) as nth
-         from (
-           select *, row_number() over (partition by suspect order by priority desc, key) as which from head) as head
-         where which = 1 or not suspect) as head
-       where turn <= $13 and nth <= budget order by place, turn limit $5`
+         select *, row_number() over (partition by source order by place, turn) as nth from (
+           select *, row_number() over (partition by place order by priority desc, key) as turn from (
+             select *, row_number() over (partition by suspect order by priority desc, key) as which from head) as head
+           where which = 1 or not suspect) as head
+         where turn <= $13) as head
+       where nth <= budget order by place, turn limit $5`
     : "select key, lease from head order by priority desc, key limit $5";
   return `
     with clock as materialized (select ${s}.clock($1) as now),
