@@ -1,10 +1,11 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { globSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, describe, test } from "node:test";
+import { after, before, describe, test } from "node:test";
 import { pathToFileURL } from "node:url";
+import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
 import { pages, ROOT, type Snippet, snippets } from "./pages.ts";
 
 /*
@@ -12,6 +13,7 @@ import { pages, ROOT, type Snippet, snippets } from "./pages.ts";
  * - A block is a module. "holdfast" is src/index.ts; its working directory is an empty folder of its own.
  * - `// jobs.ts` as its first line names it, and later blocks of the page may import "./jobs.ts".
  * - `// → text` is a line that it prints. Where there are such comments, it prints these lines and no others, in any order.
+ * - postgres://localhost/shop stands for an empty database of its own, on a real server; without one the block is skipped.
  * - ```ts no-run: a signature to read. It is neither run nor checked, and its first line is a comment that says why.
  */
 
@@ -20,19 +22,32 @@ const folder = mkdtempSync(join(tmpdir(), "holdfast-docs-"));
 symlinkSync(join(ROOT, "node_modules"), join(folder, "node_modules"), "junction");
 after(() => rmSync(folder, { recursive: true, force: true }));
 
+const ON_SERVER = "postgres://localhost/shop";
+
 interface Example {
   where: string;
   folder: string;
   file: string;
   printed: string[];
+  /** It, or a block that it may import, needs a server. */
+  onServer: boolean;
 }
 
 const examples = pages().flatMap((page) => examplesOf(snippets(page)));
 
 describe("every example in the docs", { concurrency: 2 }, () => {
+  let server: PostgresServer | undefined;
+  before(async () => {
+    if (noServer) return;
+    server = await startServer();
+    for (const { folder, onServer } of examples) if (onServer) moveIn(folder, await server.createDatabase());
+  });
+  after(() => server?.close());
+
   test("is there", () => {
     assert.ok(examples.length >= 7, `${examples.length} found`);
     assert.ok(examples.some(({ where }) => where.startsWith("README.md")));
+    assert.ok(examples.some(({ onServer }) => onServer));
   });
 
   test("has the types it uses", async () => {
@@ -40,8 +55,8 @@ describe("every example in the docs", { concurrency: 2 }, () => {
     assert.equal(code, 0, output.replaceAll(folder, ""));
   });
 
-  for (const { where, folder, file, printed } of examples) {
-    test(`${where} runs, and ends by itself`, async () => {
+  for (const { where, folder, file, printed, onServer } of examples) {
+    test(`${where} runs, and ends by itself`, { skip: onServer && noServer }, async () => {
       const { code, stdout, output } = await run(["--import", RESOLVE, file], folder);
       assert.equal(code, 0, output);
       if (printed.length > 0) assert.deepEqual(stdout.trimEnd().split("\n").sort(), printed.toSorted());
@@ -70,8 +85,17 @@ function examplesOf(blocks: Snippet[]): Example[] {
       if (name !== undefined) named.set(name, code);
       const file = join(own, name ?? "example.ts");
       writeFileSync(file, code);
-      return { where, folder: own, file, printed: [...code.matchAll(/\/\/ → (.*)$/gm)].map(([, line]) => line as string) };
+      const printed = [...code.matchAll(/\/\/ → (.*)$/gm)].map(([, line]) => line as string);
+      return { where, folder: own, file, printed, onServer: [code, ...named.values()].some((text) => text.includes(ON_SERVER)) };
     });
+}
+
+/** The address in the text becomes that of a database that is there. */
+function moveIn(folder: string, url: string): void {
+  for (const name of globSync("*.ts", { cwd: folder })) {
+    const file = join(folder, name);
+    writeFileSync(file, readFileSync(file, "utf8").replaceAll(ON_SERVER, url));
+  }
 }
 
 function typeProject(): string {

@@ -37,9 +37,11 @@ describe("of everything that the docs name", () => {
     });
 
     test(`${path}: the links lead somewhere`, () => {
-      for (const [, target] of text.matchAll(/\]\(([^)#]+)(?:#[^)]*)?\)/g)) {
-        if (/^https?:/.test(target as string)) continue;
-        assert.ok(existsSync(join(ROOT, dirname(path), target as string)), `there is no ${target}`);
+      for (const [, target = "", anchor] of text.matchAll(/\]\(([^)#]*)(?:#([^)]*))?\)/g)) {
+        if (/^https?:/.test(target)) continue;
+        const file = target === "" ? join(ROOT, path) : join(ROOT, dirname(path), target);
+        assert.ok(existsSync(file), `there is no ${target}`);
+        if (anchor !== undefined) assert.ok(anchors(file).has(anchor), `${target} has no section #${anchor}`);
       }
     });
 
@@ -49,6 +51,19 @@ describe("of everything that the docs name", () => {
     });
   }
 });
+
+/** Its headings, as links name them. */
+function anchors(file: string): Set<string> {
+  const headings = readFileSync(file, "utf8").matchAll(/^#+ (.*)$/gm);
+  return new Set(
+    [...headings].map(([, heading = ""]) =>
+      heading
+        .toLowerCase()
+        .replaceAll(/[^\w\s-]/g, "")
+        .replaceAll(" ", "-"),
+    ),
+  );
+}
 
 /** A file in backticks, a colon, then names in quotes. "…" in a name stands for what the test fills in. */
 function citations(text: Page["text"]): { file: string; names: string[] }[] {

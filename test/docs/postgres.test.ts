@@ -1,0 +1,85 @@
+import assert from "node:assert/strict";
+import { globSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, describe, test } from "node:test";
+import { job, open } from "../../src/index.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Fate } from "../../src/store/store.ts";
+import { testClock } from "../../src/testing/index.ts";
+import { add, claimOne, SUCCEEDED } from "../conformance/parts.ts";
+import { noRestart, noServer, type PostgresServer, startServer } from "../postgres/server.ts";
+import { code } from "../runtime/parts.ts";
+import { page, ROOT, snippets } from "./pages.ts";
+
+const { text, path } = page("docs/postgres.md");
+const sql = snippets({ path, text: text.replaceAll(/^ {3}/gm, "") }).filter(({ info }) => info === "sql");
+const [first, others, restored] = sql.map((block) => block.code) as [string, string, string];
+
+test("the page on PostgreSQL has every code that its store says, and no other", () => {
+  const [, table = ""] = text.split("| code | what it means | what to do |\n|---|---|---|\n");
+  const rows = (table.split("\n\n")[0] ?? "").split("\n").map((row) => /^\| `(\w+)` \| \S/.exec(row)?.[1]);
+  const files = globSync("src/store/postgres/*.ts", { cwd: ROOT });
+  const said = files.flatMap((file) => codesIn(readFileSync(join(ROOT, file), "utf8")));
+  assert.deepEqual(rows.toSorted(), [...new Set(said)].sort());
+});
+
+/** The first thing that is said of an error: as `new HoldfastError(` takes it, or in a list for it. */
+function codesIn(source: string): string[] {
+  return [...source.matchAll(/(?:HoldfastError\(|= \[|: \[)\s*"([A-Z]+_?[A-Z_]+)",\s*["`]/g)].map(([, said]) => said as string);
+}
+
+describe("what the page on PostgreSQL has operators type", { skip: noServer }, () => {
+  let server: PostgresServer;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+
+  // Roles are the whole server's.
+  test(
+    "the rights it grants are enough to make the schema, and to use one that another user has made",
+    { skip: noRestart },
+    async () => {
+      const url = new URL(await server.createDatabase());
+      const as = (role: string) => Object.assign(new URL(url), { username: role, password: "secret" }).href;
+      const greet = job<string, string>({ name: "greet", run: ({ input }) => `hello ${input}` });
+      await server.query(first.replaceAll("database shop", `database ${url.pathname.slice(1)}`), url.href);
+      await using worker = await open(as("shop_jobs"));
+      await assert.rejects(open(as("shop_web")), code("ACCESS_DENIED"));
+      await server.query(others, url.href);
+      await using web = await open(as("shop_web"));
+      worker.work([greet]);
+      assert.equal((await web.jobs.wait(await web.enqueue(greet, "anna"))).output, "hello anna");
+      web.work([greet]);
+      await worker.close();
+      assert.equal((await web.jobs.wait(await web.enqueue(greet, "otto"))).output, "hello otto");
+      await assert.rejects(open(as("shop_web"), { schema: "other" }), code("NO_RIGHTS"));
+    },
+  );
+
+  test("after a restore, what was handed out in the time that was lost is not handed out again", async () => {
+    const url = await server.createDatabase();
+    const at = { clock: testClock(), injected: true, random: () => 0.5 };
+    await (await PostgresStore.open(url, at)).close();
+    const backup = new URL(url).pathname.slice(1);
+    const copyWith = async (name: string, steps: string) => {
+      await server.query(`create database ${name} template ${backup}`);
+      await server.query(`select 1; ${steps}`, server.url(name));
+      return server.url(name);
+    };
+    const copies = [await copyWith(`${backup}_careless`, ""), await copyWith(`${backup}_careful`, restored)];
+    // The time that is lost: somebody has a job, and lives on.
+    const lost = await PostgresStore.open(url, at);
+    await add(lost, {});
+    const zombie = await claimOne(lost);
+    await lost.close();
+    const fates: Fate[] = [];
+    for (const copy of copies) {
+      const store = await PostgresStore.open(copy, at);
+      await add(store, {});
+      await claimOne(store);
+      fates.push(...(await store.settle([{ job: zombie.job, fence: zombie.fence, outcome: SUCCEEDED }])));
+      await store.close();
+      await server.dropDatabase(copy);
+    }
+    assert.deepEqual(fates, ["held", "gone"], "without it, a stranger's job would be done");
+  });
+});
