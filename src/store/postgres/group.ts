@@ -3,6 +3,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
+import { backoff } from "./backoff.ts";
 import type { Rows, Value } from "./driver.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
 import { type Receipt, Receipts } from "./receipts.ts";
@@ -76,9 +77,6 @@ export interface GroupOptions {
 const TRIES = 20;
 /** How many calls one statement answers at most. */
 const MOST_JOINED = 1_000;
-/** Between two tries to reach a server that is gone, in milliseconds; at most the second. */
-const BACKOFF = 50;
-const LONGEST_BACKOFF = 2_000;
 
 /**
  * Between two statements, in milliseconds; then the server undoes it all. A process that is stopped, or whose handler
@@ -174,7 +172,7 @@ export class Group {
         if (items.length === 0) return;
         await this.#pause(losses++);
       } else if (mayRunAgain(outcome.error) && ++tries < TRIES) {
-        await this.#pause(0);
+        await this.#pause(tries > 1 ? 1 : 0);
       } else if (!apart && callsOf(items) > 1) {
         apart = true;
         items = items.flatMap((item) => item.calls.map((call): Item => ({ ...item, calls: [call] })));
@@ -308,8 +306,7 @@ export class Group {
 
   /** Real time, whatever clock is injected: it is the server that is waited for. */
   #pause(losses: number): Promise<void> {
-    const longest = Math.min(LONGEST_BACKOFF, BACKOFF * 2 ** losses);
-    return new Promise((resolve) => setTimeout(resolve, longest * (0.5 + this.#options.random() / 2)));
+    return new Promise((resolve) => setTimeout(resolve, backoff(losses, this.#options.random)));
   }
 }
 

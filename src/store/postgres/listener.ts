@@ -1,12 +1,10 @@
+import { backoff } from "./backoff.ts";
 import { quoteName } from "./migrate.ts";
 import type { Session, SessionOptions } from "./session.ts";
 
 /** Between two looks, in milliseconds, give or take a quarter: while others can be heard, and while not. */
 const SLOW = 5_000;
 const QUICK = 500;
-/** Between two tries to reach a server that is gone; at most the second. */
-const BACKOFF = 50;
-const LONGEST_BACKOFF = 2_000;
 
 export interface ListenerOptions {
   /** Null behind a pooler, which gives each transaction another connection: there nobody is told anything. */
@@ -78,9 +76,8 @@ export class Listener {
     if (this.#closed) return;
     this.#hears = false;
     this.#look();
-    const longest = Math.min(LONGEST_BACKOFF, BACKOFF * 2 ** this.#losses++);
     this.#cancelTry();
-    this.#cancelTry = inRealTime(longest * (0.5 + this.#options.random() / 2), () => void this.#listen());
+    this.#cancelTry = inRealTime(backoff(this.#losses++, this.#options.random), () => void this.#listen());
   }
 
   #look(): void {

@@ -74,9 +74,10 @@ export interface PostgresStoreOptions {
   /** Whether the given clock's time is written, or the database's. */
   injected: boolean;
   random: () => number;
+  /** How long a server that is gone is waited for before its caller is told, in milliseconds. */
+  patience?: number;
 }
 
-/** How long a server that is gone is waited for before its caller is told, in milliseconds. */
 const PATIENCE = 10_000;
 
 /** Between two looks whether others have committed, where one waits for it, in milliseconds. */
@@ -112,7 +113,7 @@ export class PostgresStore implements Store {
   #closed: Promise<void> | null = null;
 
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
-    const store = new PostgresStore(await openPostgres(url, { ...options, patience: PATIENCE }), options);
+    const store = new PostgresStore(await openPostgres(url, { patience: PATIENCE, ...options }), options);
     await store.#time.ask(store.#reader.rows);
     return store;
   }
@@ -164,7 +165,7 @@ export class PostgresStore implements Store {
     this.#group = new Group(writer, {
       clock: options.clock,
       injected: options.injected,
-      patience: PATIENCE,
+      patience: options.patience ?? PATIENCE,
       random: options.random,
       schema: s,
       durability: this.durability,

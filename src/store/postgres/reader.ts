@@ -1,10 +1,7 @@
+import { backoff } from "./backoff.ts";
 import type { Rows, Server, Value } from "./driver.ts";
 import { closedError, explain, isLost } from "./faults.ts";
 import { Session } from "./session.ts";
-
-/** Between two tries to reach a server that is gone, in milliseconds; at most the second. */
-const BACKOFF = 50;
-const LONGEST_BACKOFF = 1_000;
 
 export interface ReaderOptions {
   /** Connections, at most: reads that may be under way at once without waiting for each other. */
@@ -67,8 +64,7 @@ export class Reader {
       } catch (error) {
         const patient = performance.now() - since < this.#options.patience;
         if (!isLost(error) || !patient) throw explain(error, this.#server.address.name);
-        const longest = Math.min(LONGEST_BACKOFF, BACKOFF * 2 ** losses);
-        await new Promise((resolve) => setTimeout(resolve, longest * (0.5 + this.#options.random() / 2)));
+        await new Promise((resolve) => setTimeout(resolve, backoff(losses, this.#options.random)));
       }
     }
   }

@@ -1,0 +1,107 @@
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import { addOne } from "../conformance/parts.ts";
+import { DEEDS } from "./deeds.ts";
+import { Proxy } from "./proxy.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+/** How the connection that writes is called in the server's list. */
+const WRITER = "holdfast writes";
+
+const PLAIN = DEEDS["enqueue of a plain job"] as (typeof DEEDS)[string];
+
+describe("a connection that is cut at each statement", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let proxy: Proxy;
+  /** One whose connections are cut, and never opened anew by anybody but itself; and one that tells the truth. */
+  let store: PostgresStore;
+  let direct: PostgresStore;
+  before(async () => {
+    server = await startServer();
+    proxy = await Proxy.before(server.url());
+    direct = await openAt(server.url());
+    store = await openAt(proxy.url(server.url()));
+  });
+  after(async () => {
+    await store.close();
+    await direct.close();
+    await proxy.close();
+    await server.close();
+  });
+  let n = 0;
+
+  for (const [name, prepare] of Object.entries(DEEDS)) {
+    for (const when of ["before", "after"] as const) {
+      const what = when === "before" ? "before it reaches the server" : "before its answer comes back";
+      test(`of ${name}, ${what}: the answer is the truth`, { timeout: 60_000 }, async (t) => {
+        // The first time something has to be looked up, later it is known.
+        for (let i = 0; i < 2; i++) await (await prepare(direct, ++n)).act(store);
+        const last = await prepare(direct, ++n);
+        const { statements } = proxy.count(WRITER);
+        await last.act(store);
+        assert.ok(statements.length >= 4, "a beginning, an end and something between");
+        const passed: string[] = [];
+        for (let at = 1; ; at++) {
+          if (isLeftOut(at, statements.length)) continue;
+          const { act, check } = await prepare(direct, ++n);
+          const cut = proxy.cut({ of: WRITER, at, when, how: at % 2 === 0 ? "reset" : "end" });
+          const answer = await act(store);
+          if (cut.at === null) break;
+          passed.push(firstWords(cut.at));
+          await check(answer);
+        }
+        t.diagnostic(`cut at ${passed.length} of ${statements.length} statements: ${passed.join(", ")}`);
+        assert.ok(passed[0]?.startsWith("begin"));
+        assert.equal(passed.at(-1), "commit");
+      });
+    }
+  }
+
+  for (const when of ["before", "after"] as const) {
+    test(`of a connection that is just being made, ${when}: it is made again`, { timeout: 60_000 }, async () => {
+      for (let at = 1; ; at++) {
+        await proxy.down();
+        await proxy.up();
+        const { act, check } = await PLAIN(direct, ++n);
+        const cut = proxy.cut({ of: WRITER, at, when });
+        const answer = await act(store);
+        if (cut.at === null) break;
+        await check(answer);
+      }
+    });
+
+    test(`of a look, ${when}: it is looked up again`, { timeout: 60_000 }, async () => {
+      const name = `looked up ${when}`;
+      const id = await addOne(direct, { name });
+      for (const how of ["end", "reset"] as const) {
+        const cut = proxy.cut({ of: "holdfast reads", at: 1, when, how });
+        assert.equal((await store.get(id))?.id, id);
+        assert.notEqual(cut.at, null);
+        await proxy.down();
+        await proxy.up();
+        const first = proxy.cut({ of: "holdfast reads", at: 1, when, how });
+        assert.equal((await store.counts({ name })).pending, 1);
+        assert.notEqual(first.at, null);
+      }
+    });
+  }
+});
+
+export function openAt(url: string, options: { patience?: number } = {}): Promise<PostgresStore> {
+  return PostgresStore.open(url, { clock: systemClock, injected: false, random: Math.random, ...options });
+}
+
+/** Of many statements each third is cut in an ordinary run; the first and the last ones always. */
+function isLeftOut(at: number, all: number): boolean {
+  return !process.env["HOLDFAST_LONG"] && at > 3 && at < all - 2 && at % 3 !== 0;
+}
+
+function firstWords(text: string): string {
+  return text
+    .trim()
+    .split(/[\s;]+/)
+    .slice(0, 2)
+    .join(" ");
+}
