@@ -5,6 +5,7 @@ import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
+import postgres from "postgres";
 import { job, type JobContext, open } from "../../src/index.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -83,6 +84,32 @@ test(
     await hf.close();
   },
 );
+
+test("behind a pooler, of many who look at once each gets its answer", { skip, timeout: 60_000 }, async () => {
+  await using hf = await open(address);
+  const looks = [() => hf.jobs.counts(), () => hf.jobs.list(), () => hf.queues.list(), () => hf.schedules.list()];
+  const seen = await Promise.all(Array.from({ length: 300 }, (_, n) => looks[n % looks.length]?.()));
+  assert.equal(seen.length, 300);
+});
+
+test("behind a pooler, what is not synced here is synced elsewhere, on the same connections", { skip }, async () => {
+  await using hf = await open(address, { schema: "process", durability: "process" });
+  const work = job<number>({ name: "work", run: () => {} });
+  hf.work([work]);
+  await hf.jobs.wait(await hf.enqueue(work, 1));
+  const at = new URL(address);
+  at.searchParams.delete("pooler");
+  // More than the pooler has connections.
+  const others = Array.from({ length: 6 }, () => postgres(at.href, { max: 1, prepare: false, fetch_types: false }));
+  const said = await Promise.all(
+    others.map(async (sql) => (await sql.begin((tx) => [tx`select pg_sleep(0.05)`, tx`show synchronous_commit`]))[1]?.[0]),
+  );
+  assert.deepEqual(
+    said.map((row) => row?.["synchronous_commit"]),
+    said.map(() => "on"),
+  );
+  await Promise.all(others.map((sql) => sql.end({ timeout: 1 })));
+});
 
 async function freePort(): Promise<number> {
   const probe = createServer().listen(0, "127.0.0.1");

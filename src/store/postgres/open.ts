@@ -36,13 +36,12 @@ export interface OpenedPostgres {
 /** Reads that may be under way at once, unless said otherwise. */
 const READERS = 2;
 
-/** Connections that are ready for use: migrated, with the durability set and read back. */
+/** Connections that are ready for use, to a schema that is up to date. */
 export async function openPostgres(url: string, options: OpenPostgresOptions): Promise<OpenedPostgres> {
   const { schema = "holdfast", readers = READERS, clock, random, patience } = options;
   const address = parseAddress(url);
   const server: Server = { driver: await loadDriver(), address };
-  let durability: Durability | null = null;
-  const writer = new Writer(server, async (session) => (durability === null ? undefined : setDurability(session, durability)));
+  const writer = new Writer(server);
   const reader = new Reader(server, { most: readers, patience, random });
   try {
     const session = await writer.session();
@@ -55,8 +54,6 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     if (options.durability !== undefined && options.durability !== migrated.durability) {
       throw durabilityDiffers(schema, migrated.durability, options.durability);
     }
-    durability = migrated.durability;
-    await setDurability(session, durability);
     const { pooled } = address;
     const listen = (how: SessionOptions) => Session.open(server, how);
     return { s: quoteName(schema), writer, reader, pooled, listen: pooled ? null : listen, ...migrated };
@@ -64,11 +61,6 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     await Promise.all([writer.close(), reader.close()]);
     throw explain(error, address.name);
   }
-}
-
-/** Whatever the server's or the user's default is. */
-async function setDurability(session: Session, durability: Durability): Promise<void> {
-  await session.command(`set synchronous_commit = ${durability === "power" ? "on" : "off"}`);
 }
 
 function durabilityDiffers(schema: string, has: Durability, asked: Durability): HoldfastError {

@@ -11,10 +11,11 @@ export interface ReaderOptions {
   random: () => number;
 }
 
-/** A connection, and how many reads are under way on it. */
+/** A connection, how many reads are under way on it, and when the last of them is over. */
 interface Seat {
   session: Promise<Session>;
   reads: number;
+  last: Promise<void>;
 }
 
 /** Reads, each by itself, over connections of their own: nobody who looks waits for those who write. */
@@ -73,11 +74,12 @@ export class Reader {
     if (this.#closed) throw closedError();
     const seat = this.#seat();
     seat.reads++;
-    try {
-      return await send(await seat.session);
-    } finally {
-      seat.reads--;
-    }
+    // A pooler hands a connection on with each answer: what was sent before that is answered to nobody, ever.
+    const turn = this.#server.address.pooled ? seat.last : undefined;
+    const read = Promise.resolve(turn).then(async () => send(await seat.session));
+    const over = () => void seat.reads--;
+    seat.last = read.then(over, over);
+    return read;
   }
 
   /** One that nobody sits on, or another, or the one that is waited for the least. */
@@ -89,7 +91,7 @@ export class Reader {
     const remove = () => (this.#seats = this.#seats.filter((other) => other !== seat));
     const session = Session.open(this.#server, { name: "holdfast reads", onLost: remove });
     session.catch(remove);
-    const seat: Seat = { session, reads: 0 };
+    const seat: Seat = { session, reads: 0, last: Promise.resolve() };
     this.#seats.push(seat);
     return seat;
   }

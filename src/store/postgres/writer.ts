@@ -4,12 +4,11 @@ import { Session } from "./session.ts";
 /** The connection over which this handle writes. It is opened anew when it was lost, and set up each time. */
 export class Writer {
   readonly #server: Server;
-  readonly #setUps: ((session: Session) => Promise<void>)[];
+  readonly #setUps: ((session: Session) => Promise<void>)[] = [];
   #session: Session | null = null;
 
-  constructor(server: Server, setUp: (session: Session) => Promise<void>) {
+  constructor(server: Server) {
     this.#server = server;
-    this.#setUps = [setUp];
   }
 
   /** For people: without user and password. */
@@ -23,7 +22,7 @@ export class Writer {
     try {
       for (const setUp of this.#setUps) await setUp(session);
     } catch (error) {
-      // Half set up it is good for nothing: what it acknowledges might not be on the disk.
+      // Half set up it is good for nothing.
       session.lose(error);
       throw error;
     }
