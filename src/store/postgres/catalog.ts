@@ -14,6 +14,8 @@ export class Catalog {
   readonly #sql: Record<"counted" | "alone" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
   readonly #lanes = new Map<number, Lane>();
   readonly #laneIds = new Map<string, number>();
+  /** The one that was asked for last: jobs of one lane follow each other. */
+  #last: Lane | null = null;
   readonly #policies = new Map<number, Policy>();
   readonly #policyIds = new Map<string, number>();
   /** Definitions reuse their policy object, so most look-ups need no text. */
@@ -55,10 +57,12 @@ export class Catalog {
   async know(tx: Tx, jobs: readonly (Omit<Lane, "id"> & { policy: Policy })[]): Promise<void> {
     const lanes = new Map<string, Omit<Lane, "id">>();
     const bodies = new Set<string>();
+    // Jobs of one definition follow each other, and share its policy.
+    let last: Policy | undefined;
     for (const job of jobs) {
-      const text = laneText(job);
-      if (!this.#laneIds.has(text)) lanes.set(text, job);
-      if (this.#policyIdOf.has(job.policy)) continue;
+      if (this.#find(job) === undefined) lanes.set(laneText(job), job);
+      if (job.policy === last || this.#policyIdOf.has(job.policy)) continue;
+      last = job.policy;
       const body = policyText(job.policy);
       const id = this.#policyIds.get(body);
       if (id === undefined) bodies.add(body);
@@ -69,7 +73,16 @@ export class Catalog {
   }
 
   laneOf(job: Omit<Lane, "id">): number {
-    return this.#laneIds.get(laneText(job)) as number;
+    return this.#find(job) as number;
+  }
+
+  /** Undefined while it is not known. */
+  #find({ queue, name, version }: Omit<Lane, "id">): number | undefined {
+    const last = this.#last;
+    if (last !== null && last.queue === queue && last.name === name && last.version === version) return last.id;
+    const id = this.#laneIds.get(laneText({ queue, name, version }));
+    if (id !== undefined) this.#last = { id, queue, name, version };
+    return id;
   }
 
   policyIdOf(policy: Policy): number {
@@ -79,7 +92,7 @@ export class Catalog {
   }
 
   isKnown(jobs: readonly (Omit<Lane, "id"> & { policy: Policy })[]): boolean {
-    return jobs.every((job) => this.#policyIdOf.has(job.policy) && this.#laneIds.has(laneText(job)));
+    return jobs.every((job) => this.#policyIdOf.has(job.policy) && this.#find(job) !== undefined);
   }
 
   lane(id: number): Lane {
@@ -177,6 +190,7 @@ export class Catalog {
     if (lane === undefined) return;
     this.#lanes.delete(id);
     this.#laneIds.delete(laneText(lane));
+    this.#last = null;
     this.#counted = -1;
   }
 
