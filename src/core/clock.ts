@@ -6,4 +6,6 @@ export interface Clock {
   monotonic(): number;
   /** Calls back once after `millis`; the returned function cancels. It does not keep the process alive. */
   after(millis: number, call: () => void): () => void;
+  /** Said of what a server has to answer: a clock that is moved by hand stays where it is until then. */
+  during?(work: Promise<unknown>): void;
 }

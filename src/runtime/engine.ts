@@ -233,13 +233,14 @@ export class Engine {
       alert: this.#alert,
     };
     const thread = new Thread(url, { workerData: data });
-    thread.unref();
     this.#thread = thread;
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#kept = promise;
     thread.on("message", (message: FromKeeper) => {
       switch (message.type) {
         case "ready":
+          // Not before: whoever waits for it may have nothing else that keeps the process alive.
+          thread.unref();
           this.store.caredFor(true);
           return resolve();
         case "loss":

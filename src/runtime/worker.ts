@@ -83,6 +83,8 @@ export class WorkerLoop implements Worker {
   #wakes = 0;
   /** There is something that may not be taken now (a second suspect, say): any commit of this process may free it. */
   #blocked = false;
+  /** Of this process, counted as they are told. */
+  #commits = 0;
   #alarm: (() => void) | null = null;
   #stopping: Promise<void> | null = null;
   #quiet: (() => void)[] = [];
@@ -300,8 +302,10 @@ export class WorkerLoop implements Worker {
 
   /** Nothing there: sleep until somebody enqueues, or the next delayed job is due. */
   async #rest(from: ClaimSource[], wakes: number): Promise<void> {
+    const commits = this.#commits;
     const { ready, nextIn } = await this.#engine.store.outlook(from);
-    if (wakes !== this.#wakes) return;
+    // What may not be taken now may have been freed while a server was asked.
+    if (wakes !== this.#wakes || (ready && commits !== this.#commits)) return;
     this.#ahead = 0;
     this.#blocked = ready;
     if (ready && from.some(({ max }) => max !== 0) && this.#waiting.length === 0 && this.#running.size === 0)
@@ -324,6 +328,7 @@ export class WorkerLoop implements Worker {
   }
 
   #onChange(change: Change): void {
+    if (change.own) this.#commits++;
     if (change.ready === null) this.#peek();
     else if (change.ready.size > 0 || this.#blocked) this.#wake();
   }

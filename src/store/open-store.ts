@@ -78,11 +78,23 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   // Who has a file need not load it.
   const { PostgresStore } = await import("./postgres/postgres-store.ts");
   const { url, schema } = location;
-  return PostgresStore.open(url, {
-    ...common,
-    schema,
-    injected: options.injected,
-    ...(options.ownThread ? { readers: 1 } : {}),
+  const { injected, clock } = options;
+  const store = await PostgresStore.open(url, { ...common, schema, injected, ...(options.ownThread ? { readers: 1 } : {}) });
+  return clock.during === undefined ? store : reporting(store, (work) => clock.during?.(work));
+}
+
+/** For a clock that is moved by hand: every call says that it is under way. */
+function reporting(store: Store, during: (work: Promise<unknown>) => void): Store {
+  return new Proxy(store, {
+    get(target, name) {
+      const value: unknown = Reflect.get(target, name, target);
+      if (typeof value !== "function") return value;
+      return (...given: unknown[]) => {
+        const answer: unknown = Reflect.apply(value, target, given);
+        if (answer instanceof Promise) during(answer);
+        return answer;
+      };
+    },
   });
 }
 

@@ -21,20 +21,27 @@ export function testClock(start = Date.UTC(2026, 0, 1)): TestClock {
   let passed = 0;
   let wall = start;
   const timers = new Set<{ at: number; call: () => void }>();
+  const underWay = new Set<Promise<unknown>>();
 
   return {
     now: () => wall,
     monotonic: () => passed,
     set: (now) => void (wall = now),
     after(millis, call) {
-      const timer = { at: passed + Math.max(0, millis), call };
+      // Its time is in whole milliseconds, like any clock's; nothing is early.
+      const timer = { at: passed + Math.max(0, Math.ceil(millis)), call };
       timers.add(timer);
       return () => timers.delete(timer);
+    },
+    during(work) {
+      const over = () => void underWay.delete(work);
+      underWay.add(work);
+      work.then(over, over);
     },
     async advance(by) {
       const end = passed + toMillis(by, "advance");
       for (;;) {
-        await settled();
+        await settled(underWay);
         const next = [...timers].filter(({ at }) => at <= end).sort((a, b) => a.at - b.at)[0];
         const to = next?.at ?? end;
         wall += Math.max(0, to - passed);
@@ -43,12 +50,19 @@ export function testClock(start = Date.UTC(2026, 0, 1)): TestClock {
         timers.delete(next);
         next.call();
       }
-      await settled();
+      await settled(underWay);
     },
   };
 }
 
-/** A few turns of the event loop: a commit is one, what it wakes is another. */
-async function settled(): Promise<void> {
-  for (let turn = 0; turn < 10; turn++) await new Promise((resolve) => setImmediate(resolve));
+/** How often what was answered may ask for more, before time goes on in spite of it. */
+const ROUNDS = 1_000;
+
+/** A few turns of the event loop: a commit is one, what it wakes is another. A server's answers are waited for. */
+async function settled(underWay: ReadonlySet<Promise<unknown>>): Promise<void> {
+  for (let round = 0; round < ROUNDS; round++) {
+    for (let turn = 0; turn < 10; turn++) await new Promise((resolve) => setImmediate(resolve));
+    if (underWay.size === 0) return;
+    await Promise.allSettled(underWay);
+  }
 }

@@ -5,20 +5,24 @@ import { parseNotice, noticeText } from "../../src/store/postgres/notice.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Fence, JobKey } from "../../src/core/ids.ts";
 import type { Change } from "../../src/store/store.ts";
-import { testClock } from "../../src/testing/index.ts";
+import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { add, addOne, claimOne } from "../conformance/parts.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;
   let url: string;
+  let clock: TestClock;
   before(async () => void (server = await startServer()));
   after(() => server.close());
-  beforeEach(async () => void (url = await server.createDatabase()));
+  beforeEach(async () => {
+    url = await server.createDatabase();
+    clock = testClock();
+  });
 
   /** The clock stands still: what is heard is not found by looking. */
   const open = async (t: TestContext, where = url) => {
-    const store = await PostgresStore.open(where, { clock: testClock(), injected: true, random: () => 0.5 });
+    const store = await PostgresStore.open(where, { clock, injected: true, random: () => 0.5 });
     t.after(() => store.close());
     return store;
   };
@@ -86,9 +90,21 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     const pooled = `${url}?pooler=transaction`;
     const [one, other] = [await open(t, pooled), await open(t, pooled)];
     const ear = listen(one);
-    await addOne(other);
+    for (let i = 0; i < 3; i++) {
+      await addOne(other);
+      await ear.heard(isDoubt);
+    }
+  });
+
+  test("is not told of where nothing happened", async (t) => {
+    const [one, other] = [await open(t), await open(t)];
+    const ear = listen(one);
     await ear.heard(isDoubt);
-    await ear.heard(isDoubt);
+    await other.counts({});
+    // What the server does by itself, for this database or another, may look like a change: now and then, not each time.
+    await clock.advance("1m");
+    await one.counts({});
+    assert.ok(ear.all.length < 6, `told ${ear.all.length} times in a minute`);
   });
 
   test("is listened to only while somebody wants to hear of it", async (t) => {

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { z } from "zod";
 import {
   type Claim,
@@ -11,7 +11,7 @@ import {
   open,
   RetryAfterError,
 } from "../../src/index.ts";
-import { code, file, memory, see, stage, unchecked } from "./parts.ts";
+import { code, file, memory, see, stage, test, unchecked } from "./parts.ts";
 
 type C = JobContext<unknown>;
 const plain = job({ name: "plain", queue: "lane", run: (c: C) => c.input });

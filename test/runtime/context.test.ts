@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { job, type JobContext, LeaseLostError, NonRetryableError } from "../../src/index.ts";
-import { code, deferred, file, memory, see, seeAll, stage, unchecked } from "./parts.ts";
+import { code, deferred, file, memory, see, seeAll, stage, test, unchecked } from "./parts.ts";
 
 type C = JobContext<unknown>;
 

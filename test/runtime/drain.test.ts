@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { z } from "zod";
 import { job, type JobContext, type JobDef, NonRetryableError, open, RetryAfterError } from "../../src/index.ts";
 import { drain } from "../../src/testing/index.ts";
-import { apart, code, deferred, file, folder, interruptedChild, memory, see, stage, unchecked } from "./parts.ts";
+import { apart, code, deferred, file, folder, interruptedChild, memory, see, stage, test, unchecked } from "./parts.ts";
 import { DEFINITIONS } from "./children/tasks.ts";
 
 type C<In = unknown> = JobContext<In>;

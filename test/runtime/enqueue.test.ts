@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { type EnqueueOptions, type Holdfast, job, type JobDef, type JobOptions } from "../../src/index.ts";
-import { code, memory, see, seeAll, unchecked } from "./parts.ts";
+import { code, memory, see, seeAll, test, unchecked } from "./parts.ts";
 
 const send = job({ name: "send", run: (_c: { input: unknown }) => null });
 const resize = job({ name: "resize", queue: "images", run: () => null });

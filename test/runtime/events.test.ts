@@ -3,10 +3,10 @@ import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { execFile } from "node:child_process";
 import { join } from "node:path";
-import { describe, test, type TestContext } from "node:test";
+import { describe, type TestContext } from "node:test";
 import { type Event, job, open } from "../../src/index.ts";
 import { delivered, happens, nameOf } from "./event-parts.ts";
-import { apart, code, deferred, file, folder, memory, stage, unchecked } from "./parts.ts";
+import { apart, code, deferred, file, folder, memory, stage, test, unchecked } from "./parts.ts";
 
 describe("a subscriber", () => {
   test("gets what happens from its subscribing on, in order, with all that an event has", async (t) => {

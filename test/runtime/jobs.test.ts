@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { type Enqueued, type Holdfast, job, type Job, type JobContext, type JobState } from "../../src/index.ts";
-import { code, collect, file, memory, see, stage, unchecked } from "./parts.ts";
+import { code, collect, file, memory, see, stage, test, unchecked } from "./parts.ts";
 
 type C = JobContext<unknown>;
 const plain = job({ name: "plain", run: (c: C) => c.input });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { job, type JobContext } from "../../src/index.ts";
-import { code, file, memory, stage, unchecked } from "./parts.ts";
+import { code, file, memory, stage, test, unchecked } from "./parts.ts";
 
 suite("a lock", () => {
   test("is had by one, until it is released", async (t) => {

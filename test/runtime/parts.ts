@@ -3,7 +3,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { TestContext } from "node:test";
+import { test as nodeTest, type TestContext, type TestOptions } from "node:test";
 import { fileURLToPath } from "node:url";
 import { Holdfast, open, type OpenOptions } from "../../src/runtime/holdfast.ts";
 import { Engine } from "../../src/runtime/engine.ts";
@@ -28,13 +28,53 @@ export interface Logged {
   data: object | undefined;
 }
 
-/** A database in memory whose time stands still; it is closed when the test is over, whatever runs in it. */
+/** Where the databases of these tests are. */
+export interface Ground {
+  /** Which of the tests run there; null: this one does, else why it does not. */
+  skips?(name: string): string | null;
+  /** One for a single handle, which nobody has used; `leave` is called when it is closed. */
+  fresh(): Promise<{ where: string; options?: OpenOptions; leave?: () => Promise<void> }>;
+  /** One for several processes, reached by this text alone. */
+  shared(t: TestContext): Promise<string>;
+}
+
+let ground: Ground = {
+  fresh: async () => ({ where: ":memory:" }),
+  shared: async (t) => join(await folder(t), "work.db"),
+};
+
+/** From now on, for a file that runs tests of others somewhere else. */
+export function standOn(other: Ground): void {
+  ground = other;
+}
+
+type Body = (t: TestContext) => void | Promise<void>;
+
+/** A test that runs wherever its file does. */
+export function test(name: string, body: Body): void;
+export function test(name: string, options: TestOptions, body: Body): void;
+export function test(name: string, ...given: [Body] | [TestOptions, Body]): void {
+  const [options, body] = given.length === 1 ? [{}, given[0]] : given;
+  const skip = ground.skips?.(name) ?? null;
+  void nodeTest(name, skip === null ? options : { ...options, skip }, body);
+}
+
+/** A database whose time stands still; it is closed when the test is over, whatever runs in it. */
 export async function memory(t: TestContext, start?: number): Promise<Bench> {
   const clock = testClock(start);
   const logged: Logged[] = [];
-  const hf = await open(":memory:", { clock, log: logInto(logged) });
-  t.after(() => closeAll(clock, hf));
+  const { where, options, leave } = await ground.fresh();
+  const hf = await open(where, { ...options, clock, log: logInto(logged) });
+  t.after(async () => {
+    await closeAll(clock, hf);
+    await leave?.();
+  });
   return { hf, clock, logged };
+}
+
+/** Where several processes can open the same database. */
+export function home(t: TestContext): Promise<string> {
+  return ground.shared(t);
 }
 
 /** A folder of its own, removed after the test. */
@@ -44,9 +84,9 @@ export async function folder(t: TestContext): Promise<string> {
   return path;
 }
 
-/** A database in a file, opened as many times as asked for, each as if by a process of its own. */
+/** A database that is opened as many times as asked for, each as if by a process of its own. */
 export async function file(t: TestContext): Promise<{ path: string; clock: TestClock; another: () => Promise<Holdfast> }> {
-  const path = join(await folder(t), "work.db");
+  const path = await home(t);
   const clock = testClock();
   const handles: Holdfast[] = [];
   // Hooks run in order, and the folder must go last.
@@ -154,7 +194,7 @@ export function unchecked<T>(value: unknown): T {
 
 /** A database whose three tasks are held by a child process, which has saved a checkpoint for each. */
 export async function interruptedChild(t: TestContext): Promise<{ path: string; hf: Holdfast; kill: () => Promise<void> }> {
-  const path = join(await folder(t), "work.db");
+  const path = await home(t);
   const hf = await open(path);
   t.after(() => hf.close());
   for (const def of DEFINITIONS) await hf.enqueue(def, def.name, { id: def.name });

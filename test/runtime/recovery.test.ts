@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { type Holdfast, job, type JobContext, type RecoveryStats } from "../../src/index.ts";
-import { code, file, memory, see, seeAll, stage, unchecked } from "./parts.ts";
+import { code, file, memory, see, seeAll, stage, test, unchecked } from "./parts.ts";
 
 const plain = job({ name: "plain", run: (c: JobContext<unknown>) => c.input });
 

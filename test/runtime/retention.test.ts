@@ -1,13 +1,10 @@
 import assert from "node:assert/strict";
-import { join } from "node:path";
-import { test } from "node:test";
 import { job, open } from "../../src/index.ts";
-import { drain, testClock } from "../../src/testing/index.ts";
-import { apart, folder } from "./parts.ts";
+import { drain } from "../../src/testing/index.ts";
+import { apart, home, memory, test } from "./parts.ts";
 
-test("a count that is said late removes the oldest, also while a long history of others is looked through", async () => {
-  const clock = testClock();
-  await using hf = await open(":memory:", { clock });
+test("a count that is said late removes the oldest, also while a long history of others is looked through", async (t) => {
+  const { hf, clock } = await memory(t);
   const other = job<number>({ name: "other", run: () => {} });
   const before = job<number>({ name: "it", queue: "kept", run: () => {} });
   const after = job<number>({ name: "it", queue: { name: "kept", keep: { succeeded: { count: 30 } } }, run: () => {} });
@@ -25,9 +22,8 @@ test("a count that is said late removes the oldest, also while a long history of
   assert.equal((await hf.jobs.counts({ name: "other" })).succeeded, 5_000);
 });
 
-test("of a queue that keeps none, whoever waits still sees how each job ended", async () => {
-  const clock = testClock();
-  await using hf = await open(":memory:", { clock });
+test("of a queue that keeps none, whoever waits still sees how each job ended", async (t) => {
+  const { hf, clock } = await memory(t);
   const brief = job<number, number>({
     name: "brief",
     queue: { name: "none", keep: { succeeded: 0 } },
@@ -43,7 +39,7 @@ test("of a queue that keeps none, whoever waits still sees how each job ended", 
 });
 
 test("a history can be removed while workers go on, and none of those who wait is left without an answer", async (t) => {
-  const path = join(await folder(t), "work.db");
+  const path = await home(t);
   await using hf = await open(path);
   await using elsewhere = await apart(path);
   const queue = { name: "few", keep: { succeeded: { count: 5 } } };

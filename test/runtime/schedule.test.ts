@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { z } from "zod";
 import { type Holdfast, job, type Schedule } from "../../src/index.ts";
 import { drain } from "../../src/testing/index.ts";
 import type { ScheduleOptions } from "../../src/runtime/schedules.ts";
-import { code, file, memory, seeAll, stage, unchecked } from "./parts.ts";
+import { code, file, memory, seeAll, stage, test, unchecked } from "./parts.ts";
 
 const MINUTE = 60_000;
 const HOUR = 3_600_000;

@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
-import { join } from "node:path";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { type Holdfast, job, type JobContext, NonRetryableError, open } from "../../src/index.ts";
-import { folder, interruptedChild, memory, see, seeAll, spawnChild, stage } from "./parts.ts";
+import { home, interruptedChild, memory, see, seeAll, spawnChild, stage, test } from "./parts.ts";
 import { chained, DEFINITIONS, followed } from "./children/tasks.ts";
 
 suite("seed 003: resuming interrupted tasks on startup", () => {
@@ -58,7 +57,7 @@ suite("seed 003: resuming interrupted tasks on startup", () => {
   });
 
   test("counts outlive restarts: a task that keeps killing its process ends in quarantine", async (t) => {
-    const path = join(await folder(t), "work.db");
+    const path = await home(t);
     {
       await using hf = await open(path);
       await hf.enqueue(chained, "x", { id: "poison" });
@@ -89,7 +88,7 @@ suite("seed 003: processed once", () => {
 
   for (const state of ["succeeded", "failed", "cancelled"] as const) {
     test(`the record outlives the pruning of its job, ${state}, and a reopening`, async (t) => {
-      const path = join(await folder(t), "work.db");
+      const path = await home(t);
       const def = job({
         name: "message",
         run: () => {
@@ -118,7 +117,7 @@ suite("seed 003: processed once", () => {
   }
 
   test("the record of what follows commits with the work: killed before the commit, there is neither", async (t) => {
-    const path = join(await folder(t), "work.db");
+    const path = await home(t);
     {
       await using hf = await open(path);
       await hf.enqueue(chained, "x", { id: "work" });
@@ -135,7 +134,7 @@ suite("seed 003: processed once", () => {
   });
 
   test("the record of what follows commits with the work: killed after the commit, there are both", async (t) => {
-    const path = join(await folder(t), "work.db");
+    const path = await home(t);
     {
       await using hf = await open(path);
       await hf.enqueue(chained, "x", { id: "work" });

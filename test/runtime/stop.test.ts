@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { fork } from "node:child_process";
 import { once } from "node:events";
 import { join } from "node:path";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { type Holdfast, job, type JobContext, open, type Worker } from "../../src/index.ts";
 import { testClock } from "../../src/testing/index.ts";
-import { code, deferred, folder, memory, see, stage, unchecked } from "./parts.ts";
+import { code, deferred, folder, memory, see, stage, test, unchecked } from "./parts.ts";
 
 type C = JobContext<unknown>;
 

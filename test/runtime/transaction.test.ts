@@ -51,6 +51,7 @@ for (const driver of DRIVERS) {
       "an input that does not fit its schema": [(hf, tx) => hf.enqueue(ship, unchecked({ order: "7" }), { tx }), "INPUT_INVALID"],
       "a schema that is asynchronous": [(hf, tx) => hf.enqueue(slow, 1, { tx }), "SCHEMA_ASYNC"],
       "an input that is no JSON": [(hf, tx) => hf.enqueue(bill, unchecked({ order: 7n }), { tx }), "NOT_JSON"],
+      "nobody to come after": [(hf, tx) => hf.enqueue(bill, { order: 7 }, { tx, after: ["nobody"] }), "NO_SUCH_JOB"],
       "an id of another job": [(hf, tx) => hf.enqueue(bill, { order: 7 }, { tx, id: "taken" }), "ID_TAKEN"],
       "an unknown option": [(hf, tx) => hf.enqueue(bill, { order: 7 }, unchecked({ tx, prio: 7 })), "OPTION_INVALID"],
       "no definition": [(hf, tx) => hf.enqueue(unchecked<JobDef>({}), 7, { tx }), "NOT_A_JOB"],

@@ -1,20 +1,15 @@
 import assert from "node:assert/strict";
 import { fork } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { test } from "node:test";
 import { job, open } from "../../src/index.ts";
+import { home, test } from "./parts.ts";
 
 const ROUNDS = 30;
-/** What the store falls back to when the file system tells it nothing. */
+/** What a store falls back to, at the quickest, when nobody tells it anything. */
 const FALLBACK = 1_000;
 
 test("a worker of another process is woken by each commit, and its own commits wake the waiter here", async (t) => {
-  const folder = mkdtempSync(join(tmpdir(), "holdfast-wake-"));
-  t.after(() => rmSync(folder, { recursive: true, force: true }));
-  const path = join(folder, "work.db");
+  const path = await home(t);
   const hf = await open(path);
   t.after(() => hf.close());
   const echo = job<number, number>({ name: "echo", run: ({ input }) => input });

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
-import { suite, test } from "node:test";
+import { suite } from "node:test";
 import { z } from "zod";
 import { HoldfastError, job, type JobContext, NonRetryableError, RetryAfterError } from "../../src/index.ts";
-import { code, deferred, memory, see, seeAll, stage, unchecked } from "./parts.ts";
+import { code, deferred, memory, see, seeAll, stage, test, unchecked } from "./parts.ts";
 
 type C = JobContext<unknown>;
 

@@ -27,6 +27,8 @@ export interface ConnectOptions {
 /** One connection, and the way to end it at once. */
 export interface Connection {
   sql: Sql;
+  /** Whether it keeps the process alive. */
+  keep(alive: boolean): void;
   destroy(): void;
 }
 
@@ -82,7 +84,11 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     // Its types do not know it, its manual does.
     ...({ socket: once } as object),
   });
-  return { sql, destroy: () => void socket?.destroy() };
+  return {
+    sql,
+    keep: (alive) => void (alive ? socket?.ref() : socket?.unref()),
+    destroy: () => void socket?.destroy(),
+  };
 }
 
 function dialled(socket: Socket, host: Host): Promise<Socket> {

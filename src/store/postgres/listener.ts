@@ -18,6 +18,8 @@ export interface ListenerOptions {
   onNotice: (text: string) => void;
   /** Something may have been missed. */
   onDoubt: () => void;
+  /** It is time to look whether something was. */
+  onLook: () => void;
 }
 
 /** Hears what others commit: over a connection of its own, and now and then by looking. */
@@ -85,9 +87,9 @@ export class Listener {
     if (this.#closed) return;
     const look = () => {
       this.#look();
-      this.#options.onDoubt();
+      this.#options.onLook();
     };
-    const millis = (this.#hears ? SLOW : QUICK) * (0.75 + this.#options.random() / 2);
+    const millis = Math.round((this.#hears ? SLOW : QUICK) * (0.75 + this.#options.random() / 2));
     this.#cancelLook = this.#hears ? this.#options.after(millis, look) : inRealTime(millis, look);
   }
 }

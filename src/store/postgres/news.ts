@@ -25,6 +25,7 @@ export class News {
   readonly #expectant = new Set<{ call: () => void }>();
   #listener: Listener | null = null;
   #leaving: NodeJS.Timeout | null = null;
+  #seen = "";
   #closed = false;
 
   constructor(options: NewsOptions) {
@@ -93,7 +94,8 @@ export class News {
       after,
       random,
       onNotice: (text) => this.#hear(text),
-      onDoubt: () => this.#tell({ own: false, ready: null, ended: [] }),
+      onDoubt: () => this.#doubt(),
+      onLook: () => void this.#look().catch(() => {}),
     });
   }
 
@@ -103,6 +105,21 @@ export class News {
     const listener = this.#listener;
     this.#listener = null;
     await listener?.close();
+  }
+
+  #doubt(): void {
+    this.#tell({ own: false, ready: null, ended: [] });
+  }
+
+  /**
+   * Which transactions are over and which are not: as long as that is the same, nobody has committed anything. A server
+   * that cannot be asked has nothing to tell.
+   */
+  async #look(): Promise<void> {
+    const [row] = (await this.#options.send("select pg_current_snapshot()::text")) as [[string]];
+    if (row[0] === this.#seen) return;
+    this.#seen = row[0];
+    this.#doubt();
   }
 
   #hear(text: string): void {

@@ -95,6 +95,7 @@ export class Session {
 
   /** What is still open has a while to come to its end. */
   async end(): Promise<void> {
+    this.#connection.keep(true);
     if (this.#lost === null) await this.#connection.sql.end({ timeout: 5 });
     this.lose();
   }
@@ -103,20 +104,27 @@ export class Session {
     const lost = this.#lost;
     if (lost !== null) return Promise.reject(lost);
     return new Promise<T>((resolve, reject) => {
+      // A program that has nothing more to do ends, also when nobody closed what it opened; an answer is waited for.
+      if (this.#open.size === 0) this.#connection.keep(true);
       this.#open.add(reject);
       query().then(
         (value) => {
-          this.#open.delete(reject);
+          this.#over(reject);
           resolve(value);
         },
         (error: unknown) => {
-          this.#open.delete(reject);
+          this.#over(reject);
           // Whatever the driver calls it: the connection it had is the only one it has.
           if (isLost(error)) this.lose(error);
           reject(this.#lost ?? (error as Error));
         },
       );
     });
+  }
+
+  #over(statement: (error: Error) => void): void {
+    this.#open.delete(statement);
+    if (this.#open.size === 0) this.#connection.keep(false);
   }
 }
 

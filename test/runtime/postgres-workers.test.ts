@@ -1,0 +1,23 @@
+import { take } from "./on-postgres.ts";
+
+/** The same tests as on files and in memory: who works, who waits, and what becomes of it when somebody dies. */
+await take("wake");
+await take("lock");
+await take("seed-003");
+await take("unclosed");
+await take("worker", {
+  every: 2,
+  slow: [
+    "hundreds of jobs, each exactly once",
+    "at most 1 run at once, and that many do",
+    "at most 2 run at once, and that many do",
+    "at most 7 run at once, and that many do",
+    "a job's own concurrency holds within the worker's, and leaves room for others",
+  ],
+});
+await take("seed-002", { every: 2, slow: ["more crashed entries than a claim heals at once all come back"] });
+await take("recovery", {
+  every: 2,
+  slow: ["never touches live work, however old its lease looks", "is bounded: a claim does not wait for a great clean-up"],
+});
+await take("stop", { every: 4 });
