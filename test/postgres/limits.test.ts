@@ -1,0 +1,133 @@
+import assert from "node:assert/strict";
+import { randomInt } from "node:crypto";
+import { after, before, describe, test } from "node:test";
+import type { Outcome } from "../../src/core/retry.ts";
+import type { Claimed, Declaration, NewJob, Store } from "../../src/store/store.ts";
+import { add, claim, claimIds, claimOne, declaring, ERROR, limitRule, newJob, settle, SUCCEEDED } from "../conformance/parts.ts";
+import { LimitRows, rowsOfSchema } from "../limits/rows.ts";
+import { Random } from "../simulation/random.ts";
+import { type Handles, openHandles } from "./handles.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+const TURNS = process.env["HOLDFAST_LONG"] ? 400 : 40;
+const QUEUES = ["alpha", "beta", "gamma"];
+
+/** Two of a key at once, three of the queue, and for one of them a rate. */
+const LIMITS = QUEUES.map((queue) =>
+  declaring(
+    [
+      limitRule({ concurrency: 2, rate: queue === "gamma" ? { starts: 50, per: 100 } : null }),
+      limitRule({ of: "queue", keyed: false, concurrency: 3 }),
+    ],
+    { queue, name: queue, settings: { events: false, keep: {} } },
+  ),
+);
+
+const OUTCOMES: Outcome[] = [SUCCEEDED, { kind: "released" }, { kind: "error", error: ERROR, retry: false }];
+
+describe("limits of several queues, at the same instant", { skip: noServer }, () => {
+  let server: PostgresServer;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+
+  const seed = Number(process.env["HOLDFAST_SEED"] ?? randomInt(2 ** 31));
+  test(`hold, whoever works on whichever of them, and nobody waits in a circle (HOLDFAST_SEED=${seed})`, async () => {
+    const random = new Random(seed);
+    const handles = await openHandles(server, 4, () => random.next());
+    try {
+      await witness(handles);
+      await (handles.stores[0] as Store).declare(LIMITS);
+      await Promise.all(handles.stores.map((store, n) => work(store, new Random(seed, n + 1))));
+      assert.deepEqual(await handles.query("select * from test_over"), [], "no limit was exceeded");
+      const rows = new LimitRows(rowsOfSchema(server.url(), handles.schema));
+      await rows.check(Date.now(), false);
+      await rows.close();
+      await workOff(handles.stores[0] as Store);
+      const [row] = await server.query("select deadlocks from pg_stat_database where datname = current_database()");
+      assert.equal(Number(row?.["deadlocks"]), 0, "nobody waited in a circle");
+    } finally {
+      await handles.close();
+    }
+  });
+
+  test("one that is raised while others park jobs by the old one lets them start", async () => {
+    const handles = await openHandles(server, 3);
+    try {
+      const [one, two, three] = handles.stores as Store[] as [Store, Store, Store];
+      const old = atOnce(1);
+      await add(one, { declares: old, limitKeys: ["a"] });
+      const held = await claimOne(one);
+      // It has said so, too; from now on it is an old word.
+      await add(three, { declares: old, limitKeys: ["a"] });
+      for (let round = 2; round < 12; round++) {
+        const jobs = () => [newJob({ declares: old, limitKeys: ["a"] })];
+        await Promise.all([one.enqueue(jobs()), two.declare([atOnce(round)]), three.enqueue(jobs()), one.enqueue(jobs())]);
+        const started = await claimIds(two);
+        assert.equal(started.length, 1, `one more may run than before, round ${round}`);
+      }
+      await settle(one, held, SUCCEEDED);
+      assert.equal((await claim(three)).length, 1);
+    } finally {
+      await handles.close();
+    }
+  });
+});
+
+/** What was held is settled, and the next are claimed, in one turn: one transaction, which needs the locks of all its queues. */
+async function work(store: Store, random: Random): Promise<void> {
+  const held: Claimed[] = [];
+  for (let turn = 0; turn < TURNS; turn++) {
+    const settling = held.splice(0, random.int(0, held.length));
+    const calls: Promise<unknown>[] = [
+      store.settle(
+        settling.map(({ job, fence, queue }) => {
+          const outcome = random.pick(OUTCOMES);
+          return { job, fence, outcome, followUps: outcome === SUCCEEDED ? [anyJob(random, queue)].slice(random.int(0, 1)) : [] };
+        }),
+      ),
+      store.enqueue(Array.from({ length: random.int(0, 3) }, () => anyJob(random))),
+      claim(store, { max: random.int(1, 4) }).then((claimed) => held.push(...claimed)),
+    ];
+    if (random.next() < 0.3) calls.push(cancelOne(store, random));
+    await Promise.all(calls);
+  }
+  await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+}
+
+function atOnce(concurrency: number): Declaration {
+  return declaring([limitRule({ concurrency })]);
+}
+
+async function cancelOne(store: Store, random: Random): Promise<void> {
+  const { items } = await store.list({ state: "pending", limit: 20 });
+  if (items.length > 0) await store.cancel(random.pick(items).id);
+}
+
+/** Of another queue than this one. */
+function anyJob(random: Random, not?: string): NewJob {
+  const declares = random.pick(LIMITS.filter(({ queue }) => queue !== not));
+  const { queue, name } = declares;
+  return newJob({ queue, name, declares, limitKeys: [random.pick(["a", "b", "c"]), ""], priority: random.int(0, 1) });
+}
+
+async function workOff(store: Store): Promise<void> {
+  for (;;) {
+    const held = await claim(store);
+    await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+    const { waiting, pending, running } = await store.counts({});
+    if (waiting + pending + running === 0) return;
+  }
+}
+
+/** Whoever starts one too many of a queue is written down in his own transaction. */
+async function witness({ query }: Handles): Promise<void> {
+  await query(
+    `create table test_over (key bigint not null);
+     create function test_over() returns trigger language plpgsql as $$ begin
+       insert into test_over select new.key where (select count(*) from jobs where state = 'running' and lane = new.lane) > 3
+         or (select count(*) from jobs where state = 'running' and limits = new.limits) > 2;
+       return null;
+     end $$ set search_path from current;
+     create trigger test_limit after update of state on jobs for each row when (new.state = 'running') execute function test_over();`,
+  );
+}
