@@ -140,6 +140,7 @@ export class Catalog {
     await this.reload(tx.rows);
     const isMissing = (lane: Omit<Lane, "id">) => !this.#laneIds.has(laneText(lane));
     if (!lanes.some(isMissing)) return;
+    tx.isLate = true;
     await tx.rows(this.#sql.alone);
     await this.reload(tx.rows);
     const missing = lanes.filter(isMissing);

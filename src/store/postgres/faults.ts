@@ -9,7 +9,14 @@ export class ConnectionLost extends Error {
 }
 
 /** Somebody else was faster, which is seen only now: everything is undone and decided again. */
-export class Overtaken extends Error {}
+export class Overtaken extends Error {
+  /** What was in the way is waited for next time: there is no need to wait before. */
+  readonly soon: boolean;
+  constructor(message?: string, options: { soon: boolean } = { soon: false }) {
+    super(message);
+    this.soon = options.soon;
+  }
+}
 
 export function closedError(): HoldfastError {
   return new HoldfastError("CLOSED", "This store is closed.", "Open it again.");

@@ -19,6 +19,10 @@ export interface Tx {
   readonly rows: Rows;
   /** Relies on lanes, or settings, being as they were when this count of their changes was read. If not, all is done again. */
   assume(what: Counted, count: number): void;
+  /** Holds the row of those counts, which comes after the lock of any queue: none is waited for any more. */
+  isLate: boolean;
+  /** The queues whose lock it holds. */
+  queues: readonly string[];
   /** Has itself moved that count. */
   moved(what: Counted, from: number, to: number): void;
   /** What was learnt in this transaction counts only if it is committed. */
@@ -71,6 +75,8 @@ export interface GroupOptions {
   onCommit: (committed: Committed) => void;
   /** What was assumed is not so any more. */
   onStale: () => void;
+  /** Comes before everything else, when an earlier try has shown that it must. */
+  first: (tx: Tx) => Promise<void> | null;
 }
 
 /** How often a transaction that was overtaken, or chosen to end a deadlock, runs again. */
@@ -172,7 +178,7 @@ export class Group {
         if (items.length === 0) return;
         await this.#pause(losses++);
       } else if (mayRunAgain(outcome.error) && ++tries < TRIES) {
-        await this.#pause(tries > 1 ? 1 : 0);
+        if (!(outcome.error instanceof Overtaken && outcome.error.soon)) await this.#pause(tries > 1 ? 1 : 0);
       } else if (!apart && callsOf(items) > 1) {
         apart = true;
         items = items.flatMap((item) => item.calls.map((call): Item => ({ ...item, calls: [call] })));
@@ -197,6 +203,8 @@ export class Group {
     try {
       // Nothing is sent behind it before it has succeeded: where it fails, all the rest would be done by itself, and stay.
       await session.command(this.#begin);
+      const first = this.#options.first(state);
+      if (first !== null) await first;
       const run = apart ? this.#eachInSavepoint(items, state, session) : together(items, state);
       run.catch(() => {});
       // Where all was sent at once, the end goes with it.
@@ -354,6 +362,8 @@ class Transaction implements Tx {
   readonly at: number | null;
   readonly news: Committed = { ready: new Set(), ended: [] };
   hasWritten = false;
+  isLate = false;
+  queues: readonly string[] = [];
   readonly #session: Session;
   readonly #options: GroupOptions;
   readonly #undo: (() => void)[] = [];
@@ -471,11 +481,16 @@ class Transaction implements Tx {
 
   /** One item's part: what it has to tell is held back until it is known to be done. */
   part(): Transaction {
-    return new Transaction(this.#session, this.#options, this.at);
+    const part = new Transaction(this.#session, this.#options, this.at);
+    part.isLate = this.isLate;
+    part.queues = this.queues;
+    return part;
   }
 
   join(whole: Transaction): void {
     if (this.hasWritten) whole.hasWritten = true;
+    whole.isLate = this.isLate;
+    whole.queues = this.queues;
     for (const queue of this.news.ready) whole.news.ready.add(queue);
     whole.news.ended.push(...this.news.ended);
     whole.#undo.push(...this.#undo);

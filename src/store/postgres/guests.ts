@@ -102,6 +102,8 @@ interface Access {
 class GuestTx implements Tx {
   readonly at: number | null;
   readonly woken = new Set<string>();
+  isLate = false;
+  queues: readonly string[] = [];
   readonly #query: Query;
   readonly #s: string;
   readonly #assumed: Partial<Record<Counted, number>> = {};

@@ -74,6 +74,11 @@ export class Limits {
     return this.#locks.take(tx, queues);
   }
 
+  /** Those that an earlier try turned out to need; null when there are none. */
+  lockWanted(tx: Tx): Promise<void> | null {
+    return this.#locks.takeWanted(tx);
+  }
+
   /** The queues of those of them that will have limits: locked before anything is looked up for them. */
   queuesOf(jobs: readonly NewJob[]): string[] {
     const limited = jobs.filter(({ queue, declares }) => this.#settings.limits(queue) || (declares?.limits.length ?? 0) > 0);

@@ -171,6 +171,7 @@ export class PostgresStore implements Store {
       durability: this.durability,
       onCommit: (committed) => this.#news.committed(committed),
       onStale: () => this.#intake.forget(),
+      first: (tx) => limits.lockWanted(tx),
     });
   }
 

@@ -4,12 +4,12 @@ import type { Tx } from "./group.ts";
 
 /**
  * Who decides about the limits of a queue holds its lock until the commit; everybody else waits. It comes before any
- * lock on a row of its jobs, and those of several queues come in the order of their names: so nobody waits in a circle.
+ * lock on a row of its jobs, and before the row that counts lanes and settings; those of several queues come in the
+ * order of their names: so nobody waits in a circle.
  */
 export class QueueLocks {
   readonly #sql: Record<"lock" | "tryLock", string>;
-  readonly #held = new WeakMap<Tx, string[]>();
-  /** What a transaction turned out to need, once it held others already: when it runs again, it takes all of them first. */
+  /** What a transaction turned out to need when it was too late to wait: when it runs again, it takes all of them first. */
   #wanted: readonly string[] = [];
 
   constructor(s: string) {
@@ -22,23 +22,24 @@ export class QueueLocks {
 
   /** The next statement finds what those have left who had the lock before. */
   async take(tx: Tx, queues: Iterable<string>): Promise<void> {
-    const held = this.#held.get(tx) ?? [];
-    const missing = new Set([...queues, ...(held.length === 0 ? this.#wanted : [])]);
-    for (const queue of held) missing.delete(queue);
-    if (missing.size === 0) return;
-    const inOrder = [...missing].sort(byName);
-    const all = [...held, ...inOrder].sort(byName);
-    const isLate = byName(inOrder[0] as string, held.at(-1) ?? "") < 0;
-    this.#held.set(tx, all);
-    if (!isLate) {
-      await tx.rows(this.#sql.lock, listOf(inOrder));
-      tx.onCommit(() => (this.#wanted = []));
-      return;
-    }
-    const locked = await tx.rows<[boolean]>(this.#sql.tryLock, listOf(inOrder));
+    const held = tx.queues;
+    const missing = [...new Set(queues)].filter((queue) => !held.includes(queue)).sort(byName);
+    const [first] = missing;
+    if (first === undefined) return;
+    const isLate = tx.isLate || held.some((queue) => byName(first, queue) < 0);
+    tx.queues = [...held, ...missing];
+    if (!isLate) return void (await tx.rows(this.#sql.lock, listOf(missing)));
+    const locked = await tx.rows<[boolean]>(this.#sql.tryLock, listOf(missing));
     if (locked.every(([got]) => got)) return;
-    this.#wanted = all;
-    throw new Overtaken("Somebody else has the lock of a queue that comes first.");
+    this.#wanted = [...held, ...missing];
+    throw new Overtaken("Somebody else has the lock of a queue that comes first.", { soon: true });
+  }
+
+  /** Before anything else; null when it is none. */
+  takeWanted(tx: Tx): Promise<void> | null {
+    if (this.#wanted.length === 0) return null;
+    tx.onCommit(() => (this.#wanted = []));
+    return this.take(tx, this.#wanted);
   }
 }
 

@@ -202,6 +202,7 @@ export class Settings {
 
   /** Nobody else can change anything from here to the end of the transaction. */
   async #count(tx: Tx): Promise<void> {
+    tx.isLate = true;
     const [[count]] = (await tx.rows<[number]>(this.#sql.count)) as [[number]];
     tx.moved("settings", count - 1, count);
     tx.onUndo(() => this.forget());
