@@ -109,7 +109,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     const [past, one] = [await hand(), await hand()];
     await past.begin("repeatable read");
     await past.pid();
-    const to = { driver: await loadDriver(), address: parseAddress(server.url()) };
+    const to = { driver: await loadDriver(), address: parseAddress(server.url()), silence: 1_000 };
     const reader = new Reader(to, { most: 1, patience: 0, random: Math.random });
     t.after(() => reader.close());
     const numbering = new Numbering(schema, reader);

@@ -3,13 +3,14 @@ import { createServer, connect, type AddressInfo, type Server, type Socket } fro
 /** Which connections: by the name under which they appear in the server's list. */
 export interface Where {
   of: string;
-  /** The how many-th statement from now on, from 1. */
-  at: number;
+  /** The how many-th statement from now on, from 1; or the first of these words. */
+  at: number | string;
   /**
    * "before": it never reaches the server. "after": the server has done it, and its answer never reaches the client.
    * "held": like "before", but the server does not learn that the client is gone, and gets the statement at `release()`.
+   * "spoiled": nothing is cut, but the server gets something that makes no sense; for statements without values.
    */
-  when: "before" | "after" | "held";
+  when: "before" | "after" | "held" | "spoiled";
   /** As an orderly end of both connections, or as one that a firewall or a crash makes. */
   how?: "end" | "reset";
 }
@@ -18,8 +19,8 @@ export interface Cut {
   /** The statement at which it happened; null while it has not. */
   readonly at: string | null;
   readonly happened: Promise<void>;
-  /** The server gets the statement that was held. */
-  release(): void;
+  /** The server gets the statement that was held; or never gets it, and learns that the client is gone. */
+  release(how?: "sent" | "lost"): void;
 }
 
 /**
@@ -105,13 +106,14 @@ export class Proxy {
       client.destroy();
       return;
     }
-    const line = new Line(client, connect({ ...this.#server, noDelay: true }), (name) => {
+    const server = connect({ ...this.#server, noDelay: true });
+    const line = new Line(client, server, (name) => {
       const cut = this.#cut;
       return cut !== null && cut.where.of === name ? cut : null;
     });
     this.#lines.add(line);
     if (this.#isMute) line.mute();
-    client.once("close", () => this.#lines.delete(line));
+    server.once("close", () => this.#lines.delete(line));
   }
 }
 
@@ -122,7 +124,7 @@ class Arm implements Cut {
   readonly happened: Promise<void>;
   at: string | null = null;
   #happen: () => void = () => {};
-  #release: () => void = () => {};
+  #release: (how: "sent" | "lost") => void = () => {};
 
   constructor(where: Where) {
     this.where = where;
@@ -133,18 +135,18 @@ class Arm implements Cut {
   next(text: string): boolean {
     if (this.at !== null) return false;
     this.statements.push(text);
-    if (this.statements.length !== this.where.at) return false;
+    if (this.where.at !== (typeof this.where.at === "number" ? this.statements.length : text)) return false;
     this.at = text;
     return true;
   }
 
-  did(release: () => void = () => {}): void {
+  did(release: (how: "sent" | "lost") => void = () => {}): void {
     this.#release = release;
     this.#happen();
   }
 
-  release(): void {
-    this.#release();
+  release(how: "sent" | "lost" = "sent"): void {
+    this.#release(how);
   }
 }
 
@@ -171,6 +173,7 @@ class Line {
   #started = false;
   #isMute = false;
   #isHeld = false;
+  #isSpoiled = false;
   /** What the client says from here on goes nowhere. */
   #held: Buffer[] | null = null;
 
@@ -220,7 +223,8 @@ class Line {
     const type = String.fromCharCode(message[0] as number);
     if ("QPBDES".includes(type) && this.#coming === null) this.#begin(message, type);
     if (this.#held !== null) return;
-    this.#server.write(message);
+    this.#server.write(this.#isSpoiled ? NONSENSE : message);
+    this.#isSpoiled = false;
     if (type === "Q" || type === "S") {
       const statement = this.#coming as Statement;
       this.#open.push(statement);
@@ -240,6 +244,11 @@ class Line {
     const cut = armed !== null && armed.next(text) ? armed : null;
     this.#coming = { text, cut };
     if (cut === null || cut.where.when === "after") return;
+    if (cut.where.when === "spoiled") {
+      this.#isSpoiled = true;
+      this.#coming = { text, cut: null };
+      return cut.did();
+    }
     this.#held = [message];
     if (cut.where.when === "before") {
       this.lose(cut.where.how ?? "end");
@@ -248,8 +257,8 @@ class Line {
     }
     this.#isHeld = true;
     end(this.#client, cut.where.how ?? "end");
-    cut.did(() => {
-      for (const held of this.#held ?? []) this.#server.write(held);
+    cut.did((how) => {
+      if (how === "sent") for (const held of this.#held ?? []) this.#server.write(held);
       this.#server.end();
     });
   }
@@ -276,6 +285,7 @@ class Line {
 }
 
 const READY = "Z".charCodeAt(0);
+const NONSENSE = Buffer.from("Q\0\0\0\x06!\0", "latin1");
 
 function end(socket: Socket, how: "end" | "reset"): void {
   if (how === "reset") socket.resetAndDestroy();

@@ -15,7 +15,7 @@ export interface Address {
   writable: boolean;
   /** `?pooler=transaction`: a pooler in between gives each transaction another connection. */
   pooled: boolean;
-  /** How long to try, in milliseconds; 0: as long as it takes. */
+  /** How long to try to connect, in milliseconds. */
   within: number;
   /** Further settings of the server's, for each connection. */
   settings: Readonly<Record<string, string>>;
@@ -118,7 +118,9 @@ function isPooled(pooler: string | undefined): boolean {
 function withinOf(seconds: string | undefined): number {
   if (seconds === undefined) return WITHIN;
   const within = Number(seconds) * 1_000;
-  return within >= 0 ? within : refuse("connect_timeout", "is no number", "Give a number of seconds.");
+  // 0 is, as everywhere, as long as it takes: here, the longest a timer can be.
+  if (within >= 0) return within === 0 ? 2 ** 31 - 1 : within;
+  return refuse("connect_timeout", "is no number", "Give a number of seconds.");
 }
 
 function decode(text: string): string {

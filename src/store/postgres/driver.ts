@@ -15,6 +15,8 @@ export type Rows = <Row extends readonly unknown[]>(text: string, ...values: Val
 export interface Server {
   driver: typeof postgres;
   address: Address;
+  /** For how long no answer may come before somebody looks whether one will, in milliseconds. */
+  silence: number;
 }
 
 export interface ConnectOptions {

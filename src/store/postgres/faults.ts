@@ -60,6 +60,12 @@ export function isLost(error: unknown): boolean {
   return error instanceof ConnectionLost || GONE.has(code) || code.startsWith("08");
 }
 
+/** Whether it was the server that said so, which hence is there. */
+export function isRefused(error: unknown): boolean {
+  if (error instanceof ConnectionLost) return isRefused(error.cause);
+  return error instanceof Error && error.name === "PostgresError";
+}
+
 /** Whether the same again may well succeed: it was chosen to end a deadlock, or somebody else was faster. */
 export function mayRunAgain(error: unknown): boolean {
   const code = codeOf(error);

@@ -40,7 +40,8 @@ const READERS = 2;
 export async function openPostgres(url: string, options: OpenPostgresOptions): Promise<OpenedPostgres> {
   const { schema = "holdfast", readers = READERS, clock, random, patience } = options;
   const address = parseAddress(url);
-  const server: Server = { driver: await loadDriver(), address };
+  // Soon enough that whoever waits can still be served over another connection.
+  const server: Server = { driver: await loadDriver(), address, silence: patience / 4 };
   const writer = new Writer(server);
   const reader = new Reader(server, { most: readers, patience, random });
   try {

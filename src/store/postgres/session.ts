@@ -1,6 +1,7 @@
 import type { Host } from "./address.ts";
 import { connect, type Connection, type Server, type Value } from "./driver.ts";
-import { ConnectionLost, isLost } from "./faults.ts";
+import { ConnectionLost, isLost, isRefused } from "./faults.ts";
+import { Pulse } from "./pulse.ts";
 
 export interface SessionOptions {
   /** What it is for: stands in the server's list of connections. */
@@ -16,9 +17,15 @@ export interface SessionOptions {
  */
 export class Session {
   readonly #connection: Connection;
+  readonly #server: Server;
+  readonly #host: Host;
+  readonly #pulse: Pulse;
   /** Nobody has it yet. */
   #onLost: () => void = () => {};
   readonly #open = new Set<(error: Error) => void>();
+  #answers = 0;
+  /** The process at the server that serves it. */
+  #backend = 0;
   #lost: ConnectionLost | null = null;
 
   /** On the first of the server's hosts that will do. */
@@ -35,15 +42,17 @@ export class Session {
     throw failed;
   }
 
-  static async #at(server: Server, host: Host, options: SessionOptions): Promise<Session> {
+  static async #at(server: Server, host: Host, options: SessionOptions, most = Number.POSITIVE_INFINITY): Promise<Session> {
     const { address } = server;
     const session = new Session(server, host, options);
-    const overdue = () => session.lose(new Error(`no answer within ${address.within / 1_000} s`));
-    const timer = address.within > 0 ? setTimeout(overdue, address.within) : undefined;
+    const within = Math.min(address.within, most);
+    const timer = setTimeout(() => session.lose(new Error(`no answer within ${within / 1_000} s`)), within);
     try {
       // It takes a statement to connect.
-      const [row] = await session.rows<[string]>("select current_setting('transaction_read_only')");
-      if (address.writable && row?.[0] === "on") throw new ConnectionLost(readOnly());
+      const [row] = await session.rows<[number, string]>("select pg_backend_pid(), current_setting('transaction_read_only')");
+      const [backend, readOnly] = row as [number, string];
+      if (address.writable && readOnly === "on") throw new ConnectionLost(takesNoWrites());
+      session.#backend = backend;
     } catch (error) {
       session.lose(error);
       throw error;
@@ -55,6 +64,16 @@ export class Session {
   }
 
   private constructor(server: Server, host: Host, { name, onNotice }: SessionOptions) {
+    this.#server = server;
+    this.#host = host;
+    this.#pulse = new Pulse(
+      {
+        signs: () => ({ waits: this.#open.size > 0, answers: this.#answers }),
+        examine: () => this.#isServed(),
+        bury: () => this.lose(new Error("no answer comes any more")),
+      },
+      server.silence,
+    );
     this.#connection = connect(server, host, {
       name,
       onClose: () => this.lose(),
@@ -72,6 +91,7 @@ export class Session {
     this.#lost = cause instanceof ConnectionLost ? cause : new ConnectionLost(cause);
     for (const reject of this.#open) reject(this.#lost);
     this.#open.clear();
+    this.#pulse.stop();
     this.#connection.destroy();
     this.#onLost();
   }
@@ -100,6 +120,23 @@ export class Session {
     this.lose();
   }
 
+  /** Asked over another connection: whether the server is at a statement of this one, or has long waited for the next. */
+  async #isServed(): Promise<boolean> {
+    // Until it is open there is a time limit.
+    if (this.#backend === 0) return true;
+    let other: Session | null = null;
+    try {
+      other = await Session.#at(this.#server, this.#host, { name: "holdfast asks" }, 2 * this.#server.silence);
+      const rows = await other.rows(AT_WORK, [this.#backend]);
+      return this.#server.address.pooled || rows.length > 0;
+    } catch (error) {
+      // Whoever refuses is there.
+      return !isLost(error) || isRefused(error);
+    } finally {
+      await other?.end();
+    }
+  }
+
   #send<T>(query: () => PromiseLike<T>): Promise<T> {
     const lost = this.#lost;
     if (lost !== null) return Promise.reject(lost);
@@ -107,6 +144,7 @@ export class Session {
       // A program that has nothing more to do ends, also when nobody closed what it opened; an answer is waited for.
       if (this.#open.size === 0) this.#connection.keep(true);
       this.#open.add(reject);
+      this.#pulse.watch();
       query().then(
         (value) => {
           this.#over(reject);
@@ -123,11 +161,14 @@ export class Session {
   }
 
   #over(statement: (error: Error) => void): void {
+    this.#answers++;
     this.#open.delete(statement);
     if (this.#open.size === 0) this.#connection.keep(false);
   }
 }
 
-function readOnly(): Error {
+function takesNoWrites(): Error {
   return Object.assign(new Error("it takes no writes"), { code: "25006" });
 }
+
+const AT_WORK = "select 1 from pg_stat_activity where pid = $1 and coalesce(state, '') not like 'idle%'";

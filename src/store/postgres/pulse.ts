@@ -1,0 +1,54 @@
+/** What is watched. */
+export interface Patient {
+  /** Whether an answer is waited for, and how many there were so far. */
+  signs(): { waits: boolean; answers: number };
+  /** Whether it lives, as far as somebody else can tell. */
+  examine(): Promise<boolean>;
+  bury(): void;
+}
+
+/**
+ * A server whose host has lost its power, or a firewall that has forgotten a connection, says nothing: the system would
+ * wait for a quarter of an hour. So when no answer has come for a while, somebody else is asked. It may as well be that
+ * the statement takes its time, which is nobody's business.
+ */
+export class Pulse {
+  readonly #patient: Patient;
+  readonly #every: number;
+  #timer: NodeJS.Timeout | null = null;
+  #answers = 0;
+  #isExamined = false;
+
+  constructor(patient: Patient, every: number) {
+    this.#patient = patient;
+    this.#every = every;
+  }
+
+  /** Said when an answer is waited for. It costs nothing while one is. */
+  watch(): void {
+    if (this.#timer !== null) return;
+    this.#answers = this.#patient.signs().answers;
+    this.#timer = setInterval(() => this.#look(), this.#every).unref();
+  }
+
+  stop(): void {
+    if (this.#timer !== null) clearInterval(this.#timer);
+    this.#timer = null;
+  }
+
+  #look(): void {
+    const { waits, answers } = this.#patient.signs();
+    if (!waits) return this.stop();
+    if (answers === this.#answers) void this.#examine(answers);
+    this.#answers = answers;
+  }
+
+  async #examine(answers: number): Promise<void> {
+    if (this.#isExamined) return;
+    this.#isExamined = true;
+    const lives = await this.#patient.examine();
+    this.#isExamined = false;
+    const signs = this.#patient.signs();
+    if (!lives && signs.waits && signs.answers === answers) this.#patient.bury();
+  }
+}

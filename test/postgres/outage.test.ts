@@ -1,0 +1,330 @@
+import assert from "node:assert/strict";
+import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import { setTimeout as passes } from "node:timers/promises";
+import { HoldfastError } from "../../src/core/errors.ts";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Change, Store } from "../../src/store/store.ts";
+import { addOne, badJob, claim, claimOne, LEASE, running, see, SUCCEEDED } from "../conformance/parts.ts";
+import { Proxy } from "./proxy.ts";
+import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
+
+const WRITER = "holdfast writes";
+const READER = "holdfast reads";
+
+describe("a server that cannot be reached for a while", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let url: string;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => void (url = await server.createDatabase()));
+
+  /** A store behind a proxy, and one that is not. */
+  const setUp = async (t: TestContext, patience?: number) => {
+    const proxy = await Proxy.before(url);
+    t.after(() => proxy.close());
+    const direct = await openAt(t, url);
+    const store = await openAt(t, `${proxy.url(url)}?connect_timeout=1`, patience);
+    await addOne(store, { name: "first" });
+    return { proxy, direct, store };
+  };
+
+  test("for three seconds: callers wait, and are answered", { timeout: 30_000 }, async (t) => {
+    const { proxy, direct, store } = await setUp(t);
+    const held = await running(direct, { name: "held" });
+    await proxy.down();
+    const early = [addOne(store, { name: "a" }), addOne(store, { name: "b", id: "b" })];
+    const looks = store.counts({ name: "first" });
+    const settled = store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]);
+    await passes(3_000);
+    const late = claim(store, { from: [{ name: "first", lease: LEASE }] });
+    await proxy.up();
+    for (const [i, id] of (await Promise.all(early)).entries()) assert.deepEqual(await idsOf(direct, ["a", "b"][i]), [id]);
+    assert.equal((await looks).pending, 1);
+    assert.deepEqual(await settled, ["held"]);
+    assert.equal((await late).length, 1);
+  });
+
+  for (const how of ["refuses", "hangs up"] as const) {
+    test(
+      `for longer than a caller's patience (it ${how}): he is told, nothing was done, and later callers are served`,
+      { timeout: 30_000 },
+      async (t) => {
+        const { proxy, direct, store } = await setUp(t, 500);
+        await proxy.down(how);
+        const refused = [addOne(store, { name: "never" }), claim(store), store.counts({}), store.cancel("x")];
+        for (const answer of await Promise.allSettled(refused)) {
+          assert.ok(answer.status === "rejected" && answer.reason instanceof HoldfastError);
+          const error = answer.reason;
+          assert.equal(error.code, "SERVER_GONE");
+          assert.match(error.message, /127\.0\.0\.1:\d+\/holdfast_test_\w+ cannot be reached/);
+        }
+        await proxy.up();
+        const id = await addOne(store, { name: "later" });
+        assert.equal((await store.get(id))?.state, "pending");
+        assert.deepEqual(await idsOf(direct, "never"), []);
+        assert.deepEqual(await idsOf(direct, "later"), [id]);
+      },
+    );
+  }
+
+  test(
+    "without a word, as when a cable is pulled: it is noticed, and what was under way is done once",
+    { timeout: 60_000 },
+    async (t) => {
+      const { proxy, direct, store } = await setUp(t, 2_000);
+      for (const back of [true, false]) {
+        const name = back ? "back in time" : "too late";
+        proxy.mute();
+        const answers = [addOne(store, { name }), store.counts({ name })].map((one) => one.then(() => "answered", codeOf));
+        if (back) {
+          // The old connections stay as they are; new ones get through.
+          proxy.unmute();
+          assert.deepEqual(await Promise.all(answers), ["answered", "answered"]);
+          assert.equal((await idsOf(direct, name)).length, 1);
+        } else {
+          assert.deepEqual(await Promise.all(answers), ["SERVER_GONE", "SERVER_GONE"]);
+          proxy.unmute();
+          await addOne(store, { name: "afterwards" });
+          assert.deepEqual(await idsOf(direct, name), []);
+        }
+      }
+    },
+  );
+
+  test("a statement that takes its time is left alone", { timeout: 30_000 }, async (t) => {
+    const { proxy, direct, store } = await setUp(t, 800);
+    const held = await running(direct, { name: "locked" });
+    // Somebody looks several times, and finds it at work.
+    await server.query(
+      `
+      create function wait() returns trigger language plpgsql as $$ begin perform pg_sleep(2); return new; end $$;
+      create trigger wait before update on holdfast.jobs for each row when (new.state = 'succeeded') execute function wait()`,
+      url,
+    );
+    const before = proxy.connections(WRITER);
+    const cut = proxy.count("holdfast asks");
+    assert.deepEqual(await store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]), ["held"]);
+    assert.ok(cut.statements.length > 2, "it was asked for");
+    assert.equal(proxy.connections(WRITER), before);
+    assert.equal((await see(direct, held.id)).state, "succeeded");
+  });
+
+  for (const how of ["sent", "lost"] as const) {
+    test(
+      `a commit that the server does not know yet to be ${how === "sent" ? "on its way" : "lost"} is waited for`,
+      { timeout: 30_000 },
+      async (t) => {
+        const { proxy, direct, store } = await setUp(t);
+        const cut = proxy.cut({ of: WRITER, at: "commit", when: "held" });
+        const added = addOne(store, { name: "held" });
+        await cut.happened;
+        // It is asked for over another connection, while the old one still waits.
+        const asked = proxy.count(WRITER);
+        await until(() => asked.statements.filter((text) => text.includes("pg_xact_status")).length > 2);
+        assert.deepEqual(await idsOf(direct, "held"), []);
+        cut.release(how);
+        const id = await added;
+        assert.deepEqual(await idsOf(direct, "held"), [id]);
+      },
+    );
+  }
+
+  test("nothing is done behind a beginning that failed", { timeout: 30_000 }, async (t) => {
+    const { proxy, direct, store } = await setUp(t);
+    for (const job of [{ name: "first" }, { name: "other", id: "x" }]) {
+      const before = await idsOf(direct, job.name);
+      const cut = proxy.cut({ of: WRITER, at: 1, when: "spoiled" });
+      await assert.rejects(addOne(store, job), /syntax error/);
+      assert.match(cut.at ?? "", /^begin/);
+      assert.deepEqual(await idsOf(direct, job.name), before);
+    }
+    // Of several each is tried by itself.
+    proxy.cut({ of: WRITER, at: 1, when: "spoiled" });
+    const [one, two] = await Promise.all([addOne(store, { name: "one" }), addOne(store, { name: "two" })]);
+    assert.deepEqual([await idsOf(direct, "one"), await idsOf(direct, "two")], [[one], [two]]);
+  });
+
+  test("a call that fails takes nothing of its neighbours along, nor leaves it behind", { timeout: 30_000 }, async (t) => {
+    const { direct, store } = await setUp(t);
+    for (let round = 0; round < 5; round++) {
+      const name = `round ${round}`;
+      // Somebody waits for it, so it takes many statements to settle it, which go on while the other one fails.
+      const held = await running(direct, { name });
+      const waits = await addOne(direct, { name: "waits", after: [held.id] });
+      const answers = await Promise.allSettled([
+        store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]),
+        addOne(store, { name: "bad", input: "\0" }),
+        store.enqueue([badJob({ name: "bad" })]),
+        addOne(store, { name: `good ${round}` }),
+      ]);
+      assert.deepEqual(
+        answers.map(({ status }) => status),
+        ["fulfilled", "rejected", "rejected", "fulfilled"],
+      );
+      assert.equal((await direct.counts({ name })).succeeded, 1);
+      assert.equal((await see(direct, waits)).state, "pending");
+      assert.equal((await idsOf(direct, `good ${round}`)).length, 1);
+      assert.deepEqual(await idsOf(direct, "bad"), []);
+    }
+  });
+
+  for (const name of [WRITER, READER, "holdfast hears%"]) {
+    test(`a connection that an operator ends (${name}) is made again by itself`, { timeout: 30_000 }, async (t) => {
+      const { direct, store } = await setUp(t);
+      const heard: Change[] = [];
+      const stop = store.onChange((change) => heard.push(change));
+      t.after(stop);
+      const there = `from pg_stat_activity where application_name like '${name}' and datname = current_database()`;
+      for (let round = 0; round < 3; round++) {
+        await untilTrue(async () => (await server.query(`select 1 ${there}`, url)).length > 0);
+        await server.query(`select pg_terminate_backend(pid) ${there}`, url);
+        const id = await addOne(store, { name: "after" });
+        assert.equal((await store.get(id))?.state, "pending");
+        const told = await addOne(direct, { name: `told ${round}` });
+        assert.ok(await direct.get(told));
+        await until(() => heard.some(({ own, ready }) => !own && (ready === null || ready.has(`told ${round}`))));
+        heard.length = 0;
+      }
+    });
+  }
+
+  test(
+    "connections that are ended again and again under a load: what was answered is there, once",
+    { timeout: 60_000 },
+    async (t) => {
+      const { direct, store } = await setUp(t);
+      const answered: string[] = [];
+      const caller = async (n: number) => {
+        for (let i = 0; i < 40; i++) {
+          const id =
+            i % 2 === 0 ? await addOne(store, { name: "stormy" }) : await addOne(store, { name: "stormy", id: `${n}-${i}` });
+          answered.push(id);
+        }
+      };
+      const callers = Promise.all(Array.from({ length: 8 }, (_, n) => caller(n)));
+      while (answered.length < 300) {
+        const before = answered.length;
+        await server.query(
+          `select pg_terminate_backend(pid) from pg_stat_activity
+           where application_name = '${WRITER}' and datname = current_database() and state <> 'idle'`,
+          url,
+        );
+        await until(() => answered.length > before);
+      }
+      await callers;
+      assert.deepEqual((await idsOf(direct, "stormy")).toSorted(), answered.toSorted());
+    },
+  );
+});
+
+describe("a server that crashes", { skip: noRestart }, () => {
+  let server: PostgresServer;
+  before(async () => {
+    // What is not committed stays in memory for long.
+    server = await startServer({ settings: { wal_writer_delay: "10s", bgwriter_lru_maxpages: "0" } });
+  });
+  after(() => server.close());
+
+  test("in a storm of commits: what was answered is there, once; what was refused is not", { timeout: 60_000 }, async (t) => {
+    const url = await server.createDatabase();
+    const store = await openAt(t, url);
+    const direct = await openAt(t, url);
+    const [answered, refused]: [string[], string[]] = [[], []];
+    const storm = new AbortController();
+    const caller = async (n: number) => {
+      for (let i = 0; !storm.signal.aborted; i++) {
+        const id = `${n}-${i}`;
+        await addOne(i % 2 === 0 ? store : direct, { name: "stormy", id }).then(
+          () => answered.push(id),
+          () => refused.push(id),
+        );
+      }
+    };
+    const callers = Array.from({ length: 20 }, (_, n) => caller(n));
+    for (let crash = 0; crash < 3; crash++) {
+      const before = answered.length;
+      await until(() => answered.length > before + 200);
+      await server.restart("immediate");
+    }
+    storm.abort();
+    await Promise.all(callers);
+    assert.deepEqual(refused, [], "nobody had to wait for longer than he would");
+    assert.deepEqual((await idsOf(store, "stormy")).toSorted(), answered.toSorted());
+    t.diagnostic(`${answered.length} jobs, 3 crashes`);
+  });
+
+  for (const reused of [false, true]) {
+    test(
+      `with a commit on its way, whose number is ${reused ? "then another's" : "unknown from then on"}: it is done again`,
+      { timeout: 60_000 },
+      async (t) => {
+        const url = await server.createDatabase();
+        const proxy = await Proxy.before(url);
+        t.after(() => proxy.close());
+        const store = await openAt(t, proxy.url(url));
+        await addOne(store, { name: "first" });
+        await server.query("checkpoint", url);
+
+        const cut = proxy.cut({ of: WRITER, at: "commit", when: "held" });
+        const added = addOne(store, { name: "lost" });
+        await cut.happened;
+        const [row] = await server.query(
+          "select backend_xid::text as xid from pg_stat_activity where backend_xid is not null",
+          url,
+        );
+        const xid = Number(row?.["xid"]);
+        await proxy.down();
+        await server.restart("immediate");
+        if (reused) {
+          let next = await nextXid(server, url);
+          assert.ok(next <= xid, `${next} <= ${xid}: the number is given again, or this test shows nothing`);
+          while (next < xid) next = await nextXid(server, url);
+        }
+        await proxy.up();
+        const id = await added;
+        assert.deepEqual(await idsOf(store, "lost"), [id]);
+        assert.equal((await claimOne(store, { from: [{ name: "lost", lease: LEASE }] })).id, id);
+      },
+    );
+  }
+});
+
+/** Takes it, and commits. */
+async function nextXid(server: PostgresServer, url: string): Promise<number> {
+  const [row] = await server.query("select pg_current_xact_id()::text as xid", url);
+  return Number(row?.["xid"]);
+}
+
+async function openAt(t: TestContext, url: string, patience?: number): Promise<PostgresStore> {
+  const store = await PostgresStore.open(url, {
+    clock: systemClock,
+    injected: false,
+    random: Math.random,
+    ...(patience === undefined ? {} : { patience }),
+  });
+  t.after(() => store.close());
+  return store;
+}
+
+async function idsOf(store: Store, name: string | undefined): Promise<string[]> {
+  const ids: string[] = [];
+  for (let after: string | undefined; ;) {
+    const page = await store.list({ ...(name !== undefined && { name }), limit: 1_000, ...(after !== undefined && { after }) });
+    ids.push(...page.items.map(({ id }) => id));
+    if (page.next === undefined) return ids;
+    after = page.next;
+  }
+}
+
+function codeOf(error: unknown): string {
+  return error instanceof HoldfastError ? error.code : String(error);
+}
+
+async function until(condition: () => boolean): Promise<void> {
+  while (!condition()) await passes(5);
+}
+
+async function untilTrue(condition: () => Promise<boolean>): Promise<void> {
+  while (!(await condition())) await passes(5);
+}
