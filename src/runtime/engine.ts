@@ -239,8 +239,8 @@ export class Engine {
     thread.on("message", (message: FromKeeper) => {
       switch (message.type) {
         case "ready":
-          // Not before: whoever waits for it may have nothing else that keeps the process alive.
-          thread.unref();
+          // Not before, and not while it is closed: whoever waits for it may have nothing else that keeps the process alive.
+          if (!this.#closing) thread.unref();
           this.store.caredFor(true);
           return resolve();
         case "loss":

@@ -27,6 +27,8 @@ export class Session {
   /** The process at the server that serves it. */
   #backend = 0;
   #lost: ConnectionLost | null = null;
+  /** Whoever ends it waits for that. */
+  #ending = false;
 
   /** On the first of the server's hosts that will do. */
   static async open(server: Server, options: SessionOptions): Promise<Session> {
@@ -115,6 +117,7 @@ export class Session {
 
   /** What is still open has a while to come to its end. */
   async end(): Promise<void> {
+    this.#ending = true;
     this.#connection.keep(true);
     if (this.#lost === null) await this.#connection.sql.end({ timeout: 5 });
     this.lose();
@@ -163,7 +166,7 @@ export class Session {
   #over(statement: (error: Error) => void): void {
     this.#answers++;
     this.#open.delete(statement);
-    if (this.#open.size === 0) this.#connection.keep(false);
+    if (this.#open.size === 0 && !this.#ending) this.#connection.keep(false);
   }
 }
 
