@@ -1,3 +1,4 @@
+import assert from "node:assert/strict";
 import { randomBytes, randomUUID } from "node:crypto";
 import type { Clock } from "../../src/core/clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
@@ -75,9 +76,21 @@ export class Schema {
 
   /** Nobody may be at it any more: a handle that was closed and holds a row nevertheless is found out here. */
   async empty(): Promise<void> {
+    assert.deepEqual([...(await this.#server.query(misjudged(this.name)))], [], "what the claims say runs is what runs");
     const { statement, databaseId } = this.#fresh;
     await this.#server.query(`set lock_timeout = '10s'; begin; ${statement.replaceAll(databaseId, randomUUID())}; commit`);
   }
+}
+
+/** Claims that differ from the jobs that run: in who and how many they are, in who holds them, or by a lease that ends sooner. */
+function misjudged(schema: string): string {
+  return `
+    select * from (
+      select fence, holder, count(*) as n, min(expires_at) as expires_at, array_agg(key) as keys
+      from ${schema}.jobs where state = 'running' group by fence, holder) as job
+    full join ${schema}.claims as claim on claim.fence = job.fence
+    where claim.at_work is distinct from job.n or claim.holder is distinct from job.holder
+      or claim.expires_at > job.expires_at or not job.keys <@ claim.jobs`;
 }
 
 /** What brings the schema back to what is in it now: its rows, and where its sequences are. */

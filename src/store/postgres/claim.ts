@@ -1,7 +1,7 @@
 import { claimable, type LaneShare, PROMOTED, quotas, Turns } from "../../core/claiming.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
-import { byStartedTurn, STARTED, type Started, startSql, toClaimed } from "./claimed-row.ts";
+import { byStartedTurn, READY, STARTED, type Started, startSql, SUSPECT, toClaimed } from "./claimed-row.ts";
 import { listOf } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
 import type { Tx } from "./group.ts";
@@ -9,6 +9,7 @@ import type { JobEvents } from "./job-events.ts";
 import { LimitedClaim } from "./limited-claim.ts";
 import type { Limits } from "./limits.ts";
 import { LOCKED, type Locks } from "./locks.ts";
+import { startedSql } from "./running.ts";
 import type { Settings } from "./settings.ts";
 
 /** Jobs out. */
@@ -39,8 +40,8 @@ export class Claim {
           select key from ${s}.jobs
           where gate = 'time' and lane = any($2::integer[]) and run_at <= ${s}.clock($1) and limits is null
           order by run_at limit ${PROMOTED} for update skip locked)`,
-      takeOne: takeSql(s, false),
-      takeMany: takeSql(s, true),
+      takeOne: takeOneSql(s),
+      takeMany: takeManySql(s),
     };
   }
 
@@ -146,35 +147,37 @@ export class Claim {
     suspects: boolean | null,
   ): Promise<Started[]> {
     const shares = queues.flat().filter(({ budget }) => budget.left > 0);
-    if (shares.length === 0) return [];
-    const budgets = [...new Set(shares.map(({ budget }) => budget))];
+    const [only] = shares;
+    if (only === undefined) return [];
+    const most = ({ budget }: LaneShare) => Math.min(quota, max, budget.left);
     const places = new Map(queues.flatMap((lanes, place) => lanes.map(({ lane }) => [lane.id, place])));
-    const most = (share: LaneShare) => Math.min(quota, max, share.budget.left);
-    const worker = request.holder === null ? request.worker : null;
-    const all = shares.length === 1 ? most(shares[0] as LaneShare) : max;
-    const common = [tx.at, request.holder, worker, suspects, all] as const;
-    const lanes = [
-      listOf(shares.map(({ lane }) => lane.id)),
-      listOf(shares.map(({ lane }) => lane.queue)),
-      listOf(shares.map(({ lease }) => lease)),
-      listOf(shares.map(most)),
-    ];
+    const common = [tx.at, request.holder, request.holder === null ? request.worker : null, suspects] as const;
     const rows =
       shares.length === 1
-        ? await tx.rows<Started>(this.#sql.takeOne, ...common, ...lanes)
-        : await tx.rows<Started>(
-            this.#sql.takeMany,
-            ...common,
-            ...lanes,
-            listOf(shares.map(({ lane }) => places.get(lane.id) as number)),
-            listOf(shares.map(({ budget }) => budgets.indexOf(budget))),
-            listOf(shares.map(({ budget }) => Math.min(budget.left, max))),
-            quota,
-          );
+        ? await tx.rows<Started>(this.#sql.takeOne, ...common, most(only), only.lane.id, only.lane.queue, only.lease)
+        : await tx.rows<Started>(this.#sql.takeMany, ...common, max, ...this.#columns(shares, places, most, max), quota);
     const byLane = new Map(shares.map((share) => [share.lane.id, share]));
     for (const row of rows) (byLane.get(row[1]) as LaneShare).budget.left -= 1;
     const place = ([, lane]: Started) => places.get(lane) as number;
     return rows.sort((a, b) => place(a) - place(b) || byStartedTurn(a, b));
+  }
+
+  #columns(
+    shares: readonly LaneShare[],
+    places: ReadonlyMap<number, number>,
+    most: (share: LaneShare) => number,
+    max: number,
+  ): string[] {
+    const budgets = [...new Set(shares.map(({ budget }) => budget))];
+    return [
+      listOf(shares.map(({ lane }) => lane.id)),
+      listOf(shares.map(({ lane }) => lane.queue)),
+      listOf(shares.map(({ lease }) => lease)),
+      listOf(shares.map(most)),
+      listOf(shares.map(({ lane }) => places.get(lane.id) as number)),
+      listOf(shares.map(({ budget }) => budgets.indexOf(budget))),
+      listOf(shares.map(({ budget }) => Math.min(budget.left, max))),
+    ];
   }
 
   #served(queues: LaneShare[][], [, lane]: Started): void {
@@ -188,39 +191,64 @@ function suspectsOf({ holder }: ClaimRequest): boolean | null {
   return holder === null ? true : null;
 }
 
+/** The next of one lane, each locked or stepped over: what is locked and not taken is free again with the commit. */
+function headSql(s: string, which: string, lane: string, limit: string): string {
+  return `
+    select key, priority, suspect is not null as suspect from ${s}.jobs
+    where lane = ${lane} and ${which} order by priority desc, key limit ${limit} for update skip locked`;
+}
+
+/** Whether a suspect may be taken: see `suspectsOf`. */
+const MAY_BE_SUSPECT = (s: string): string => `
+  ($4 or ($4 is null and not exists (select 1 from ${s}.jobs where suspect = 'running' and holder = $2)))`;
+
+/** One statement, for a single lane: nearly all claims, so there is nothing in it that one lane does not need. */
+export function takeOneSql(s: string): string {
+  return `
+    with clock as materialized (select ${s}.clock($1) as now),
+    fence as materialized (select nextval('${s}.fence') as fence),
+    lane as materialized (
+      select case when exists (
+        select 1 from ${s}.locks as lock, clock where lock.name = $7 and ${LOCKED(s)}) then 0 else $5::integer end as most),
+    chosen as (
+      select key, $8::bigint as lease from (
+        select * from (${headSql(s, READY, "$6::integer", "(select most from lane)")}) as ready
+        union all
+        select * from (${headSql(s, SUSPECT, "$6::integer", "(select least(most, 1) from lane)")}) as suspect
+        where ${MAY_BE_SUSPECT(s)}) as head
+      order by priority desc, key limit $5),
+    started as (${startedSql(s, "chosen")})
+    update ${s}.jobs as job set ${startSql("$8::bigint")}
+    from chosen, clock where job.key = chosen.key
+    returning ${STARTED}`;
+}
+
 /**
- * One statement: the heads of the lanes, each locked or stepped over; of these the next of each queue, as many as it and
- * their source may give, at most one of them a suspect. What was locked and not taken is free again with the commit.
+ * One statement: the heads of the lanes; of these the next of each queue, as many as it and their source may give, at most
+ * one of them a suspect.
  */
-export function takeSql(s: string, many: boolean): string {
-  const head = (crashes: string, limit: string) => `
-    select key, priority, crashes > 0 as suspect from ${s}.jobs
-    where lane = lane.id and state = 'pending' and gate is null and crashes ${crashes}
-    order by priority desc, key limit ${limit} for update skip locked`;
-  const chosen = many
-    ? `select key, lease from (
-         select *, row_number() over (partition by source order by place, turn) as nth from (
-           select *, row_number() over (partition by place order by priority desc, key) as turn from (
-             select *, row_number() over (partition by suspect order by priority desc, key) as which from head) as head
-           where which = 1 or not suspect) as head
-         where turn <= $13) as head
-       where nth <= budget order by place, turn limit $5`
-    : "select key, lease from head order by priority desc, key limit $5";
+export function takeManySql(s: string): string {
   return `
     with clock as materialized (select ${s}.clock($1) as now),
     fence as materialized (select nextval('${s}.fence') as fence),
     lane as (
-      select * from unnest($6::integer[], $7::text[], $8::bigint[], $9::integer[]${many ? ", $10::integer[], $11::integer[], $12::integer[]" : ""})
-        as lane (id, queue, lease, most${many ? ", place, source, budget" : ""})
+      select * from unnest($6::integer[], $7::text[], $8::bigint[], $9::integer[], $10::integer[], $11::integer[], $12::integer[])
+        as lane (id, queue, lease, most, place, source, budget)
       where not exists (select 1 from ${s}.locks as lock, clock where lock.name = lane.queue and ${LOCKED(s)})),
     head as (
       select job.*, lane.* from lane cross join lateral (
-        select * from (${head("= 0", "lane.most")}) as ready
+        select * from (${headSql(s, READY, "lane.id", "lane.most")}) as ready
         union all
-        select * from (${head("> 0", "1")}) as suspect
-        where $4 or ($4 is null and not exists (
-          select 1 from ${s}.jobs where state = 'running' and crashes > 0 and holder = $2))) as job),
-    chosen as (${chosen})
+        select * from (${headSql(s, SUSPECT, "lane.id", "1")}) as suspect where ${MAY_BE_SUSPECT(s)}) as job),
+    chosen as (
+      select key, lease from (
+        select *, row_number() over (partition by source order by place, turn) as nth from (
+          select *, row_number() over (partition by place order by priority desc, key) as turn from (
+            select *, row_number() over (partition by suspect order by priority desc, key) as which from head) as head
+          where which = 1 or not suspect) as head
+        where turn <= $13) as head
+      where nth <= budget order by place, turn limit $5),
+    started as (${startedSql(s, "chosen")})
     update ${s}.jobs as job set ${startSql("chosen.lease")}
     from chosen, clock where job.key = chosen.key
     returning ${STARTED}`;

@@ -4,6 +4,10 @@ import { publicId } from "../job-row.ts";
 import type { Claimed } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 
+/** What can be claimed: by jobs_ready, and, where a worker died, by jobs_suspect. */
+export const READY = "ready";
+export const SUSPECT = "suspect = 'pending' and gate is null";
+
 /** What a statement that claims jobs gives back of each: see `Started`. */
 export const STARTED = `job.key, job.lane, job.priority, job.policy, job.attempt, job.created_at, job.id, job.input, job.scheduled_for,
   job.fence, job.lease, job.expires_at`;

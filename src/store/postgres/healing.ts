@@ -7,6 +7,7 @@ import { listOf, type Rows } from "./driver.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group.ts";
 import { held } from "./leases.ts";
+import { boundSql } from "./running.ts";
 import type { Settle } from "./settle.ts";
 
 type LeaseRow = [job: JobKey, fence: Fence, holder: ProcessId | null, expiresAt: number, lease: number, left: number];
@@ -27,19 +28,22 @@ export class Healing {
     this.#settle = parts.settle;
     this.#events = parts.events;
     const now = `(select ${s}.clock($1))`;
-    const lease = `select key, fence, holder, expires_at, lease, expires_at - ${now} from ${s}.jobs where state = 'running'`;
+    const lease = `select key, fence, holder, expires_at, lease, expires_at - ${now} from ${s}.running`;
     this.#sql = {
-      // By jobs_running; with nothing expired it reads one index page.
-      expired: `${lease} and expires_at <= ${now} order by expires_at, key limit $2`,
+      // By claims_expiring; with nothing expired it reads one index page.
+      expired: `${lease} where bound <= ${now} and expires_at <= ${now} order by expires_at, key limit $2`,
       // Every running job is looked at.
       stale: `
-        ${lease} and (expires_at <= ${now} or ($3 and expires_at > ${now} + lease) or holder = any($4::bigint[]))
+        ${lease} where (expires_at <= ${now} or ($3 and expires_at > ${now} + lease) or holder = any($4::bigint[]))
         order by expires_at, key limit $2`,
       cut: `
         with clock as materialized (select ${s}.clock($1) as now),
-        held as materialized (${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, expires_at)")} skip locked)
-        update ${s}.jobs as job set expires_at = clock.now + job.lease
-        from held, clock where job.key = held.key and job.expires_at = held.expires_at returning 1`,
+        held as materialized (${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, expires_at)")} skip locked),
+        cut as (
+          update ${s}.jobs as job set expires_at = clock.now + job.lease
+          from held, clock where job.key = held.key and job.expires_at = held.expires_at returning job.fence, job.expires_at),
+        ${boundSql(s, "cut")}
+        select 1 from cut`,
       record: `
         with clock as materialized (select ${s}.clock($1) as now),
         logged as (

@@ -3,6 +3,7 @@ import type { LeaseRef } from "../../core/lease.ts";
 import type { Fate } from "../store.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./group.ts";
+import { boundSql } from "./running.ts";
 import type { Settle } from "./settle.ts";
 
 /**
@@ -35,9 +36,12 @@ export class Leases {
     this.#renew = `
       with clock as materialized (select ${s}.clock($1) as now),
       held as materialized (
-        ${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, lease)")} skip locked)
-      update ${s}.jobs as job set expires_at = clock.now + held.lease, lease = held.lease
-      from held, clock where job.key = held.key returning job.key, job.fence`;
+        ${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, lease)")} skip locked),
+      renewed as (
+        update ${s}.jobs as job set expires_at = clock.now + held.lease, lease = held.lease
+        from held, clock where job.key = held.key returning job.key, job.fence, job.expires_at),
+      ${boundSql(s, "renewed")}
+      select key, fence from renewed`;
   }
 
   /** Each try is a transaction. One that is still locked after the last is held, and is renewed when its time comes again. */

@@ -3,12 +3,13 @@ import type { JobKey } from "../../core/ids.ts";
 import { byTurn } from "../../core/job.ts";
 import type { LimitedJob } from "../../core/turnstile.ts";
 import type { ClaimRequest } from "../store.ts";
-import { byStartedTurn, STARTED, type Started, startSql } from "./claimed-row.ts";
+import { byStartedTurn, READY, STARTED, type Started, startSql, SUSPECT } from "./claimed-row.ts";
 import { pairsIn } from "./counter-rows.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./group.ts";
 import type { Limits } from "./limits.ts";
 import { LOCKED } from "./locks.ts";
+import { startedSql } from "./running.ts";
 
 type HeadRow = [key: JobKey, lane: number, priority: number, suspect: boolean, limits: string | null];
 
@@ -35,9 +36,9 @@ export class LimitedClaim {
 
   constructor(s: string, limits: Limits) {
     this.#limits = limits;
-    const head = (crashes: string, limit: string) => `
+    const head = (which: string, limit: string) => `
       select key, priority, crashes > 0 as suspect, limits from ${s}.jobs
-      where lane = lane.id and state = 'pending' and gate is null and crashes ${crashes}
+      where lane = lane.id and ${which}
       order by priority desc, key limit ${limit} for update skip locked`;
     this.#sql = {
       due: `
@@ -53,16 +54,18 @@ export class LimitedClaim {
           select * from unnest($2::integer[], $3::text[], $4::integer[]) as lane (id, queue, most)
           where not exists (select 1 from ${s}.locks as lock, clock where lock.name = lane.queue and ${LOCKED(s)}))
         select job.key, lane.id, job.priority, job.suspect, job.limits from lane cross join lateral (
-          select * from (${head("= 0", "lane.most")}) as ready
+          select * from (${head(READY, "lane.most")}) as ready
           union all
-          select * from (${head("> 0", "1")}) as suspect
+          select * from (${head(SUSPECT, "1")}) as suspect
           where $5 or ($5 is null and not exists (
-            select 1 from ${s}.jobs where state = 'running' and crashes > 0 and holder = $6::bigint))) as job`,
+            select 1 from ${s}.jobs where suspect = 'running' and holder = $6::bigint))) as job`,
       start: `
         with clock as materialized (select ${s}.clock($1) as now),
-        fence as materialized (select nextval('${s}.fence') as fence)
+        fence as materialized (select nextval('${s}.fence') as fence),
+        asked as (select * from unnest($4::bigint[], $5::bigint[]) as asked (key, lease)),
+        started as (${startedSql(s, "asked")})
         update ${s}.jobs as job set ${startSql("asked.lease")}
-        from clock, unnest($4::bigint[], $5::bigint[]) as asked (key, lease)
+        from clock, asked
         where job.key = asked.key and coalesce(job.state, '') = 'pending'
         returning ${STARTED}`,
     };

@@ -6,6 +6,7 @@ import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from
 import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
 import type { Tallied } from "../tallied.ts";
 import type { Catalog } from "./catalog.ts";
+import { READY, SUSPECT } from "./claimed-row.ts";
 import { listOf, type Rows } from "./driver.ts";
 
 const COLUMNS = `
@@ -52,18 +53,17 @@ export class Look {
       cross join lateral (${jobs} where job.key = page.key offset 0) as one order by page.key`;
     // Each arm walks one partial index and nothing else: the cost is that of what is unfinished, never of history.
     const unfinished = `
-      select lane, 'pending' as state, count(*) as n from ${s}.jobs
-        where state = 'pending' and gate is null and crashes = 0 group by lane
+      select lane, 'pending' as state, count(*) as n from ${s}.jobs where ${READY} group by lane
       union all
-      select lane, 'pending', count(*) from ${s}.jobs where state = 'pending' and gate is null and crashes > 0 group by lane
+      select lane, 'pending', count(*) from ${s}.jobs where ${SUSPECT} group by lane
       union all
       select lane, 'pending', count(*) from ${s}.jobs where gate = 'time' group by lane
       union all
       select lane, 'pending', sum(parked)::bigint from ${s}.counters where parked > 0 group by lane
       union all
-      select lane, 'running', count(*) from ${s}.jobs where state = 'running' group by lane
+      select lane, 'running', count(*) from ${s}.running group by lane
       union all
-      select lane, 'waiting', count(*) from ${s}.jobs where state = 'waiting' group by lane`;
+      select lane, 'waiting', count(*) from ${s}.jobs where aside = 'waiting' group by lane`;
     this.#sql = {
       byId: `${jobs} where job.key = ${keyOf(s, "$1", "$2", "$3")}`,
       unfinished,
@@ -79,10 +79,10 @@ export class Look {
           select lane, min(key) as key from (
             select level.lane, head.key from level cross join lateral (
               select key from ${s}.jobs
-              where lane = level.lane and priority = level.priority and state = 'pending' and gate is null and crashes = 0
+              where lane = level.lane and priority = level.priority and ${READY}
               order by key limit 1) as head
             union all
-            select lane, key from ${s}.jobs where state = 'pending' and gate is null and crashes > 0
+            select lane, key from ${s}.jobs where ${SUSPECT}
             union all
             select due.lane, due.key from unnest($2::integer[]) as one (lane) cross join clock cross join lateral (
               select lane, key from ${s}.jobs where gate = 'time' and lane = one.lane and run_at <= clock.now) as due) as any_of
@@ -167,14 +167,14 @@ function keysSql(s: string, state: JobState | undefined, ofLanes: boolean): stri
       return `select key from ${s}.jobs where key > $1 ${lanes}`;
     // Few jobs run at once: they are found by their own index and put in order.
     case "running":
-      return `select key + 0 as key from ${s}.jobs where state = 'running' and key + 0 > $1 ${lanes}`;
+      return `select key from ${s}.running where key > $1 ${lanes}`;
     case "pending":
       return `select key from (${pendingSql(s)}) as pending`;
     // Most of what there is, also where the planner has not looked yet: it takes few to be in a state, many not to be in others.
     case "succeeded":
       return `select key from ${s}.jobs where state not in (${OTHERS}) and key > $1 ${lanes}`;
     default:
-      return `select key from ${s}.jobs where state = '${state}' and key > $1 ${lanes}`;
+      return `select key from ${s}.jobs where aside = '${state}' and key > $1 ${lanes}`;
   }
 }
 
@@ -191,10 +191,10 @@ function pendingSql(s: string): string {
     with recursive ${levels(s, "$3")}
     select head.key from level cross join lateral (
       select key from ${s}.jobs
-      where lane = level.lane and priority = level.priority and key > $1 and state = 'pending' and gate is null and crashes = 0
+      where lane = level.lane and priority = level.priority and key > $1 and ${READY}
       order by key limit $2) as head
     union all
-    select key from ${s}.jobs where state = 'pending' and gate is null and crashes > 0 and key + 0 > $1 and lane = any($3::integer[])
+    select key from ${s}.jobs where ${SUSPECT} and key + 0 > $1 and lane = any($3::integer[])
     union all
     select key from ${s}.jobs where gate = 'time' and key + 0 > $1 and lane = any($3::integer[])
     union all
@@ -204,7 +204,7 @@ function pendingSql(s: string): string {
 
 /** The priorities of what stands ready in these lanes: from one to the next by jobs_ready, without what is between. */
 function levels(s: string, lanes: string): string {
-  const ready = (lane: string) => `from ${s}.jobs where lane = ${lane} and state = 'pending' and gate is null and crashes = 0`;
+  const ready = (lane: string) => `from ${s}.jobs where lane = ${lane} and ${READY}`;
   return `
     level (lane, priority) as (
       select one.lane, (select priority ${ready("one.lane")} order by priority desc limit 1)

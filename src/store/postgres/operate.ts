@@ -12,6 +12,7 @@ import type { Tx } from "./group.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { LimitedJob, Limits } from "./limits.ts";
 import { idValues, keyOf } from "./look.ts";
+import { endedSql } from "./running.ts";
 import type { Settings } from "./settings.ts";
 import type { Tally } from "./tally.ts";
 import type { Waits } from "./waits.ts";
@@ -81,11 +82,15 @@ export class Operate {
       find: `select key, lane, limits is not null from ${s}.jobs where key = ${keyOf(s, "$1", "$2", "$3")}`,
       lock: `select key, state, lane, fence, slot, gate, priority, limits from ${s}.jobs where key = $1 for update`,
       cancel: `
-        update ${s}.jobs set state = 'cancelled', gate = null, finished_at = $2, expires_at = null, holder = null, worker = null
-        where key = $1`,
+        with ended as (
+          update ${s}.jobs as job set state = 'cancelled', gate = null, finished_at = $2, expires_at = null, holder = null, worker = null
+          from (select key, state from ${s}.jobs where key = $1) as was where job.key = was.key
+          returning case when was.state = 'running' then job.fence end as fence),
+        ${endedSql(s, "ended")}
+        select 1 from ended`,
       // One that is being added at this instant is not seen here; jobs_slot finds it, and then all is done again.
       holderOf: `
-        select 1 from ${s}.jobs where slot = $1 and slot is not null and state in ('pending', 'running', 'waiting')`,
+        select 1 from ${s}.jobs where reserved = $1`,
       retry: `
         update ${s}.jobs set state = 'pending', gate = $3, errors = 0, crashes = 0, run_at = $2, finished_at = null
         where key = $1`,
@@ -172,7 +177,7 @@ export class Operate {
 
   /** By jobs_aside, or by the key: finished jobs are the oldest. The state is written out, so that its index is found. */
   async #prunable(tx: Tx, { state, queue, ids, finishedBefore, limit }: PruneFilter): Promise<Ended[]> {
-    const where = [`state = '${state}'`];
+    const where = [state === "succeeded" ? "state = 'succeeded'" : `aside = '${state}'`];
     const values: Value[] = [limit];
     if (finishedBefore !== undefined) where.push(`finished_at < $${values.push(finishedBefore)}`);
     if (ids !== undefined) where.push(`key = any($${values.push(listOf(await this.#keysOf(tx, ids)))}::bigint[])`);

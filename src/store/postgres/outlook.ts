@@ -1,6 +1,7 @@
 import { claimable, outlookOf } from "../../core/claiming.ts";
 import type { ClaimSource, Outlook } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
+import { READY, SUSPECT } from "./claimed-row.ts";
 import { listOf, type Rows } from "./driver.ts";
 import { LOCKED } from "./locks.ts";
 
@@ -18,9 +19,7 @@ export class Outlooks {
   constructor(s: string, parts: { rows: Rows; catalog: Catalog }) {
     this.#rows = parts.rows;
     this.#catalog = parts.catalog;
-    const ready = (crashes: string) => `
-      (select true from ${s}.jobs
-       where lane = lane.id and state = 'pending' and gate is null and crashes ${crashes} limit 1)`;
+    const some = (which: string) => `(select true from ${s}.jobs where lane = lane.id and ${which} limit 1)`;
     // Whoever claims looks at the limits of his own queues only.
     const limitsDue = `
       (select min(counter.due_at) from ${s}.limits as rule cross join lateral (
@@ -31,7 +30,7 @@ export class Outlooks {
       with clock as materialized (select ${s}.clock($1) as now)
       select counter.lanes, clock.now, lane.id, exists (select 1 from ${s}.queues where name = lane.queue and paused),
         exists (select 1 from ${s}.locks as lock where lock.name = lane.queue and ${LOCKED(s)}),
-        coalesce(${ready("= 0")}, ${ready("> 0")}),
+        coalesce(${some(READY)}, ${some(SUSPECT)}),
         least((select run_at from ${s}.jobs where gate = 'time' and lane = lane.id order by run_at limit 1), ${limitsDue})
       from ${s}.counter cross join clock
       left join unnest($2::integer[], $3::text[]) as lane (id, queue) on true

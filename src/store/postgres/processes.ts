@@ -82,7 +82,7 @@ export class Processes {
         where locktype = 'advisory' and classid = ($1::bigint)::oid and objsubid = 2 and granted
           and database = (select oid from pg_database where datname = current_database())`,
       lock: "select pg_try_advisory_lock($1::integer, $2::integer)",
-      running: `select holder, count(*) from ${s}.jobs where state = 'running' group by holder`,
+      running: `select holder, sum(at_work)::bigint from ${s}.claims group by holder`,
       announce: `update ${s}.processes set works = $2 where id = $1 returning id`,
       askToStop: `
         update ${s}.processes set stop = $2 where id = any($1::bigint[]) and stoppable and stop is null returning id`,
@@ -90,7 +90,7 @@ export class Processes {
       remove: `
         delete from ${s}.processes
         where id = $1 and (id = $2::bigint or (place = $3 and place <> '') or seen_at <= ${s}.clock($4) - ${HEARD})
-          and not exists (select 1 from ${s}.jobs where coalesce(state, '') = 'running' and holder = $1)
+          and not exists (select 1 from ${s}.claims where holder = $1)
         returning alive`,
     };
   }

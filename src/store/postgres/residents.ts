@@ -54,7 +54,7 @@ export class LookUp {
     this.#catalog = catalog;
     const slots = `
       select slot, key, created_at, id, lane, state from ${s}.jobs
-      where slot = any($1::text[]) and slot is not null and state in ('pending', 'running', 'waiting')`;
+      where reserved = any($1::text[])`;
     this.#sql = {
       // What others come after cannot end before it is known who they are.
       lock: `

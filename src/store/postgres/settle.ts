@@ -13,6 +13,7 @@ import type { Tx } from "./group.ts";
 import type { JobEvents } from "./job-events.ts";
 import { HELD } from "./leases.ts";
 import type { Limits } from "./limits.ts";
+import { endedSql } from "./running.ts";
 import type { Settings } from "./settings.ts";
 import { Tally } from "./tally.ts";
 
@@ -76,23 +77,27 @@ export class Settle {
       select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
       where key = any($1::bigint[]) and coalesce(state, '') = 'running' order by key for update`;
     this.#sql = {
-      // Successes from whose end nothing follows: one statement, counted in it.
+      // Successes from whose end nothing follows: one statement, counted in it. Its answer is those that are none.
       succeed: `
         with clock as materialized (select ${s}.clock($1) as now),
         ended as (
           update ${s}.jobs as job set state = 'succeeded', output = asked.output, finished_at = clock.now, expires_at = null, error = null
           from clock, unnest($3::bigint[], $4::bigint[], $5::text[]) as asked (key, fence, output)
           where ${HELD} and job.quiet and not (job.lane = any($6::integer[]))
-          returning job.key, job.lane),
+          returning job.key, job.lane, job.fence),
+        ${endedSql(s, "ended")},
         noted as (
-          update ${s}.notes as note set checkpoint = null from ended where note.job = ended.key and note.checkpoint is not null),
+          update ${s}.notes as note set checkpoint = null from ended
+          where (select exists (select 1 from ${s}.notes)) and note.job = ended.key and note.checkpoint is not null),
         tallied as (${Tally.within(s, "$2::integer", "succeeded")})
-        select key from ended`,
+        select key from unnest($3::bigint[]) as asked (key)
+        where (select count(*) from ended) < cardinality($3::bigint[]) and key not in (select key from ended)`,
       history,
       // A row that somebody has locked is about to be settled or renewed, or is so for as long as a user's transaction takes:
       // its lease is judged again later, and nobody waits.
       judged: `${history} skip locked`,
       move: `
+        with moved as (
         update ${s}.jobs as job set
           state = asked.state, gate = asked.gate, run_at = coalesce(asked.run_at, job.run_at), attempt = asked.attempt,
           errors = asked.errors, crashes = asked.crashes, error = case when asked.state = 'succeeded' then null else coalesce(asked.error, job.error) end,
@@ -100,7 +105,9 @@ export class Settle {
         from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::integer[], $7::integer[], $8::integer[],
           $9::text[], $10::text[], $11::bigint[])
           as asked (key, fence, state, gate, run_at, attempt, errors, crashes, error, output, finished_at)
-        where ${HELD}`,
+        where ${HELD} returning job.fence),
+        ${endedSql(s, "moved")}
+        select 1 from moved`,
       dropCheckpoints: `update ${s}.notes set checkpoint = null where job = any($1::bigint[]) and checkpoint is not null`,
       states: `select key, state, fence from ${s}.jobs where key = any($1::bigint[])`,
     };
@@ -203,8 +210,9 @@ export class Settle {
       listOf(plain.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null))),
       listOf(loud.map(({ id }) => id)),
     );
-    if (rows.length > 0) tx.wrote();
-    return new Set(rows.map(([job]) => job));
+    const left = new Set(rows.map(([job]) => job));
+    if (left.size < plain.length) tx.wrote();
+    return new Set(plain.flatMap(({ job }) => (left.has(job) ? [] : [job])));
   }
 
   async #history(tx: Tx, endings: readonly Ending[]): Promise<Map<JobKey, History>> {
