@@ -1,11 +1,12 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
-import { chmodSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, utimesSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import type { ProcessId } from "../../src/core/ids.ts";
-import { findPlace, type Place } from "../../src/store/postgres/place.ts";
+import { Alive } from "../../src/store/alive.ts";
+import { findPlace, type Place, sweepOld } from "../../src/store/postgres/place.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Life } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
@@ -167,6 +168,26 @@ describe("the place of a host", () => {
     rmSync(mine, { recursive: true });
     writeFileSync(mine, "a file");
     assert.equal(findPlace(id, [base]), null);
+  });
+
+  test("forgets databases that nobody has come to for long, but not those who live there", (t) => {
+    const base = made(t);
+    const place = findPlace(id, [base]) as Place;
+    const [gone, quiet, fresh] = [randomUUID(), randomUUID(), randomUUID()].map((other) => findPlace(other, [base]) as Place);
+    assert.ok(gone && quiet && fresh);
+    for (const { folder } of [place, gone, fresh]) {
+      mkdirSync(folder);
+      writeFileSync(join(folder, "a.lock"), "");
+    }
+    const alive = new Alive(quiet.folder, "node:sqlite");
+    alive.hold();
+    t.after(() => alive.close());
+    const longAgo = new Date(Date.now() - 31 * 86_400_000);
+    for (const { folder } of [place, gone, quiet]) utimesSync(folder, longAgo, longAgo);
+    sweepOld(place, Date.now());
+    const left = [place, gone, quiet, fresh].map(({ folder }) => existsSync(folder));
+    assert.deepEqual(left, [true, false, true, true]);
+    assert.equal(findPlace(id, [base])?.id, place.id);
   });
 
   test("whose name was lost is no place", (t) => {

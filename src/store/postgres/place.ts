@@ -7,12 +7,15 @@ import {
   lstatSync,
   mkdirSync,
   openSync,
+  readdirSync,
   readFileSync,
   rmSync,
+  statSync,
   writeSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, dirname, join } from "node:path";
+import { Alive } from "../alive.ts";
 import { networkFileSystem } from "../sqlite/file-system.ts";
 
 /** Where processes of one host and one user prove their lives to each other. */
@@ -46,6 +49,31 @@ export function findPlace(databaseId: string, bases: readonly string[] = BASES):
     }
   }
   return null;
+}
+
+/** Databases that nobody has come to or left for so long are forgotten, in milliseconds. */
+const FORGOTTEN = 30 * 86_400_000;
+
+/** Of other databases: the last who died there had nobody to clear up after them, and many of those are gone, too. */
+export function sweepOld(place: Place, now: number): void {
+  const here = dirname(place.folder);
+  for (const name of readdirSync(here)) {
+    try {
+      if (name !== basename(place.folder) && isForgotten(join(here, name), now)) rmSync(join(here, name), { recursive: true });
+    } catch {
+      // Somebody else is at it, and it is no matter.
+    }
+  }
+}
+
+function isForgotten(folder: string, now: number): boolean {
+  const stat = statSync(folder);
+  if (!stat.isDirectory() || now - stat.mtimeMs < FORGOTTEN) return false;
+  const alive = new Alive(folder, "node:sqlite");
+  const tokens = readdirSync(folder).flatMap((file) => (file.endsWith(".lock") ? [file.slice(0, -".lock".length)] : []));
+  const isLeft = tokens.every((token) => alive.probe(token) === "dead");
+  alive.close();
+  return isLeft;
 }
 
 /** Everybody can make a folder of that name there. Whoever can write into it could make others look dead. */

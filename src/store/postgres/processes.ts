@@ -6,7 +6,7 @@ import { lifeOf, type RegisteredProcess, toProcess, worksText } from "../process
 import type { Life, NewProcess, ProcessView, Works } from "../store.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Tx } from "./group.ts";
-import { findPlace, type Place } from "./place.ts";
+import { findPlace, type Place, sweepOld } from "./place.ts";
 import type { Session } from "./session.ts";
 
 /** A process whose life nothing proves says this often that it is there; in milliseconds, like what follows. */
@@ -115,7 +115,8 @@ export class Processes {
 
   /** This process is on the list; what those before it have left here is cleared away. */
   async entered(rows: Rows): Promise<void> {
-    if (this.#alive === null) return;
+    if (this.#alive === null || this.#place === null) return;
+    sweepOld(this.#place, Date.now());
     this.#alive.sweep(new Set((await this.all(rows)).map(({ alive }) => alive)));
   }
 
