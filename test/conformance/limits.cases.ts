@@ -270,6 +270,16 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [jobs[3], jobs[4]], "what was not used is not saved up");
   });
 
+  check("a rate whose starts are no whole milliseconds apart opens with the next one", async ({ store, clock }) => {
+    const declares = declaring([limitRule({ rate: { starts: 5, per: 777 } })]);
+    const jobs = await add(store, ...many(6, declares, "a"));
+    assert.deepEqual(await claimIds(store), jobs.slice(0, 5));
+    pass(clock, 155);
+    assert.deepEqual(await claimIds(store), []);
+    pass(clock, 1);
+    assert.deepEqual(await claimIds(store), [jobs[5]]);
+  });
+
   check("a clock that was set back holds nobody up for longer than the rate lasts", async ({ store, clock }) => {
     const declares = declaring([limitRule({ rate: { starts: 1, per: 1_000 } })]);
     const jobs = await add(store, ...many(5, declares, "a"));

@@ -148,7 +148,9 @@ export class Limits {
 
   /** Counters of these queues that want to be looked at, because of their rate or because their limit has changed. */
   due(tx: Tx, queues: readonly string[]): Promise<Pair[]> {
-    return tx.rows<Pair>(this.#sql.due, listOf(this.#rulesOf(queues)), tx.at, this.#settings.view.longest);
+    // Instants are whole milliseconds, and what a rate lasts need not be.
+    const longest = Math.ceil(this.#settings.view.longest);
+    return tx.rows<Pair>(this.#sql.due, listOf(this.#rulesOf(queues)), tx.at, longest);
   }
 
   /** Lets pass what may by now. */
