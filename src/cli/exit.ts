@@ -6,6 +6,7 @@ const CODES: Record<string, number> = { DAMAGED: EXIT.damaged, LOCK_HELD: EXIT.l
 const USAGE = new Set([
   "ACCESS_DENIED",
   "ADDRESS_INVALID",
+  "CERTIFICATE_INVALID",
   "CLAIM_INVALID",
   "CONFIG_INVALID",
   "DRIVER_DIFFERS",
@@ -26,6 +27,7 @@ const USAGE = new Set([
   "NUMBER_INVALID",
   "OPTION_INVALID",
   "SCHEMA_NEWER",
+  "SERVER_TOO_OLD",
   "SQLITE_TOO_OLD",
   "USAGE",
 ]);

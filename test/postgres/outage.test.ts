@@ -32,9 +32,10 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   test("for three seconds: callers wait, and are answered", { timeout: 30_000 }, async (t) => {
     const { proxy, direct, store } = await setUp(t);
     const held = await running(direct, { name: "held" });
+    await addOne(direct, { name: "seen" });
     await proxy.down();
     const early = [addOne(store, { name: "a" }), addOne(store, { name: "b", id: "b" })];
-    const looks = store.counts({ name: "first" });
+    const looks = store.counts({ name: "seen" });
     const settled = store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]);
     await passes(3_000);
     const late = claim(store, { from: [{ name: "first", lease: LEASE }] });

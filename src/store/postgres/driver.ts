@@ -29,6 +29,8 @@ export interface ConnectOptions {
 /** One connection, and the way to end it at once. */
 export interface Connection {
   sql: Sql;
+  /** How many bytes have come over it. */
+  heard(): number;
   /** Whether it keeps the process alive. */
   keep(alive: boolean): void;
   destroy(): void;
@@ -88,6 +90,7 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
   });
   return {
     sql,
+    heard: () => socket?.bytesRead ?? 0,
     keep: (alive) => void (alive ? socket?.ref() : socket?.unref()),
     destroy: () => void socket?.destroy(),
   };

@@ -82,12 +82,18 @@ const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
 /** What a caller is told; errors that are not the database's pass as they are. */
 export function explain(error: unknown, address: string): unknown {
   if (error instanceof HoldfastError) return error;
-  const code = codeOf(error);
   const said = wordsOf(error);
-  const explained = EXPLAINED[code] ?? (isLost(error) ? GONE_EXPLAINED : undefined);
+  const explained = explanationOf(codeOf(error), said) ?? (isLost(error) ? GONE_EXPLAINED : undefined);
   if (explained === undefined) return error;
   const [name, words, hint] = explained;
-  return new HoldfastError(name, words.replace("ADDRESS", address).replace("SAID", said), hint, { cause: error });
+  const message = words.replace(/ADDRESS|SAID/g, (word) => (word === "SAID" ? said : address));
+  return new HoldfastError(name, message, hint, { cause: error });
+}
+
+function explanationOf(code: string, said: string): Explanation | undefined {
+  // Two codes that are used for much else.
+  if ((code === "42704" || code === "22023") && / parameter "/.test(said)) return UNKNOWN_SETTING;
+  return EXPLAINED[code];
 }
 
 /** Where a name stands for several addresses, none of which answers, the error itself says nothing. */
@@ -101,19 +107,31 @@ type Explanation = [code: string, words: string, hint: string];
 const GONE_EXPLAINED: Explanation = [
   "SERVER_GONE",
   "The PostgreSQL server at ADDRESS cannot be reached (SAID).",
-  "Check that it runs and that the address is right. What was not acknowledged was not done; workers go on when it is back.",
+  "See that it runs and that the address is right. What was not acknowledged was not done; workers go on when it is back.",
 ];
 
 const DENIED: Explanation = [
   "ACCESS_DENIED",
-  "The PostgreSQL server at ADDRESS refused the user or the password.",
-  "Check both in the address: postgres://user:password@host/database.",
+  "The PostgreSQL server at ADDRESS does not let this user in (SAID).",
+  "Check user and password in the address: postgres://user:password@host/database. Some servers want ?sslmode=require.",
 ];
 
-const FULL: Explanation = [
-  "DISK_FULL",
-  "The PostgreSQL server at ADDRESS had no room to write, so nothing was changed.",
-  "Free some space on the server's disk and try again.",
+const DROPPED: Explanation = [
+  "NO_DATABASE",
+  "Tables of Holdfast are missing in the database at ADDRESS (SAID): somebody has dropped them, or the whole schema.",
+  "Restore a backup, or start again: whoever opens it next makes them anew, empty.",
+];
+
+const CERTIFICATE: Explanation = [
+  "CERTIFICATE_INVALID",
+  "The PostgreSQL server at ADDRESS shows a certificate that cannot be trusted (SAID).",
+  "Name its authority by the environment variable NODE_EXTRA_CA_CERTS; ?sslmode=require encrypts without checking it.",
+];
+
+const UNKNOWN_SETTING: Explanation = [
+  "ADDRESS_INVALID",
+  "The PostgreSQL server at ADDRESS refuses a setting that stands in the address after the `?` (SAID).",
+  "Correct it, or leave it out. A schema is not named in the address: it is an option.",
 ];
 
 /** By PostgreSQL's own codes, and by the system's. */
@@ -128,38 +146,40 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   ],
   "42501": [
     "NO_RIGHTS",
-    "The user may not do that in the database at ADDRESS (SAID).",
-    "Let an owner run `grant create on database … to …` once, or make the schema and grant `usage, create` on it; then start again.",
+    "The user in the address may not do that in the database at ADDRESS (SAID).",
+    "Let an owner of the database run `grant create on database … to …` once, or grant what docs/postgres.md lists.",
   ],
-  "42P01": [
-    "NO_DATABASE",
-    "Tables of Holdfast are missing in the database at ADDRESS (SAID).",
-    "Somebody may have dropped them. Open it again to make them anew, or restore a backup.",
-  ],
+  "42P01": DROPPED,
+  "3F000": DROPPED,
+  "42883": DROPPED,
   "25006": [
     "READ_ONLY",
-    "The PostgreSQL server at ADDRESS is a read-only replica, or set to read only.",
-    "Give the address of the primary; with several hosts in it, add `?target_session_attrs=read-write`.",
+    "The PostgreSQL server at ADDRESS takes no writes: it is a replica, or is set to read only. Nothing was changed.",
+    "Give the address of the primary. With several hosts in it, ?target_session_attrs=read-write finds that one.",
   ],
   "57014": [
     "STATEMENT_TIMEOUT",
-    "The PostgreSQL server at ADDRESS cancelled a statement that took longer than it allows, so nothing was changed.",
-    "Raise `statement_timeout` for this user, or look for what holds the server up.",
+    "The PostgreSQL server at ADDRESS cancelled a statement (SAID), so nothing was changed.",
+    "If it was for its time: raise `statement_timeout` for this user, or look for what holds the server up.",
   ],
   "55P03": [
     "BUSY",
-    "Rows in the database at ADDRESS were locked by somebody else for too long, so nothing was changed.",
+    "Rows in the database at ADDRESS were locked by somebody else for too long (SAID), so nothing was changed.",
     "Look for a transaction that stays open; try again when it is done.",
   ],
   "53300": [
     "TOO_MANY_CONNECTIONS",
-    "The PostgreSQL server at ADDRESS takes no more connections.",
-    "Raise `max_connections`, run fewer processes, or put a pooler in between (docs/postgres.md).",
+    "The PostgreSQL server at ADDRESS takes no more connections (SAID).",
+    "Run fewer processes, raise `max_connections` or the user's limit, or put a pooler in between (docs/postgres.md).",
   ],
-  "53100": FULL,
+  "53100": [
+    "DISK_FULL",
+    "The disk of the PostgreSQL server at ADDRESS is full (SAID), so nothing was changed.",
+    "Make room there, and try again.",
+  ],
   "53200": [
     "SERVER_EXHAUSTED",
-    "The PostgreSQL server at ADDRESS is out of memory, so nothing was changed.",
+    "The PostgreSQL server at ADDRESS is out of memory (SAID), so nothing was changed.",
     "Give it more memory, or fewer connections.",
   ],
   "22021": [
@@ -172,4 +192,10 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
     "The host of the PostgreSQL server at ADDRESS is not known (SAID).",
     "Check the name of the host in the address.",
   ],
+  CERT_HAS_EXPIRED: CERTIFICATE,
+  DEPTH_ZERO_SELF_SIGNED_CERT: CERTIFICATE,
+  ERR_TLS_CERT_ALTNAME_INVALID: CERTIFICATE,
+  SELF_SIGNED_CERT_IN_CHAIN: CERTIFICATE,
+  UNABLE_TO_GET_ISSUER_CERT_LOCALLY: CERTIFICATE,
+  UNABLE_TO_VERIFY_LEAF_SIGNATURE: CERTIFICATE,
 };

@@ -55,6 +55,8 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
   const reader = new Reader(server, { most: readers, patience, random });
   try {
     const session = await writer.session();
+    const [row] = await session.rows<[number]>("select current_setting('server_version_num')::integer");
+    refuseOld((row as [number])[0]);
     const migrated = await migrate(session, {
       schema,
       durability: options.durability ?? "power",
@@ -71,6 +73,18 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     await Promise.all([writer.close(), reader.close()]);
     throw explain(error, address.name);
   }
+}
+
+/** As PostgreSQL counts them: 150004 is 15.4. */
+const OLDEST = 150_000;
+
+export function refuseOld(version: number): void {
+  if (version >= OLDEST) return;
+  throw new HoldfastError(
+    "SERVER_TOO_OLD",
+    `The PostgreSQL server is of version ${Math.floor(version / 10_000)}.${version % 10_000}, and Holdfast needs ${OLDEST / 10_000} or newer.`,
+    "Upgrade the server, or give the address of another.",
+  );
 }
 
 function durabilityDiffers(schema: string, has: Durability, asked: Durability): HoldfastError {

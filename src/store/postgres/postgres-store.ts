@@ -114,7 +114,12 @@ export class PostgresStore implements Store {
 
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
     const store = new PostgresStore(await openPostgres(url, { patience: PATIENCE, ...options }), options);
-    await store.#time.ask(store.#reader.rows);
+    try {
+      await store.#time.ask(store.#reader.rows);
+    } catch (error) {
+      await store.close();
+      throw error;
+    }
     return store;
   }
 

@@ -1,7 +1,7 @@
 /** What is watched. */
 export interface Patient {
-  /** Whether an answer is waited for, and how many there were so far. */
-  signs(): { waits: boolean; answers: number };
+  /** Whether an answer is waited for; and a number that grows with all that is heard. */
+  signs(): { waits: boolean; heard: number };
   /** Whether it lives, as far as somebody else can tell. */
   examine(): Promise<boolean>;
   bury(): void;
@@ -16,7 +16,7 @@ export class Pulse {
   readonly #patient: Patient;
   readonly #every: number;
   #timer: NodeJS.Timeout | null = null;
-  #answers = 0;
+  #heard = 0;
   #isExamined = false;
 
   constructor(patient: Patient, every: number) {
@@ -27,7 +27,7 @@ export class Pulse {
   /** Said when an answer is waited for. It costs nothing while one is. */
   watch(): void {
     if (this.#timer !== null) return;
-    this.#answers = this.#patient.signs().answers;
+    this.#heard = this.#patient.signs().heard;
     this.#timer = setInterval(() => this.#look(), this.#every).unref();
   }
 
@@ -37,18 +37,18 @@ export class Pulse {
   }
 
   #look(): void {
-    const { waits, answers } = this.#patient.signs();
+    const { waits, heard } = this.#patient.signs();
     if (!waits) return this.stop();
-    if (answers === this.#answers) void this.#examine(answers);
-    this.#answers = answers;
+    if (heard === this.#heard) void this.#examine(heard);
+    this.#heard = heard;
   }
 
-  async #examine(answers: number): Promise<void> {
+  async #examine(heard: number): Promise<void> {
     if (this.#isExamined) return;
     this.#isExamined = true;
     const lives = await this.#patient.examine();
     this.#isExamined = false;
     const signs = this.#patient.signs();
-    if (!lives && signs.waits && signs.answers === answers) this.#patient.bury();
+    if (!lives && signs.waits && signs.heard === heard) this.#patient.bury();
   }
 }

@@ -70,7 +70,7 @@ export class Session {
     this.#host = host;
     this.#pulse = new Pulse(
       {
-        signs: () => ({ waits: this.#open.size > 0, answers: this.#answers }),
+        signs: () => ({ waits: this.#open.size > 0, heard: this.#answers + this.#connection.heard() }),
         examine: () => this.#isServed(),
         bury: () => this.lose(new Error("no answer comes any more")),
       },

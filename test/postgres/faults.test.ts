@@ -1,0 +1,404 @@
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { chmodSync, chownSync, cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import { fileURLToPath } from "node:url";
+import { HoldfastError } from "../../src/core/errors.ts";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { refuseOld } from "../../src/store/postgres/open.ts";
+import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
+import { add, addOne, claim, running, SUCCEEDED } from "../conformance/parts.ts";
+import { RUNS_AS } from "./binaries.ts";
+import { noRestart, type PostgresServer, startServer } from "./server.ts";
+
+describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart }, () => {
+  let server: PostgresServer;
+  let url: string;
+  before(async () => void (server = await startServer({ settings: { fsync: "off" } })));
+  after(() => server.close());
+  beforeEach(async () => void (url = await server.createDatabase()));
+
+  /** One whose patience is short, unless a test is about it. */
+  const openAt = async (t: TestContext, where = url, options: Partial<PostgresStoreOptions> = {}) => {
+    const store = await PostgresStore.open(where, {
+      clock: systemClock,
+      injected: false,
+      random: Math.random,
+      patience: 300,
+      ...options,
+    });
+    t.after(() => store.close());
+    return store;
+  };
+
+  let roles = 0;
+  /** A user of his own, who may do nothing that not everybody may; and his address. */
+  const makeRole = async (t: TestContext, how = "") => {
+    const name = `tester_${++roles}`;
+    await server.query(`create role ${name} login password 'r1ght' ${how}`, url);
+    t.after(() => server.query(`drop owned by ${name} cascade; drop role ${name}`, url));
+    const own = new URL(url);
+    own.username = name;
+    own.password = "r1ght";
+    return { name, url: own.href };
+  };
+
+  const refuses = async (t: TestContext, where: string, ...what: Parameters<typeof says>) =>
+    assert.rejects(openAt(t, where), says(...what));
+
+  test("nobody listens there", async (t) => {
+    await refuses(
+      t,
+      "postgres://u:r1ght@127.0.0.1:1/d",
+      "SERVER_GONE",
+      /127\.0\.0\.1:1\/d cannot be reached \(.*ECONNREFUSED/,
+      /See that it runs/,
+    );
+    // A name that stands for more than one address.
+    await refuses(
+      t,
+      "postgres://u:r1ght@localhost:1/d",
+      "SERVER_GONE",
+      /localhost:1\/d cannot be reached \(.*ECONNREFUSED/,
+      /See that it runs/,
+    );
+    await refuses(
+      t,
+      "postgres://u@/d?host=/nowhere",
+      "SERVER_GONE",
+      /\/nowhere\/d cannot be reached \(.*ENOENT/,
+      /See that it runs/,
+    );
+    await refuses(
+      t,
+      "postgres://u@no-such-host.invalid/d",
+      "SERVER_GONE",
+      /no-such-host\.invalid\/d .*(ENOTFOUND|EAI_AGAIN)/,
+      /address/,
+    );
+  });
+
+  test("of several hosts one is there", async (t) => {
+    const port = new URL(url).port;
+    const store = await openAt(t, url.replace(`127.0.0.1:${port}`, `127.0.0.1:1,127.0.0.1:${port}`));
+    await addOne(store);
+    await refuses(
+      t,
+      url.replace(`127.0.0.1:${port}`, "127.0.0.1:1,127.0.0.1:2"),
+      "SERVER_GONE",
+      /127\.0\.0\.1:1,127\.0\.0\.1:2\//,
+      /See/,
+    );
+  });
+
+  test("the password is wrong, or there is no such user, or none was given", async (t) => {
+    const { url: right } = await makeRole(t);
+    for (const [user, password] of [
+      ["tester_1", "wr0ng"],
+      ["nobody", "wr0ng"],
+      ["tester_1", ""],
+    ] as const) {
+      const wrong = Object.assign(new URL(right), { username: user, password });
+      await refuses(t, wrong.href, "ACCESS_DENIED", /does not let this user in \(.+\)/, /user and password/);
+    }
+  });
+
+  test("there is no such database", async (t) => {
+    await refuses(
+      t,
+      Object.assign(new URL(url), { pathname: "/nowhere" }).href,
+      "NO_DATABASE",
+      /no such database .*\/nowhere, and none was made/,
+      /createdb/,
+    );
+  });
+
+  test("the address asks for something that the server does not know, or does not take", async (t) => {
+    for (const asked of ["shmeckel=1", "schema=other", "statement_timeout=soon"])
+      await refuses(t, `${url}?${asked}`, "ADDRESS_INVALID", new RegExp(`parameter "${asked.split("=")[0]}"`), /leave it out/);
+  });
+
+  test("the user may make no schema, or not write into one", async (t) => {
+    const { url: own, name } = await makeRole(t);
+    await refuses(t, own, "NO_RIGHTS", /permission denied for database/, /grant create on database/);
+    const direct = await openAt(t);
+    await refuses(t, own, "NO_RIGHTS", /permission denied for (schema|table)/, /grant/);
+    await server.query(
+      `grant usage on schema holdfast to ${name}; grant select on all tables in schema holdfast to ${name}`,
+      url,
+    );
+    const store = await openAt(t, own);
+    await assert.rejects(addOne(store), says("NO_RIGHTS", /permission denied for/, /grant/));
+    assert.deepEqual(await direct.list({ limit: 10 }), { items: [] });
+  });
+
+  test("the user, or the database, is set to read only", async (t) => {
+    const { url: own, name } = await makeRole(t);
+    await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
+    const store = await openAt(t, own);
+    await addOne(store);
+    await server.query(`alter role ${name} set default_transaction_read_only = on`, url);
+    await refuses(t, `${own}?target_session_attrs=read-write`, "READ_ONLY", /takes no writes/, /primary/);
+    const later = await openAt(t, own);
+    await assert.rejects(addOne(later), says("READ_ONLY", /takes no writes/, /primary/));
+    await assert.rejects(claim(later), says("READ_ONLY", /takes no writes/, /primary/));
+    assert.equal((await later.list({ limit: 10 })).items.length, 1, "looking is no writing");
+    await addOne(store);
+  });
+
+  test("a statement takes longer than it may, waits for longer than it may, or is cancelled by an operator", async (t) => {
+    const direct = await openAt(t);
+    const [held, locked] = [await running(direct, { name: "a" }), await running(direct, { name: "b" })];
+    await server.query(
+      `create function dawdle() returns trigger language plpgsql as $$ begin perform pg_sleep(30); return new; end $$;
+       create trigger dawdle before update on holdfast.jobs for each row when (new.key = ${held.job}) execute function dawdle()`,
+      url,
+    );
+    const impatient = await openAt(t, `${url}?statement_timeout=100&lock_timeout=50`);
+    const settle = ({ job, fence }: typeof held, store = impatient) => store.settle([{ job, fence, outcome: SUCCEEDED }]);
+    await assert.rejects(settle(held), says("STATEMENT_TIMEOUT", /due to statement timeout/, /statement_timeout/));
+    // Its neighbours in the transaction have their answers.
+    const [late, id] = await Promise.allSettled([settle(held), addOne(impatient, { name: "c" })]);
+    assert.deepEqual([late.status, id.status], ["rejected", "fulfilled"]);
+
+    const lock = server.query(
+      `begin; select 1 from holdfast.jobs where key = ${locked.job} for update; select pg_sleep(1); commit`,
+      url,
+    );
+    while ((await server.query("select 1 from pg_stat_activity where wait_event = 'PgSleep'", url)).length === 0);
+    await assert.rejects(settle(locked), says("BUSY", /locked by somebody else/, /transaction that stays open/));
+    await lock;
+    assert.deepEqual(await settle(locked), ["held"]);
+
+    const patient = await openAt(t);
+    const cancelled = settle(held, patient);
+    cancelled.catch(() => {});
+    const asleep = "from pg_stat_activity where wait_event = 'PgSleep' and application_name = 'holdfast writes'";
+    while ((await server.query(`select pg_cancel_backend(pid) ${asleep}`, url)).length === 0);
+    await assert.rejects(cancelled, says("STATEMENT_TIMEOUT", /due to user request/, /statement_timeout/));
+    assert.deepEqual(await direct.inspect([held, locked]), ["held", "lost"]);
+  });
+
+  test("there are too many connections: for good, and for a while", async (t) => {
+    const { url: own, name } = await makeRole(t);
+    await server.query(
+      `grant create on database ${new URL(url).pathname.slice(1)} to ${name}; alter role ${name} connection limit 1`,
+      url,
+    );
+    await refuses(t, own, "TOO_MANY_CONNECTIONS", /takes no more connections \(too many connections for role/, /max_connections/);
+    const there = async () => (await server.query(`select 1 from pg_stat_activity where usename = '${name}'`, url)).length;
+    while ((await there()) > 0);
+    const opening = openAt(t, own, { patience: 10_000 });
+    opening.catch(() => {});
+    while ((await there()) === 0);
+    await server.query(`alter role ${name} connection limit 5`, url);
+    await addOne(await opening);
+  });
+
+  test("the schema is dropped under an open store, and made anew by whoever opens it then", async (t) => {
+    const store = await openAt(t);
+    await addOne(store);
+    await server.query("drop schema holdfast cascade", url);
+    await assert.rejects(addOne(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+    await assert.rejects(add(store, { name: "new", id: "x" }), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+    await assert.rejects(claim(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+    await assert.rejects(store.counts({}), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+    await addOne(await openAt(t));
+  });
+
+  test("a name, an id or a key holds a NUL", async (t) => {
+    const store = await openAt(t);
+    for (const bad of [{ name: "a\0b" }, { id: "a\0b" }, { key: "a\0b" }, { queue: "a\0b" }]) {
+      const [refused, other] = await Promise.allSettled([addOne(store, bad), addOne(store)]);
+      assert.ok(refused.status === "rejected");
+      says("TEXT_INVALID", /character that PostgreSQL cannot store/, /number zero/)(refused.reason);
+      assert.equal(other.status, "fulfilled");
+    }
+    await assert.rejects(store.get("a\0b"), says("TEXT_INVALID", /character that PostgreSQL cannot store/, /number zero/));
+  });
+
+  test("the disk is full", async (t) => {
+    const small = smallDisk();
+    if (small === null) return t.skip("only root can make a small disk, where there is mount");
+    const own = await startServer();
+    t.after(async () => {
+      await own.close();
+      small.remove();
+    });
+    await own.query(`create tablespace small location '${small.folder}'`);
+    await own.query("alter database postgres set default_tablespace = 'small'");
+    const store = await openAt(t, own.url(), { patience: 10_000 });
+    const answered: string[] = [];
+    const fill = async () => {
+      for (;;) answered.push(await addOne(store, { input: noise() }));
+    };
+    await assert.rejects(fill(), says("DISK_FULL", /No space left on device.*nothing was changed/s, /Make room/));
+    const { items } = await store.list({ limit: 1_000 });
+    assert.deepEqual(items.map(({ id }) => id).toSorted(), answered.toSorted(), "nothing half done");
+    small.enlarge();
+    await addOne(store, { input: noise() });
+  });
+
+  test("the disk is full, as a trigger makes believe", async (t) => {
+    const store = await openAt(t);
+    await addOne(store);
+    await server.query(
+      `create function full_up() returns trigger language plpgsql as $$ begin raise 'could not extend file' using errcode = '53100'; end $$;
+       create trigger full_up before insert on holdfast.jobs for each row execute function full_up()`,
+      url,
+    );
+    await assert.rejects(addOne(store), says("DISK_FULL", /disk .* is full \(could not extend file\)/, /Make room/));
+    await server.query("drop trigger full_up on holdfast.jobs", url);
+    await addOne(store);
+  });
+
+  test("the driver is not installed", (t) => {
+    const folder = mkdtempSync(join(tmpdir(), "holdfast-bare-"));
+    t.after(() => rmSync(folder, { recursive: true }));
+    const root = fileURLToPath(new URL("../../", import.meta.url));
+    cpSync(join(root, "src"), join(folder, "src"), { recursive: true });
+    cpSync(join(root, "package.json"), join(folder, "package.json"));
+    mkdirSync(join(folder, "node_modules"));
+    for (const needed of ["croner"])
+      symlinkSync(dirname(fileURLToPath(import.meta.resolve(`${needed}/package.json`))), join(folder, "node_modules", needed));
+    const script = `import { open } from "./src/index.ts"; await open(${JSON.stringify(url)}).catch((e) => console.log(e.code, e.message, e.hint))`;
+    const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "-e", script], {
+      cwd: folder,
+      encoding: "utf8",
+    });
+    assert.match(stdout, /^DRIVER_MISSING .*`postgres`, which is not installed here\. Run `npm install postgres`/, stderr);
+  });
+
+  test("the server is too old", () => {
+    refuseOld(150_000);
+    refuseOld(180_004);
+    assert.throws(
+      () => refuseOld(140_012),
+      (error) =>
+        error instanceof HoldfastError && error.code === "SERVER_TOO_OLD" && /14\.12/.test(error.message) && error.hint !== "",
+    );
+  });
+
+  const noCertificate = spawnSync("openssl", ["version"]).status === 0 ? false : "there is no openssl here to make a certificate";
+  test("the certificate is nobody's; encrypted it is nevertheless, if that is enough", { skip: noCertificate }, async (t) => {
+    const { url: plain, name } = await makeRole(t);
+    await refuses(t, `${url}?sslmode=require`, "SERVER_GONE", /cannot be reached/, /See that it runs/);
+    encrypt(server.dataFolder, name);
+    await server.query("alter system set ssl = on", url);
+    await server.query("select pg_reload_conf()", url);
+    t.after(async () => {
+      await server.query("alter system reset ssl", url);
+      await server.query("select pg_reload_conf()", url);
+    });
+    while ((await server.query("show ssl", url))[0]?.["ssl"] !== "on");
+    await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
+    await refuses(t, plain, "ACCESS_DENIED", /no encryption/, /sslmode=require/);
+    await refuses(
+      t,
+      `${plain}?sslmode=verify-full`,
+      "CERTIFICATE_INVALID",
+      /cannot be trusted \(self-signed/,
+      /NODE_EXTRA_CA_CERTS/,
+    );
+    const store = await openAt(t, `${plain}?sslmode=require`);
+    const encrypted =
+      "select pid from pg_stat_ssl join pg_stat_activity using (pid) where ssl and application_name = 'holdfast writes'";
+    assert.equal((await server.query(encrypted, url)).length, 1);
+    await addOne(store);
+    // It is lost and made again like any other.
+    await server.query(`select pg_terminate_backend(pid) from (${encrypted}) as mine`, url);
+    await addOne(store);
+    assert.equal((await store.counts({})).pending, 2);
+  });
+
+  test("it is a replica, until it is made the primary", { timeout: 60_000 }, async (t) => {
+    const store = await openAt(t, url, { patience: 10_000 });
+    const id = await addOne(store);
+    await server.stop("fast");
+    const signal = join(server.dataFolder, "standby.signal");
+    writeFileSync(signal, "");
+    chownSync(signal, RUNS_AS.uid, RUNS_AS.gid);
+    await server.start();
+    while (!(await isUp(server)));
+    await refuses(t, `${url}?target_session_attrs=read-write`, "READ_ONLY", /takes no writes/, /primary/);
+    await refuses(t, await otherDatabase(url), "READ_ONLY", /takes no writes/, /primary/);
+    await assert.rejects(addOne(store), says("READ_ONLY", /takes no writes/, /primary/));
+    assert.equal((await store.get(id))?.state, "pending", "looking is no writing");
+    await server.query("select pg_promote()", url);
+    await addOne(store);
+    assert.equal((await store.counts({})).pending, 2);
+  });
+});
+
+/** Whoever reads it knows what happened, and what to do. */
+function says(code: string, words: RegExp, hint: RegExp): (error: unknown) => true {
+  return (error) => {
+    assert.ok(error instanceof HoldfastError, `not explained: ${String(error)}`);
+    const shown = `${error.message}\n${error.hint}`;
+    assert.equal(error.code, code, shown);
+    assert.match(error.message, words);
+    assert.match(error.hint, hint);
+    assert.doesNotMatch(shown, /r1ght|wr0ng|ADDRESS|SAID|undefined/, "no password, and no gap that was not filled");
+    assert.notEqual(error.cause, undefined);
+    return true;
+  };
+}
+
+/** Bytes that cannot be packed. */
+function noise(): string {
+  return JSON.stringify(Array.from({ length: 12_000 }, () => Math.random().toString(36)).join(""));
+}
+
+/** One in which Holdfast never was: there is always this. */
+async function otherDatabase(url: string): Promise<string> {
+  return Object.assign(new URL(url), { pathname: "/postgres" }).href;
+}
+
+async function isUp(server: PostgresServer): Promise<boolean> {
+  return server.query("select 1").then(
+    () => true,
+    () => false,
+  );
+}
+
+/** A certificate that nobody has signed; and the user gets in only over a connection that is encrypted with it. */
+function encrypt(dataFolder: string, user: string): void {
+  const [certificate, key] = [join(dataFolder, "server.crt"), join(dataFolder, "server.key")];
+  const made = spawnSync("openssl", [
+    "req",
+    "-x509",
+    "-nodes",
+    "-newkey",
+    "rsa:2048",
+    "-subj",
+    "/CN=127.0.0.1",
+    "-keyout",
+    key,
+    "-out",
+    certificate,
+  ]);
+  assert.equal(made.status, 0, String(made.stderr));
+  chmodSync(key, 0o600);
+  for (const file of [certificate, key]) chownSync(file, RUNS_AS.uid, RUNS_AS.gid);
+  const rules = `hostssl all ${user} 127.0.0.1/32 scram-sha-256\nhostnossl all ${user} 127.0.0.1/32 reject\nhost all all 127.0.0.1/32 scram-sha-256\n`;
+  writeFileSync(join(dataFolder, "pg_hba.conf"), rules);
+}
+
+/** Big enough for the tables, and not for much more. */
+function smallDisk(): { folder: string; enlarge(): void; remove(): void } | null {
+  const mount = mkdtempSync(join(tmpdir(), "holdfast-small-"));
+  const remove = () => {
+    spawnSync("umount", [mount]);
+    rmSync(mount, { recursive: true, force: true });
+  };
+  process.once("exit", remove);
+  if (spawnSync("mount", ["-t", "tmpfs", "-o", "size=24m", "tmpfs", mount]).status !== 0) return null;
+  const folder = join(mount, "tablespace");
+  mkdirSync(folder);
+  chmodSync(mount, 0o755);
+  chownSync(folder, RUNS_AS.uid, RUNS_AS.gid);
+  const enlarge = () => assert.equal(spawnSync("mount", ["-o", "remount,size=48m", mount]).status, 0);
+  return { folder, enlarge, remove };
+}
