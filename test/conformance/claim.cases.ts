@@ -409,6 +409,18 @@ export function claimCases(check: Check): void {
     assert.deepEqual(names, ["b"]);
   });
 
+  check("a suspect has its turn in its queue, whatever suspects wait in queues that are not served", async ({ store }) => {
+    for (const queue of ["a", "b"]) await add(store, { queue, priority: queue === "a" ? 5 : 4 });
+    await takeBack(store, "crashed", ...(await claim(store)));
+    await add(store, { queue: "a", priority: -5 }, { queue: "b", priority: -5 });
+    const holder = await register(store);
+    // Each queue is served first once, by another process each time.
+    const first = await claimOne(store, { holder });
+    const second = await claimOne(store, { holder: await register(store) });
+    assert.deepEqual([first.queue, second.queue].sort(), ["a", "b"]);
+    assert.deepEqual([first.priority, second.priority].sort(), [4, 5]);
+  });
+
   check("a suspect of one queue is claimed along with another queue's innocents", async ({ store }) => {
     const holder = await register(store);
     for (const [suspect, clean] of [

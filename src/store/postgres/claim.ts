@@ -240,14 +240,18 @@ export function takeManySql(s: string): string {
         select * from (${headSql(s, READY, "lane.id", "lane.most")}) as ready
         union all
         select * from (${headSql(s, SUSPECT, "lane.id", "1")}) as suspect where ${MAY_BE_SUSPECT(s)}) as job),
+    -- Of the suspects first the next of each queue, then of those whose turn it is the first alone.
     chosen as (
       select key, lease from (
-        select *, row_number() over (partition by source order by place, turn) as nth from (
-          select *, row_number() over (partition by place order by priority desc, key) as turn from (
-            select *, row_number() over (partition by suspect order by priority desc, key) as which from head) as head
-          where which = 1 or not suspect) as head
-        where turn <= $13) as head
-      where nth <= budget order by place, turn limit $5),
+        select *, row_number() over (partition by suspect order by place, turn) as which from (
+          select * from (
+            select *, row_number() over (partition by source order by place, turn) as nth from (
+              select *, row_number() over (partition by place order by priority desc, key) as turn from (
+                select *, row_number() over (partition by place, suspect order by priority desc, key) as rank from head) as head
+              where rank = 1 or not suspect) as head
+            where turn <= $13) as head
+          where nth <= budget order by place, turn limit $5) as head) as head
+      where which = 1 or not suspect),
     started as (${startedSql(s, "chosen")})
     update ${s}.jobs as job set ${startSql("chosen.lease")}
     from chosen, clock where job.key = chosen.key
