@@ -241,11 +241,18 @@ export class CheckedStore {
   }
 
   /** Nobody is really killed here: who lives is the world's to say. */
-  async probe(): Promise<{ process: ProcessView; life: Life }[]> {
+  probe(): Promise<{ process: ProcessView; life: Life }[]> {
+    return this.#world.inTurn(() => this.#probe());
+  }
+
+  async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
     this.#actor.acts();
     const entry = this.#world.trace.add(this.#actor.name, "probe", []);
     const found = (await this.#store.probe()).map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
     entry.answer = Object.fromEntries(found.map(({ process, life }) => [process.program, life]));
+    // Whoever was struck off for want of signs of life, from another host, enters itself again.
+    const self = this.#world.actors.find(({ name }) => name === this.#actor.name)?.id ?? null;
+    if (this.#world.place.isSlow && self !== null) this.#model.processes.add(self);
     return found;
   }
 
