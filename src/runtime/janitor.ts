@@ -60,9 +60,9 @@ export class Janitor {
   #lastLook: { wall: number; monotonic: number } | null = null;
   #stop: (() => void) | null = null;
   #unlisten: (() => void) | null = null;
-  /** Nothing has changed since the last tick, and at that nobody else was there and nothing ran. */
+  /** Nothing has changed since the last tick; and until when, after that one, nothing can be left behind. */
   #quiet = false;
-  #alone = false;
+  #rest = TICK;
   #slow = false;
   #ticking: Promise<void> | null = null;
   #ticks = 0;
@@ -169,7 +169,7 @@ export class Janitor {
         )
         .finally(() => {
           this.#ticking = null;
-          if (this.#running) this.#schedule(this.#quiet && this.#alone ? IDLE_TICK : TICK);
+          if (this.#running) this.#schedule(this.#quiet ? this.#rest : TICK);
         });
     });
   }
@@ -189,7 +189,14 @@ export class Janitor {
     if (this.#onStop !== null) await this.#heed(this.#onStop);
     if (this.#expiring === null) await this.#expire();
     await this.#trim();
-    this.#alone = processes.length === 0 && (await this.#store.running()).size === 0;
+    this.#rest = processes.length === 0 ? await this.#restAlone() : TICK;
+  }
+
+  /** How long nothing can be left behind; a lock that runs out by then opens its queue when it does. */
+  async #restAlone(): Promise<number> {
+    if ((await this.#store.running()).size > 0) return TICK;
+    const expiries = (await this.#store.locks()).map(({ expiresAt }) => expiresAt - this.#clock.now());
+    return Math.max(TICK, Math.min(IDLE_TICK, ...expiries));
   }
 
   async #heed(onStop: (drain: number) => void): Promise<void> {
