@@ -25,7 +25,9 @@ test("the page on PostgreSQL has every code that its store says, and no other", 
 
 /** The first thing that is said of an error: as `new HoldfastError(` takes it, or in a list for it. */
 function codesIn(source: string): string[] {
-  return [...source.matchAll(/(?:HoldfastError\(|= \[|: \[)\s*"([A-Z]+_?[A-Z_]+)",\s*["`]/g)].map(([, said]) => said as string);
+  return [...source.matchAll(/(?:HoldfastError\(|= \[|: \[)\s*"([A-Z]+_?[A-Z_]+)",\s*["\x60]/g)].map(
+    ([, said]) => said as string,
+  );
 }
 
 describe("what the page on PostgreSQL has operators type", { skip: noServer }, () => {

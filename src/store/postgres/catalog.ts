@@ -131,6 +131,17 @@ export class Catalog {
     this.#counted = -1;
   }
 
+  /** The numbers mean something else by now. */
+  forget(): void {
+    this.#lanes.clear();
+    this.#laneIds.clear();
+    this.#last = null;
+    this.#policies.clear();
+    this.#policyIds.clear();
+    this.#policyIdOf = new WeakMap();
+    this.#counted = -1;
+  }
+
   async reload(rows: Rows): Promise<void> {
     for (const row of await rows<LaneRow>(this.#sql.lanes)) this.#learn(row);
   }

@@ -5,6 +5,7 @@ import { type Operation, passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import { backoff } from "./backoff.ts";
 import type { Rows, Value } from "./driver.ts";
+import { type Epoch, Returned } from "./epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
 import { type Receipt, Receipts } from "./receipts.ts";
 import type { Session } from "./session.ts";
@@ -72,9 +73,12 @@ export interface GroupOptions {
   random: () => number;
   schema: string;
   durability: Durability;
+  epoch: Epoch;
   onCommit: (committed: Committed) => void;
   /** What was assumed is not so any more. */
   onStale: () => void;
+  /** Nothing that was known of the database is so any more. */
+  onReturn: () => void;
   /** Comes before everything else, when an earlier try has shown that it must. */
   first: (tx: Tx) => Promise<void> | null;
 }
@@ -107,6 +111,8 @@ export class Group {
   #running = false;
   /** Since when the server cannot be reached; null: it can. */
   #lostSince: number | null = null;
+  /** The database has gone back, and has to be learnt anew. */
+  #hasReturned = false;
   #closed = false;
   #idle: (() => void)[] = [];
 
@@ -194,6 +200,12 @@ export class Group {
     let session: Session;
     try {
       session = await this.#writer.session();
+      // Not before: nobody is in the middle of anything now that he knew.
+      if (this.#hasReturned) {
+        await this.#options.epoch.enter(session);
+        this.#options.onReturn();
+        this.#hasReturned = false;
+      }
     } catch (error) {
       return { error, lost: isLost(error) };
     }
@@ -214,6 +226,7 @@ export class Group {
       for (const item of items) passPoint(item.operation, "written");
     } catch (error) {
       const cause = state.cause(error);
+      this.#hasReturned ||= cause instanceof Returned;
       state.stop(cause);
       const failed = await this.#rolledBack(session, cause);
       state.undo();
@@ -413,12 +426,14 @@ class Transaction implements Tx {
 
   async #leave(receipts: Receipts): Promise<Receipt | null> {
     const batch = receipts.next();
-    const [row] = await this.rows<[string | null, number, number]>(
+    const { schema, epoch } = this.#options;
+    const [row] = await this.rows<[string | null, number, number, number, boolean]>(
       `${receipts.leave()}
-       select pg_current_xact_id_if_assigned()::text, lanes, settings from ${this.#options.schema}.counter where id = 1`,
+       select pg_current_xact_id_if_assigned()::text, lanes, settings, ${epoch.columns} from ${schema}.counter where id = 1`,
       batch,
     );
-    const [xid, lanes, settings] = row as [string | null, number, number];
+    const [xid, lanes, settings, ...known] = row as [string | null, number, number, number, boolean];
+    epoch.check(...known);
     this.#check("lanes", lanes);
     this.#check("settings", settings);
     return xid === null ? null : { xid, batch };

@@ -2,6 +2,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import type { Durability, Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Rows, Value } from "./driver.ts";
+import { type Epoch, Returned } from "./epoch.ts";
 import { explain, mayRunAgain, Overtaken } from "./faults.ts";
 import type { Counted, Tx } from "./group.ts";
 import { Intake } from "./intake.ts";
@@ -16,6 +17,9 @@ export interface Host {
   random: () => number;
   /** The injected clock's time, else null. */
   at: () => number | null;
+  epoch: Epoch;
+  /** The database has gone back: the store learns what it is now. */
+  enterAnew: () => Promise<void>;
   /** A statement that tells others, when the guest commits, that these queues have something. */
   wake: (queues: ReadonlySet<string>) => [text: string, ...values: Value[]] | null;
 }
@@ -40,6 +44,7 @@ export class Guests {
           return await this.#try(access, jobs);
         } catch (error) {
           if (!mayRunAgain(error) || tries === TRIES) throw error;
+          if (error instanceof Returned) await this.#host.enterAnew();
         }
       }
     } catch (error) {
@@ -61,9 +66,9 @@ export class Guests {
   }
 
   async #write(query: Query, jobs: readonly NewJob[]): Promise<Enqueued[]> {
-    const { s, random, catalog, at, wake } = this.#host;
+    const { s, random, catalog, at, epoch, wake } = this.#host;
     const intake = new Intake(s, { speaks: false, random, knows: catalog });
-    const tx = new GuestTx(query, s, at());
+    const tx = new GuestTx(query, s, at(), epoch);
     const answers = await intake.enqueue.whole(tx, jobs);
     const woken = wake(tx.woken);
     if (tx.woken.size > 0 && woken !== null) await tx.rows(...woken);
@@ -106,10 +111,12 @@ class GuestTx implements Tx {
   queues: readonly string[] = [];
   readonly #query: Query;
   readonly #s: string;
+  readonly #epoch: Epoch;
   readonly #assumed: Partial<Record<Counted, number>> = {};
   #now: Promise<number> | null = null;
 
-  constructor(query: Query, s: string, at: number | null) {
+  constructor(query: Query, s: string, at: number | null, epoch: Epoch) {
+    this.#epoch = epoch;
     this.#query = query;
     this.#s = s;
     this.at = at;
@@ -134,8 +141,11 @@ class GuestTx implements Tx {
 
   /** Whether what was assumed is still so. */
   async end(): Promise<void> {
-    const [row] = await this.rows<[number, number]>(`select lanes, settings from ${this.#s}.counter where id = 1`);
-    const [lanes, settings] = row as [number, number];
+    const [row] = await this.rows<[number, number, number, boolean]>(
+      `select lanes, settings, ${this.#epoch.columns} from ${this.#s}.counter where id = 1`,
+    );
+    const [lanes, settings, ...known] = row as [number, number, number, boolean];
+    this.#epoch.check(...known);
     if ((this.#assumed.lanes ?? lanes) !== lanes || (this.#assumed.settings ?? settings) !== settings) throw new Overtaken();
   }
 

@@ -43,4 +43,11 @@ export class Intake {
     this.catalog.forgetCount();
     this.settings.forget();
   }
+
+  /** The database has gone back: nothing of what is known is sure. */
+  forgetAll(): void {
+    this.catalog.forget();
+    this.settings.forget();
+    this.limits.forget();
+  }
 }

@@ -171,6 +171,10 @@ export class Limits {
     this.#claimed.set(job, queue);
   }
 
+  forget(): void {
+    this.#claimed.clear();
+  }
+
   isClaimed(job: JobKey): boolean {
     return this.#claimed.has(job);
   }

@@ -3,6 +3,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
 import { parseAddress } from "./address.ts";
 import { loadDriver, type Server } from "./driver.ts";
+import { Epoch } from "./epoch.ts";
 import { explain } from "./faults.ts";
 import { migrate, quoteName } from "./migrate.ts";
 import { Reader } from "./reader.ts";
@@ -27,6 +28,7 @@ export interface OpenedPostgres {
   reader: Reader;
   databaseId: string;
   durability: Durability;
+  epoch: Epoch;
   /** Connections are not one's own for longer than a transaction. */
   pooled: boolean;
   /** Makes a connection to be told of others' commits; null where there is no such thing. */
@@ -66,9 +68,12 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     if (options.durability !== undefined && options.durability !== migrated.durability) {
       throw durabilityDiffers(schema, migrated.durability, options.durability);
     }
+    const s = quoteName(schema);
+    const epoch = new Epoch(s);
+    await epoch.enter(session);
     const { pooled } = address;
     const listen = (how: SessionOptions) => Session.open(server, how);
-    return { s: quoteName(schema), writer, reader, pooled, listen: pooled ? null : listen, ...migrated };
+    return { s, writer, reader, epoch, pooled, listen: pooled ? null : listen, ...migrated };
   } catch (error) {
     await Promise.all([writer.close(), reader.close()]);
     throw explain(error, address.name);

@@ -165,6 +165,9 @@ export class PostgresStore implements Store {
       catalog,
       random: options.random,
       at: this.#at,
+      epoch: opened.epoch,
+      // Whatever the store itself does, it finds out.
+      enterAnew: () => this.#write("declare", async () => {}),
       wake: (queues) => this.#news.within(queues),
     });
     this.#group = new Group(writer, {
@@ -175,7 +178,9 @@ export class PostgresStore implements Store {
       schema: s,
       durability: this.durability,
       onCommit: (committed) => this.#news.committed(committed),
+      epoch: opened.epoch,
       onStale: () => this.#intake.forget(),
+      onReturn: () => this.#intake.forgetAll(),
       first: (tx) => limits.lockWanted(tx),
     });
   }

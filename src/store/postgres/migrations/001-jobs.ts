@@ -14,12 +14,18 @@ create table ${s}.database (
 
 -- One row, changed seldom: how many lanes there are, and how often queues' settings and limits have changed, so that
 -- nobody has to read them again before.
+-- epoch: another one whenever the database has gone back, which the next table tells.
 create table ${s}.counter (
   id        integer primary key check (id = 1),
   lanes     integer not null,
-  settings  bigint not null
+  settings  bigint not null,
+  epoch     bigint not null
 );
-insert into ${s}.counter (id, lanes, settings) values (1, 0, 0);
+insert into ${s}.counter (id, lanes, settings, epoch) values (1, 0, 0, floor(random() * 9007199254740991)::bigint);
+
+-- Not logged, hence empty after a crash of the server, on a replica that took over, and in a restored copy of the files.
+create unlogged table ${s}.awake (id integer primary key check (id = 1));
+insert into ${s}.awake (id) values (1);
 
 -- The last transaction of each handle that has written: found there, it was committed.
 create table ${s}.receipts (
