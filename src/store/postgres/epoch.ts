@@ -44,15 +44,23 @@ export class Epoch {
     };
   }
 
-  check(epoch: number, isAwake: boolean): void {
-    if (!isAwake || epoch !== this.#known) throw new Returned();
+  /** What a transaction notes at its beginning: somebody else may learn of another one before its end. */
+  get known(): number {
+    return this.#known;
   }
 
-  /** Learns which it is, and sees to it that numbers can be trusted. */
-  async enter(session: Session): Promise<void> {
+  /** What was found at the end, against what was known at the beginning. */
+  check(known: number, epoch: number, isAwake: boolean): void {
+    if (!isAwake || epoch !== known) throw new Returned();
+  }
+
+  /** Learns which it is, and sees to it that numbers can be trusted. What was known is forgotten at the same instant. */
+  async enter(session: Session, forget: () => void): Promise<void> {
     const [row] = await session.rows<[number, boolean]>(this.#sql.read);
     const [epoch, isAwake] = row as [number, boolean];
-    this.#known = isAwake ? epoch : await this.#wake(session);
+    const known = isAwake ? epoch : await this.#wake(session);
+    forget();
+    this.#known = known;
   }
 
   /** Synced: what follows builds on it. */

@@ -202,8 +202,7 @@ export class Group {
       session = await this.#writer.session();
       // Not before: nobody is in the middle of anything now that he knew.
       if (this.#hasReturned) {
-        await this.#options.epoch.enter(session);
-        this.#options.onReturn();
+        await this.#options.epoch.enter(session, this.#options.onReturn);
         this.#hasReturned = false;
       }
     } catch (error) {
@@ -387,11 +386,13 @@ class Transaction implements Tx {
   #sent = 0;
   #end: { receipt: Promise<Receipt | null>; sent: number } | null = null;
   #undone = false;
+  readonly #epoch: number;
   readonly #assumed: Partial<Record<Counted, number>> = {};
 
   constructor(session: Session, options: GroupOptions, at: number | null = options.injected ? options.clock.now() : null) {
     this.#session = session;
     this.#options = options;
+    this.#epoch = options.epoch.known;
     this.at = at;
   }
 
@@ -432,8 +433,8 @@ class Transaction implements Tx {
        select pg_current_xact_id_if_assigned()::text, lanes, settings, ${epoch.columns} from ${schema}.counter where id = 1`,
       batch,
     );
-    const [xid, lanes, settings, ...known] = row as [string | null, number, number, number, boolean];
-    epoch.check(...known);
+    const [xid, lanes, settings, ...found] = row as [string | null, number, number, number, boolean];
+    epoch.check(this.#epoch, ...found);
     this.#check("lanes", lanes);
     this.#check("settings", settings);
     return xid === null ? null : { xid, batch };
@@ -461,6 +462,8 @@ class Transaction implements Tx {
   }
 
   cause(error: unknown): unknown {
+    // What was known has been forgotten under it, and whatever went wrong may come of that.
+    if (this.#options.epoch.known !== this.#epoch && !isLost(error)) return new Returned();
     return error instanceof Overtaken ? error : (this.#failed?.error ?? error);
   }
 

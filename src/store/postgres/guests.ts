@@ -67,8 +67,8 @@ export class Guests {
 
   async #write(query: Query, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     const { s, random, catalog, at, epoch, wake } = this.#host;
-    const intake = new Intake(s, { speaks: false, random, knows: catalog });
     const tx = new GuestTx(query, s, at(), epoch);
+    const intake = new Intake(s, { speaks: false, random, knows: catalog });
     const answers = await intake.enqueue.whole(tx, jobs);
     const woken = wake(tx.woken);
     if (tx.woken.size > 0 && woken !== null) await tx.rows(...woken);
@@ -112,11 +112,13 @@ class GuestTx implements Tx {
   readonly #query: Query;
   readonly #s: string;
   readonly #epoch: Epoch;
+  readonly #known: number;
   readonly #assumed: Partial<Record<Counted, number>> = {};
   #now: Promise<number> | null = null;
 
   constructor(query: Query, s: string, at: number | null, epoch: Epoch) {
     this.#epoch = epoch;
+    this.#known = epoch.known;
     this.#query = query;
     this.#s = s;
     this.at = at;
@@ -144,8 +146,8 @@ class GuestTx implements Tx {
     const [row] = await this.rows<[number, number, number, boolean]>(
       `select lanes, settings, ${this.#epoch.columns} from ${this.#s}.counter where id = 1`,
     );
-    const [lanes, settings, ...known] = row as [number, number, number, boolean];
-    this.#epoch.check(...known);
+    const [lanes, settings, ...found] = row as [number, number, number, boolean];
+    this.#epoch.check(this.#known, ...found);
     if ((this.#assumed.lanes ?? lanes) !== lanes || (this.#assumed.settings ?? settings) !== settings) throw new Overtaken();
   }
 

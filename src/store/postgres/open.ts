@@ -70,7 +70,7 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     }
     const s = quoteName(schema);
     const epoch = new Epoch(s);
-    await epoch.enter(session);
+    await epoch.enter(session, () => {});
     const { pooled } = address;
     const listen = (how: SessionOptions) => Session.open(server, how);
     return { s, writer, reader, epoch, pooled, listen: pooled ? null : listen, ...migrated };
