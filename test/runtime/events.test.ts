@@ -122,16 +122,19 @@ describe("a subscriber", () => {
     test(`${which} may end itself, and close what it listens to`, async (t) => {
       const { hf, clock, logged } = await memory(t);
       const got: string[] = [];
+      const [ended, closed] = [deferred(), deferred()];
       const off = hf.events.subscribe(async (event) => {
         got.push(nameOf(event));
         await off();
+        ended.resolve();
       }, options);
-      const closed = deferred();
+      await happens(hf, "a");
+      await ended.promise;
       hf.events.subscribe(async () => {
         await hf.close();
         closed.resolve();
       }, options);
-      await happens(hf, "a", "b");
+      await happens(hf, "b");
       await clock.advance("10s");
       await closed.promise;
       assert.deepEqual(got, ["a"]);

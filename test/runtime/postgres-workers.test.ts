@@ -6,7 +6,7 @@ await take("lock");
 await take("seed-003");
 await take("unclosed");
 await take("worker", {
-  every: 2,
+  every: 3,
   slow: [
     "hundreds of jobs, each exactly once",
     "at most 1 run at once, and that many do",
