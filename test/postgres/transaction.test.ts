@@ -167,6 +167,21 @@ test(
   },
 );
 
+test("so is the second of two transactions of pg", { skip }, async () => {
+  const second = new Client(server.url());
+  await second.connect();
+  await client.query("begin");
+  await second.query("begin");
+  await store.enqueueWithin(client, [newJob({ id: "a" })]);
+  const late = other.enqueueWithin(second, [newJob({ id: "a" })]);
+  const waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+  while ((await server.query(waits)).length === 0);
+  await client.query("commit");
+  assert.deepEqual(await late, [{ id: "a", duplicate: true }]);
+  await second.query("commit");
+  await second.end();
+});
+
 test("a transaction that stays open holds up neither claims nor new names nor definitions of others", { skip }, async () => {
   const limited = declaring([limitRule({ keyed: false, concurrency: 1 })]);
   await add(store, { declares: limited, limitKeys: [""], id: "first" });

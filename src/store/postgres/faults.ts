@@ -74,7 +74,13 @@ export function mayRunAgain(error: unknown): boolean {
 
 /** An id or a key was free when it was looked up, and is not any more: a second look finds whose it is. */
 function isTaken(error: unknown): boolean {
-  return codeOf(error) === "23505" && ARBITERS.has((error as { constraint_name?: string }).constraint_name ?? "");
+  return codeOf(error) === "23505" && ARBITERS.has(constraintOf(error));
+}
+
+/** `postgres` and `pg` call it differently. */
+function constraintOf(error: unknown): string {
+  const { constraint_name, constraint } = error as { constraint_name?: string; constraint?: string };
+  return constraint_name ?? constraint ?? "";
 }
 
 const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
@@ -83,7 +89,7 @@ const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
 export function explain(error: unknown, address: string): unknown {
   if (error instanceof HoldfastError) return error;
   const said = wordsOf(error);
-  const explained = explanationOf(codeOf(error), said) ?? (isLost(error) ? GONE_EXPLAINED : undefined);
+  const explained = explanationOf(codeOf(error), said) ?? explainedByKind(error);
   if (explained === undefined) return error;
   const [name, words, hint] = explained;
   const message = words.replace(/ADDRESS|SAID/g, (word) => (word === "SAID" ? said : address));
@@ -102,12 +108,24 @@ function wordsOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
+function explainedByKind(error: unknown): Explanation | undefined {
+  if (isLost(error)) return GONE_EXPLAINED;
+  // It was tried again and again, and is worth trying later: nothing is wrong with what was asked.
+  return mayRunAgain(error) ? CROWDED : undefined;
+}
+
 type Explanation = [code: string, words: string, hint: string];
 
 const GONE_EXPLAINED: Explanation = [
   "SERVER_GONE",
   "The PostgreSQL server at ADDRESS cannot be reached (SAID).",
   "See that it runs and that the address is right. What was not acknowledged was not done; workers go on when it is back.",
+];
+
+const CROWDED: Explanation = [
+  "BUSY",
+  "Others changed the same rows at ADDRESS again and again, so nothing was changed (SAID).",
+  "Try again; look for a program that changes queues' settings in a loop.",
 ];
 
 const DENIED: Explanation = [

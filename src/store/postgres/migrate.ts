@@ -41,14 +41,16 @@ async function upgrade(
   options: { schema: string; durability: Durability; now: number | null },
   s: string,
 ): Promise<void> {
-  await session.command("begin");
+  await session.command("begin isolation level read committed");
   try {
     await session.rows("select pg_advisory_xact_lock(hashtextextended($1, 0))", [`holdfast migrates ${options.schema}`]);
     const version = await versionOf(session, options.schema);
     refuseNewer(version, options.schema);
     passPoint("migrate", "begun");
     if (version === 0) {
-      await session.command(`create schema if not exists ${s}`);
+      // Where it was made for us, we may not be allowed to make one.
+      const [made] = await session.rows<[boolean]>("select to_regnamespace($1) is not null", [s]);
+      if (made?.[0] !== true) await session.command(`create schema if not exists ${s}`);
       await session.command(
         `create table ${s}.migrations (version integer primary key, name text not null, applied_at timestamptz not null)`,
       );
