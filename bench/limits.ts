@@ -1,20 +1,26 @@
-import { join } from "node:path";
-import { type Holdfast, job, type JobDef, open } from "../src/index.ts";
+import { type Claim, type Holdfast, job, type JobDef, open } from "../src/index.ts";
+import type { Durability } from "../src/store/store.ts";
 import { type Figure, median, rate } from "./measure.ts";
-import { inScratch, payload } from "./scratch.ts";
+import { payload } from "./scratch.ts";
 
 type Input = ReturnType<typeof payload> & { key: string };
 
 const KEYS = 1_000;
 
+/** Where databases are measured. */
+export interface Place {
+  /** On an empty one, which is gone afterwards. */
+  fresh<T>(run: (where: string) => Promise<T>): Promise<T>;
+  durability: Durability;
+}
+
 /** One key with a great many waiting must not slow the others, and counting keys must not halve the rate. */
-export async function limits(many: number, rounds: number): Promise<Figure[]> {
-  const alone = await inScratch((folder) => claimBeside(join(folder, "alone.db"), 0));
-  const beside = await inScratch((folder) => claimBeside(join(folder, "beside.db"), many));
+export async function limits(place: Place, many: number, rounds: number): Promise<Figure[]> {
+  const { alone, beside } = await claimBeside(place, many);
   let [without, within] = [0, 0];
   for (let round = 0; round < rounds; round++) {
-    without = Math.max(without, await inScratch((folder) => drain(join(folder, "without.db"), definition({}))));
-    within = Math.max(within, await inScratch((folder) => drain(join(folder, "within.db"), definition(limitOf(2)))));
+    without = Math.max(without, await place.fresh((where) => drain(place, where, definition({}))));
+    within = Math.max(within, await place.fresh((where) => drain(place, where, definition(limitOf(2)))));
   }
   return [
     {
@@ -42,29 +48,58 @@ function definition(options: ReturnType<typeof limitOf> | object): JobDef<Input,
   return job<Input, void>({ name: "limited", run: async () => {}, ...options });
 }
 
-/** Microseconds for one claim of another key, with its commit, while the slots of the great one are taken. */
-async function claimBeside(path: string, parked: number): Promise<number> {
-  const hf = await open(path, { durability: "process" });
-  const def = definition(limitOf(2));
-  await fill(hf, def, parked + 2, () => "great");
-  const held = [await hf.claim(def, { worker: "bench" }), await hf.claim(def, { worker: "bench" })];
-  await fill(hf, def, 1_000, (i) => `small-${i}`);
-  const times: number[] = [];
-  for (let i = 0; i < 1_000; i++) {
+/**
+ * Microseconds for one claim of another key, with its commit, while the slots of the great one are taken. The two take
+ * turns, so that what else the machine does is the same for both.
+ */
+function claimBeside(place: Place, parked: number): Promise<{ alone: number; beside: number }> {
+  return place.fresh((without) =>
+    place.fresh(async (withMany) => {
+      const crowds = [await Crowd.gather(place, without, 0), await Crowd.gather(place, withMany, parked)] as const;
+      for (let i = 0; i < 1_000; i++) for (const crowd of i % 2 === 0 ? crowds : crowds.toReversed()) await crowd.claim();
+      for (const crowd of crowds) await crowd.disperse();
+      const [alone, beside] = crowds;
+      return { alone: median(alone.times), beside: median(beside.times) };
+    }),
+  );
+}
+
+/** The slots of the great key are taken, so many of it are parked, and a thousand others wait. */
+class Crowd {
+  readonly times: number[] = [];
+  readonly #hf: Holdfast;
+  readonly #def = definition(limitOf(2));
+  readonly #held: (Claim<Input> | null)[] = [];
+
+  static async gather(place: Place, where: string, parked: number): Promise<Crowd> {
+    const crowd = new Crowd(await open(where, { durability: place.durability }));
+    await fill(crowd.#hf, crowd.#def, parked + 2, () => "great");
+    for (let i = 0; i < 2; i++) crowd.#held.push(await crowd.#hf.claim(crowd.#def, { worker: "bench" }));
+    await fill(crowd.#hf, crowd.#def, 1_000, (i) => `small-${i}`);
+    return crowd;
+  }
+
+  private constructor(hf: Holdfast) {
+    this.#hf = hf;
+  }
+
+  async claim(): Promise<void> {
     const start = performance.now();
-    const claim = await hf.claim(def, { worker: "bench" });
-    times.push((performance.now() - start) * 1_000);
+    const claim = await this.#hf.claim(this.#def, { worker: "bench" });
+    this.times.push((performance.now() - start) * 1_000);
     await claim?.release();
   }
-  for (const claim of held) await claim?.release();
-  await hf.close();
-  return median(times);
+
+  async disperse(): Promise<void> {
+    for (const claim of this.#held) await claim?.release();
+    await this.#hf.close();
+  }
 }
 
 /** Jobs a second, over many keys. */
-async function drain(path: string, def: JobDef<Input, void>): Promise<number> {
+async function drain(place: Place, where: string, def: JobDef<Input, void>): Promise<number> {
   const jobs = 50_000;
-  const hf = await open(path, { durability: "process" });
+  const hf = await open(where, { durability: place.durability });
   await fill(hf, def, jobs, (i) => `key-${i % KEYS}`);
   const start = performance.now();
   const worker = hf.work([def]);

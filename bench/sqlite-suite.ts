@@ -1,14 +1,16 @@
-import { styleText } from "node:util";
+import { join } from "node:path";
 import { claimCost } from "./claim-cost.ts";
 import { events } from "./events.ts";
 import { idle } from "./idle.ts";
 import { latency } from "./latency.ts";
 import { limits } from "./limits.ts";
-import { type Figure, holds, ratioOf } from "./measure.ts";
+import { lineOf } from "./figure-line.ts";
+import type { Figure } from "./measure.ts";
 import { memory } from "./memory.ts";
 import { reclaim } from "./reclaim.ts";
-import type { Line, Suite, SuiteOptions } from "./suite.ts";
+import type { Suite, SuiteOptions } from "./suite.ts";
 import { throughput } from "./throughput.ts";
+import { inScratch } from "./scratch.ts";
 import { unused } from "./unused.ts";
 
 /** Everything as a ratio to raw SQLite. */
@@ -21,7 +23,7 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
     unused: () => unused(rounds),
     events: () => events(rounds),
     claim: () => claimCost(many),
-    limits: () => limits(many, rounds),
+    limits: () => limits({ fresh: onFile, durability: "process" }, many, rounds),
     latency,
     idle,
     reclaim,
@@ -31,29 +33,6 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
   return { heading: "", parts: Object.fromEntries(measured), close: async () => {} };
 }
 
-function lineOf(figure: Figure): Line {
-  return {
-    text: textOf(figure),
-    holds: holds(figure),
-    data: { ...figure, ratio: ratioOf(figure), holds: holds(figure) },
-  };
-}
-
-function textOf(figure: Figure): string {
-  const what = figure.what + (figure.durability === undefined ? "" : ` (${figure.durability})`);
-  const target = "atLeast" in figure.target ? `≥ ${figure.target.atLeast}` : `≤ ${figure.target.atMost}`;
-  const verdict = holds(figure) ? styleText("green", "holds") : styleText("red", "falls short");
-  return [
-    what.padEnd(52),
-    `${say(figure.ours)} ${figure.unit}`.padStart(16),
-    `of ${say(figure.limit)}`.padStart(12),
-    ratioOf(figure).toFixed(2).padStart(7),
-    target.padStart(7),
-    ` ${verdict}`,
-  ].join(" ");
-}
-
-function say(value: number): string {
-  if (value >= 1_000) return Math.round(value).toLocaleString("en");
-  return value >= 10 ? value.toFixed(0) : value.toFixed(3);
+function onFile<T>(run: (where: string) => Promise<T>): Promise<T> {
+  return inScratch((folder) => run(join(folder, "work.db")));
 }

@@ -131,6 +131,16 @@ export class Contests {
     }
   }
 
+  /** On an empty database, which is gone afterwards. */
+  readonly fresh = async <T>(run: (url: string) => Promise<T>): Promise<T> => {
+    const url = await this.#server.createDatabase();
+    try {
+      return await run(url);
+    } finally {
+      await this.#server.dropDatabase(url);
+    }
+  };
+
   async close(): Promise<void> {
     for (const stage of this.#stages) await stage.end();
     await this.#server.close();
