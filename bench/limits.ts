@@ -74,7 +74,8 @@ class Crowd {
   static async gather(place: Place, where: string, parked: number): Promise<Crowd> {
     const crowd = new Crowd(await open(where, { durability: place.durability }));
     await fill(crowd.#hf, crowd.#def, parked + 2, () => "great");
-    for (let i = 0; i < 2; i++) crowd.#held.push(await crowd.#hf.claim(crowd.#def, { worker: "bench" }));
+    // For as long as it takes: the great key must not come free while it is measured.
+    for (let i = 0; i < 2; i++) crowd.#held.push(await crowd.#hf.claim(crowd.#def, { worker: "bench", lease: "1h" }));
     await fill(crowd.#hf, crowd.#def, 1_000, (i) => `small-${i}`);
     return crowd;
   }
