@@ -51,6 +51,12 @@ export class Fetched implements Facts {
     return this.#shares.has(`${rule}:${key}`);
   }
 
+  /** Of the known shares at which jobs are parked, those of whose jobs none is known. */
+  unread(): number[] {
+    const shares = [...this.#shares.values()].flat();
+    return shares.filter(({ id, parked }) => parked > 0 && !this.#parked.has(id)).map(({ id }) => id);
+  }
+
   /** The next ones, after those that were added before; `whole`: there are no more. */
   addParked(share: number, jobs: readonly Parked[], whole: boolean): void {
     const known = this.#parked.get(share);

@@ -2,6 +2,8 @@ import assert from "node:assert/strict";
 import { randomInt } from "node:crypto";
 import { after, before, describe, test } from "node:test";
 import type { Outcome } from "../../src/core/retry.ts";
+import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import { Session } from "../../src/store/postgres/session.ts";
 import type { Claimed, Declaration, NewJob, Store } from "../../src/store/store.ts";
 import { add, claim, claimIds, claimOne, declaring, ERROR, limitRule, newJob, settle, SUCCEEDED } from "../conformance/parts.ts";
 import { LimitRows, rowsOfSchema } from "../limits/rows.ts";
@@ -45,6 +47,34 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
       await workOff(handles.stores[0] as Store);
       const [row] = await server.query("select deadlocks from pg_stat_database where datname = current_database()");
       assert.equal(Number(row?.["deadlocks"]), 0, "nobody waited in a circle");
+    } finally {
+      await handles.close();
+    }
+  });
+
+  test("of a batch over many keys are decided in a handful of statements, however many wait at each", async (t) => {
+    const handles = await openHandles(server, 1);
+    const [store] = handles.stores as [PostgresStore];
+    const declares = declaring([limitRule({ concurrency: 20 })]);
+    const each = (times: number) =>
+      Array.from({ length: 60 * times }, (_, i) => newJob({ declares, limitKeys: [`key-${i % 60}`] }));
+    /** How many statements it takes. */
+    const cost = async <T>(act: () => Promise<T>): Promise<[statements: number, answer: T]> => {
+      const { mock } = t.mock.method(Session.prototype, "rows");
+      const answer = await act();
+      const statements = mock.callCount();
+      mock.restore();
+      return [statements, answer];
+    };
+    try {
+      await store.enqueue(each(25));
+      const [enqueuing] = await cost(() => store.enqueue(each(4)));
+      const [claiming, claimed] = await cost(() => claim(store, { max: 600 }));
+      assert.equal(claimed.length, 600);
+      const all = claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }));
+      const [settling] = await cost(() => store.settle(all));
+      t.diagnostic(`${enqueuing} statements to enqueue, ${claiming} to claim, ${settling} to settle`);
+      for (const statements of [enqueuing, claiming, settling]) assert.ok(statements < 40, `${statements} statements`);
     } finally {
       await handles.close();
     }

@@ -5,10 +5,15 @@ import { type Changes, limitsIn } from "../../core/turnstile.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./group.ts";
 
-/** Parked jobs of each counter that are read with it, for what frees a place or two. */
-const AHEAD = 8;
-/** And those that are read when more of them pass. */
-const FURTHER = 100;
+/**
+ * How many parked jobs of each counter are read with it: the first, to see whether its turn has come; a few, where a
+ * place or two become free; or as many as can pass at once. What is missing after all is fetched, but each time
+ * everything is decided anew: so a batch must not find it out key by key.
+ */
+const DEPTHS = { first: 1, few: 8, many: 100 } as const;
+type Depth = keyof typeof DEPTHS;
+/** Behind the job whose turn is $2 and $3, or from the first on. */
+const FURTHER = "and ($2::integer is null or counter > $1 or priority < $2 or (priority = $2 and job > $3::bigint))";
 
 /** A limit, and the key under which it is used. */
 export type Pair = [rule: number, key: string];
@@ -31,32 +36,42 @@ type ParkedRow = [counter: number, job: JobKey, priority: number, more: boolean,
 /** The rows that counters and parked jobs have: fetched for the turnstile, and written as it says. */
 export class CounterRows {
   readonly #sql: Record<
-    "shares" | "ahead" | "further" | "isParked" | "limitsOf" | "unpark" | "remove" | "save" | "add" | "park" | "gates",
+    "shares" | "unread" | "further" | "isParked" | "limitsOf" | "unpark" | "remove" | "save" | "add" | "park" | "gates",
     string
   >;
+  readonly #heads: Record<Depth, string>;
 
   constructor(s: string) {
     const numbers = ["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "due_at"];
     const types = ["bigint", "bigint", "bigint", "bigint", "integer", "bigint", "double precision", "bigint"];
     const lists = (first: number) => types.map((type, i) => `$${first + i}::${type}[]`).join(", ");
-    const job = `left join ${s}.jobs as job on head.more and job.key = head.job`;
     // One look-up each, however few there were when it was planned.
     const asked = `unnest($1::integer[], $2::text[]) as asked (asked_rule, asked_key) cross join lateral (
       select * from ${s}.counters where rule = asked_rule and key = asked_key offset 0) as share`;
-    // How many are read stands in the text: of a number that it does not know, a plan expects the worst.
-    const head = (where: string, limit: number) => `
-      select counter, job, priority, more from ${s}.parked where ${where} order by priority desc, job limit ${limit}`;
+    const limits = `case when head.more then (select limits from ${s}.jobs where key = head.job) end`;
+    // From its first one on in the order of the index, into the next counter where it has fewer: for "equal" a plan that
+    // expects few would sort all that are parked there, a million of them. How many are read stands in the text: of a
+    // number that it does not know, a plan expects the worst.
+    const onwards = (counter: string, where: string, limit: number) => `
+      select counter, job, priority, more from ${s}.parked where counter >= ${counter} ${where}
+      order by counter, priority desc, job limit ${limit}`;
+    const heads = (from: string, limit: number) => `
+      select head.counter, head.job, head.priority, head.more, ${limits}
+      from ${from} cross join lateral (${onwards("share.id", "", limit)}) as head
+      where head.counter = share.id order by head.counter, head.priority desc, head.job`;
+    this.#heads = {
+      first: heads(asked, DEPTHS.first),
+      few: heads(asked, DEPTHS.few),
+      many: heads(asked, DEPTHS.many),
+    };
     this.#sql = {
       shares: `select rule, key, id, lane, ${numbers.join(", ")} from ${asked}`,
-      ahead: `
-        select head.counter, head.job, head.priority, head.more, job.limits
-        from ${asked} cross join lateral (${head("counter = share.id", AHEAD)}) as head ${job}
-        order by head.counter, head.priority desc, head.job`,
-      // Those of the same priority that are stepped over were read before.
+      unread: heads("unnest($1::bigint[]) as share (id)", DEPTHS.few),
+      // Those that are stepped over were read before.
       further: `
-        select head.counter, head.job, head.priority, head.more, job.limits
-        from (${head("counter = $1 and ($2::integer is null or (priority <= $2 and (priority < $2 or job > $3::bigint)))", FURTHER)}) as head ${job}
-        order by head.priority desc, head.job`,
+        select head.counter, head.job, head.priority, head.more, ${limits}
+        from (${onwards("$1", FURTHER, DEPTHS.many)}) as head
+        where head.counter = $1 order by head.priority desc, head.job`,
       isParked: `select 1 from ${s}.parked where counter = $1 and priority = $2 and job = $3`,
       limitsOf: `select limits from ${s}.jobs where key = $1`,
       unpark: `
@@ -87,32 +102,53 @@ export class CounterRows {
   }
 
   /**
-   * What is known of these counters; `ahead`: with the first that are parked there, and whatever else those need to pass.
+   * What is known of these counters, with the first that are parked there, and what else those need to pass. A counter
+   * is named as often as it is used; `frees`: each time a place may become free.
    */
-  async fetch(tx: Tx, facts: Fetched, pairs: Iterable<Pair>, ahead: boolean): Promise<void> {
-    const asked = new Map<string, Pair>();
-    for (const pair of pairs) if (!facts.hasShares(...pair)) asked.set(pair.join(":"), pair);
-    if (asked.size === 0) return;
-    const rules = listOf([...asked.values()].map(([rule]) => rule));
-    const keys = listOf([...asked.values()].map(([, key]) => key));
-    const reading = tx.rows<CounterRow>(this.#sql.shares, rules, keys);
-    const heads = ahead ? await tx.rows<ParkedRow>(this.#sql.ahead, rules, keys) : [];
-    const shares = Map.groupBy(await reading, ([rule, key]) => `${rule}:${key}`);
-    for (const [name, [rule, key]] of asked) facts.addShares(rule, key, (shares.get(name) ?? []).map(toStored));
-    for (const [share, rows] of Map.groupBy(heads, ([counter]) => counter)) addParked(facts, share, rows, rows.length < AHEAD);
-    await this.fetch(tx, facts, pairsOf(heads), false);
+  async fetch(tx: Tx, facts: Fetched, pairs: Iterable<Pair>, frees: boolean): Promise<void> {
+    const heads = await this.#fetch(tx, facts, pairs, frees);
+    await this.#fetch(tx, facts, pairsOf(heads), false);
   }
 
-  /** A fact that turned out to be missing. */
+  async #fetch(tx: Tx, facts: Fetched, pairs: Iterable<Pair>, frees: boolean): Promise<ParkedRow[]> {
+    const asked = new Map<string, { pair: Pair; uses: number }>();
+    for (const pair of pairs) {
+      const name = pair.join(":");
+      const known = asked.get(name);
+      if (known !== undefined) known.uses++;
+      else if (!facts.hasShares(...pair)) asked.set(name, { pair, uses: 1 });
+    }
+    if (asked.size === 0) return [];
+    const reading = tx.rows<CounterRow>(this.#sql.shares, ...pairLists([...asked.values()]));
+    const groups = Map.groupBy(asked.values(), ({ uses }) => depthOf(frees, uses));
+    const read = await Promise.all(
+      Array.from(groups, async ([depth, group]) => ({
+        depth,
+        rows: await tx.rows<ParkedRow>(this.#heads[depth], ...pairLists(group)),
+      })),
+    );
+    const shares = Map.groupBy(await reading, ([rule, key]) => `${rule}:${key}`);
+    for (const [name, { pair }] of asked) facts.addShares(...pair, (shares.get(name) ?? []).map(toStored));
+    for (const { depth, rows } of read) addHeads(facts, rows, DEPTHS[depth]);
+    return read.flatMap(({ rows }) => rows);
+  }
+
+  /** A fact that turned out to be missing, and others of its kind that may well be the next. */
   async fetchMissing(tx: Tx, facts: Fetched, fact: Fact): Promise<void> {
     switch (fact.what) {
       case "shares":
         return this.fetch(tx, facts, [[fact.rule, fact.key]], true);
       case "parked": {
         const { share, after } = fact;
-        const rows = await tx.rows<ParkedRow>(this.#sql.further, share, after?.priority ?? null, after?.key ?? null);
-        addParked(facts, share, rows, rows.length < FURTHER);
-        return this.fetch(tx, facts, pairsOf(rows), false);
+        const others = after === null ? facts.unread().filter((id) => id !== share) : [];
+        const [rows, heads] = await Promise.all([
+          tx.rows<ParkedRow>(this.#sql.further, share, after?.priority ?? null, after?.key ?? null),
+          others.length === 0 ? [] : tx.rows<ParkedRow>(this.#sql.unread, listOf(others)),
+        ]);
+        addParked(facts, share, rows, rows.length < DEPTHS.many);
+        addHeads(facts, heads, DEPTHS.few);
+        await this.#fetch(tx, facts, pairsOf([...rows, ...heads]), false);
+        return;
       }
       case "isParked": {
         const { share, job } = fact;
@@ -173,8 +209,30 @@ export class CounterRows {
   }
 }
 
+/** As often as it stands there. */
 export function pairsIn(texts: Iterable<string>): Pair[] {
-  return [...new Set(texts)].flatMap(limitsIn);
+  const parsed = new Map<string, Pair[]>();
+  const pairs: Pair[] = [];
+  for (const text of texts) {
+    let own = parsed.get(text);
+    if (own === undefined) parsed.set(text, (own = limitsIn(text)));
+    pairs.push(...own);
+  }
+  return pairs;
+}
+
+function depthOf(frees: boolean, uses: number): Depth {
+  if (!frees) return "first";
+  return uses < DEPTHS.few / 2 ? "few" : "many";
+}
+
+function pairLists(asked: readonly { pair: Pair }[]): [rules: string, keys: string] {
+  return [listOf(asked.map(({ pair: [rule] }) => rule)), listOf(asked.map(({ pair: [, key] }) => key))];
+}
+
+/** Of some counters the first so many, where there are as many. */
+function addHeads(facts: Fetched, rows: readonly ParkedRow[], depth: number): void {
+  for (const [share, jobs] of Map.groupBy(rows, ([counter]) => counter)) addParked(facts, share, jobs, jobs.length < depth);
 }
 
 /** What those that have other limits, too, will have to pass. */

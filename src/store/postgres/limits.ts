@@ -18,7 +18,7 @@ const MOST = 50_000;
 
 /** What is to be decided, and about whom. */
 interface Question<T> {
-  /** Counters that are looked at; what else is needed is fetched when it turns out to be. */
+  /** Counters that are looked at, each as often as it is used; what else is needed is fetched when it turns out to be. */
   pairs: readonly Pair[];
   /** Whether places become free, so that the next ones pass. */
   frees: boolean;
@@ -192,8 +192,7 @@ export class Limits {
     // Sent one after the other, without waiting for each: what is read after the lock is as whoever had it has left it.
     const locked = this.lock(tx, queues);
     const clock = tx.now();
-    const rated = pairs.some(([rule]) => this.#settings.view.rule(rule).rate !== null);
-    const [, now] = await Promise.all([locked, clock, this.#rows.fetch(tx, facts, pairs, frees || rated)]);
+    const [, now] = await Promise.all([locked, clock, this.#rows.fetch(tx, facts, pairs, frees)]);
     for (;;) {
       const turnstile = new Turnstile(facts, now);
       let answer: T;
