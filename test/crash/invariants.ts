@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { FINISHED_STATES, type Job, JOB_MOVES, JOB_STATES, type JobState } from "../../src/core/job.ts";
 import type { Holdfast } from "../../src/index.ts";
 import { after, workJob } from "./jobs.ts";
-import { movesOf, query } from "./moves.ts";
 import type { Scene } from "./scene.ts";
+import type { Witness } from "./witness.ts";
 
 /**
  * What must be true of a database whatever was killed on it: every acknowledged job is there, each in a legal state that
@@ -11,18 +11,18 @@ import type { Scene } from "./scene.ts";
  * is left, and returns every job as it ended.
  */
 export async function checkInvariants(scene: Scene, hf: Holdfast): Promise<Job[]> {
-  checkRows(scene.path);
+  await scene.witness.checkRows();
   await checkCounts(hf);
   checkPresent(scene, await everyJob(hf));
 
   await workOff(scene, hf);
-  checkRows(scene.path);
+  await scene.witness.checkRows();
   await checkCounts(hf);
   const jobs = await everyJob(hf);
   checkPresent(scene, jobs);
   const stuck = jobs.filter(({ state }) => !(FINISHED_STATES as readonly JobState[]).includes(state));
   assert.deepEqual(stuck, [], "no job is stuck");
-  checkMoves(scene.path);
+  await checkMoves(scene.witness);
   checkCommittedOnce(scene, jobs);
   await checkBuried(hf);
   return jobs;
@@ -74,33 +74,12 @@ async function checkCounts(hf: Holdfast): Promise<void> {
   assert.deepEqual(await hf.jobs.counts(), listed, "the counts are those of the list");
 }
 
-/** The rows say of each job one thing only: who holds it, or when it ended, or that it waits. */
-function checkRows(path: string): void {
-  assert.deepEqual(query(path, "pragma integrity_check"), [{ integrity_check: "ok" }]);
-  const illegal = query(
-    path,
-    `select key, state from holdfast_jobs where not case state
-       when 'pending' then holder is null and expires_at is null and finished_at is null
-       when 'running' then fence > 0 and attempt > 0 and lease > 0 and expires_at is not null and finished_at is null
-       when 'waiting' then holder is null and expires_at is null and finished_at is null
-       else finished_at is not null and expires_at is null and gate is null end`,
-  );
-  assert.deepEqual(illegal, [], "each job is in a legal state");
-  const [counter] = query(
-    path,
-    `select (select coalesce(max(fence), 0) from holdfast_jobs) <= commits as fences,
-            (select count(*) from holdfast_lanes) = lanes as lanes
-     from holdfast_counter`,
-  );
-  assert.deepEqual(counter, { fences: 1, lanes: 1 }, "the counters are ahead of what they gave out");
-}
-
-function checkMoves(path: string): void {
+async function checkMoves(witness: Witness): Promise<void> {
   const legal = new Set<string>();
   for (const { from, to } of Object.values(JOB_MOVES)) for (const state of from) legal.add(`${state} → ${to}`);
   const succeeded = new Set<number>();
   const last = new Map<number, { to: JobState; fence: number }>();
-  for (const { key, fence, from, to } of movesOf(path)) {
+  for (const { key, fence, from, to } of await witness.moves()) {
     assert.ok(legal.has(`${from} → ${to}`), `job ${key} moved ${from} → ${to}`);
     const before = last.get(key);
     assert.ok(before === undefined || before.to === from, `job ${key} was ${before?.to} and moved from ${from}`);

@@ -128,7 +128,7 @@ async function onFile(t: TestContext): Promise<Watched> {
     scene,
     overLimit: async () => within((db) => db.prepare("select key, limits from test_over").all()),
     checkCounters: () => checkRows(new LimitRows(rowsOfFile(scene.path))),
-    counters: async () => scene.query("select 1 from holdfast_counters").length,
+    counters: async () => (await scene.witness.query("select 1 from {counters}")).length,
   };
 }
 

@@ -178,7 +178,8 @@ async function renewals(
   const seen = new Map<unknown, Set<unknown>>();
   while (seen.size < ids.length || [...seen.values()].some((expiries) => expiries.size <= times)) {
     await meanwhile();
-    for (const { key, expires_at } of scene.query("select key, expires_at from holdfast_jobs where state = 'running'")) {
+    const running = await scene.witness.query("select key, expires_at from {jobs} where state = 'running'");
+    for (const { key, expires_at } of running) {
       seen.set(key, (seen.get(key) ?? new Set()).add(expires_at));
     }
   }

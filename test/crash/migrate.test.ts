@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { describe, test } from "node:test";
 import { open } from "../../src/index.ts";
-import { query } from "./moves.ts";
 import { Scene } from "./scene.ts";
 import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
+import { FileWitness } from "./witness.ts";
 
 const ROUNDS = process.env["HOLDFAST_LONG"] ? 300 : 40;
 
@@ -23,8 +23,9 @@ describe("a new file", () => {
       );
       const [first, second] = answers.map(({ databaseId }) => databaseId);
       assert.equal(first, second, "they have opened the same database");
-      assert.equal(query(path, "select version from holdfast_migrations").length, SCHEMA_VERSION);
-      assert.equal(query(path, "select key from holdfast_jobs").length, 2, "both could enqueue at once");
+      const witness = new FileWitness(path);
+      assert.equal((await witness.query("select version from {migrations}")).length, SCHEMA_VERSION);
+      assert.equal((await witness.query("select key from {jobs}")).length, 2, "both could enqueue at once");
     }
   });
 
@@ -42,7 +43,7 @@ describe("a new file", () => {
       assert.equal(error, undefined);
       // It dies there only if it was first; either way the schema is whole.
       await Promise.race([killed.ended, killed.next("opened").catch(() => {})]);
-      assert.equal(query(path, "select version from holdfast_migrations").length, SCHEMA_VERSION);
+      assert.equal((await new FileWitness(path).query("select version from {migrations}")).length, SCHEMA_VERSION);
       const hf = await open(path);
       assert.ok((await hf.jobs.list()).items.length >= 1);
       await hf.close();

@@ -1,14 +1,16 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { Holdfast, Job } from "../../src/index.ts";
-import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
+import { SCHEMA_VERSION as ON_SERVER } from "../../src/store/postgres/migrate.ts";
+import { SCHEMA_VERSION as IN_FILE } from "../../src/store/sqlite/migrate.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
-import { watchMoves } from "./moves.ts";
-import { Scene } from "./scene.ts";
+import type { Scene } from "./scene.ts";
+import { type Place, wherever } from "./wherever.ts";
 
 interface Found {
   hf: Holdfast;
   scene: Scene;
+  place: Place;
   /** The process was killed after the commit, before anybody was told. */
   committed: boolean;
   /** As they were found, before anybody worked. */
@@ -21,9 +23,10 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
     assert.equal(before.length, committed ? 4 : 3, "a job is there from its commit on");
     return allSucceed;
   },
-  transaction({ before, scene, committed }) {
+  async transaction({ before, scene, committed }) {
     assert.equal(before.length, committed ? 2 : 1);
-    assert.equal(scene.query("select id from orders").length, committed ? 1 : 0, "the user's row is there with the job");
+    const orders = await scene.witness.query("select id from orders");
+    assert.equal(orders.length, committed ? 1 : 0, "the user's row is there with the job");
     return allSucceed;
   },
   claim({ before, committed }) {
@@ -109,44 +112,56 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
       assert.equal(ofWork(after).length, 1, "a tick is one job");
     };
   },
-  unregister({ scene, committed }) {
+  async unregister({ scene, committed }) {
     // This test's own handle is one.
-    assert.equal(scene.query("select id from holdfast_processes").length, committed ? 1 : 2);
+    assert.equal((await scene.witness.query("select id from {processes}")).length, committed ? 1 : 2);
     return allSucceed;
   },
-  register({ scene, committed, before }) {
-    assert.equal(scene.query("select id from holdfast_processes").length, committed ? 2 : 1);
+  async register({ scene, committed, before }) {
+    assert.equal((await scene.witness.query("select id from {processes}")).length, committed ? 2 : 1);
     assert.deepEqual(before, []);
     return () => {};
   },
-  migrate({ scene, before }) {
-    assert.equal(scene.query("select version from holdfast_migrations").length, SCHEMA_VERSION, "the next open completes it");
+  async migrate({ scene, place, before }) {
+    const versions = await scene.witness.query("select version from {migrations}");
+    assert.equal(versions.length, place === "file" ? IN_FILE : ON_SERVER, "the next open completes it");
     assert.deepEqual(before, []);
     return () => {};
   },
 };
 
-describe("killed at a named point", { concurrency: 3 }, () => {
-  for (const [operation, expected] of Object.entries(OPERATIONS)) {
-    for (const moment of ["begun", "written", "committed"] as const) {
-      test(`${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`, async (t) => {
-        const scene = new Scene(t);
-        if (operation !== "migrate") await scene.prepare();
-        if (operation === "reclaim") await dies(scene, "claim:committed");
-        await dies(scene, `${operation}:${moment}`);
-        if (operation === "migrate" && moment !== "committed") {
-          assert.deepEqual(scene.query("select name from sqlite_master"), [], "half a migration is none");
-        }
+const MOMENTS = ["begun", "written", "committed"] as const;
 
-        const hf = await scene.open();
-        watchMoves(scene.path);
-        const found = { hf, scene, committed: moment === "committed", before: await everyJob(hf) };
-        const check = await expected(found);
-        check(await checkInvariants(scene, hf));
-      });
+wherever((stage, place) => {
+  describe("killed at a named point", { concurrency: 3 }, () => {
+    for (const [at, [operation, expected]] of Object.entries(OPERATIONS).entries()) {
+      // Somebody else's synchronous work cannot wait for a server.
+      if (operation === "transaction" && place === "server") continue;
+      for (const moment of momentsOf(place, at)) {
+        test(`${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`, async (t) => {
+          const scene = await stage(t, { bare: operation === "migrate" });
+          if (operation === "reclaim") await dies(scene, "claim:committed");
+          await dies(scene, `${operation}:${moment}`);
+          if (operation === "migrate" && moment !== "committed") {
+            assert.deepEqual(await scene.witness.tables(), [], "half a migration is none");
+          }
+
+          const hf = await scene.open();
+          await scene.witness.watchMoves();
+          const found = { hf, scene, place, committed: moment === "committed", before: await everyJob(hf) };
+          const check = await expected(found);
+          check(await checkInvariants(scene, hf));
+        });
+      }
     }
-  }
+  });
 });
+
+/** On a server one of three in an ordinary run: what is between them is the same there for all. */
+function momentsOf(place: Place, operation: number): readonly (typeof MOMENTS)[number][] {
+  if (place === "file" || process.env["HOLDFAST_LONG"]) return MOMENTS;
+  return [MOMENTS[operation % 3] as (typeof MOMENTS)[number]];
+}
 
 async function dies(scene: Scene, point: string): Promise<void> {
   const child = scene.start("point", { point });

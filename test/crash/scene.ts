@@ -5,7 +5,7 @@ import type { TestContext } from "node:test";
 import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
 import type { PostgresServer } from "../postgres/server.ts";
 import { Child, type How } from "./spawn.ts";
-import { isWritable, query, watchMoves } from "./moves.ts";
+import { FileWitness, ServerWitness, type Witness } from "./witness.ts";
 
 /** A folder of its own, the processes that were started in it, and what they left there. Cleaned up after the test. */
 export class Scene {
@@ -46,13 +46,9 @@ export class Scene {
     return child;
   }
 
-  query(sql: string): Record<string, unknown>[] {
-    return query(this.path, sql);
-  }
-
-  /** Nobody holds the one write lock at this instant. */
-  isWritable(): boolean {
-    return isWritable(this.path);
+  /** What the database says itself. */
+  get witness(): Witness {
+    return this.#server === null ? new FileWitness(this.path) : new ServerWitness(this.#server, this.path);
   }
 
   /** This test's own handle. It works on nothing by itself, and leaves what it finds as it is. */
@@ -62,18 +58,22 @@ export class Scene {
     return hf;
   }
 
+  /** A place for the database, with nothing in it. */
+  async clear(): Promise<void> {
+    if (this.#server !== null) this.#path = await this.#server.createDatabase();
+  }
+
   /** Makes the database, with every change of a job's state on record from the start. */
   async prepare(): Promise<void> {
-    if (this.#server !== null) this.#path = await this.#server.createDatabase();
+    await this.clear();
     await (await open(this.path)).close();
-    if (this.#server === null) watchMoves(this.path);
+    await this.witness.watchMoves();
   }
 
   /** As if all that was told so far had happened so much earlier. */
   async backdate(millis: number): Promise<void> {
-    const earlier = `set at = at - ${millis}`;
-    if (this.#server === null) this.query(`update holdfast_events ${earlier} returning seq`);
-    else await this.#server.query(`update holdfast.outbox ${earlier}; update holdfast.events ${earlier}`, this.path);
+    const tables = this.#server === null ? ["events"] : ["outbox", "events"];
+    for (const table of tables) await this.witness.query(`update {${table}} set at = at - ${millis} returning seq`);
   }
 
   acknowledged(): string[] {
@@ -118,13 +118,13 @@ export async function passes(millis: number): Promise<void> {
 
 /**
  * Stops these processes, as a suspended laptop or a debugger does, at a moment when none of them is in the middle of a
- * write: SQLite has one writer at a time, and one that is stopped there stops everybody.
+ * write: SQLite has one writer at a time, and one that is stopped there stops everybody; a server ends it after a while.
  */
 export async function freeze(scene: Scene, ...children: Child[]): Promise<void> {
   for (;;) {
     for (const child of children) child.kill("SIGSTOP");
     while (!children.every(isStopped)) await passes(1);
-    if (scene.isWritable()) return;
+    if (await scene.witness.isQuiet()) return;
     for (const child of children) child.kill("SIGCONT");
     await passes(5);
   }

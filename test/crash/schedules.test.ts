@@ -73,9 +73,8 @@ async function ticksMade(scene: Scene): Promise<number[]> {
   await untilDone(hf);
   await worker.stop();
   const [schedule] = await hf.schedules.list();
-  const ticks = scene
-    .query("select scheduled_for as at from holdfast_jobs where scheduled_for is not null order by scheduled_for")
-    .map(({ at }) => at as number);
+  const made = await scene.witness.query("select scheduled_for as at from {jobs} where scheduled_for is not null order by 1");
+  const ticks = made.map(({ at }) => Number(at));
   const first = ticks[0] ?? assert.fail("no tick has a job");
   const expected = Array.from({ length: ((schedule?.nextAt ?? 0) - first) / SECOND }, (_, i) => first + i * SECOND);
   assert.deepEqual(ticks, expected, "every second from the first to the last that is dealt with, each once");

@@ -226,8 +226,8 @@ async function setClock(to: number, ...children: Child[]): Promise<void> {
 async function renewed(scene: Scene, times: number): Promise<void> {
   const seen = new Set<unknown>();
   while (seen.size <= times) {
-    for (const { expires_at } of scene.query("select expires_at from holdfast_jobs where state = 'running'"))
-      seen.add(expires_at);
+    const running = await scene.witness.query("select expires_at from {jobs} where state = 'running'");
+    for (const { expires_at } of running) seen.add(expires_at);
     await passes(20);
   }
 }

@@ -10,19 +10,19 @@ describe("a user's row and his job, by", { concurrency: 2 }, () => {
         test(`${by} of ${driver}, killed ${dies}: both are there, or neither`, async (t) => {
           const scene = new Scene(t);
           await scene.prepare();
-          scene.query("create table orders (id integer primary key)");
+          await scene.witness.query("create table orders (id integer primary key)");
           const child = scene.start("shopper", { by, driver, dies });
           assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
 
           const committed = dies === "after the commit" ? 1 : 0;
           const hf = await scene.open();
           assert.deepEqual(
-            [scene.query("select id from orders").length, (await hf.jobs.counts()).pending],
+            [(await scene.witness.query("select id from orders")).length, (await hf.jobs.counts()).pending],
             [committed, committed],
           );
           const after = await checkInvariants(scene, hf);
           assert.equal(after.filter(({ name, state }) => name === "work" && state === "succeeded").length, committed);
-          assert.equal(scene.query("select id from orders").length, committed);
+          assert.equal((await scene.witness.query("select id from orders")).length, committed);
         });
       }
     }
