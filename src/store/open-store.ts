@@ -43,7 +43,7 @@ export interface OpenStoreOptions {
   /** Whether the given clock's time is written, also where there is a database with a clock of its own. */
   injected: boolean;
   random?: () => number;
-  /** A thread with nothing else to do may block while it waits for a lock. */
+  /** A thread with nothing else to do, of a process that has it open: it may block while it waits for a lock, and for the server. */
   ownThread?: boolean;
 }
 
@@ -79,7 +79,12 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   const { PostgresStore } = await import("./postgres/postgres-store.ts");
   const { url, schema } = location;
   const { injected, clock } = options;
-  const store = await PostgresStore.open(url, { ...common, schema, injected, ...(options.ownThread ? { readers: 1 } : {}) });
+  const store = await PostgresStore.open(url, {
+    ...common,
+    schema,
+    injected,
+    ...(options.ownThread ? { readers: 1, waits: true } : {}),
+  });
   return clock.during === undefined ? store : reporting(store, (work) => clock.during?.(work));
 }
 

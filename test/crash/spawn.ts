@@ -17,6 +17,8 @@ export interface How {
   pidNamespace?: boolean;
   /** The same, and nothing of the folder by which processes of one host know each other. */
   otherHost?: boolean;
+  /** Its host's clock is wrong by as many milliseconds as this file says. */
+  clock?: string;
 }
 
 /** Generous: it ends a test that hangs, and decides nothing else. */
@@ -45,11 +47,13 @@ export class Child {
 
   constructor(script: string, options: object, how: How = {}) {
     const file = fileURLToPath(new URL(`./children/${script}.ts`, import.meta.url));
-    const command = [process.execPath, file, JSON.stringify(options)];
+    const wrong = how.clock === undefined ? [] : ["--import", new URL("./children/wrong-clock.ts", import.meta.url).href];
+    const command = [process.execPath, ...wrong, file, JSON.stringify(options)];
     if (how.otherHost) command.unshift("sh", "-c", 'mount -t tmpfs none /var/tmp && exec "$@"', "sh");
     if (how.pidNamespace || how.otherHost)
       command.unshift("unshare", how.otherHost ? "-mpf" : "-pf", "--mount-proc", "--kill-child");
-    const { NODE_TEST_CONTEXT: _, ...env } = process.env;
+    const { NODE_TEST_CONTEXT: _, ...inherited } = process.env;
+    const env = { ...inherited, ...(how.clock === undefined ? {} : { HOLDFAST_TEST_CLOCK: how.clock }) };
     this.#process = spawn(command[0] as string, command.slice(1), { stdio: ["ignore", "inherit", "pipe", "ipc"], env });
     living.add(this);
     this.#process.stderr?.on("data", (text) => (this.#stderr += String(text)));

@@ -127,7 +127,7 @@ export class ServerWitness implements Witness {
   async watchMoves(): Promise<void> {
     await this.query(`
       create table if not exists test_moves (
-        id bigint generated always as identity, key integer not null, fence integer not null, "from" text not null, "to" text not null);
+        id bigint generated always as identity, key bigint not null, fence bigint not null, "from" text not null, "to" text not null);
       create or replace function test_move() returns trigger language plpgsql as $$ begin
         insert into test_moves (key, fence, "from", "to") values (new.key, new.fence, old.state, new.state);
         return null;
@@ -137,7 +137,8 @@ export class ServerWitness implements Witness {
   }
 
   async moves(): Promise<Move[]> {
-    return (await this.query(MOVES)) as unknown as Move[];
+    const moves = (await this.query(MOVES)) as unknown as Move[];
+    return moves.map(({ key, fence, from, to }) => ({ key: Number(key), fence: Number(fence), from, to }));
   }
 
   async checkRows(): Promise<void> {

@@ -2,10 +2,11 @@ import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
 import { parseAddress } from "./address.ts";
+import { backoff } from "./backoff.ts";
 import { loadDriver, type Server } from "./driver.ts";
 import { Epoch } from "./epoch.ts";
-import { explain } from "./faults.ts";
-import { migrate, quoteName } from "./migrate.ts";
+import { explain, isLost } from "./faults.ts";
+import { migrate, type Migrated, quoteName } from "./migrate.ts";
 import { Reader } from "./reader.ts";
 import { Session, type SessionOptions } from "./session.ts";
 import { Writer } from "./writer.ts";
@@ -19,6 +20,8 @@ export interface OpenPostgresOptions {
   injected: boolean;
   random: () => number;
   patience: number;
+  /** Whether a server that is gone is waited for already now: one that was there a moment ago. */
+  waits?: boolean;
 }
 
 export interface OpenedPostgres {
@@ -48,36 +51,45 @@ const READERS = 2;
 
 /** Connections that are ready for use, to a schema that is up to date. */
 export async function openPostgres(url: string, options: OpenPostgresOptions): Promise<OpenedPostgres> {
-  const { schema = "holdfast", readers = READERS, clock, random, patience } = options;
+  const { schema = "holdfast", readers = READERS, random, patience } = options;
   const address = parseAddress(url);
   // Soon enough that whoever waits can still be served over another connection.
   const server: Server = { driver: await loadDriver(), address, silence: patience / 4 };
   const writer = new Writer(server);
   if (!address.pooled) writer.onSession(async (session) => void (await session.command(PLANNED)));
   const reader = new Reader(server, { most: readers, patience, random });
-  try {
-    const session = await writer.session();
-    const [row] = await session.rows<[number]>("select current_setting('server_version_num')::integer");
-    refuseOld((row as [number])[0]);
-    const migrated = await migrate(session, {
-      schema,
-      durability: options.durability ?? "power",
-      create: options.create ?? true,
-      now: options.injected ? clock.now() : null,
-    });
-    if (options.durability !== undefined && options.durability !== migrated.durability) {
-      throw durabilityDiffers(schema, migrated.durability, options.durability);
+  const since = performance.now();
+  for (let losses = 0; ; losses++) {
+    try {
+      const { pooled } = address;
+      const listen = (how: SessionOptions) => Session.open(server, how);
+      return { s: quoteName(schema), writer, reader, pooled, listen: pooled ? null : listen, ...(await enter(writer, options)) };
+    } catch (error) {
+      if (!options.waits || !isLost(error) || performance.now() - since >= patience) {
+        await Promise.all([writer.close(), reader.close()]);
+        throw explain(error, address.name);
+      }
+      await new Promise((resolve) => setTimeout(resolve, backoff(losses, random)));
     }
-    const s = quoteName(schema);
-    const epoch = new Epoch(s);
-    await epoch.enter(session, () => {});
-    const { pooled } = address;
-    const listen = (how: SessionOptions) => Session.open(server, how);
-    return { s, writer, reader, epoch, pooled, listen: pooled ? null : listen, ...migrated };
-  } catch (error) {
-    await Promise.all([writer.close(), reader.close()]);
-    throw explain(error, address.name);
   }
+}
+
+/** Sees to it that the schema is there, up to date and awake. */
+async function enter(
+  writer: Writer,
+  { schema = "holdfast", durability, create = true, injected, clock }: OpenPostgresOptions,
+): Promise<Migrated & { epoch: Epoch }> {
+  const session = await writer.session();
+  const [row] = await session.rows<[number]>("select current_setting('server_version_num')::integer");
+  refuseOld((row as [number])[0]);
+  const now = injected ? clock.now() : null;
+  const migrated = await migrate(session, { schema, durability: durability ?? "power", create, now });
+  if (durability !== undefined && durability !== migrated.durability) {
+    throw durabilityDiffers(schema, migrated.durability, durability);
+  }
+  const epoch = new Epoch(quoteName(schema));
+  await epoch.enter(session, () => {});
+  return { ...migrated, epoch };
 }
 
 /** As PostgreSQL counts them: 150004 is 15.4. */

@@ -76,6 +76,8 @@ export interface PostgresStoreOptions {
   random: () => number;
   /** How long a server that is gone is waited for before its caller is told, in milliseconds. */
   patience?: number;
+  /** Whether it is waited for already now. */
+  waits?: boolean;
 }
 
 const PATIENCE = 10_000;

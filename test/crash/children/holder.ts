@@ -3,10 +3,9 @@ import { after, type WorkInput, workJob } from "../jobs.ts";
 import { hear, say, told } from "./port.ts";
 
 /** A worker whose jobs do as their input says, and which does as it is told. */
-const options = told<{ concurrency?: number; lease?: Duration; offset?: number; signals?: boolean; drain?: Duration }>();
+const options = told<{ concurrency?: number; lease?: Duration; signals?: boolean; drain?: Duration }>();
 const { path, effects, concurrency = 10, lease = "30s", signals = false } = options;
 
-let offset = options.offset;
 const log: Log = {
   debug: () => {},
   info: () => {},
@@ -15,7 +14,7 @@ const log: Log = {
   },
   error: (message, data) => console.error(message, data),
 };
-const hf = await open(path, { log, ...(offset === undefined ? {} : { clock: { now: () => Date.now() + (offset as number) } }) });
+const hf = await open(path, { log });
 const holding = new Map<string, () => void>();
 let running = 0;
 
@@ -51,10 +50,6 @@ hear("finish", () => {
   holding.clear();
 });
 hear("recover", async () => say("recovered", { ...(await hf.recovery.recoverStale()) }));
-hear("set clock", async ({ to }) => {
-  offset = to as number;
-  await say("clock is set");
-});
 hear("how many", () => say("so many", { running }));
 
 let claim: Claim | null = null;
