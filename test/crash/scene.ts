@@ -73,7 +73,7 @@ export class Scene {
   /** As if all that was told so far had happened so much earlier. */
   async backdate(millis: number): Promise<void> {
     const tables = this.#server === null ? ["events"] : ["outbox", "events"];
-    for (const table of tables) await this.witness.query(`update {${table}} set at = at - ${millis} returning seq`);
+    for (const table of tables) await this.witness.query(`update {${table}} set at = at - ${millis} returning at`);
   }
 
   acknowledged(): string[] {
