@@ -49,7 +49,7 @@ export class Child {
     const file = fileURLToPath(new URL(`./children/${script}.ts`, import.meta.url));
     const wrong = how.clock === undefined ? [] : ["--import", new URL("./children/wrong-clock.ts", import.meta.url).href];
     const command = [process.execPath, ...wrong, file, JSON.stringify(options)];
-    if (how.otherHost) command.unshift("sh", "-c", 'mount -t tmpfs none /var/tmp && exec "$@"', "sh");
+    if (how.otherHost) command.unshift("sh", "-c", 'mount -t tmpfs none "${HOLDFAST_ALIVE:-/var/tmp}" && exec "$@"', "sh");
     if (how.pidNamespace || how.otherHost)
       command.unshift("unshare", how.otherHost ? "-mpf" : "-pf", "--mount-proc", "--kill-child");
     const { NODE_TEST_CONTEXT: _, ...inherited } = process.env;

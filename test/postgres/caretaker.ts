@@ -11,6 +11,8 @@ export type Answer = { premises: Premises | null } | { error: string };
 
 export interface Premises {
   dataFolder: string;
+  /** For what processes of this host leave there. */
+  aliveFolder: string;
   port: number;
 }
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, utimesSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, utimesSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
@@ -168,6 +168,19 @@ describe("the place of a host", () => {
     rmSync(mine, { recursive: true });
     writeFileSync(mine, "a file");
     assert.equal(findPlace(id, [base]), null);
+  });
+
+  test("is where HOLDFAST_ALIVE says, and nowhere else", (t) => {
+    const [base, before] = [made(t), process.env["HOLDFAST_ALIVE"]];
+    t.after(() => {
+      if (before === undefined) delete process.env["HOLDFAST_ALIVE"];
+      else process.env["HOLDFAST_ALIVE"] = before;
+    });
+    process.env["HOLDFAST_ALIVE"] = base;
+    assert.deepEqual(findPlace(id), findPlace(id, [base]));
+    assert.equal(statSync(join(base, `holdfast-${process.getuid?.()}`)).mode & 0o077, 0, "nobody else may look into it");
+    process.env["HOLDFAST_ALIVE"] = join(base, "missing");
+    assert.equal(findPlace(id), null);
   });
 
   test("forgets databases that nobody has come to for long, but not those who live there", (t) => {

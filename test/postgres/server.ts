@@ -1,4 +1,7 @@
 import { randomBytes } from "node:crypto";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import postgres from "postgres";
 import { packagedBinaries } from "./binaries.ts";
 import { Caretaker, type StopMode } from "./caretaker.ts";
@@ -31,7 +34,8 @@ export async function startServer({ durable = false, settings = {} }: ServerOpti
   if (given !== undefined) {
     const server = new PostgresServer(new URL(given), null);
     // What is in the database that was given is not ours.
-    return new PostgresServer(new URL(await server.createDatabase()), null, server);
+    const url = new URL(await server.createDatabase());
+    return new PostgresServer(url, null, { maker: server, aliveFolder: mkdtempSync(join(tmpdir(), "holdfast-alive-")) });
   }
   if (native === null) throw new Error(String(noServer));
   const password = randomBytes(16).toString("hex");
@@ -39,8 +43,8 @@ export async function startServer({ durable = false, settings = {} }: ServerOpti
   // A password that nobody has to remember needs no slow hash, and some tests connect a thousand times.
   const all = { scram_iterations: "1", ...lazily, ...settings };
   const caretaker = await Caretaker.hire({ native, password, settings: all });
-  const { port } = caretaker.premises;
-  return new PostgresServer(new URL(`postgres://postgres:${password}@127.0.0.1:${port}/postgres`), caretaker);
+  const { port, aliveFolder } = caretaker.premises;
+  return new PostgresServer(new URL(`postgres://postgres:${password}@127.0.0.1:${port}/postgres`), caretaker, { aliveFolder });
 }
 
 export class PostgresServer {
@@ -48,12 +52,16 @@ export class PostgresServer {
   readonly #caretaker: Caretaker | null;
   readonly #made = new Set<string>();
   /** Where the database of `url()` was made, when it has to be dropped at the end. */
-  readonly #maker: PostgresServer | null;
+  readonly #maker: PostgresServer | undefined;
+  readonly #aliveFolder: string | undefined;
 
-  constructor(home: URL, caretaker: Caretaker | null, maker: PostgresServer | null = null) {
+  /** What processes here leave for each other is in `aliveFolder` while this server is there, unless there is another already. */
+  constructor(home: URL, caretaker: Caretaker | null, more: { maker?: PostgresServer; aliveFolder?: string } = {}) {
     this.#home = home;
     this.#caretaker = caretaker;
-    this.#maker = maker;
+    this.#maker = more.maker;
+    this.#aliveFolder = more.aliveFolder;
+    if (more.aliveFolder !== undefined) process.env["HOLDFAST_ALIVE"] ??= more.aliveFolder;
   }
 
   /** Of a database that is there, without a name: of one that belongs to this test file. */
@@ -110,9 +118,11 @@ export class PostgresServer {
 
   /** Leaves nothing behind. */
   async close(): Promise<void> {
+    if (process.env["HOLDFAST_ALIVE"] === this.#aliveFolder) delete process.env["HOLDFAST_ALIVE"];
     if (this.#caretaker !== null) return this.#caretaker.dismiss();
     for (const name of this.#made) await this.dropDatabase(this.url(name));
     await this.#maker?.close();
+    if (this.#aliveFolder !== undefined) rmSync(this.#aliveFolder, { recursive: true, force: true });
   }
 
   get #own(): Caretaker {

@@ -14,7 +14,7 @@ import {
   writeSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
-import { basename, dirname, join } from "node:path";
+import { basename, dirname, join, resolve } from "node:path";
 import { Alive } from "../alive.ts";
 import { networkFileSystem } from "../sqlite/file-system.ts";
 
@@ -34,7 +34,7 @@ const BASES = process.platform === "win32" ? [tmpdir()] : ["/var/tmp", tmpdir()]
  * folder itself holds a name that was drawn for it. Another user's files could not be locked, so each has a folder of
  * his own, and is to the others like somebody on another host. Null where there is no folder that can be trusted.
  */
-export function findPlace(databaseId: string, bases: readonly string[] = BASES): Place | null {
+export function findPlace(databaseId: string, bases: readonly string[] = basesOf(process.env)): Place | null {
   for (const base of bases) {
     const own = join(base, `holdfast-${process.getuid?.() ?? "here"}`);
     try {
@@ -49,6 +49,11 @@ export function findPlace(databaseId: string, bases: readonly string[] = BASES):
     }
   }
   return null;
+}
+
+/** Who says where it is means there and nowhere else: two that look in different places would be strangers. */
+function basesOf({ HOLDFAST_ALIVE: given }: NodeJS.ProcessEnv): readonly string[] {
+  return given ? [resolve(given)] : BASES;
 }
 
 /** Databases that nobody has come to or left for so long are forgotten, in milliseconds. */

@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { openSync, readFileSync } from "node:fs";
-import { chown, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { chown, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -69,8 +69,10 @@ async function furnish(): Promise<Premises> {
     "--no-instructions",
     ...Object.entries(all).flatMap(([name, value]) => ["--set", `${name}=${value}`]),
   ]);
+  const aliveFolder = join(folder, "alive");
+  await mkdir(aliveFolder, { mode: 0o700 });
   await start();
-  return { dataFolder: dataFolder(), port };
+  return { dataFolder: dataFolder(), aliveFolder, port };
 }
 
 async function run(program: string, args: string[]): Promise<void> {
