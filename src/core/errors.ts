@@ -18,6 +18,19 @@ export class HoldfastError extends Error {
   }
 }
 
+/**
+ * Whether what went wrong may be over later, with the same values. Only what a value itself is refused for stays so: whoever
+ * writes it and whenever, it is refused again. All else is a trouble of the disk, the file or the server, also what nobody
+ * here has a name for; it says nothing about the one job that happened to meet it.
+ */
+export function isPassing(error: unknown): boolean {
+  if (error instanceof HoldfastError) return !LASTING.has(error.code);
+  // More than a text of JavaScript's can hold.
+  return !(error instanceof RangeError);
+}
+
+const LASTING = new Set(["ID_TAKEN", "NO_SUCH_JOB", "NOT_JSON", "TEXT_INVALID", "VALUE_INVALID"]);
+
 /** The lease is gone: somebody else may run the job now, so this attempt's writes are refused. */
 export class LeaseLostError extends HoldfastError {
   constructor(job: string, what = "write") {

@@ -3,6 +3,7 @@ import { HoldfastError } from "../core/errors.ts";
 import { FINISHED_STATES, type FinishedState, type JobState, toJobError } from "../core/job.ts";
 import { type LimitRule, parseRate } from "../core/limit.ts";
 import type { Keep, QueueSettings } from "../core/queue.ts";
+import { checkStorable } from "../core/text.ts";
 import type { Declaration } from "../store/store.ts";
 import { checkCount, refuseUnknown } from "./definition.ts";
 
@@ -124,7 +125,8 @@ function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): 
 }
 
 function checkKey(key: unknown, name: string): string {
-  if (typeof key === "string" && key.length <= 1_000 && key.isWellFormed()) return key;
+  if (typeof key === "string" && key.length <= 1_000 && key.isWellFormed())
+    return checkStorable(key, `The key of a limit of job "${name}"`);
   // Nobody else will look at what becomes of it.
   if (key instanceof Promise) key.catch(() => {});
   const said = typeof key === "string" ? `a text of ${key.length} characters that cannot be kept` : `no text but ${typeof key}`;

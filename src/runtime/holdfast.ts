@@ -4,6 +4,7 @@ import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
 import type { Schedule } from "../core/schedule.ts";
+import { storable } from "../core/text.ts";
 import { locate } from "../store/open-store.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
@@ -89,7 +90,7 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
   const sinks = checkSinks(options.sinks);
   const location = locate(path, options);
-  const program = options.program ?? process.argv[1] ?? process.title;
+  const program = storable(options.program ?? process.argv[1] ?? process.title);
   const { recovery = "auto", log = quietLog } = options;
   const start = () =>
     Engine.open(location, {

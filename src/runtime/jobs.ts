@@ -1,6 +1,7 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { type Finished, isFinished, type Job, JOB_STATES, type JobState } from "../core/job.ts";
+import { checkStorable } from "../core/text.ts";
 import type { Enqueued } from "./context.ts";
 import { checkCount } from "./definition.ts";
 import type { Engine } from "./engine.ts";
@@ -50,6 +51,7 @@ export class Jobs {
     if (options.after !== undefined && !/^\d{1,16}$/.test(options.after)) {
       throw new HoldfastError("OPTION_INVALID", "`after` is no cursor of a list.", "Give the `next` of the page before.");
     }
+    checkFilter(options);
     return this.#engine.store.list({
       limit: checkCount(options.limit ?? 100, "limit", 1),
       ...(options.queue === undefined ? {} : { queue: options.queue }),
@@ -61,6 +63,7 @@ export class Jobs {
 
   async counts(options: { queue?: string; name?: string } = {}): Promise<Record<JobState, number>> {
     this.#refuseClosed();
+    checkFilter(options);
     return this.#engine.store.counts(options);
   }
 
@@ -112,6 +115,7 @@ export class Jobs {
 
   async *#follow(id: string, signal: AbortSignal): AsyncGenerator<Job> {
     this.#refuseClosed();
+    checkId(id);
     const stop = AbortSignal.any([signal, this.#over]);
     const news = new News(this.#engine, stop);
     try {
@@ -174,12 +178,17 @@ class News {
 }
 
 function checkId(id: unknown): string {
-  if (typeof id === "string") return id;
+  if (typeof id === "string") return checkStorable(id, "The id");
   throw new HoldfastError(
     "OPTION_INVALID",
     `The id of a job is a text, not ${String(id)}.`,
     "Give the id that enqueue answered.",
   );
+}
+
+function checkFilter({ queue, name }: { queue?: string; name?: string }): void {
+  if (typeof queue === "string") checkStorable(queue, "The queue");
+  if (typeof name === "string") checkStorable(name, "The name");
 }
 
 function noSuchJob(id: string): HoldfastError {

@@ -112,7 +112,10 @@ export class Keeper {
     this.#endings.push({ job: held.job, fence: held.fence, outcome });
   }
 
-  /** What could not be written stays for the next round; if the lease runs out before, the store refuses it. */
+  /**
+   * What could not be written stays for the next round, and if the lease runs out before, the store refuses it. None waits for
+   * another: once they have failed together, each is written by itself.
+   */
   async #writeEndings(): Promise<void> {
     if (this.#endings.length === 0) return;
     const endings = this.#endings;
@@ -120,7 +123,8 @@ export class Keeper {
     try {
       await this.#store.settle(endings);
     } catch (error) {
-      this.#endings.push(...endings);
+      if (endings.length === 1) this.#endings.push(...endings);
+      else await Promise.all(endings.map((one) => this.#store.settle([one]).catch(() => this.#endings.push(one))));
       throw error;
     }
   }

@@ -2,6 +2,7 @@ import { toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { toJson } from "../core/json.ts";
 import { parse } from "../core/schema.ts";
+import { checkStorable } from "../core/text.ts";
 import type { NewJob } from "../store/store.ts";
 import type { EnqueueOptions } from "./context.ts";
 import { limitKeys } from "./declaration.ts";
@@ -64,7 +65,8 @@ function checkPriority(priority: number): number {
 
 function checkText(text: string, what: string): string {
   // Half a surrogate pair would come back from the disk as another text, and two such ids as one.
-  if (typeof text === "string" && text.length > 0 && text.length <= 1_000 && text.isWellFormed()) return text;
+  if (typeof text === "string" && text.length > 0 && text.length <= 1_000 && text.isWellFormed())
+    return checkStorable(text, what);
   throw new HoldfastError(
     "OPTION_INVALID",
     `${what} is ${JSON.stringify(text)}.`,

@@ -23,6 +23,20 @@ export function failForGood(error: JobError): Outcome {
   return { kind: "error", error, retry: false };
 }
 
+/** What is written of an attempt whose own end can never be written, and why not. */
+export function unwritable(outcome: Outcome, error: JobError): Outcome {
+  switch (outcome.kind) {
+    case "succeeded":
+      return failForGood(error);
+    case "error":
+    case "later":
+    case "unreadable":
+      return { ...outcome, error };
+    default:
+      return outcome;
+  }
+}
+
 function delayOf({ after }: RetryAfterError, clock: Clock): number {
   return Math.max(0, after instanceof Date ? after.getTime() - clock.now() : Number(after));
 }

@@ -1,6 +1,7 @@
 import type { Clock } from "../core/clock.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { LeaseRef } from "../core/lease.ts";
+import { storable } from "../core/text.ts";
 import type { ProgressReport, Store } from "../store/store.ts";
 import type { Log } from "./log.ts";
 
@@ -23,7 +24,9 @@ export class ProgressWriter {
 
   report(lease: LeaseRef, fraction: number, message?: string): void {
     checkFraction(fraction);
-    this.#reports.set(lease.job, { job: lease.job, fence: lease.fence, fraction, message: message ?? null });
+    // It is for people to read, and no reason to fail.
+    const said = message === undefined ? null : storable(String(message));
+    this.#reports.set(lease.job, { job: lease.job, fence: lease.fence, fraction, message: said });
     this.#cancel ??= this.#clock.after(INTERVAL, () => this.flush());
   }
 

@@ -1,5 +1,5 @@
 import { type Duration, toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError, isPassing } from "../core/errors.ts";
 import { toJobError } from "../core/job.ts";
 import type { Outcome } from "../core/retry.ts";
 import type { Change, Claimed, ClaimSource, Declaration } from "../store/store.ts";
@@ -7,7 +7,7 @@ import { Attempt } from "./attempt.ts";
 import { checkCount, type Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { Executor } from "./executor.ts";
-import { failForGood } from "./outcome.ts";
+import { unwritable } from "./outcome.ts";
 import type { ProgressWriter } from "./progress.ts";
 import { Runnables } from "./runnables.ts";
 
@@ -23,8 +23,9 @@ const DRAIN = 10_000;
 const ZOMBIE = 5_000;
 /** However far away the next delayed job is, look again by then: clocks are set. */
 const LOOK_AGAIN = 5_000;
-/** A settle that failed (a full disk, a locked file) is tried again after this. */
-const SETTLE_AGAIN = 250;
+/** What failed (a full disk, a locked file, a server that is gone) is tried again after this; ends, after twice as long each time. */
+const AGAIN = 250;
+const LONGEST_AGAIN = 5_000;
 const DECLARE_AGAIN = 1_000;
 /** Leases shorter than this are claimed only once the keeper is at work: on a busy machine it takes a while to start. */
 const BRIEF = 10_000;
@@ -71,6 +72,10 @@ export class WorkerLoop implements Worker {
   #settlements: Attempt[] = [];
   /** Settlements on their way to the disk. */
   #unsettled = 0;
+  /** Those that did not get there: each is tried again by itself, so that none holds up another. */
+  #refused: Attempt[] = [];
+  #retries = 0;
+  #retrying = false;
   /** Claimed beyond the concurrency. It grows while a whole batch is done within its turn, and shrinks otherwise. */
   #ahead = 0;
   #freshAt = 0;
@@ -194,39 +199,78 @@ export class WorkerLoop implements Worker {
   }
 
   #settle(batch: Attempt[]): void {
+    void this.#write(batch).then((failed) => {
+      if (failed !== null) this.#unrecorded(batch, failed.error);
+      this.#hush();
+    });
+  }
+
+  /** Null when it is written; else why not. */
+  async #write(batch: readonly Attempt[]): Promise<{ error: unknown } | null> {
     this.#unsettled += batch.length;
-    this.#engine.store.settle(batch).then(
-      (fates) => {
-        this.#unsettled -= batch.length;
-        for (let i = 0; i < batch.length; i++) this.#settled(batch[i] as Attempt, fates[i] === "held");
-        this.#hush();
-      },
-      (error: unknown) => {
-        this.#unsettled -= batch.length;
-        this.#unrecorded(batch, error);
-      },
-    );
+    try {
+      const fates = await this.#engine.store.settle(batch);
+      for (let i = 0; i < batch.length; i++) this.#settled(batch[i] as Attempt, fates[i] === "held");
+      return null;
+    } catch (error) {
+      return { error };
+    } finally {
+      this.#unsettled -= batch.length;
+    }
   }
 
   /**
-   * The leases are still held and renewed; those that are lost meanwhile are refused by the store then. A trouble of the
-   * disk or the file says nothing about what was to be written, and is waited out. What the store itself refuses is one
-   * attempt's fault, and the others must not wait for it: each is written alone, and the one that cannot be has failed.
+   * The leases are still held and renewed; those that are lost meanwhile are refused by the store then. What may pass is
+   * waited out. What is refused for itself is one attempt's fault: it has failed. Whose it is shows when each is written
+   * alone, and none of the others waits for it.
    */
-  #unrecorded(batch: Attempt[], error: unknown): void {
-    const passing = error instanceof HoldfastError && error.code !== "STORE_ERROR";
-    this.#engine.log.error("finished jobs could not be recorded; it is tried again", {
-      jobs: batch.length,
-      error: String(error),
-    });
-    for (const attempt of batch) {
-      if (attempt.lost !== null) continue;
-      if (!passing && batch.length > 1) this.#settle([attempt]);
-      else if (!passing && attempt.outcome.kind === "succeeded") this.#record(attempt, failForGood(toJobError(error)));
-      else this.#settlements.push(attempt);
+  #unrecorded(batch: readonly Attempt[], error: unknown): void {
+    this.#complain(batch.length, error);
+    const lasting = !isPassing(error);
+    for (const attempt of batch) this.#refuse(attempt, lasting && batch.length === 1 ? error : null);
+    if (lasting) void this.#retry();
+    else this.#retryLater();
+  }
+
+  /** To be written again; with what can be written, where its own end never can. */
+  #refuse(attempt: Attempt, lasting: unknown): void {
+    if (attempt.lost !== null) return;
+    if (lasting !== null) {
+      this.#engine.log.error("the end of a job can never be written, so it has failed", {
+        job: attempt.claimed.id,
+        name: attempt.claimed.name,
+        error: String(lasting),
+      });
+      attempt.outcome = unwritable(attempt.outcome, toJobError(lasting));
+      attempt.followUps = undefined;
     }
-    this.#engine.clock.after(SETTLE_AGAIN, () => this.#soon());
+    this.#refused.push(attempt);
+  }
+
+  #retryLater(): void {
+    if (this.#retrying || this.#refused.length === 0) return;
+    this.#retrying = true;
+    this.#engine.clock.after(Math.min(LONGEST_AGAIN, AGAIN * 2 ** this.#retries++), () => {
+      this.#retrying = false;
+      void this.#retry();
+    });
+  }
+
+  /** All at once, and each by itself: the store makes one commit of those that can be written. */
+  async #retry(): Promise<void> {
+    const batch = this.#refused.splice(0);
+    const failures = await Promise.all(batch.map((attempt) => this.#write([attempt])));
+    const failed = failures.filter((failure) => failure !== null);
+    if (failed.length > 0) this.#complain(failed.length, failed[0]?.error);
+    for (const [i, failure] of failures.entries())
+      if (failure !== null) this.#refuse(batch[i] as Attempt, isPassing(failure.error) ? null : failure.error);
+    if (this.#refused.length === 0) this.#retries = 0;
+    this.#retryLater();
     this.#hush();
+  }
+
+  #complain(jobs: number, error: unknown): void {
+    this.#engine.log.error("finished jobs could not be recorded; it is tried again", { jobs, error: String(error) });
   }
 
   #settled(attempt: Attempt, kept: boolean): void {
@@ -265,7 +309,7 @@ export class WorkerLoop implements Worker {
       this.#engine.log.error("claiming failed; it is tried again", { error: String(error) });
       this.#trouble = error;
       this.#dry = true;
-      this.#alarmIn(SETTLE_AGAIN);
+      this.#alarmIn(AGAIN);
     }
     this.#claiming = false;
     if (!this.#dry) this.#soon();
@@ -408,6 +452,7 @@ export class WorkerLoop implements Worker {
     this.#waiting = this.#waiting.filter((one) => one !== attempt);
     this.#arrived = this.#arrived.filter((one) => one !== attempt);
     this.#settlements = this.#settlements.filter((one) => one !== attempt);
+    this.#refused = this.#refused.filter((one) => one !== attempt);
     if (this.#running.has(attempt)) {
       this.#engine.clock.after(ZOMBIE, () => {
         if (!this.#running.delete(attempt)) return;
@@ -463,7 +508,7 @@ export class WorkerLoop implements Worker {
 
   #isQuiet(): boolean {
     const held = this.#running.size + this.#waiting.length + this.#arrived.length;
-    return !this.#claiming && held + this.#settlements.length + this.#unsettled === 0;
+    return !this.#claiming && held + this.#settlements.length + this.#unsettled + this.#refused.length === 0;
   }
 
   #hush(): void {

@@ -213,10 +213,10 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     for (const bad of [{ name: "a\0b" }, { id: "a\0b" }, { key: "a\0b" }, { queue: "a\0b" }]) {
       const [refused, other] = await Promise.allSettled([addOne(store, bad), addOne(store)]);
       assert.ok(refused.status === "rejected");
-      says("TEXT_INVALID", /character that PostgreSQL cannot store/, /number zero/)(refused.reason);
+      says("TEXT_INVALID", /which cannot be stored/, /number zero/)(refused.reason);
       assert.equal(other.status, "fulfilled");
     }
-    await assert.rejects(store.get("a\0b"), says("TEXT_INVALID", /character that PostgreSQL cannot store/, /number zero/));
+    await assert.rejects(store.get("a\0b"), says("TEXT_INVALID", /which cannot be stored/, /number zero/));
   });
 
   test("the disk is full", async (t) => {

@@ -2,6 +2,7 @@ import { take } from "./on-postgres.ts";
 
 /** The same tests as on files and in memory: jobs, from their enqueueing to their removal. */
 await take("enqueue", { every: 5 });
+await take("text");
 await take("jobs", { every: 3 });
 await take("claim", { every: 3 });
 await take("context", { every: 4 });

@@ -619,7 +619,7 @@ test("an end that cannot be written fails its own job, and the others' ends are 
   const settle = store.settle.bind(store);
   store.settle = async (settlements) => {
     for (const { outcome } of settlements) {
-      if (outcome.kind === "succeeded" && outcome.output === '"poison"') throw new HoldfastError("STORE_ERROR", "no", "no");
+      if (outcome.kind === "succeeded" && outcome.output === '"poison"') throw new HoldfastError("VALUE_INVALID", "no", "no");
     }
     return settle(settlements);
   };
@@ -632,7 +632,58 @@ test("an end that cannot be written fails its own job, and the others' ends are 
     ends.map(({ state }) => state),
     ["succeeded", "failed", "succeeded", "succeeded"],
   );
-  assert.equal(ends[1]?.error?.code, "STORE_ERROR");
+  assert.equal(ends[1]?.error?.code, "VALUE_INVALID");
+});
+
+test("an error that can never be written is replaced, and its job is retried as it would have been", async (t) => {
+  const { hf, clock } = await memory(t);
+  const { store } = hf.engine;
+  const settle = store.settle.bind(store);
+  store.settle = async (settlements) => {
+    for (const { outcome } of settlements)
+      if (outcome.kind === "error" && outcome.error.message === "poison") throw new HoldfastError("VALUE_INVALID", "no", "no");
+    return settle(settlements);
+  };
+  const fails = job<null>({
+    name: "fails",
+    retry: { attempts: 2 },
+    run: () => {
+      throw new Error("poison");
+    },
+  });
+  hf.work([fails]);
+  const accepted = await hf.enqueue(fails, null);
+  await clock.advance("10s");
+  const { state, attempt, error } = await hf.jobs.wait(accepted);
+  assert.deepEqual([state, attempt, error?.code], ["failed", 2, "VALUE_INVALID"]);
+});
+
+test("a trouble that nobody has a name for is waited out, longer and longer, and holds up no other job", async (t) => {
+  const { hf, clock, logged } = await memory(t);
+  const { store } = hf.engine;
+  const settle = store.settle.bind(store);
+  let tries = 0;
+  let trouble: Error | null = new Error("a connection was made of cheese");
+  store.settle = async (settlements) => {
+    if (trouble !== null && settlements.some(({ outcome }) => outcome.kind === "succeeded" && outcome.output === '"unlucky"')) {
+      tries++;
+      throw trouble;
+    }
+    return settle(settlements);
+  };
+  const echo = job<string, string>({ name: "echo", run: async ({ input }) => input });
+  const [lucky, unlucky] = (await hf.enqueueMany(echo, ["lucky", "unlucky"])).map(({ id }) => id) as [string, string];
+  hf.work([echo]);
+  await clock.advance("500ms");
+  assert.equal((await hf.jobs.wait(lucky)).state, "succeeded");
+  await clock.advance("20s");
+  assert.ok(tries >= 5 && tries <= 10, `${tries} tries in 20 s`);
+  assert.equal(logged.filter(({ message }) => message.includes("could not be recorded")).length, tries);
+  assert.equal((await hf.jobs.get(unlucky))?.state, "running");
+  trouble = null;
+  await clock.advance("5s");
+  const { state, attempt } = await hf.jobs.wait(unlucky);
+  assert.deepEqual([state, attempt], ["succeeded", 1]);
 });
 
 test("a success that a damaged disk refuses for a while is a success in the end", async (t) => {

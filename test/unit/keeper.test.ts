@@ -83,6 +83,21 @@ test("what was claimed ahead and has not started within a second is given back, 
   assert.deepEqual(scene.losses, ["1: GIVEN_BACK"]);
 });
 
+test("an end that cannot be written is tried again, and holds up no other", async () => {
+  const scene = new Scene();
+  scene.waiting(1);
+  scene.waiting(2);
+  scene.onSettle = (settlements) => {
+    if (settlements.some(({ job }) => job === 1)) throw new Error("no");
+  };
+  await assert.rejects(scene.pass(1_000));
+  assert.deepEqual(scene.settled, ["2: released"]);
+  await assert.rejects(scene.pass(100));
+  scene.onSettle = () => {};
+  await scene.pass(100);
+  assert.deepEqual(scene.settled, ["2: released", "1: released"]);
+});
+
 test("what starts at the last moment is not given back", async () => {
   const scene = new Scene();
   const slot = scene.waiting(1);
@@ -114,7 +129,7 @@ class Scene {
   readonly losses: string[] = [];
   readonly fates = new Map<number, Fate>();
   trouble: Error | null = null;
-  onSettle: () => void = () => {};
+  onSettle: (settlements: readonly Settlement[]) => void = () => {};
   readonly #keeper: Keeper;
 
   constructor() {
@@ -126,7 +141,7 @@ class Scene {
         return leases.map(fateOf);
       },
       settle: async (settlements) => {
-        this.onSettle();
+        this.onSettle(settlements);
         this.settled.push(...settlements.map(say));
         return settlements.map(fateOf);
       },

@@ -183,7 +183,10 @@ test("every kind of SQLite error is explained, of either driver, and says what t
     13: "DISK_FULL",
     14: "CANNOT_OPEN",
     26: "NOT_A_DATABASE",
-    19: "STORE_ERROR",
+    19: "VALUE_INVALID",
+    18: "VALUE_INVALID",
+    20: "VALUE_INVALID",
+    7: "STORE_ERROR",
   };
   const names = {
     5: "BUSY",
@@ -195,6 +198,9 @@ test("every kind of SQLite error is explained, of either driver, and says what t
     14: "CANTOPEN",
     26: "NOTADB",
     19: "CONSTRAINT_UNIQUE",
+    18: "TOOBIG",
+    20: "MISMATCH",
+    7: "NOMEM",
   };
   for (const [number, code] of Object.entries(codes)) {
     const ofNode = Object.assign(new Error("said"), { code: "ERR_SQLITE_ERROR", errcode: Number(number) | (3 << 8) });

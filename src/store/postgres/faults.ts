@@ -60,10 +60,10 @@ export function isLost(error: unknown): boolean {
   return error instanceof ConnectionLost || GONE.has(code) || code.startsWith("08");
 }
 
-/** Whether it was the server that said so, which hence is there. */
+/** Whether it was the server that said so, which hence is there. Every driver tells how severe it is. */
 export function isRefused(error: unknown): boolean {
   if (error instanceof ConnectionLost) return isRefused(error.cause);
-  return error instanceof Error && error.name === "PostgresError";
+  return error instanceof Error && typeof (error as { severity?: unknown }).severity === "string";
 }
 
 /** Whether the same again may well succeed: it was chosen to end a deadlock, or somebody else was faster. */
@@ -88,11 +88,12 @@ const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
 /** What a caller is told; errors that are not the database's pass as they are. */
 export function explain(error: unknown, address: string): unknown {
   if (error instanceof HoldfastError) return error;
-  const said = wordsOf(error);
-  const explained = explanationOf(codeOf(error), said) ?? explainedByKind(error);
+  const [said, code] = [wordsOf(error), codeOf(error)];
+  const explained = explanationOf(code, said) ?? explainedByKind(error);
   if (explained === undefined) return error;
   const [name, words, hint] = explained;
-  const message = words.replace(/ADDRESS|SAID/g, (word) => (word === "SAID" ? said : address));
+  const filled: Record<string, string> = { ADDRESS: address, SAID: said, CODE: code };
+  const message = words.replace(/ADDRESS|SAID|CODE/g, (word) => filled[word] as string);
   return new HoldfastError(name, message, hint, { cause: error });
 }
 
@@ -111,7 +112,14 @@ function wordsOf(error: unknown): string {
 function explainedByKind(error: unknown): Explanation | undefined {
   if (isLost(error)) return GONE_EXPLAINED;
   // It was tried again and again, and is worth trying later: nothing is wrong with what was asked.
-  return mayRunAgain(error) ? CROWDED : undefined;
+  if (mayRunAgain(error)) return CROWDED;
+  if (!isRefused(error)) return undefined;
+  return isOfValues(codeOf(error)) ? VALUE : REFUSED;
+}
+
+/** By the classes of PostgreSQL's codes: the data themselves, a constraint that they break, a limit that they are beyond. */
+function isOfValues(code: string): boolean {
+  return code.startsWith("22") || code.startsWith("23") || code === "54000";
 }
 
 type Explanation = [code: string, words: string, hint: string];
@@ -126,6 +134,18 @@ const CROWDED: Explanation = [
   "BUSY",
   "Others changed the same rows at ADDRESS again and again, so nothing was changed (SAID).",
   "Try again; look for a program that changes queues' settings in a loop.",
+];
+
+const VALUE: Explanation = [
+  "VALUE_INVALID",
+  "The PostgreSQL server at ADDRESS refuses a value (SAID; CODE), so nothing was changed.",
+  "Make it smaller, if it is one of many millions of characters; look for a trigger or a constraint that is not Holdfast's.",
+];
+
+const REFUSED: Explanation = [
+  "STORE_ERROR",
+  "The PostgreSQL server at ADDRESS refused (SAID; CODE), so nothing was changed.",
+  "Look into the server's log, and try again.",
 ];
 
 const DENIED: Explanation = [
@@ -202,7 +222,7 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   ],
   "22021": [
     "TEXT_INVALID",
-    "A name, an id or a key holds a character that PostgreSQL cannot store (SAID).",
+    "A text holds the character with the number zero, which cannot be stored (SAID).",
     "Leave out the character with the number zero.",
   ],
   ENOTFOUND: [

@@ -176,7 +176,7 @@ export class Group {
   async #run(items: Item[]): Promise<void> {
     let apart = false;
     for (let tries = 0, losses = 0; ;) {
-      const outcome = await this.#transact(items, apart);
+      const outcome = await this.#transact(items, apart, tries < TRIES);
       this.#lostSince = outcome !== "done" && outcome.lost ? (this.#lostSince ?? performance.now()) : null;
       if (outcome === "done") return;
       if (outcome.lost) {
@@ -196,7 +196,7 @@ export class Group {
   }
 
   /** One try. Savepoints are only needed to tell a bad item from its neighbours, so the first goes without. */
-  async #transact(items: Item[], apart: boolean): Promise<"done" | Failed> {
+  async #transact(items: Item[], apart: boolean, again: boolean): Promise<"done" | Failed> {
     let session: Session;
     try {
       session = await this.#writer.session();
@@ -216,7 +216,7 @@ export class Group {
       await session.command(this.#begin);
       const first = this.#options.first(state);
       if (first !== null) await first;
-      const run = apart ? this.#eachInSavepoint(items, state, session) : together(items, state);
+      const run = apart ? this.#eachInSavepoint(items, state, session, again) : together(items, state);
       run.catch(() => {});
       // Where all was sent at once, the end goes with it.
       if (!apart && items.every(({ quick }) => quick)) void state.end(this.#receipts).catch(() => {});
@@ -244,7 +244,7 @@ export class Group {
     return "done";
   }
 
-  async #eachInSavepoint(items: Item[], state: Transaction, session: Session): Promise<(() => void)[]> {
+  async #eachInSavepoint(items: Item[], state: Transaction, session: Session, again: boolean): Promise<(() => void)[]> {
     const answers: (() => void)[] = [];
     for (const item of items) {
       const call = item.calls[0] as Call;
@@ -260,7 +260,8 @@ export class Group {
         const cause = part.cause(error);
         part.stop(cause);
         part.undo();
-        if (session.isLost || isLost(cause) || mayRunAgain(cause)) throw cause;
+        // One that is overtaken for ever must not take the others with it.
+        if (session.isLost || isLost(cause) || (again && mayRunAgain(cause))) throw cause;
         await session.command("rollback to item");
         answers.push(() => call.reject(explain(cause, this.#writer.address)));
       }

@@ -9,6 +9,9 @@ const CODES = {
   11: "CORRUPT",
   13: "FULL",
   14: "CANTOPEN",
+  18: "TOOBIG",
+  19: "CONSTRAINT",
+  20: "MISMATCH",
   26: "NOTADB",
 } as const;
 export type SqliteFault = (typeof CODES)[keyof typeof CODES] | "OTHER";
@@ -26,6 +29,12 @@ export function faultOf(error: unknown): SqliteFault | null {
 export function isBusy(error: unknown): boolean {
   const fault = faultOf(error);
   return fault === "BUSY" || fault === "LOCKED";
+}
+
+/** Whether it is about what was to be written, and not about the file or the disk. */
+export function isOfContent(error: unknown): boolean {
+  const fault = faultOf(error);
+  return fault !== null && ["OTHER", "TOOBIG", "CONSTRAINT", "MISMATCH"].includes(fault);
 }
 
 /** The same trouble met by the file system's own calls, beside the database. */
@@ -109,11 +118,20 @@ export function explain(error: unknown, path: string): unknown {
         "Check the disk and the system's log; what was acknowledged before is not affected by this call.",
         cause,
       );
+    case "TOOBIG":
+    case "CONSTRAINT":
+    case "MISMATCH":
+      return new HoldfastError(
+        "VALUE_INVALID",
+        `SQLite refused a value: ${said}. Nothing was changed.`,
+        "If it is not one of many millions of characters, this is likely a bug in Holdfast; please report it with the stack.",
+        cause,
+      );
     case "OTHER":
       return new HoldfastError(
         "STORE_ERROR",
-        `SQLite refused: ${said}.`,
-        "This is likely a bug in Holdfast; please report it with the stack.",
+        `SQLite refused: ${said}. Nothing was changed.`,
+        "Try again. If it stays so, this is likely a bug in Holdfast; please report it with the stack.",
         cause,
       );
   }

@@ -3,7 +3,7 @@ import type { Fence, JobKey } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Connection, Statement } from "./driver.ts";
-import { explain, faultOf, isBusy } from "./faults.ts";
+import { explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
 /** One transaction, as the operations inside it see it. */
 export interface Tx {
@@ -170,7 +170,7 @@ export class GroupCommit {
     // Once it was called, even a busy file is an error of its own: it may have met it in another database.
     if (committed.busy && !called) return [item];
     const { error, atCommit } = committed;
-    const itsOwn = called && (!atCommit || faultOf(error) === "OTHER");
+    const itsOwn = called && (!atCommit || isOfContent(error));
     item.reject(itsOwn ? error : explain(error, this.#options.path));
     return [];
   }

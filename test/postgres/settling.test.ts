@@ -1,0 +1,115 @@
+import assert from "node:assert/strict";
+import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import { setTimeout as passes } from "node:timers/promises";
+import { type Finished, job, open } from "../../src/index.ts";
+import { Holdfast } from "../../src/runtime/holdfast.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+describe("a finished job whose end the server does not take", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let url: string;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => void (url = await server.createDatabase()));
+
+  const echo = job<string, string>({ name: "echo", run: async ({ input }) => input });
+
+  const openAt = async (t: TestContext) => {
+    const logged: string[] = [];
+    const note = (message: string) => void logged.push(message);
+    const log = { debug: note, info: note, warn: note, error: note };
+    const hf = (await open(url, { log })) as Holdfast;
+    t.after(() => hf.close());
+    return { hf, logged };
+  };
+
+  /** From now on the end of whatever answers "poison" is refused so. */
+  const refuse = (code: string) =>
+    server.query(
+      `create or replace function holdfast.refuse() returns trigger language plpgsql as
+         $$ begin raise 'refused' using errcode = '${code}'; end $$;
+       create or replace trigger refuse before update on holdfast.jobs for each row
+         when (new.output = '"poison"') execute function holdfast.refuse()`,
+      url,
+    );
+  const relent = () => server.query("drop trigger refuse on holdfast.jobs", url);
+
+  for (const code of ["XX000", "XX001", "58030", "53400", "53100", "26000", "57014", "40001", "P0001", "0A000", "42703"]) {
+    test(`for a reason that is not its own (${code}) is a success when that is over`, { timeout: 30_000 }, async (t) => {
+      const { hf, logged } = await openAt(t);
+      await refuse(code);
+      const jobs = await hf.enqueueMany(echo, ["a", "poison", "b", "c"]);
+      hf.work([echo]);
+      const [first, poison, ...others] = jobs.map((one) => hf.jobs.wait(one)) as Promise<Finished<string>>[];
+      // Its neighbours do not wait for it.
+      for (const one of await Promise.all([first, ...others])) assert.equal(one?.state, "succeeded");
+      while (!logged.some((message) => message.includes("could not be recorded"))) await passes(5);
+      assert.equal((await hf.jobs.get(jobs[1]?.id as string))?.state, "running");
+      // Nor do those that come later.
+      assert.equal((await hf.jobs.wait(await hf.enqueue(echo, "later"))).state, "succeeded");
+      await relent();
+      const { state, attempt, output } = (await poison) as Finished<string>;
+      assert.deepEqual([state, attempt, output], ["succeeded", 1, "poison"]);
+    });
+  }
+
+  const OWN = ["22001", "22003", "22021", "22P05", "23514", "54000"];
+  test(`because of what it wants to write (${OWN.join(", ")}) has failed, and no other`, { timeout: 60_000 }, async (t) => {
+    const { hf } = await openAt(t);
+    hf.work([echo]);
+    for (const code of OWN) {
+      await refuse(code);
+      const jobs = await hf.enqueueMany(echo, ["a", "poison", "b"]);
+      const ends = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
+      assert.deepEqual(
+        ends.map(({ state }) => state),
+        ["succeeded", "failed", "succeeded"],
+        code,
+      );
+      assert.equal(ends[1]?.error?.code, code === "22021" ? "TEXT_INVALID" : "VALUE_INVALID");
+    }
+  });
+
+  test("because of a follow-up that no database could store has failed, and no other", { timeout: 30_000 }, async (t) => {
+    const { hf } = await openAt(t);
+    const parent = job<number, string>({
+      name: "parent",
+      run: ({ input, enqueue }) => {
+        enqueue(echo, `of ${input}`, { key: `k${input}` });
+        return "done";
+      },
+    });
+    // Past all that is checked when it is enqueued.
+    const { store } = hf.engine;
+    const settle = store.settle.bind(store);
+    store.settle = (settlements) => {
+      for (const { followUps = [] } of settlements) for (const one of followUps) if (one.key === "k2") one.key = "a\0b";
+      return settle(settlements);
+    };
+    const jobs = await hf.enqueueMany(parent, [1, 2, 3]);
+    hf.work([parent]);
+    const ends = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
+    assert.deepEqual(
+      ends.map(({ state }) => state),
+      ["succeeded", "failed", "succeeded"],
+    );
+    assert.equal(ends[1]?.error?.code, "TEXT_INVALID");
+    assert.equal((await hf.jobs.counts({ name: "echo" })).pending, 2);
+  });
+
+  test("is not made more of by the log: it is said once a round, and rounds grow longer", { timeout: 30_000 }, async (t) => {
+    const { hf, logged } = await openAt(t);
+    await refuse("XX000");
+    const jobs = await hf.enqueueMany(
+      echo,
+      Array.from({ length: 50 }, () => "poison"),
+    );
+    hf.work([echo], { concurrency: 50 });
+    await passes(2_500);
+    const said = logged.filter((message) => message.includes("could not be recorded")).length;
+    assert.ok(said >= 2 && said <= 8, `${said} times`);
+    await relent();
+    const ends = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
+    assert.ok(ends.every(({ state, attempt }) => state === "succeeded" && attempt === 1));
+  });
+});
