@@ -334,6 +334,26 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store, { from: [{ queue: "q", max: 1, lease: LEASE }] }), [ids[0]]);
   });
 
+  check("every queue has its share of a claim, though a source that they have in common has given its max", async ({ store }) => {
+    for (const queue of ["a", "b"]) await add(store, { name: "few", queue, priority: 5 }, { queue }, { queue });
+    const from = [{ name: "few", max: 1, lease: LEASE }, { lease: LEASE }];
+    const claimed = await claim(store, { from, max: 2 });
+    assert.deepEqual(claimed.map(({ queue }) => queue).sort(), ["a", "b"]);
+    assert.deepEqual(claimed.map(({ name }) => name).sort(), ["few", "work"]);
+  });
+
+  check("a queue has its share though a source of some of its names has given its max", async ({ store }) => {
+    const from = [{ name: "few", max: 1, lease: LEASE }, { lease: LEASE }];
+    // Each queue is served first once.
+    for (let n = 0; n < 2; n++) {
+      const few = { name: "few", queue: "a", priority: 5 };
+      await add(store, few, { ...few, version: 2 }, { queue: "a" }, ...Array.from({ length: 4 }, () => ({ queue: "b" })));
+      const claimed = await claim(store, { from, max: 4 });
+      assert.deepEqual(claimed.map(({ queue }) => queue).sort(), ["a", "a", "b", "b"]);
+      for (const lease of [...claimed, ...(await claim(store))]) await settle(store, lease, SUCCEEDED);
+    }
+  });
+
   check("a source's max counts jobs that were running when a worker died", async ({ store }) => {
     const holder = await register(store);
     const suspect = await running(store);
@@ -433,6 +453,32 @@ export function claimCases(check: Check): void {
       assert.deepEqual(claimed.map(({ name }) => name).sort(), [suspect, clean].sort());
       for (const lease of claimed) await settle(store, lease, SUCCEEDED);
     }
+  });
+
+  check("every queue has its share of a claim, whatever suspects wait in the others", async ({ store }) => {
+    for (const queue of ["a", "b"]) await add(store, { queue, priority: 5 });
+    await takeBack(store, "crashed", ...(await claim(store)));
+    for (const queue of ["a", "b"]) await add(store, { queue }, { queue });
+    const claimed = await claim(store, { holder: await register(store), max: 2 });
+    assert.deepEqual(claimed.map(({ queue }) => queue).sort(), ["a", "b"]);
+    assert.deepEqual(claimed.map(({ priority }) => priority).sort(), [0, 5]);
+  });
+
+  check("a suspect whose source has given its max keeps no other suspect back", async ({ store }) => {
+    const [, last] = await add(store, { name: "few", queue: "q" }, { name: "many", queue: "q", priority: -5 });
+    await takeBack(store, "crashed", ...(await claim(store)));
+    const [first] = await add(store, { name: "few", queue: "q", priority: 5 });
+    const from = [
+      { name: "few", max: 1, lease: LEASE },
+      { name: "many", max: 5, lease: LEASE },
+    ];
+    assert.deepEqual(await claimIds(store, { holder: await register(store), from }), [first, last]);
+  });
+
+  check("a claim by hand gets one suspect, too, out of however many queues", async ({ store }) => {
+    await add(store, { queue: "a" }, { queue: "a" }, { queue: "b" }, { queue: "c" });
+    await takeBack(store, "crashed", ...(await claim(store)));
+    assert.equal((await claim(store)).length, 1);
   });
 
   check("an operator's retry clears suspicion", async ({ store }) => {

@@ -1,7 +1,17 @@
 import { claimable, type LaneShare, PROMOTED, quotas, Turns } from "../../core/claiming.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
-import { byStartedTurn, READY, STARTED, type Started, startSql, SUSPECT, toClaimed } from "./claimed-row.ts";
+import {
+  byStartedTurn,
+  holdsSuspect,
+  isSuspect,
+  READY,
+  STARTED,
+  type Started,
+  startSql,
+  SUSPECT,
+  toClaimed,
+} from "./claimed-row.ts";
 import { listOf } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
 import type { Tx } from "./group.ts";
@@ -21,7 +31,7 @@ export class Claim {
   readonly #limited: LimitedClaim;
   readonly #turns = new Turns();
   readonly #random: () => number;
-  readonly #sql: Record<"promote" | "takeOne" | "takeMany", string>;
+  readonly #sql: Record<"promote" | "suspects" | "takeOne" | "takeMany", string>;
   #claims = 0;
 
   constructor(
@@ -40,6 +50,11 @@ export class Claim {
           select key from ${s}.jobs
           where gate = 'time' and lane = any($2::integer[]) and run_at <= ${s}.clock($1) and limits is null
           order by run_at limit ${PROMOTED} for update skip locked)`,
+      // By jobs_suspect: most often there is none at all.
+      suspects: `
+        select exists (
+          select 1 from ${s}.jobs where suspect = 'pending' and gate is null and lane = any($1::integer[]))
+          and ($2::bigint is null or not ${holdsSuspect(s, "$2::bigint")})`,
       takeOne: takeOneSql(s),
       takeMany: takeManySql(s),
     };
@@ -63,9 +78,7 @@ export class Claim {
     if (queues.length === 0) return [];
     const promoted = tx.rows<never[]>(this.#sql.promote, tx.at, listOf(queues.flat().map(({ lane }) => lane.id)));
     promoted.catch(() => {});
-    const limited = queues.filter((lanes) => this.#isLimited(lanes));
-    const rows =
-      limited.length === 0 ? await this.#takeAll(tx, request, queues) : await this.#takeEach(tx, request, queues, limited);
+    const rows = queues.length === 1 ? await this.#takeEach(tx, request, queues) : await this.#takeShares(tx, request, queues);
     await promoted;
     const [first] = rows;
     if (first === undefined) return [];
@@ -84,32 +97,41 @@ export class Claim {
     return claimed;
   }
 
-  /** Without limits it is one statement for all queues, and another where some have less than their share. */
+  /** What one queue gives decides what the next may, where they have a source in common, or suspects, of which one is taken. */
+  async #takeShares(tx: Tx, request: ClaimRequest, queues: LaneShare[][]): Promise<Started[]> {
+    const apart = queues.some((lanes) => this.#isLimited(lanes)) || sharesBudgets(queues, request.max);
+    if (apart) return this.#takeEach(tx, request, queues);
+    const lanes = listOf(queues.flat().map(({ lane }) => lane.id));
+    const [[suspects]] = (await tx.rows<[boolean]>(this.#sql.suspects, lanes, request.holder)) as [[boolean]];
+    return suspects ? this.#takeEach(tx, request, queues) : this.#takeAll(tx, request, queues);
+  }
+
+  /** One statement for all queues, and another where some have less than their share. */
   async #takeAll(tx: Tx, request: ClaimRequest, queues: LaneShare[][]): Promise<Started[]> {
     const rows: Started[] = [];
     for (const quota of quotas(request.max, queues.length)) {
-      const taken = await this.#take(tx, request, queues, quota, request.max - rows.length, suspectsOf(request));
+      const taken = await this.#take(tx, request, queues, quota, request.max - rows.length, false);
       rows.push(...taken);
       if (rows.length === request.max || taken.length === 0) break;
     }
     return rows;
   }
 
-  /** Some of them have limits: one queue after the other. */
-  async #takeEach(tx: Tx, request: ClaimRequest, queues: LaneShare[][], limited: LaneShare[][]): Promise<Started[]> {
-    await this.#limited.prepare(tx, limited);
+  /** One queue after the other. */
+  async #takeEach(tx: Tx, request: ClaimRequest, queues: LaneShare[][]): Promise<Started[]> {
+    const limited = queues.filter((lanes) => this.#isLimited(lanes));
+    if (limited.length > 0) await this.#limited.prepare(tx, limited);
     const rows: Started[] = [];
     let suspects = suspectsOf(request);
     for (const quota of quotas(request.max, queues.length)) {
       for (const lanes of queues) {
         const left = Math.min(quota, request.max - rows.length);
         if (left <= 0) return rows;
-        if (!limited.includes(lanes)) rows.push(...(await this.#take(tx, request, [lanes], left, left, suspects)));
-        else {
-          const taken = await this.#limited.take(tx, request, lanes, left, suspects);
-          rows.push(...taken.rows);
-          if (taken.suspect) suspects = false;
-        }
+        const taken = limited.includes(lanes)
+          ? await this.#limited.take(tx, request, lanes, left, suspects)
+          : await this.#take(tx, request, [lanes], left, left, suspects);
+        rows.push(...taken);
+        if (taken.some(isSuspect)) suspects = false;
       }
     }
     return rows;
@@ -137,7 +159,7 @@ export class Claim {
     return claimable(from, this.#catalog.lanes(), this.#settings, []);
   }
 
-  /** At most `quota` of each queue, in their order, and `max` of all. */
+  /** At most `quota` of each queue, in their order, and `max` of all. Suspects are taken of one queue only. */
   async #take(
     tx: Tx,
     request: ClaimRequest,
@@ -186,6 +208,15 @@ export class Claim {
   }
 }
 
+/** Whether some queues have a source in common that may not give as many as are wanted. */
+function sharesBudgets(queues: readonly LaneShare[][], max: number): boolean {
+  const seen = new Set<LaneShare["budget"]>();
+  return queues.some((lanes) => {
+    const scarce = new Set(lanes.map(({ budget }) => budget).filter(({ left }) => left < max));
+    return [...scarce].some((budget) => seen.size === seen.add(budget).size);
+  });
+}
+
 /** Whether it may take one that was running when a worker died: by hand always; null: if its process has none. */
 function suspectsOf({ holder }: ClaimRequest): boolean | null {
   return holder === null ? true : null;
@@ -199,8 +230,7 @@ function headSql(s: string, which: string, lane: string, limit: string): string 
 }
 
 /** Whether a suspect may be taken: see `suspectsOf`. */
-const MAY_BE_SUSPECT = (s: string): string => `
-  ($4 or ($4 is null and not exists (select 1 from ${s}.jobs where suspect = 'running' and holder = $2)))`;
+const MAY_BE_SUSPECT = (s: string): string => `($4 or ($4 is null and not ${holdsSuspect(s, "$2")}))`;
 
 /** One statement, for a single lane: nearly all claims, so there is nothing in it that one lane does not need. */
 export function takeOneSql(s: string): string {
@@ -224,8 +254,8 @@ export function takeOneSql(s: string): string {
 }
 
 /**
- * One statement: the heads of the lanes; of these the next of each queue, as many as it and their source may give, at most
- * one of them a suspect.
+ * One statement, the same decision as `choose` for each queue: the heads of its lanes, in turn, as many as it and their
+ * sources may give, at most one of them a suspect: the first whose source has not given all it may by then.
  */
 export function takeManySql(s: string): string {
   return `
@@ -240,18 +270,17 @@ export function takeManySql(s: string): string {
         select * from (${headSql(s, READY, "lane.id", "lane.most")}) as ready
         union all
         select * from (${headSql(s, SUSPECT, "lane.id", "1")}) as suspect where ${MAY_BE_SUSPECT(s)}) as job),
-    -- Of the suspects first the next of each queue, then of those whose turn it is the first alone.
     chosen as (
       select key, lease from (
-        select *, row_number() over (partition by suspect order by place, turn) as which from (
-          select * from (
-            select *, row_number() over (partition by source order by place, turn) as nth from (
-              select *, row_number() over (partition by place order by priority desc, key) as turn from (
-                select *, row_number() over (partition by place, suspect order by priority desc, key) as rank from head) as head
-              where rank = 1 or not suspect) as head
-            where turn <= $13) as head
-          where nth <= budget order by place, turn limit $5) as head) as head
-      where which = 1 or not suspect),
+        select *, row_number() over (partition by place order by priority desc, key) as turn from (
+          select *, row_number() over (partition by place, source order by priority desc, key) as nth from (
+            select *, row_number() over (partition by place, suspect order by priority desc, key) as rank from (
+              select *, count(*) filter (where not suspect) over (partition by place, source order by priority desc, key) as before
+              from head) as head
+            where not suspect or before < budget) as head
+          where not suspect or rank = 1) as head
+        where nth <= budget) as head
+      where turn <= $13 order by place, turn limit $5),
     started as (${startedSql(s, "chosen")})
     update ${s}.jobs as job set ${startSql("chosen.lease")}
     from chosen, clock where job.key = chosen.key

@@ -8,9 +8,14 @@ import type { Catalog } from "./catalog.ts";
 export const READY = "ready";
 export const SUSPECT = "suspect = 'pending' and gate is null";
 
+/** Whether this process holds one that was running when a worker died. */
+export function holdsSuspect(s: string, holder: string): string {
+  return `exists (select 1 from ${s}.jobs where suspect = 'running' and holder = ${holder})`;
+}
+
 /** What a statement that claims jobs gives back of each: see `Started`. */
 export const STARTED = `job.key, job.lane, job.priority, job.policy, job.attempt, job.created_at, job.id, job.input, job.scheduled_for,
-  job.fence, job.lease, job.expires_at`;
+  job.fence, job.lease, job.expires_at, job.suspect is not null`;
 
 /** As its row is after the claim. */
 export type Started = [
@@ -26,12 +31,18 @@ export type Started = [
   fence: Fence,
   lease: number,
   expiresAt: number,
+  suspect: boolean,
 ];
 
 /** What such a statement sets; there is a `fence`, a `clock`, and the `lease` of each. $2 and $3: the process, or who claims by hand. */
 export function startSql(lease: string): string {
   return `state = 'running', attempt = attempt + 1, fence = (select fence from fence), holder = $2::bigint, worker = $3,
       started_at = clock.now, lease = ${lease}, expires_at = clock.now + ${lease}`;
+}
+
+/** Whether it was running when a worker died. */
+export function isSuspect(started: Started): boolean {
+  return started[12];
 }
 
 /** A statement gives rows back in any order. */

@@ -3,7 +3,7 @@ import type { JobKey } from "../../core/ids.ts";
 import { byTurn } from "../../core/job.ts";
 import type { LimitedJob } from "../../core/turnstile.ts";
 import type { ClaimRequest } from "../store.ts";
-import { byStartedTurn, READY, STARTED, type Started, startSql, SUSPECT } from "./claimed-row.ts";
+import { byStartedTurn, holdsSuspect, isSuspect, READY, STARTED, type Started, startSql, SUSPECT } from "./claimed-row.ts";
 import { pairsIn } from "./counter-rows.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./group.ts";
@@ -21,12 +21,6 @@ interface Head extends Candidate {
 interface Heads {
   all: Head[];
   ends: ReadonlyMap<LaneShare, Head>;
-}
-
-/** Jobs that start; `suspect`: one of them was running when a worker died. */
-export interface Taken {
-  rows: Started[];
-  suspect: boolean;
 }
 
 /** Jobs out of queues with limits: they are read, and the turnstile says of each whether it starts. */
@@ -57,8 +51,7 @@ export class LimitedClaim {
           select * from (${head(READY, "lane.most")}) as ready
           union all
           select * from (${head(SUSPECT, "1")}) as suspect
-          where $5 or ($5 is null and not exists (
-            select 1 from ${s}.jobs where suspect = 'running' and holder = $6::bigint))) as job`,
+          where $5 or ($5 is null and not ${holdsSuspect(s, "$6::bigint")})) as job`,
       start: `
         with clock as materialized (select ${s}.clock($1) as now),
         fence as materialized (select nextval('${s}.fence') as fence),
@@ -99,24 +92,29 @@ export class LimitedClaim {
    * At most so many of one queue, by its lanes; what a limit holds back is parked on the way, so behind it the next ones
    * are read. `suspects`: whether one may be taken that was running when a worker died; null: if its process has none.
    */
-  async take(tx: Tx, request: ClaimRequest, lanes: readonly LaneShare[], max: number, suspects: boolean | null): Promise<Taken> {
-    const taken: Taken = { rows: [], suspect: false };
+  async take(
+    tx: Tx,
+    request: ClaimRequest,
+    lanes: readonly LaneShare[],
+    max: number,
+    suspects: boolean | null,
+  ): Promise<Started[]> {
+    const taken: Started[] = [];
     let ahead = 1;
     for (let round = 0; round < ROUNDS; round++) {
-      const left = max - taken.rows.length;
+      const left = max - taken.length;
       const heads = await this.#heads(tx, lanes, {
         max: left,
         ahead,
-        suspects: taken.suspect ? false : suspects,
+        suspects: taken.some(isSuspect) ? false : suspects,
         holder: request.holder,
       });
       if (heads.all.length === 0) break;
       const { chosen, held, opened, rows } = await this.#choose(tx, request, lanes, heads, left);
       ahead = readAhead(ahead, { chosen, held });
-      taken.rows.push(...rows);
-      taken.suspect ||= chosen.some(({ suspect }) => suspect);
+      taken.push(...rows);
       // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
-      if (held + opened === 0 || taken.rows.length === max) break;
+      if (held + opened === 0 || taken.length === max) break;
     }
     return taken;
   }
