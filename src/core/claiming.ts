@@ -88,7 +88,8 @@ export class Turns {
   }
 }
 
-function queueOf(lanes: LaneShare[]): string {
+/** The queue of these lanes. */
+export function queueOf(lanes: readonly LaneShare[]): string {
   return (lanes[0] as LaneShare).lane.queue;
 }
 

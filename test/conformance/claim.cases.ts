@@ -464,6 +464,13 @@ export function claimCases(check: Check): void {
     assert.deepEqual(claimed.map(({ priority }) => priority).sort(), [0, 5]);
   });
 
+  check("queues that are locked take no share of a claim", async ({ store }) => {
+    for (const queue of ["a", "b", "c"]) await add(store, ...Array.from({ length: 10 }, () => ({ queue })));
+    await claim(store, { from: [{ queue: "b", lease: LEASE }], max: 1, exclusive: "token" });
+    const claimed = await claim(store, { max: 12 });
+    for (const queue of ["a", "c"]) assert.equal(claimed.filter((one) => one.queue === queue).length, 6, queue);
+  });
+
   check("a suspect whose source has given its max keeps no other suspect back", async ({ store }) => {
     const [, last] = await add(store, { name: "few", queue: "q" }, { name: "many", queue: "q", priority: -5 });
     await takeBack(store, "crashed", ...(await claim(store)));

@@ -5,7 +5,7 @@ import postgres from "postgres";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Enqueued } from "../../src/store/store.ts";
-import { testClock } from "../../src/testing/index.ts";
+import { testClock, type TestClock } from "../../src/testing/index.ts";
 import {
   add,
   badJob,
@@ -28,6 +28,7 @@ let store: PostgresStore;
 let other: PostgresStore;
 let sql: postgres.Sql;
 let client: Client;
+let clock: TestClock;
 
 before(async () => {
   if (skip) return;
@@ -43,7 +44,8 @@ let schemas = 0;
 beforeEach(async () => {
   if (skip) return;
   const url = server.url();
-  const options = { schema: `store_${++schemas}`, clock: testClock(), injected: true, random: () => 0.5 };
+  clock = testClock();
+  const options = { schema: `store_${++schemas}`, clock, injected: true, random: () => 0.5 };
   store = await PostgresStore.open(url, options);
   other = await PostgresStore.open(url, options);
   sql = postgres(url, { max: 2, onnotice: () => {} });
@@ -203,6 +205,25 @@ test("a transaction that stays open holds up neither claims nor new names nor de
     "what was limited is admitted by the claim",
   );
 });
+
+test(
+  "one with limits that is to run at once does so, also when the clock is set back before anybody claims",
+  { skip },
+  async () => {
+    const declares = declaring([limitRule({ keyed: false, concurrency: 1 })]);
+    await client.query("begin");
+    await store.enqueueWithin(client, [
+      newJob({ id: "now", declares, limitKeys: [""] }),
+      newJob({ id: "later", declares, limitKeys: [""], delay: 1_000 }),
+    ]);
+    await client.query("commit");
+    clock.set(clock.now() - 3_600_000);
+    const from = [{ lease: 1_000 }];
+    assert.equal((await store.outlook(from)).ready, true);
+    assert.equal((await store.queues())[0]?.oldestAt, (await see(store, "now")).createdAt);
+    assert.deepEqual(await claimIds(store, { from }), ["now"]);
+  },
+);
 
 test("a job that comes after one that ends meanwhile does not wait for ever", { skip }, async () => {
   await add(store, { id: "up" });

@@ -1,4 +1,4 @@
-import { claimable, type LaneShare, PROMOTED, quotas, Turns } from "../../core/claiming.ts";
+import { claimable, type LaneShare, PROMOTED, queueOf, quotas, Turns } from "../../core/claiming.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import {
@@ -31,7 +31,7 @@ export class Claim {
   readonly #limited: LimitedClaim;
   readonly #turns = new Turns();
   readonly #random: () => number;
-  readonly #sql: Record<"promote" | "suspects" | "takeOne" | "takeMany", string>;
+  readonly #sql: Record<"promote" | "outset" | "takeOne" | "takeMany", string>;
   #claims = 0;
 
   constructor(
@@ -50,11 +50,13 @@ export class Claim {
           select key from ${s}.jobs
           where gate = 'time' and lane = any($2::integer[]) and run_at <= ${s}.clock($1) and limits is null
           order by run_at limit ${PROMOTED} for update skip locked)`,
-      // By jobs_suspect: most often there is none at all.
-      suspects: `
+      // By jobs_suspect: most often there is none at all. And the names of those queues whose lock is held.
+      outset: `
+        with clock as materialized (select ${s}.clock($4) as now)
         select exists (
           select 1 from ${s}.jobs where suspect = 'pending' and gate is null and lane = any($1::integer[]))
-          and ($2::bigint is null or not ${holdsSuspect(s, "$2::bigint")})`,
+          and ($2::bigint is null or not ${holdsSuspect(s, "$2::bigint")}),
+          (select json_agg(lock.name)::text from ${s}.locks as lock, clock where lock.name = any($3::text[]) and ${LOCKED(s)})`,
       takeOne: takeOneSql(s),
       takeMany: takeManySql(s),
     };
@@ -76,10 +78,18 @@ export class Claim {
     tx.assume("lanes", this.#catalog.counted);
     const queues = this.#turns.order(this.#open(request.from), this.#random);
     if (queues.length === 0) return [];
+    const limited = queues.filter((lanes) => this.#isLimited(lanes));
+    // Sent one after the other: the locks of queues with limits come before any row's.
+    const prepared = limited.length === 0 ? undefined : this.#limited.prepare(tx, limited);
     const promoted = tx.rows<never[]>(this.#sql.promote, tx.at, listOf(queues.flat().map(({ lane }) => lane.id)));
-    promoted.catch(() => {});
-    const rows = queues.length === 1 ? await this.#takeEach(tx, request, queues) : await this.#takeShares(tx, request, queues);
-    await promoted;
+    const ready = Promise.all([prepared, promoted]);
+    ready.catch(() => {});
+    if (limited.length > 0) await ready;
+    const rows =
+      queues.length === 1
+        ? await this.#takeEach(tx, request, queues, limited)
+        : await this.#takeShares(tx, request, queues, limited);
+    await ready;
     const [first] = rows;
     if (first === undefined) return [];
     tx.wrote();
@@ -97,13 +107,20 @@ export class Claim {
     return claimed;
   }
 
-  /** What one queue gives decides what the next may, where they have a source in common, or suspects, of which one is taken. */
-  async #takeShares(tx: Tx, request: ClaimRequest, queues: LaneShare[][]): Promise<Started[]> {
-    const apart = queues.some((lanes) => this.#isLimited(lanes)) || sharesBudgets(queues, request.max);
-    if (apart) return this.#takeEach(tx, request, queues);
-    const lanes = listOf(queues.flat().map(({ lane }) => lane.id));
-    const [[suspects]] = (await tx.rows<[boolean]>(this.#sql.suspects, lanes, request.holder)) as [[boolean]];
-    return suspects ? this.#takeEach(tx, request, queues) : this.#takeAll(tx, request, queues);
+  /** Each queue its share; one whose lock is held has none. */
+  async #takeShares(tx: Tx, request: ClaimRequest, queues: LaneShare[][], limited: LaneShare[][]): Promise<Started[]> {
+    const [[suspects, locked]] = (await tx.rows<[boolean, string | null]>(
+      this.#sql.outset,
+      listOf(queues.flat().map(({ lane }) => lane.id)),
+      request.holder,
+      listOf(queues.map(queueOf)),
+      tx.at,
+    )) as [[boolean, string | null]];
+    const closed = new Set(locked === null ? [] : (JSON.parse(locked) as string[]));
+    const open = queues.filter((lanes) => !closed.has(queueOf(lanes)));
+    // What one queue gives decides what the next may, where they have a source in common, or suspects, of which one is taken.
+    const apart = suspects || limited.length > 0 || sharesBudgets(open, request.max);
+    return apart ? this.#takeEach(tx, request, open, limited) : this.#takeAll(tx, request, open);
   }
 
   /** One statement for all queues, and another where some have less than their share. */
@@ -118,9 +135,7 @@ export class Claim {
   }
 
   /** One queue after the other. */
-  async #takeEach(tx: Tx, request: ClaimRequest, queues: LaneShare[][]): Promise<Started[]> {
-    const limited = queues.filter((lanes) => this.#isLimited(lanes));
-    if (limited.length > 0) await this.#limited.prepare(tx, limited);
+  async #takeEach(tx: Tx, request: ClaimRequest, queues: LaneShare[][], limited: LaneShare[][]): Promise<Started[]> {
     const rows: Started[] = [];
     let suspects = suspectsOf(request);
     for (const quota of quotas(request.max, queues.length)) {

@@ -8,6 +8,9 @@ import type { Catalog } from "./catalog.ts";
 export const READY = "ready";
 export const SUSPECT = "suspect = 'pending' and gate is null";
 
+/** What came with somebody's own transaction, was to run at once, and has to pass its limits yet: by jobs_unseen. */
+export const UNSEEN = "gate = 'time' and fence = 0 and run_at <= created_at";
+
 /** Whether this process holds one that was running when a worker died. */
 export function holdsSuspect(s: string, holder: string): string {
   return `exists (select 1 from ${s}.jobs where suspect = 'running' and holder = ${holder})`;

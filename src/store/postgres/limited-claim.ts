@@ -3,7 +3,17 @@ import type { JobKey } from "../../core/ids.ts";
 import { byTurn } from "../../core/job.ts";
 import type { LimitedJob } from "../../core/turnstile.ts";
 import type { ClaimRequest } from "../store.ts";
-import { byStartedTurn, holdsSuspect, isSuspect, READY, STARTED, type Started, startSql, SUSPECT } from "./claimed-row.ts";
+import {
+  byStartedTurn,
+  holdsSuspect,
+  isSuspect,
+  READY,
+  STARTED,
+  type Started,
+  startSql,
+  SUSPECT,
+  UNSEEN,
+} from "./claimed-row.ts";
 import { pairsIn } from "./counter-rows.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./group.ts";
@@ -34,11 +44,14 @@ export class LimitedClaim {
       select key, priority, crashes > 0 as suspect, limits from ${s}.jobs
       where lane = lane.id and ${which}
       order by priority desc, key limit ${limit} for update skip locked`;
+    const due = (which: string, order: string) => `
+      select key, lane, priority, limits from ${s}.jobs
+      where lane = any($2::integer[]) and limits is not null and ${which} order by ${order} limit ${PROMOTED} for update skip locked`;
     this.#sql = {
       due: `
-        select key, lane, priority, limits from ${s}.jobs
-        where gate = 'time' and lane = any($2::integer[]) and run_at <= ${s}.clock($1) and limits is not null
-        order by run_at, key limit ${PROMOTED} for update skip locked`,
+        select * from (${due(`gate = 'time' and run_at <= ${s}.clock($1)`, "run_at, key")}) as timed
+        union all
+        select * from (${due(`${UNSEEN} and run_at > ${s}.clock($1)`, "key")}) as unseen`,
       setGates: `
         update ${s}.jobs as job set gate = asked.gate from unnest($1::bigint[], $2::text[]) as asked (key, gate)
         where job.key = asked.key and coalesce(job.gate, '') = 'time'`,

@@ -6,7 +6,7 @@ import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from
 import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
 import type { Tallied } from "../tallied.ts";
 import type { Catalog } from "./catalog.ts";
-import { READY, SUSPECT } from "./claimed-row.ts";
+import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
 import { listOf, type Rows } from "./driver.ts";
 
 const COLUMNS = `
@@ -83,6 +83,8 @@ export class Look {
               order by key limit 1) as head
             union all
             select lane, key from ${s}.jobs where ${SUSPECT}
+            union all
+            select lane, key from ${s}.jobs where ${UNSEEN}
             union all
             select due.lane, due.key from unnest($2::integer[]) as one (lane) cross join clock cross join lateral (
               select lane, key from ${s}.jobs where gate = 'time' and lane = one.lane and run_at <= clock.now) as due) as any_of

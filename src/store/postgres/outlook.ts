@@ -1,7 +1,7 @@
 import { claimable, outlookOf } from "../../core/claiming.ts";
 import type { ClaimSource, Outlook } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
-import { READY, SUSPECT } from "./claimed-row.ts";
+import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
 import { listOf, type Rows } from "./driver.ts";
 import { LOCKED } from "./locks.ts";
 
@@ -25,12 +25,12 @@ export class Outlooks {
       (select min(counter.due_at) from ${s}.limits as rule cross join lateral (
          select due_at from ${s}.counters where counters.rule = rule.id and due_at is not null order by due_at limit 1) as counter
        where rule.queue = lane.queue)`;
-    // By jobs_ready, jobs_suspect and jobs_timed, the first entry of each lane; in one round trip.
+    // By jobs_ready, jobs_suspect, jobs_unseen and jobs_timed, the first entry of each lane; in one round trip.
     this.#sql = `
       with clock as materialized (select ${s}.clock($1) as now)
       select counter.lanes, clock.now, lane.id, exists (select 1 from ${s}.queues where name = lane.queue and paused),
         exists (select 1 from ${s}.locks as lock where lock.name = lane.queue and ${LOCKED(s)}),
-        coalesce(${some(READY)}, ${some(SUSPECT)}),
+        coalesce(${some(READY)}, ${some(SUSPECT)}, ${some(UNSEEN)}),
         least((select run_at from ${s}.jobs where gate = 'time' and lane = lane.id order by run_at limit 1), ${limitsDue})
       from ${s}.counter cross join clock
       left join unnest($2::integer[], $3::text[]) as lane (id, queue) on true
