@@ -3,6 +3,7 @@ import type { ProcessId } from "../core/ids.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
 import { Holdings, NEVER } from "./holdings.ts";
 import { Keeper, type Loss } from "./keeper.ts";
+import { LeaseWatch } from "./lease-watch.ts";
 import { systemClock } from "./system-clock.ts";
 
 /** How often it looks at the shared table, in milliseconds. */
@@ -29,14 +30,15 @@ const port = parentPort as NonNullable<typeof parentPort>;
 const data = workerData as KeeperThreadData;
 const say = (message: FromKeeper) => port.postMessage(message);
 
+const holdings = new Holdings(data.holdings);
+const onLoss = (loss: Loss) => say({ type: "loss", loss });
+// Before anything else: the server may be gone already.
+const watch = new LeaseWatch({ holdings, clock: systemClock, onLoss });
+watch.start();
+
 const store = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
 store.actAs(data.process);
-const keeper = new Keeper({
-  store,
-  holdings: new Holdings(data.holdings),
-  clock: store.clock,
-  onLoss: (loss) => say({ type: "loss", loss }),
-});
+const keeper = new Keeper({ store, holdings, clock: store.clock, onLoss });
 
 let closing = false;
 let { alert } = data;
@@ -55,6 +57,7 @@ async function close(): Promise<void> {
   clearTimeout(tick);
   await keeper.round().catch(() => {});
   await store.close();
+  watch.stop();
   say({ type: "closed" });
   port.close();
 }

@@ -76,6 +76,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
       const { proxy, direct, store } = await setUp(t, 2_000);
       for (const back of [true, false]) {
         const name = back ? "back in time" : "too late";
+        const from = performance.now();
         proxy.mute();
         const answers = [addOne(store, { name }), store.counts({ name })].map((one) => one.then(() => "answered", codeOf));
         if (back) {
@@ -85,6 +86,8 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
           assert.equal((await idsOf(direct, name)).length, 1);
         } else {
           assert.deepEqual(await Promise.all(answers), ["SERVER_GONE", "SERVER_GONE"]);
+          // As long again as he is patient, and what a connection takes to be given up: one second here.
+          assert.ok(performance.now() - from < 2 * 2_000 + 1_000 + 500, "in time");
           proxy.unmute();
           await addOne(store, { name: "afterwards" });
           assert.deepEqual(await idsOf(direct, name), []);

@@ -1,0 +1,80 @@
+import assert from "node:assert/strict";
+import { test, type TestContext } from "node:test";
+import type { Fence, JobKey } from "../../src/core/ids.ts";
+import { Holdings } from "../../src/runtime/holdings.ts";
+import { LeaseWatch } from "../../src/runtime/lease-watch.ts";
+import { testClock } from "../../src/testing/index.ts";
+
+const LEASE = 30_000;
+/** The longest that a loss may go unnoticed. */
+const LATEST = 50;
+
+test("a lease that nobody renews is lost when it has run out, and not before", async (t) => {
+  const { clock, hold, losses } = scene(t);
+  const slot = hold(1);
+  await clock.advance(LEASE - 1);
+  assert.deepEqual(losses, []);
+  await clock.advance(1 + LATEST);
+  assert.deepEqual(losses, [1]);
+  await clock.advance(LEASE);
+  assert.deepEqual(losses, [1], "once");
+  assert.equal(slot.holdings.read(slot.slot), null);
+});
+
+test("one that is renewed, or settled, is not", async (t) => {
+  const { clock, hold, losses } = scene(t);
+  const [renewed, settled] = [hold(1), hold(2)];
+  await clock.advance(LEASE - 1_000);
+  const held = renewed.holdings.read(renewed.slot);
+  assert.ok(held);
+  renewed.holdings.renewed(held, clock.monotonic() + LEASE);
+  settled.holdings.free(settled.slot);
+  await clock.advance(LEASE - 1_000);
+  assert.deepEqual(losses, []);
+  await clock.advance(1_000 + LATEST);
+  assert.deepEqual(losses, [1]);
+});
+
+test("after a stall of the process there is a third of a lease to renew it", async (t) => {
+  const { clock, hold, losses, stall } = scene(t);
+  const { holdings, slot } = hold(1);
+  hold(2);
+  await clock.advance(1_000);
+  await stall(LEASE * 2);
+  await clock.advance(LEASE / 3 - 1_000);
+  assert.deepEqual(losses, []);
+  const held = holdings.read(slot);
+  assert.ok(held);
+  holdings.renewed(held, clock.monotonic() + LEASE);
+  await clock.advance(1_000 + LATEST);
+  assert.deepEqual(losses, [2]);
+});
+
+function scene(t: TestContext) {
+  const clock = testClock();
+  const holdings = new Holdings();
+  const losses: number[] = [];
+  let skipped = 0;
+  // Time that passes while nothing runs: no timer fires in it.
+  const monotonic = () => clock.monotonic() + skipped;
+  const watch = new LeaseWatch({
+    holdings,
+    clock: { now: () => clock.now(), monotonic, after: (millis, call) => clock.after(millis, call) },
+    onLoss: ({ job, reason }) => {
+      assert.equal(reason, "LEASE_LOST");
+      losses.push(job);
+    },
+  });
+  watch.start();
+  t.after(() => watch.stop());
+  const hold = (job: number) => {
+    const since = monotonic();
+    const slot = holdings.take({ job: job as JobKey, fence: 7 as Fence, lease: LEASE }, { expiresAt: since + LEASE, since });
+    return { holdings, slot };
+  };
+  const stall = async (millis: number) => {
+    skipped += millis;
+    await clock.advance(0);
+  };
+  return { clock: { advance: (millis: number) => clock.advance(millis), monotonic }, hold, losses, stall };
+}
