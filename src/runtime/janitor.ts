@@ -106,19 +106,21 @@ export class Janitor {
   /**
    * Before a claim: a bounded look, which costs one index probe when there is nothing, and on a server its answer's way; not
    * more often than is of use. Where no worker makes the janitor look around by itself, dead processes are looked for here,
-   * now and then. Never throws.
+   * now and then. True: something came back. Never throws.
    */
-  async heal(): Promise<void> {
+  async heal(): Promise<boolean> {
     const now = this.#clock.monotonic();
-    if (this.#running && now - this.#healedAt < HEALED) return;
+    if (this.#running && now - this.#healedAt < HEALED) return false;
     try {
       const dead = this.#running ? [] : await this.#dead();
       const stale = await this.#store.stale({ dead: dead.map(({ id }) => id), skewed: false, limit: QUICK });
-      if (stale.length > 0) await this.#reclaim(stale, "found before a claim");
-      else this.#healedAt = now;
+      const healed = await this.#reclaim(stale, "found before a claim");
+      if (stale.length === 0) this.#healedAt = now;
       if (stale.length < QUICK) for (const { id } of dead) await this.#store.unregister(id);
+      return healed > 0;
     } catch (error) {
       this.#log.warn("healing before a claim failed; the claim goes on", { error: String(error) });
+      return false;
     }
   }
 

@@ -298,13 +298,14 @@ export class WorkerLoop implements Worker {
     const before = this.#engine.clock.monotonic();
     try {
       const from = this.#runnables.sources();
-      await this.#engine.janitor.heal();
+      // Neither waits for the other: what comes back now is claimed next.
+      const healing = this.#engine.janitor.heal();
       const claimed = await this.#engine.store.claim({ from, max, holder: this.#engine.self, worker: "" });
       this.#trouble = null;
       if (claimed.length > 0) this.#hold(claimed, before);
       if (claimed.length === max && max > this.#concurrency) return this.#overlap();
       this.#begin();
-      if (claimed.length < max && wakes === this.#wakes) await this.#rest(from, wakes);
+      if (claimed.length < max && !(await healing) && wakes === this.#wakes) await this.#rest(from, wakes);
     } catch (error) {
       this.#engine.log.error("claiming failed; it is tried again", { error: String(error) });
       this.#trouble = error;

@@ -41,7 +41,6 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
         const last = await prepare(direct, ++n);
         const { statements } = proxy.count(WRITER);
         await last.act(store);
-        assert.ok(statements.length >= 4, "a beginning, an end and something between");
         const passed: string[] = [];
         for (let at = 1; ; at++) {
           if (isLeftOut(at, statements.length)) continue;
@@ -49,12 +48,12 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
           const cut = proxy.cut({ of: WRITER, at, when, how: at % 2 === 0 ? "reset" : "end" });
           const answer = await act(store);
           if (cut.at === null) break;
-          passed.push(firstWords(cut.at));
+          passed.push(wordsOf(cut.at));
           await check(answer);
         }
         t.diagnostic(`cut at ${passed.length} of ${statements.length} statements: ${passed.join(", ")}`);
         assert.ok(passed[0]?.startsWith("begin"));
-        assert.equal(passed.at(-1), "commit");
+        assert.ok(passed.at(-1)?.endsWith("commit"));
       });
     }
   }
@@ -98,10 +97,8 @@ function isLeftOut(at: number, all: number): boolean {
   return !process.env["HOLDFAST_LONG"] && at > 3 && at < all - 2 && at % 3 !== 0;
 }
 
-function firstWords(text: string): string {
-  return text
-    .trim()
-    .split(/[\s;]+/)
-    .slice(0, 2)
-    .join(" ");
+/** How it begins, and how it ends if it is several statements in one. */
+function wordsOf(text: string): string {
+  const [first, ...others] = text.split(";").map((one) => one.trim().split(/\s+/).slice(0, 2).join(" "));
+  return others.length === 0 ? `${first}` : `${first} … ${others.at(-1)}`;
 }

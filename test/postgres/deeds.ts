@@ -23,12 +23,23 @@ const TOLD: Declaration = declaring([], {
 });
 const LIMITED: Declaration = declaring([limitRule({ concurrency: 1 })], { queue: "limited", name: "limited" });
 
+/** Its definition is one object, as in a program. */
+const AGAIN = newJob({ name: "again" });
+
 export const DEEDS: Readonly<Record<string, Prepare>> = {
   "enqueue of a plain job": async (direct) => {
     const before = await idsOf(direct, "plain");
     return deed(
       (store) => addOne(store, { name: "plain" }),
       async (id: string) => assert.deepEqual(await idsOf(direct, "plain"), [...before, id]),
+    );
+  },
+
+  "enqueue of another job of the same definition": async (direct) => {
+    const before = await idsOf(direct, "again");
+    return deed(
+      async (store) => (await store.enqueue([AGAIN]))[0] as Enqueued,
+      async ({ id }: Enqueued) => assert.deepEqual(await idsOf(direct, "again"), [...before, id]),
     );
   },
 

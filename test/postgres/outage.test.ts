@@ -125,7 +125,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
         await cut.happened;
         // It is asked for over another connection, while the old one still waits.
         const asked = proxy.count(WRITER);
-        await until(() => asked.statements.filter((text) => text.includes("pg_xact_status")).length > 2);
+        await until(() => asked.statements.filter((text) => text.includes("returning batch, made")).length > 1);
         assert.deepEqual(await idsOf(direct, "held"), []);
         cut.release(how);
         const id = await added;

@@ -4,7 +4,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import postgres from "postgres";
 import type { Fence } from "../../src/core/ids.ts";
 import { Events } from "../../src/store/postgres/events.ts";
-import type { Tx } from "../../src/store/postgres/group.ts";
+import type { Tx } from "../../src/store/postgres/transaction.ts";
 import { Locks } from "../../src/store/postgres/locks.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, ScheduleDraft, StoredSchedule } from "../../src/store/store.ts";

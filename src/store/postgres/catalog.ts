@@ -2,7 +2,7 @@ import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
 import { laneText, policyText } from "../catalogued.ts";
 import { listOf, type Rows } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 
 type LaneRow = [id: number, queue: string, name: string, version: number];
 

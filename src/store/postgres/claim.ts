@@ -12,13 +12,14 @@ import {
   SUSPECT,
   toClaimed,
 } from "./claimed-row.ts";
-import { listOf } from "./driver.ts";
+import { listOf, type Rows } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
 import { LimitedClaim } from "./limited-claim.ts";
 import type { Limits } from "./limits.ts";
 import { LOCKED, type Locks } from "./locks.ts";
+import { KEPT_FENCE } from "./receipts.ts";
 import { startedSql } from "./running.ts";
 import type { Settings } from "./settings.ts";
 
@@ -31,12 +32,22 @@ export class Claim {
   readonly #limited: LimitedClaim;
   readonly #turns = new Turns();
   readonly #random: () => number;
-  readonly #sql: Record<"promote" | "outset" | "takeOne" | "takeMany", string>;
+  readonly #read: Rows;
+  readonly #sql: Record<"promote" | "outset" | "takeOne" | "takeMany" | "recall", string>;
   #claims = 0;
 
   constructor(
     s: string,
-    parts: { catalog: Catalog; settings: Settings; limits: Limits; events: JobEvents; locks: Locks; random: () => number },
+    parts: {
+      catalog: Catalog;
+      settings: Settings;
+      limits: Limits;
+      events: JobEvents;
+      locks: Locks;
+      random: () => number;
+      /** Outside of any transaction. */
+      read: Rows;
+    },
   ) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
@@ -44,12 +55,14 @@ export class Claim {
     this.#locks = parts.locks;
     this.#limited = new LimitedClaim(s, parts.limits);
     this.#random = parts.random;
+    this.#read = parts.read;
     this.#sql = {
       promote: `
         update ${s}.jobs set gate = null where key in (
           select key from ${s}.jobs
           where gate = 'time' and lane = any($2::integer[]) and run_at <= ${s}.clock($1) and limits is null
-          order by run_at limit ${PROMOTED} for update skip locked)`,
+          order by run_at limit ${PROMOTED} for update skip locked)
+        returning 1`,
       // By jobs_suspect: most often there is none at all. And the names of those queues whose lock is held.
       outset: `
         with clock as materialized (select ${s}.clock($4) as now)
@@ -59,6 +72,9 @@ export class Claim {
           (select json_agg(lock.name)::text from ${s}.locks as lock, clock where lock.name = any($3::text[]) and ${LOCKED(s)})`,
       takeOne: takeOneSql(s),
       takeMany: takeManySql(s),
+      recall: `
+        select ${STARTED} from ${s}.claims as claim join ${s}.jobs as job on job.key = any(claim.jobs)
+        where claim.fence = $1::bigint and job.fence = claim.fence and job.state = 'running'`,
     };
   }
 
@@ -85,26 +101,38 @@ export class Claim {
     const ready = Promise.all([prepared, promoted]);
     ready.catch(() => {});
     if (limited.length > 0) await ready;
-    const rows =
-      queues.length === 1
-        ? await this.#takeEach(tx, request, queues, limited)
-        : await this.#takeShares(tx, request, queues, limited);
+    const taking =
+      queues.length === 1 ? this.#takeEach(tx, request, queues, limited) : this.#takeShares(tx, request, queues, limited);
+    if (this.isQuick(request) && !this.#tells(queues)) tx.whole();
+    const rows = await taking;
     await ready;
     const [first] = rows;
     if (first === undefined) return [];
     tx.wrote();
     this.#served(queues, first);
-    await this.#catalog.knowPolicies(
-      tx.rows,
-      rows.map((row) => row[3]),
-    );
-    const claimed = rows.map((row) => toClaimed(row, this.#catalog));
+    const claimed = await this.#claimed(rows);
     if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
     await this.#events.tell(
       tx,
       rows.map(([job, lane]) => ({ type: "job.started", job, lane })),
     );
     return claimed;
+  }
+
+  /** The answer to a claim whose answer was lost, by its fence: what it has started, as far as it still runs. */
+  async recall(fence: number | null): Promise<Claimed[]> {
+    if (fence === null) return [];
+    const rows = await this.#read<Started>(this.#sql.recall, fence);
+    return this.#claimed(rows.sort(byStartedTurn));
+  }
+
+  /** Policies never change, so it does not matter when they are read; whoever claims in one message has none left to do it in. */
+  async #claimed(rows: readonly Started[]): Promise<Claimed[]> {
+    await this.#catalog.knowPolicies(
+      this.#read,
+      rows.map((row) => row[3]),
+    );
+    return rows.map((row) => toClaimed(row, this.#catalog));
   }
 
   /** Each queue its share; one whose lock is held has none. */
@@ -164,6 +192,10 @@ export class Claim {
 
   #isKnown(): boolean {
     return this.#settings.isKnown && this.#catalog.counted !== -1;
+  }
+
+  #tells(queues: LaneShare[][]): boolean {
+    return queues.some(([share]) => share !== undefined && this.#settings.tells(share.lane.queue));
   }
 
   #isLimited([share]: readonly LaneShare[]): boolean {
@@ -244,6 +276,9 @@ function headSql(s: string, which: string, lane: string, limit: string): string 
     where lane = ${lane} and ${which} order by priority desc, key limit ${limit} for update skip locked`;
 }
 
+/** For the receipt, too. */
+const FENCE = (s: string): string => `select set_config('${KEPT_FENCE}', nextval('${s}.fence')::text, true)::bigint as fence`;
+
 /** Whether a suspect may be taken: see `suspectsOf`. */
 const MAY_BE_SUSPECT = (s: string): string => `($4 or ($4 is null and not ${holdsSuspect(s, "$2")}))`;
 
@@ -251,7 +286,7 @@ const MAY_BE_SUSPECT = (s: string): string => `($4 or ($4 is null and not ${hold
 export function takeOneSql(s: string): string {
   return `
     with clock as materialized (select ${s}.clock($1) as now),
-    fence as materialized (select nextval('${s}.fence') as fence),
+    fence as materialized (${FENCE(s)}),
     lane as materialized (
       select case when exists (
         select 1 from ${s}.locks as lock, clock where lock.name = $7 and ${LOCKED(s)}) then 0 else $5::integer end as most),
@@ -275,7 +310,7 @@ export function takeOneSql(s: string): string {
 export function takeManySql(s: string): string {
   return `
     with clock as materialized (select ${s}.clock($1) as now),
-    fence as materialized (select nextval('${s}.fence') as fence),
+    fence as materialized (${FENCE(s)}),
     lane as (
       select * from unnest($6::integer[], $7::text[], $8::bigint[], $9::integer[], $10::integer[], $11::integer[], $12::integer[])
         as lane (id, queue, lease, most, place, source, budget)

@@ -3,7 +3,7 @@ import type { JobKey } from "../../core/ids.ts";
 import type { Parked, Share, Stored, Turn } from "../../core/share.ts";
 import { type Changes, limitsIn } from "../../core/turnstile.ts";
 import { listOf } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 
 /**
  * How many parked jobs of each counter are read with it: the first, to see whether its turn has come; a few, where a

@@ -36,6 +36,16 @@ export class Crier {
     this.#send = send;
   }
 
+  /** The statement that tells others, for whoever sends it right behind a commit; null: not now, and `say` has to be called. */
+  behind(ready: ReadonlySet<string>, ended: readonly { job: JobKey; fence: Fence }[]): [text: string, ...values: Value[]] | null {
+    const now = performance.now();
+    if (ready.size + ended.length === 0 || !this.#company || this.#busy || this.#untold || this.#closed) return null;
+    if (now < this.#saidAt + PACE || now - this.#lookedAt >= IN_COMPANY) return null;
+    this.#saidAt = now;
+    const pairs = ended.map(({ job, fence }): [JobKey, Fence] => [job, fence]);
+    return [TELL, this.#channel, noticeText({ from: this.#from, ready: [...ready], ended: pairs })];
+  }
+
   say(ready: Iterable<string>, ended: Iterable<{ job: JobKey; fence: Fence }>): void {
     for (const queue of ready) this.#ready.add(queue);
     for (const { job, fence } of ended) this.#ended.push([job, fence]);
@@ -73,7 +83,7 @@ export class Crier {
     this.#saidAt = now;
     try {
       if (this.#company && now - this.#lookedAt < IN_COMPANY) {
-        await this.#send("select pg_notify($1, $2)", this.#channel, text);
+        await this.#send(TELL, this.#channel, text);
       } else {
         const heard = await this.#send(TELL_SOMEBODY, this.#channel, text, this.#ear, this.#from);
         this.#company = heard.length > 0;
@@ -92,8 +102,11 @@ export function earOf(schema: string, handle: string): string {
   return `holdfast hears ${schema} ${handle}`;
 }
 
+/** A hint need not be on the disk, and the server would wait for that before it delivers. */
+const TELL = "select pg_notify($1, $2), set_config('synchronous_commit', 'off', true)";
+
 /** Only if somebody else listens; else there is no row. Names of connections can be seen by everybody. */
 const TELL_SOMEBODY = `
-  select pg_notify($1, $2) where exists (
+  ${TELL} where exists (
     select 1 from pg_stat_activity
     where datname = current_database() and starts_with(application_name, $3) and application_name <> $3 || $4)`;

@@ -5,7 +5,7 @@ import { publicId } from "../job-row.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
 import type { Expiring } from "./expiring.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Tally } from "./tally.ts";

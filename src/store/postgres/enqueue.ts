@@ -4,9 +4,10 @@ import { generatedId, type JobKey } from "../../core/ids.ts";
 import { publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
-import { listOf } from "./driver.ts";
+import { listOf, type Rows } from "./driver.ts";
 import type { Endings } from "./endings.ts";
-import { cut, type Tx } from "./group.ts";
+import { cut } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { Happened, JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import { type LookedUp, LookUp } from "./residents.ts";
@@ -41,7 +42,7 @@ export class Enqueue {
    */
   readonly #patient: boolean;
   readonly #lookUp: LookUp;
-  readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
+  readonly #sql: Record<"plain" | "made" | "keys" | "insert" | "insertIds" | "awaited", string>;
 
   constructor(
     s: string,
@@ -74,6 +75,7 @@ export class Enqueue {
           with ordinality as job (lane, priority, policy, run_at, delay, input, turn)
         order by turn
         returning key, created_at`,
+      made: `select key, created_at from ${s}.jobs where key = $1::bigint`,
       keys: `select nextval('${s}.job') from generate_series(1, $1::integer)`,
       insert: `
         insert into ${s}.jobs (key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, created_at, finished_at,
@@ -106,7 +108,7 @@ export class Enqueue {
 
   async plain(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     this.#settings.assumed(tx);
-    const rows = await tx.rows<[JobKey, number]>(
+    const made = tx.rows<[JobKey, number]>(
       this.#sql.plain,
       tx.at,
       listOf(jobs.map((job) => this.#catalog.laneOf(job))),
@@ -118,7 +120,13 @@ export class Enqueue {
     );
     tx.wrote();
     for (const queue of new Set(jobs.map(({ queue }) => queue))) tx.ready(queue);
-    return rows.map(([key, createdAt]) => ({ id: generatedId(createdAt, key), duplicate: false }));
+    tx.whole();
+    return toEnqueued(await made);
+  }
+
+  /** The answer to a plain job's enqueue whose answer was lost. */
+  async recall(rows: Rows, key: number | null): Promise<Enqueued[]> {
+    return toEnqueued(await rows<[JobKey, number]>(this.#sql.made, key));
   }
 
   async run(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
@@ -279,4 +287,8 @@ export class Enqueue {
       !this.#settings.limits(job.queue)
     );
   }
+}
+
+function toEnqueued(made: readonly (readonly [JobKey, number])[]): Enqueued[] {
+  return made.map(([key, createdAt]) => ({ id: generatedId(createdAt, key), duplicate: false }));
 }

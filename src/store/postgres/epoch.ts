@@ -20,8 +20,8 @@ export class Returned extends Overtaken {
  * knew another one forgets what he knew. Each transaction looks at its end, so none of before is committed after.
  */
 export class Epoch {
-  /** What the end of a transaction reads, from the counter's row. */
-  readonly columns: string;
+  /** Whether the row of the counter tells of another one than is known. */
+  readonly isGone: (known: string) => string;
   readonly #sql: Record<"wake" | "moveOn" | "draw" | "depose" | "read", string>;
   #known = Number.NaN;
 
@@ -30,7 +30,8 @@ export class Epoch {
       const name = `'${s.replaceAll("'", "''")}.${sequence}'`;
       return `setval(${name}, nextval(${name}) + ${by})`;
     };
-    this.columns = `epoch, exists (select 1 from ${s}.awake)`;
+    const isAwake = `exists (select 1 from ${s}.awake)`;
+    this.isGone = (known) => `epoch <> ${known} or not ${isAwake}`;
     this.#sql = {
       // Of two who come at once the second waits for the first, and finds it done.
       wake: `insert into ${s}.awake (id) values (1) on conflict do nothing returning id`,
@@ -40,18 +41,13 @@ export class Epoch {
       draw: `update ${s}.counter set epoch = floor(random() * 9007199254740991)::bigint where id = 1`,
       // Whoever delivers may be further than the sink is now.
       depose: `update ${s}.sinks set holder = null, expires_at = null, token = nextval('${s.replaceAll("'", "''")}.fence')`,
-      read: `select ${this.columns} from ${s}.counter where id = 1`,
+      read: `select epoch, ${isAwake} from ${s}.counter where id = 1`,
     };
   }
 
   /** What a transaction notes at its beginning: somebody else may learn of another one before its end. */
   get known(): number {
     return this.#known;
-  }
-
-  /** What was found at the end, against what was known at the beginning. */
-  check(known: number, epoch: number, isAwake: boolean): void {
-    if (!isAwake || epoch !== known) throw new Returned();
   }
 
   /** Learns which it is, and sees to it that numbers can be trusted. What was known is forgotten at the same instant. */

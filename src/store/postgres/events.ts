@@ -1,7 +1,7 @@
 import { about, change, type NewEvent } from "../../core/event.ts";
 import type { Fence } from "../../core/ids.ts";
 import { listOf } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 
 /** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
 export class Events {

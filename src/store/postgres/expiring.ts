@@ -5,7 +5,7 @@ import { BACKFILL, excesses, longer, type Over } from "../../core/retention.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Ended } from "./endings.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { Settings } from "./settings.ts";
 import type { Tally } from "./tally.ts";
 

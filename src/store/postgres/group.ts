@@ -1,50 +1,14 @@
-import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import type { Fence, JobKey } from "../../core/ids.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import { backoff } from "./backoff.ts";
-import type { Rows, Value } from "./driver.ts";
-import { type Epoch, Returned } from "./epoch.ts";
+import type { Value } from "./driver.ts";
+import { Returned } from "./epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
-import { type Receipt, Receipts } from "./receipts.ts";
+import { type Made, Receipts } from "./receipts.ts";
 import type { Session } from "./session.ts";
+import { type Committed, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
 import type { Writer } from "./writer.ts";
-
-/** One transaction, as the operations inside it see it. */
-export interface Tx {
-  /** The injected clock's time; null where the database's own clock counts. Statements take it as it is. */
-  readonly at: number | null;
-  /** One instant for the whole transaction, for those who decide by it before they write. */
-  now(): Promise<number>;
-  readonly rows: Rows;
-  /** Relies on lanes, or settings, being as they were when this count of their changes was read. If not, all is done again. */
-  assume(what: Counted, count: number): void;
-  /** Holds the row of those counts, which comes after the lock of any queue: none is waited for any more. */
-  isLate: boolean;
-  /** The queues whose lock it holds. */
-  queues: readonly string[];
-  /** Has itself moved that count. */
-  moved(what: Counted, from: number, to: number): void;
-  /** What was learnt in this transaction counts only if it is committed. */
-  onUndo(forget: () => void): void;
-  onCommit(keep: () => void): void;
-  /** Said by whoever changes a row: a transaction in which nobody did is no news. */
-  wrote(): void;
-  /** A job of this queue may be claimable now. */
-  ready(queue: string): void;
-  /** This lease was ended by somebody else than its holder. */
-  ended(job: JobKey, fence: Fence): void;
-}
-
-/** What is cached of the database, and counted there when it changes. */
-export type Counted = "lanes" | "settings";
-
-/** What the world is told after a commit. */
-export interface Committed {
-  ready: Set<string>;
-  ended: { job: JobKey; fence: Fence }[];
-}
 
 interface Item {
   operation: Operation;
@@ -52,9 +16,19 @@ interface Item {
   quick: boolean;
   /** Whether more calls may join it: one statement for all of them. */
   open: boolean;
+  /** How many rows it is about, where that may be many. */
+  rows: number;
+  /** How the answer to a single call of it is found when it was lost; null: it cannot. */
+  lone: Lone | null;
   calls: Call[];
   /** An answer for each call. */
   run: (tx: Tx, inputs: unknown[]) => Promise<unknown[]>;
+}
+
+/** What a transaction makes that is one call, and how its answer is found by that. Null: it has made nothing. */
+interface Lone {
+  made: Made;
+  recall: (made: number | null) => Promise<unknown>;
 }
 
 interface Call {
@@ -64,19 +38,18 @@ interface Call {
   since: number;
 }
 
-export interface GroupOptions {
-  clock: Clock;
-  /** Whether statements take the given clock's time, or the database's. */
-  injected: boolean;
+/** The statement that tells others. */
+type Notice = [text: string, ...values: Value[]];
+
+export interface GroupOptions extends TransactionOptions {
   /** Until this much has passed, a server that is gone is waited for; in milliseconds. */
   patience: number;
   random: () => number;
-  schema: string;
   durability: Durability;
-  epoch: Epoch;
-  onCommit: (committed: Committed) => void;
-  /** What was assumed is not so any more. */
-  onStale: () => void;
+  /** `told`: its notice was sent. */
+  onCommit: (committed: Committed, told: boolean) => void;
+  /** What others are told of a commit, behind it; null: nothing, or not now. */
+  notice: (committed: Committed) => Notice | null;
   /** Nothing that was known of the database is so any more. */
   onReturn: () => void;
   /** Comes before everything else, when an earlier try has shown that it must. */
@@ -85,8 +58,11 @@ export interface GroupOptions {
 
 /** How often a transaction that was overtaken, or chosen to end a deadlock, runs again. */
 const TRIES = 20;
-/** How many calls one statement answers at most. */
-const MOST_JOINED = 1_000;
+/**
+ * About so many rows one transaction is about, unless a single call is about more. With more of them a commit costs no less
+ * for each; and while the server is at them, their callers can prepare the next.
+ */
+const MOST_ROWS = 1_000;
 
 /**
  * Between two statements, in milliseconds; then the server undoes it all. A process that is stopped, or whose handler
@@ -106,8 +82,9 @@ export class Group {
   readonly #options: GroupOptions;
   readonly #receipts: Receipts;
   /** Whatever the server's or the user's defaults are; and a pooler may give each transaction another connection. */
-  readonly #begin: string;
+  readonly #begin: readonly string[];
   #queue: Item[] = [];
+  #underWay: Item[] = [];
   #running = false;
   /** Since when the server cannot be reached; null: it can. */
   #lostSince: number | null = null;
@@ -119,27 +96,41 @@ export class Group {
   constructor(writer: Writer, options: GroupOptions) {
     this.#writer = writer;
     this.#options = options;
-    this.#receipts = new Receipts(options.schema);
-    const synchronous = options.durability === "power" ? "on" : "off";
-    this.#begin = `begin isolation level read committed;
-      set local synchronous_commit = ${synchronous}; set local idle_in_transaction_session_timeout = ${LONGEST_SILENCE}`;
+    this.#receipts = new Receipts(options.schema, options.epoch);
+    this.#begin = beginning(options.durability === "power" ? "on" : "off");
   }
 
   /** `run` may run more than once, after everything it did was undone. */
   submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T> {
     return this.#add<T>(undefined, () => {
-      const item: Item = { operation, quick: false, open: false, calls: [], run: async (tx) => [await run(tx)] };
+      const item: Item = {
+        operation,
+        quick: false,
+        open: false,
+        rows: 1,
+        lone: null,
+        calls: [],
+        run: async (tx) => [await run(tx)],
+      };
       this.#queue.push(item);
       return item;
     });
   }
 
   /** `run` sends everything at once, and for all calls together that are made one after the other. */
-  submitQuick<Input, T>(operation: Operation, input: Input, run: (tx: Tx, inputs: Input[]) => Promise<T[]>): Promise<T> {
+  submitQuick<Input, T>(
+    operation: Operation,
+    input: Input,
+    run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
+    { rows = 1, lone = null }: { rows?: number; lone?: Lone | null } = {},
+  ): Promise<T> {
     return this.#add<T>(input, () => {
       const last = this.#queue.at(-1);
-      if (last !== undefined && last.open && last.operation === operation && last.calls.length < MOST_JOINED) return last;
-      const item: Item = { operation, quick: true, open: true, calls: [], run: run as Item["run"] };
+      if (last !== undefined && last.open && last.operation === operation && last.rows + rows <= MOST_ROWS) {
+        last.rows += rows;
+        return last;
+      }
+      const item: Item = { operation, quick: true, open: true, rows, lone, calls: [], run: run as Item["run"] };
       this.#queue.push(item);
       return item;
     });
@@ -155,6 +146,15 @@ export class Group {
     });
   }
 
+  /** Whether it is busy with claims, and nothing else waits. */
+  get isClaiming(): boolean {
+    return this.#running && this.#underWay.every(isClaim) && this.#queue.every(isClaim);
+  }
+
+  get isIdle(): boolean {
+    return !this.#running;
+  }
+
   /** Resolves when nothing is waiting for its commit; nothing is taken any more. */
   close(): Promise<void> {
     this.#closed = true;
@@ -164,12 +164,20 @@ export class Group {
 
   async #drain(): Promise<void> {
     while (this.#queue.length > 0) {
-      const items = this.#queue;
-      this.#queue = [];
+      const items = this.#next();
+      this.#underWay = items;
       await this.#run(items);
     }
+    this.#underWay = [];
     this.#running = false;
     for (const resolve of this.#idle.splice(0)) resolve();
+  }
+
+  /** As many as one transaction should be about, in the order of the calls. */
+  #next(): Item[] {
+    let rows = 0;
+    const end = this.#queue.findIndex((item, i) => (rows += item.rows) > MOST_ROWS && i > 0);
+    return this.#queue.splice(0, end === -1 ? this.#queue.length : end);
   }
 
   /** Every item has its answer when this resolves. */
@@ -209,39 +217,96 @@ export class Group {
       return { error, lost: isLost(error) };
     }
     const state = new Transaction(session, this.#options);
-    let receipt: Receipt | null;
+    let receipt: number | null;
     let answers: (() => void)[];
     try {
-      // Nothing is sent behind it before it has succeeded: where it fails, all the rest would be done by itself, and stay.
-      await session.command(this.#begin);
+      const atOnce = !apart && items.every(({ quick }) => quick);
+      const begin = this.#begin;
+      if (!atOnce) await state.begin(begin);
       const first = this.#options.first(state);
-      if (first !== null) await first;
+      if (first !== null) {
+        await state.begin(begin);
+        await first;
+      }
       const run = apart ? this.#eachInSavepoint(items, state, session, again) : together(items, state);
       run.catch(() => {});
-      // Where all was sent at once, the end goes with it.
-      if (!apart && items.every(({ quick }) => quick)) void state.end(this.#receipts).catch(() => {});
+      // Where all is sent at once, the end goes with it, and so does the beginning.
+      if (atOnce) {
+        const lone = loneOf(items);
+        void state.end(this.#receipts, lone?.made ?? null).catch(() => {});
+        if (lone !== null && state.isWhole) return await this.#whole(session, state, items, run, lone);
+      }
+      await state.begin(begin);
       answers = await run;
-      receipt = await state.end(this.#receipts);
+      receipt = await state.end(this.#receipts, null);
       for (const item of items) passPoint(item.operation, "written");
     } catch (error) {
-      const cause = state.cause(error);
-      this.#hasReturned ||= cause instanceof Returned;
-      state.stop(cause);
-      const failed = await this.#rolledBack(session, cause);
-      state.undo();
-      return failed;
+      return this.#undone(session, state, error);
     }
-    const committed = await this.#commit(session, receipt);
+    const notice = state.hasWritten ? this.#options.notice(state.news) : null;
+    const committed = await this.#commit(session, receipt, notice);
     if (committed !== "yes") {
       state.undo();
       return committed;
     }
+    this.#told(items, state, notice !== null, answers);
+    return "done";
+  }
+
+  /** A transaction that is one message. Whoever loses its answer finds it by what it has made. */
+  async #whole(
+    session: Session,
+    state: Transaction,
+    items: Item[],
+    run: Promise<(() => void)[]>,
+    lone: Lone,
+  ): Promise<"done" | Failed> {
+    for (const item of items) passPoint(item.operation, "written");
+    const committed = state.commit(this.#begin);
+    const notice = state.hasWritten ? this.#options.notice(state.news) : null;
+    if (notice !== null) tell(session, notice);
+    try {
+      await committed;
+    } catch (error) {
+      if (!session.isLost && !isLost(error)) return this.#undone(session, state, error);
+      session.lose(error);
+      state.undo();
+      const made = await this.#resolve(state.batch, error);
+      if ("error" in made) return made;
+      return this.#recalled(items, state, lone, made.made);
+    }
+    this.#told(items, state, notice !== null, await run);
+    return "done";
+  }
+
+  async #recalled(items: Item[], state: Transaction, lone: Lone, made: number | null): Promise<"done" | Failed> {
+    const [call] = (items[0] as Item).calls as [Call];
+    const answers: (() => void)[] = [];
+    try {
+      const answer = await lone.recall(made);
+      answers.push(() => call.resolve(answer));
+    } catch (error) {
+      answers.push(() => call.reject(explain(error, this.#writer.address)));
+    }
+    this.#told(items, state, false, answers);
+    return "done";
+  }
+
+  async #undone(session: Session, state: Transaction, error: unknown): Promise<Failed> {
+    const cause = state.cause(error);
+    this.#hasReturned ||= cause instanceof Returned;
+    state.stop(cause);
+    const failed = await this.#rolledBack(session, cause);
+    state.undo();
+    return failed;
+  }
+
+  #told(items: readonly Item[], state: Transaction, told: boolean, answers: readonly (() => void)[]): void {
     for (const item of items) passPoint(item.operation, "committed");
     state.keep();
     // The listeners first: whoever is answered goes on with what has changed.
-    if (state.hasWritten) this.#options.onCommit(state.news);
+    if (state.hasWritten) this.#options.onCommit(state.news, told);
     for (const answer of answers) answer();
-    return "done";
   }
 
   async #eachInSavepoint(items: Item[], state: Transaction, session: Session, again: boolean): Promise<(() => void)[]> {
@@ -282,28 +347,31 @@ export class Group {
     return { error, lost: isLost(error) };
   }
 
-  async #commit(session: Session, receipt: Receipt | null): Promise<"yes" | Failed> {
+  async #commit(session: Session, receipt: number | null, notice: Notice | null): Promise<"yes" | Failed> {
     try {
-      const command = await session.command("commit");
+      const answer = session.command("commit");
+      if (notice !== null) tell(session, notice);
+      const command = await answer;
       if (command === "COMMIT") return "yes";
       return { error: new Error(`The server answered the commit with ${command}.`), lost: false };
     } catch (error) {
       if (!session.isLost && !isLost(error)) return { error, lost: false };
       session.lose(error);
       // It may have happened: the database knows. Where nothing was written, nothing can be lost.
-      return receipt === null ? "yes" : this.#resolve(receipt, error);
+      const resolved = receipt === null ? null : await this.#resolve(receipt, error);
+      return resolved !== null && "error" in resolved ? resolved : "yes";
     }
   }
 
   /** What became of a transaction whose commit had no answer. Asked until somebody can tell. */
-  async #resolve(receipt: Receipt, lost: unknown): Promise<"yes" | Failed> {
+  async #resolve(receipt: number, lost: unknown): Promise<{ made: number | null } | Failed> {
     const since = performance.now();
     for (let losses = 0; performance.now() - since < PATIENCE_FOR_COMMITS; losses++) {
       await this.#pause(losses);
       try {
         const session = await this.#writer.session();
-        const committed = await this.#receipts.has(session, receipt);
-        if (committed !== null) return committed ? "yes" : { error: lost, lost: true };
+        const outcome = await this.#receipts.ask(session, receipt);
+        if (outcome !== null) return outcome.committed ? { made: outcome.made } : { error: lost, lost: true };
       } catch (error) {
         // Those that have come meanwhile need not wait for it as long as these do.
         this.#queue = this.#patient(this.#queue, error);
@@ -340,6 +408,28 @@ interface Failed {
   lost: boolean;
 }
 
+function beginning(synchronous: "on" | "off"): string[] {
+  return [
+    "begin isolation level read committed",
+    `set local synchronous_commit = ${synchronous}`,
+    `set local idle_in_transaction_session_timeout = ${LONGEST_SILENCE}`,
+  ];
+}
+
+/** Nobody waits for it: it is a hint. */
+function tell(session: Session, [text, ...values]: Notice): void {
+  session.rows(text, values).catch(() => {});
+}
+
+/** Whether there is but one call, and its answer can be found when it is lost. */
+function loneOf([item, ...others]: readonly Item[]): Lone | null {
+  return item !== undefined && others.length === 0 && item.calls.length === 1 ? item.lone : null;
+}
+
+function isClaim({ operation, quick }: Item): boolean {
+  return quick && operation === "claim";
+}
+
 async function together(items: Item[], state: Transaction): Promise<(() => void)[]> {
   const values: Promise<unknown[]>[] = [];
   for (const item of items) {
@@ -368,154 +458,6 @@ function inputsOf({ calls }: Item): unknown[] {
 
 function callsOf(items: readonly Item[]): number {
   return items.reduce((sum, { calls }) => sum + calls.length, 0);
-}
-
-/** What is known of a transaction while it runs. */
-class Transaction implements Tx {
-  readonly at: number | null;
-  readonly news: Committed = { ready: new Set(), ended: [] };
-  hasWritten = false;
-  isLate = false;
-  queues: readonly string[] = [];
-  readonly #session: Session;
-  readonly #options: GroupOptions;
-  readonly #undo: (() => void)[] = [];
-  readonly #keep: (() => void)[] = [];
-  #now: Promise<number> | null = null;
-  #failed: { error: unknown } | null = null;
-  #stopped: { cause: unknown } | null = null;
-  #sent = 0;
-  #end: { receipt: Promise<Receipt | null>; sent: number } | null = null;
-  #undone = false;
-  readonly #epoch: number;
-  readonly #assumed: Partial<Record<Counted, number>> = {};
-
-  constructor(session: Session, options: GroupOptions, at: number | null = options.injected ? options.clock.now() : null) {
-    this.#session = session;
-    this.#options = options;
-    this.#epoch = options.epoch.known;
-    this.at = at;
-  }
-
-  now(): Promise<number> {
-    this.#now ??=
-      this.at === null
-        ? this.rows<[number]>(`select ${this.#options.schema}.clock(null)`).then(([row]) => (row as [number])[0])
-        : Promise.resolve(this.at);
-    return this.#now;
-  }
-
-  readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
-    if (this.#stopped !== null) return Promise.reject(this.#stopped.cause);
-    this.#sent++;
-    const rows = this.#session.rows<Row>(text, values);
-    // After the first error every other statement fails, too, for no reason of its own.
-    rows.catch((error: unknown) => (this.#failed ??= { error }));
-    return rows;
-  };
-
-  /**
-   * Leaves the receipt, and sees whether what was assumed is still so: at the end, hence also when it was used. Null when
-   * nothing was written. Sent ahead of the answers, it counts if nothing else was sent after it.
-   */
-  end(receipts: Receipts): Promise<Receipt | null> {
-    if (this.#end?.sent !== this.#sent) {
-      const receipt = this.#leave(receipts);
-      this.#end = { receipt, sent: this.#sent };
-    }
-    return this.#end.receipt;
-  }
-
-  async #leave(receipts: Receipts): Promise<Receipt | null> {
-    const batch = receipts.next();
-    const { schema, epoch } = this.#options;
-    const [row] = await this.rows<[string | null, number, number, number, boolean]>(
-      `${receipts.leave()}
-       select pg_current_xact_id_if_assigned()::text, lanes, settings, ${epoch.columns} from ${schema}.counter where id = 1`,
-      batch,
-    );
-    const [xid, lanes, settings, ...found] = row as [string | null, number, number, number, boolean];
-    epoch.check(this.#epoch, ...found);
-    this.#check("lanes", lanes);
-    this.#check("settings", settings);
-    return xid === null ? null : { xid, batch };
-  }
-
-  /** It is about to be rolled back. What an item sent from here on would be done by itself, and stay. */
-  stop(cause: unknown): void {
-    this.#stopped ??= { cause };
-  }
-
-  assume(what: Counted, count: number): void {
-    this.#check(what, count);
-    this.#assumed[what] = count;
-  }
-
-  moved(what: Counted, from: number, to: number): void {
-    this.#check(what, from);
-    this.#assumed[what] = to;
-  }
-
-  #check(what: Counted, count: number): void {
-    if ((this.#assumed[what] ?? count) === count) return;
-    this.#options.onStale();
-    throw new Overtaken(`The ${what} have changed.`);
-  }
-
-  cause(error: unknown): unknown {
-    // What was known has been forgotten under it, and whatever went wrong may come of that.
-    if (this.#options.epoch.known !== this.#epoch && !isLost(error)) return new Returned();
-    return error instanceof Overtaken ? error : (this.#failed?.error ?? error);
-  }
-
-  onUndo(forget: () => void): void {
-    if (this.#undone) forget();
-    else this.#undo.push(forget);
-  }
-
-  onCommit(keep: () => void): void {
-    this.#keep.push(keep);
-  }
-
-  wrote(): void {
-    this.hasWritten = true;
-  }
-
-  ready(queue: string): void {
-    this.news.ready.add(queue);
-  }
-
-  ended(job: JobKey, fence: Fence): void {
-    this.news.ended.push({ job, fence });
-  }
-
-  undo(): void {
-    this.#undone = true;
-    for (const forget of this.#undo.splice(0)) forget();
-  }
-
-  keep(): void {
-    for (const keep of this.#keep) keep();
-  }
-
-  /** One item's part: what it has to tell is held back until it is known to be done. */
-  part(): Transaction {
-    const part = new Transaction(this.#session, this.#options, this.at);
-    part.isLate = this.isLate;
-    part.queues = this.queues;
-    return part;
-  }
-
-  join(whole: Transaction): void {
-    if (this.hasWritten) whole.hasWritten = true;
-    whole.isLate = this.isLate;
-    whole.queues = this.queues;
-    for (const queue of this.news.ready) whole.news.ready.add(queue);
-    whole.news.ended.push(...this.news.ended);
-    whole.#undo.push(...this.#undo);
-    whole.#keep.push(...this.#keep);
-    Object.assign(whole.#assumed, this.#assumed);
-  }
 }
 
 function unknown(error: unknown): HoldfastError {

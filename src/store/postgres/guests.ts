@@ -4,7 +4,7 @@ import type { Catalog } from "./catalog.ts";
 import type { Rows, Value } from "./driver.ts";
 import { type Epoch, Returned } from "./epoch.ts";
 import { explain, mayRunAgain, Overtaken } from "./faults.ts";
-import type { Counted, Tx } from "./group.ts";
+import type { Counted, Tx } from "./transaction.ts";
 import { Intake } from "./intake.ts";
 
 /** The store whose database the guests write to. */
@@ -143,11 +143,12 @@ class GuestTx implements Tx {
 
   /** Whether what was assumed is still so. */
   async end(): Promise<void> {
-    const [row] = await this.rows<[number, number, number, boolean]>(
-      `select lanes, settings, ${this.#epoch.columns} from ${this.#s}.counter where id = 1`,
+    const [row] = await this.rows<[number, number, boolean]>(
+      `select lanes, settings, ${this.#epoch.isGone("$1::bigint")} as gone from ${this.#s}.counter where id = 1`,
+      this.#known,
     );
-    const [lanes, settings, ...found] = row as [number, number, number, boolean];
-    this.#epoch.check(this.#known, ...found);
+    const [lanes, settings, isGone] = row as [number, number, boolean];
+    if (isGone) throw new Returned();
     if ((this.#assumed.lanes ?? lanes) !== lanes || (this.#assumed.settings ?? settings) !== settings) throw new Overtaken();
   }
 
@@ -167,6 +168,7 @@ class GuestTx implements Tx {
   onUndo(): void {}
   onCommit(): void {}
   wrote(): void {}
+  whole(): void {}
   ended(): void {}
 }
 

@@ -5,7 +5,7 @@ import { LATELY, LOG_ROWS, toRecovery } from "../recovery-row.ts";
 import type { Judgement, RecoveryTotals } from "../store.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Events } from "./events.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import { held } from "./leases.ts";
 import { boundSql } from "./running.ts";
 import type { Settle } from "./settle.ts";

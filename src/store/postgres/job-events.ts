@@ -4,7 +4,7 @@ import { publicId } from "../job-row.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
 import type { Events } from "./events.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { Settings } from "./settings.ts";
 
 type Row = [key: JobKey, lane: number, fence: Fence, attempt: number, createdAt: number, id: string | null, error: string | null];

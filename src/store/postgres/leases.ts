@@ -2,7 +2,7 @@ import type { Fence, JobKey } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import type { Fate } from "../store.ts";
 import { listOf } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import { boundSql } from "./running.ts";
 import type { Settle } from "./settle.ts";
 

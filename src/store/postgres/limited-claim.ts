@@ -16,7 +16,7 @@ import {
 } from "./claimed-row.ts";
 import { pairsIn } from "./counter-rows.ts";
 import { listOf } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { Limits } from "./limits.ts";
 import { LOCKED } from "./locks.ts";
 import { startedSql } from "./running.ts";

@@ -5,7 +5,7 @@ import type { NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { CounterRows, type Pair, pairsIn } from "./counter-rows.ts";
 import { listOf } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { QueueLocks } from "./queue-locks.ts";
 import type { Settings } from "./settings.ts";
 

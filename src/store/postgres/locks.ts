@@ -3,7 +3,7 @@ import { toLocks } from "../lock-row.ts";
 import type { LockView } from "../store.ts";
 import type { Rows } from "./driver.ts";
 import type { Events } from "./events.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 
 /**
  * Whether a row `lock` is held at `clock.now`: its time is not over, or the exclusive claim that it belongs to still runs.

@@ -14,6 +14,11 @@ export interface NewsOptions {
   random: () => number;
 }
 
+interface Told {
+  ready: ReadonlySet<string>;
+  ended: Change["ended"];
+}
+
 /** How long it listens on when nobody asks any more: who waits for one job after the other asks again soon. */
 const LINGER = 10_000;
 
@@ -49,10 +54,15 @@ export class News {
     return () => this.#expectant.delete(expectant);
   }
 
-  /** What this handle has committed. */
-  committed({ ready, ended }: { ready: ReadonlySet<string>; ended: Change["ended"] }): void {
+  /** What this handle has committed; `told`: others are told of it already. */
+  committed({ ready, ended }: Told, told: boolean): void {
     this.#tell({ own: true, ready, ended });
-    this.#crier.say(ready, ended);
+    if (!told) this.#crier.say(ready, ended);
+  }
+
+  /** The statement that tells others, right behind the commit; null: not now. */
+  behind({ ready, ended }: Told): [text: string, ...values: Value[]] | null {
+    return this.#crier.behind(ready, ended);
   }
 
   /** The statement that tells others when a transaction is committed that is not this handle's. */

@@ -2,7 +2,7 @@ import type { JobKey } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import type { Fate, ProgressReport } from "../store.ts";
 import { listOf, type Rows } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import { held } from "./leases.ts";
 import type { Settle } from "./settle.ts";
 

@@ -1,4 +1,4 @@
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { Reader } from "./reader.ts";
 
 /** How many are numbered in one step, so that nobody waits long for another's. */

@@ -28,6 +28,8 @@ export interface OpenedPostgres {
   /** The schema, as it is written into statements. */
   s: string;
   writer: Writer;
+  /** Another one, which connects when it is first needed. */
+  second: Writer;
   reader: Reader;
   databaseId: string;
   durability: Durability;
@@ -43,7 +45,7 @@ export interface OpenedPostgres {
  * statistics said about a table that was empty a minute ago, and none is planned anew each time.
  */
 const PLANNED = `
-  set plan_cache_mode = force_generic_plan; set jit = off;
+  set standard_conforming_strings = on; set plan_cache_mode = force_generic_plan; set jit = off;
   set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off`;
 
 /** Reads that may be under way at once, unless said otherwise. */
@@ -55,15 +57,24 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
   const address = parseAddress(url);
   // Soon enough that whoever waits can still be served over another connection.
   const server: Server = { driver: await loadDriver(), address, silence: patience / 4 };
-  const writer = new Writer(server);
-  if (!address.pooled) writer.onSession(async (session) => void (await session.command(PLANNED)));
+  const [writer, second] = [new Writer(server), new Writer(server)];
+  if (!address.pooled)
+    for (const one of [writer, second]) one.onSession(async (session) => void (await session.command(PLANNED)));
   const reader = new Reader(server, { most: readers, patience, random });
   const since = performance.now();
   for (let losses = 0; ; losses++) {
     try {
       const { pooled } = address;
       const listen = (how: SessionOptions) => Session.open(server, how);
-      return { s: quoteName(schema), writer, reader, pooled, listen: pooled ? null : listen, ...(await enter(writer, options)) };
+      return {
+        s: quoteName(schema),
+        writer,
+        second,
+        reader,
+        pooled,
+        listen: pooled ? null : listen,
+        ...(await enter(writer, options)),
+      };
     } catch (error) {
       if (!options.waits || !isLost(error) || performance.now() - since >= patience) {
         await Promise.all([writer.close(), reader.close()]);

@@ -8,7 +8,7 @@ import { listOf, type Value } from "./driver.ts";
 import type { Ended, Endings } from "./endings.ts";
 import type { Events } from "./events.ts";
 import type { Expiring } from "./expiring.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { LimitedJob, Limits } from "./limits.ts";
 import { idValues, keyOf } from "./look.ts";

@@ -40,7 +40,9 @@ import type {
   Tick,
   Works,
 } from "../store.ts";
-import { cut, Group, type Tx } from "./group.ts";
+import { Ends } from "./ends.ts";
+import { cut, Group, type GroupOptions } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import { Guests } from "./guests.ts";
 import { Intake } from "./intake.ts";
 import { Claim } from "./claim.ts";
@@ -93,6 +95,7 @@ export class PostgresStore implements Store {
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #group: Group;
+  readonly #ends: Ends;
   readonly #intake: Intake;
   readonly #claim: Claim;
   readonly #settle: Settle;
@@ -147,7 +150,15 @@ export class PostgresStore implements Store {
     this.#intake = new Intake(s, { speaks: true, random: options.random });
     const { catalog, settings, limits, endings, enqueue, tally, jobEvents: events } = this.#intake;
     this.#locks = new Locks(s, this.#intake.events);
-    this.#claim = new Claim(s, { catalog, settings, limits, events, locks: this.#locks, random: options.random });
+    this.#claim = new Claim(s, {
+      catalog,
+      settings,
+      limits,
+      events,
+      locks: this.#locks,
+      random: options.random,
+      read: reader.rows,
+    });
     this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, random: options.random });
     this.#leases = new Leases(s, this.#settle);
     this.#notes = new Notes(s, this.#settle);
@@ -172,19 +183,22 @@ export class PostgresStore implements Store {
       enterAnew: () => this.#write("declare", async () => {}),
       wake: (queues) => this.#news.within(queues),
     });
-    this.#group = new Group(writer, {
+    const how: GroupOptions = {
       clock: options.clock,
       injected: options.injected,
       patience: options.patience ?? PATIENCE,
       random: options.random,
       schema: s,
       durability: this.durability,
-      onCommit: (committed) => this.#news.committed(committed),
+      onCommit: (committed, told) => this.#news.committed(committed, told),
+      notice: (committed) => this.#news.behind(committed),
       epoch: opened.epoch,
       onStale: () => this.#intake.forget(),
       onReturn: () => this.#intake.forgetAll(),
       first: (tx) => limits.lockWanted(tx),
-    });
+    };
+    this.#group = new Group(writer, how);
+    this.#ends = new Ends(opened.second, { ...how, first: () => null });
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
@@ -192,7 +206,10 @@ export class PostgresStore implements Store {
     const enqueued = options?.whole
       ? this.#write("enqueue", (tx) => enqueue.whole(tx, jobs))
       : enqueue.isPlain(jobs)
-        ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches))
+        ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
+            rows: jobs.length,
+            lone: jobs.length === 1 ? { made: "job", recall: (key) => enqueue.recall(this.#reader.rows, key) } : null,
+          })
         : this.#write("enqueue", (tx) => enqueue.run(tx, jobs));
     this.#news.announce();
     return enqueued;
@@ -224,8 +241,11 @@ export class PostgresStore implements Store {
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (!this.#claim.isQuick(request)) return this.#write("claim", (tx) => this.#claim.run(tx, request));
-    return this.#group.submitQuick("claim", request, (tx, requests) =>
-      Promise.all(requests.map((one) => this.#claim.run(tx, one))),
+    return this.#group.submitQuick(
+      "claim",
+      request,
+      (tx, requests) => Promise.all(requests.map((one) => this.#claim.run(tx, one))),
+      { lone: { made: "fence", recall: (fence) => this.#claim.recall(fence) } },
     );
   }
 
@@ -235,9 +255,13 @@ export class PostgresStore implements Store {
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
     if (!this.#settle.isQuick(settlements)) return this.#write("settle", (tx) => this.#settle.run(tx, settlements));
-    return this.#group.submitQuick("settle", settlements, async (tx, batches) => {
-      return cut(await this.#settle.run(tx, batches.flat()), batches);
-    });
+    const group = this.#group.isClaiming ? this.#ends.groupFor(settlements.length, this.#group) : this.#group;
+    return group.submitQuick(
+      "settle",
+      settlements,
+      async (tx, batches) => cut(await this.#settle.run(tx, batches.flat()), batches),
+      { rows: settlements.length },
+    );
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
@@ -500,7 +524,7 @@ export class PostgresStore implements Store {
   }
 
   close(): Promise<void> {
-    this.#closed ??= this.#group.close().then(async () => {
+    this.#closed ??= Promise.all([this.#group.close(), this.#ends.close()]).then(async () => {
       this.#processes.close();
       await Promise.all([this.#news.close(), this.#writer.close(), this.#reader.close()]);
     });

@@ -5,7 +5,7 @@ import { Alive } from "../alive.ts";
 import { lifeOf, type RegisteredProcess, toProcess, worksText } from "../process-row.ts";
 import type { Life, NewProcess, ProcessView, Works } from "../store.ts";
 import { listOf, type Rows } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import { findPlace, type Place, sweepOld } from "./place.ts";
 import type { Session } from "./session.ts";
 

@@ -1,6 +1,6 @@
 import { listOf } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 
 /**
  * Who decides about the limits of a queue holds its lock until the commit; everybody else waits. It comes before any

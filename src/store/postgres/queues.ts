@@ -1,5 +1,5 @@
 import type { Events } from "./events.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { Settings } from "./settings.ts";
 
 /** What an operator does to queues. */

@@ -6,7 +6,7 @@ import { publicId, slotOf } from "../job-row.ts";
 import type { NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 
 /** A job that is there, or was: a pruned one has the state in which it ended. */
 interface Found {

@@ -6,7 +6,7 @@ import type { DueSchedules, Enqueued, ScheduleDraft, StoredSchedule, Tick } from
 import type { Rows } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Events } from "./events.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 
 const COLUMNS = "key, revision, name, cron, timezone, missed, within, overlap, paused, last_at, next_at";
 type Row = [

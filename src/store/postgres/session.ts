@@ -23,6 +23,9 @@ export class Session {
   /** Nobody has it yet. */
   #onLost: () => void = () => {};
   readonly #open = new Set<(error: Error) => void>();
+  /** The names of statements that were prepared, by their texts. */
+  readonly #prepared = new Map<string, string>();
+  #names = 0;
   #answers = 0;
   /** The process at the server that serves it. */
   #backend = 0;
@@ -115,6 +118,46 @@ export class Session {
     return this.#send(() => this.#connection.sql.unsafe(text).values()) as unknown as Promise<Row[][]>;
   }
 
+  /** A pooler is in between, and nothing can be prepared. */
+  get isPooled(): boolean {
+    return this.#server.address.pooled;
+  }
+
+  /**
+   * One message: after some statements that have no rows these, which do; their rows are the answer. At the first that
+   * fails it ends. `after`: a last statement that has none.
+   */
+  async together(
+    before: readonly string[],
+    statements: readonly { text: string; values: readonly Value[] }[],
+    after?: string,
+  ): Promise<unknown[][][]> {
+    const parts = [...before];
+    const added: string[] = [];
+    for (const { text, values } of statements) {
+      let name = this.#prepared.get(text);
+      if (name === undefined) {
+        name = `holdfast_${++this.#names}`;
+        this.#prepared.set(text, name);
+        added.push(text);
+        parts.push(`prepare ${name} as ${text}`);
+      }
+      parts.push(values.length === 0 ? `execute ${name}` : `execute ${name} (${values.map(literal).join(", ")})`);
+    }
+    if (after !== undefined) parts.push(after);
+    try {
+      // The driver puts all that has no rows to what comes next: what stands before is the first, and what comes after the
+      // last is part of it.
+      const [, ...answers] = await this.script<unknown[]>(parts.join(";"));
+      if (answers.length === statements.length) return answers;
+      throw new Error(`${statements.length} statements were sent, and ${answers.length} answered with rows.`);
+    } catch (error) {
+      // It may have come to nothing before they were prepared.
+      for (const text of added) this.#prepared.delete(text);
+      throw error;
+    }
+  }
+
   /** What is still open has a while to come to its end. */
   async end(): Promise<void> {
     this.#ending = true;
@@ -175,3 +218,7 @@ function takesNoWrites(): Error {
 }
 
 const AT_WORK = "select 1 from pg_stat_activity where pid = $1 and coalesce(state, '') not like 'idle%'";
+
+function literal(value: Value): string {
+  return typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value);
+}

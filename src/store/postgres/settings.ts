@@ -6,7 +6,7 @@ import { limitsText } from "../../core/turnstile.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../settings-row.ts";
 import type { NewJob } from "../store.ts";
 import type { Rows, Value } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { QueueLocks } from "./queue-locks.ts";
 
 type QueueValues = [QueueRow["name"], boolean, boolean, QueueRow["keep"]];

@@ -9,7 +9,7 @@ import type { Catalog } from "./catalog.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Enqueue } from "./enqueue.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
 import { HELD } from "./leases.ts";
 import type { Limits } from "./limits.ts";

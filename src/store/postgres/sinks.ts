@@ -4,7 +4,7 @@ import { EVENT, type EventRow, toEvent } from "../event-row.ts";
 import type { EventQuery, SinkHold, SinkView } from "../store.ts";
 import { listOf } from "./driver.ts";
 import type { Events } from "./events.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import { NEWEST, Numbering } from "./numbering.ts";
 import type { Reader } from "./reader.ts";
 

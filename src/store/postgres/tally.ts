@@ -1,7 +1,7 @@
 import type { FinishedState } from "../../core/job.ts";
 import { COUNTED, type Tallied } from "../tallied.ts";
 import { listOf, type Rows } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 
 /** How many rows a lane and state have at most: so many handles can settle at once without waiting for each other. */
 const SHARES = 64;

@@ -1,7 +1,7 @@
 import type { Wait } from "../../core/dependency.ts";
 import type { JobKey } from "../../core/ids.ts";
 import { listOf } from "./driver.ts";
-import type { Tx } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 
 /** A job that comes after others. */
 export class Waits {

@@ -27,12 +27,19 @@ insert into ${s}.counter (id, lanes, settings, epoch) values (1, 0, 0, floor(ran
 create unlogged table ${s}.awake (id integer primary key check (id = 1));
 insert into ${s}.awake (id) values (1);
 
--- The last transaction of each handle that has written: found there, it was committed.
+-- The last transaction of each handle that has written: found there, it was committed. made: the job or the fence that came
+-- of it, where its answer went with the commit. closed: up to this one none is committed any more that is not by now.
 create table ${s}.receipts (
   handle  uuid primary key,
-  batch   bigint not null,
-  at      timestamptz not null
+  batch   bigint not null default 0,
+  made    bigint,
+  closed  bigint not null default 0,
+  at      timestamptz not null default now()
 ) with (fillfactor = 50);
+
+-- Ends a statement, and with it the transaction, by a code of our own.
+create function ${s}.refuse(code text) returns boolean language plpgsql volatile as
+  $$ begin raise exception using errcode = code, message = 'refused by Holdfast'; end $$;
 
 -- What names one attempt, one holder, one save for ever. A sequence is never set back, also not by a rollback.
 create sequence ${s}.fence as bigint;
