@@ -87,7 +87,11 @@ export class Place {
 
   start(args: readonly string[], options: { env?: NodeJS.ProcessEnv; input?: string | null; node?: string[] } = {}): Running {
     // Compiled once, not in each of a dozen processes: that is most of what a short command costs.
-    const env = { HOLDFAST_DB: this.db, NODE_COMPILE_CACHE: join(this.folder, "cache"), ...options.env };
+    const env = {
+      HOLDFAST_DB: this.db,
+      NODE_COMPILE_CACHE: process.env["NODE_COMPILE_CACHE"] ?? join(this.folder, "cache"),
+      ...options.env,
+    };
     const running = new Running(args, { cwd: this.folder, ...options, env });
     this.#started.push(running);
     return running;

@@ -71,7 +71,8 @@ test("status --watch --json prints a line for each look, with the rates between 
   const ids = await hf.enqueueMany(tick, Array.from({ length: 50 }));
   await Promise.all(ids.map((one) => hf.jobs.wait(one)));
   await worker.stop();
-  // However the looks fell, one of them saw it.
+  // However the looks fell, one of them saw it, and one the end of it.
+  await watching.said(/"ended":5\d,/);
   await watching.said(/"rates":\{[^}]*"tick":(?!0[,}])[\d.e-]+/);
   watching.child.kill("SIGINT");
   const { code, stdout } = await watching.ended;

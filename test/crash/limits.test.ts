@@ -7,16 +7,15 @@ import { LimitRows, rowsOfFile, rowsOfSchema } from "../limits/rows.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
 import { everyJob, untilDone } from "./invariants.ts";
 import { limitedJob } from "./jobs.ts";
-import { randomFrom } from "./random.ts";
+import { randomFrom, SEED } from "./random.ts";
 import { passes, Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
 
-const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
 const LONG = Boolean(process.env["HOLDFAST_LONG"]);
-const KILLING = LONG ? 60_000 : 6_000;
+const KILLING = LONG ? 60_000 : 3_000;
 const OTHERS = Array.from({ length: 10 }, (_, i) => `other-${i}`);
 
-describe("on SQLite", () => limitsHold(onFile, LONG ? 1_000_000 : 50_000));
+describe("on SQLite", () => limitsHold(onFile, LONG ? 1_000_000 : 10_000));
 
 describe("on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;

@@ -5,7 +5,7 @@ import { SCHEMA_VERSION as ON_SERVER } from "../../src/store/postgres/migrate.ts
 import { SCHEMA_VERSION as IN_FILE } from "../../src/store/sqlite/migrate.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
 import type { Scene } from "./scene.ts";
-import { type Place, wherever } from "./wherever.ts";
+import { type Place, variants, wherever } from "./wherever.ts";
 
 interface Found {
   hf: Holdfast;
@@ -137,7 +137,7 @@ wherever((stage, place) => {
     for (const [at, [operation, expected]] of Object.entries(OPERATIONS).entries()) {
       // Somebody else's synchronous work cannot wait for a server.
       if (operation === "transaction" && place === "server") continue;
-      for (const moment of momentsOf(place, at)) {
+      for (const moment of variants(place, MOMENTS, at)) {
         test(`${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`, async (t) => {
           const scene = await stage(t, { bare: operation === "migrate" });
           if (operation === "reclaim") await dies(scene, "claim:committed");
@@ -156,12 +156,6 @@ wherever((stage, place) => {
     }
   });
 });
-
-/** On a server one of three in an ordinary run: what is between them is the same there for all. */
-function momentsOf(place: Place, operation: number): readonly (typeof MOMENTS)[number][] {
-  if (place === "file" || process.env["HOLDFAST_LONG"]) return MOMENTS;
-  return [MOMENTS[operation % 3] as (typeof MOMENTS)[number]];
-}
 
 async function dies(scene: Scene, point: string): Promise<void> {
   const child = scene.start("point", { point });

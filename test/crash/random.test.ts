@@ -1,12 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { checkInvariants } from "./invariants.ts";
-import { randomFrom } from "./random.ts";
+import { randomFrom, SEED } from "./random.ts";
 import type { Child } from "./spawn.ts";
 import { wherever } from "./wherever.ts";
 
-const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
-const LASTS = process.env["HOLDFAST_LONG"] ? { file: 60_000, server: 60_000 } : { file: 8_000, server: 5_000 };
+const LASTS = process.env["HOLDFAST_LONG"] ? { file: 60_000, server: 60_000 } : { file: 5_000, server: 4_000 };
 const OPERATIONS = { producer: ["enqueue"], worker: ["claim", "settle", "reclaim", "unregister"] } as const;
 
 wherever((stage, place) => {

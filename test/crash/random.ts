@@ -1,3 +1,6 @@
+/** Of all dice of this file, and of what it samples. */
+export const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
+
 /** Mulberry32: the same numbers for the same seed. */
 export function randomFrom(seed: number): () => number {
   let state = Math.imul(seed, 0x9e3779b1) >>> 0;

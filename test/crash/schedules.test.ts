@@ -2,13 +2,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { checkInvariants, untilDone } from "./invariants.ts";
 import { after, workJob } from "./jobs.ts";
-import { randomFrom } from "./random.ts";
+import { randomFrom, SEED } from "./random.ts";
 import { passes, type Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
 import { wherever } from "./wherever.ts";
 
-const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
-const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 7_000;
+const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 4_500;
 const PROCESSES = 4;
 const POINTS = ["tick", "schedule", "claim", "settle"].flatMap((operation) =>
   ["begun", "written", "committed"].map((moment) => `${operation}:${moment}`),

@@ -1,5 +1,6 @@
 import { after, before, describe, type TestContext } from "node:test";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
+import { SEED } from "./random.ts";
 import { Scene } from "./scene.ts";
 
 /** A scene whose database is there already, unless it is to be `bare`. */
@@ -17,6 +18,15 @@ export function wherever(tests: (stage: Stage, place: Place) => void): void {
     after(() => server.close());
     tests((t, options) => prepared(new Scene(t, server), options), "server");
   });
+}
+
+/**
+ * Of variants of one thing an ordinary run takes all in a file and one on a server, where what differs between them is
+ * the same: another one with each seed, and with each `turn`.
+ */
+export function variants<T>(place: Place, all: readonly T[], turn = 0): readonly T[] {
+  if (place === "file" || process.env["HOLDFAST_LONG"]) return all;
+  return [all[(SEED + turn) % all.length] as T];
 }
 
 async function prepared(scene: Scene, { bare } = { bare: false }): Promise<Scene> {

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import postgres from "postgres";
 import { packagedBinaries } from "./binaries.ts";
 import { Caretaker, type StopMode } from "./caretaker.ts";
+import { passwordOf, template } from "./cluster.ts";
 
 const given = process.env["DATABASE_URL"] || undefined;
 const native = packagedBinaries();
@@ -38,11 +39,9 @@ export async function startServer({ durable = false, settings = {} }: ServerOpti
     return new PostgresServer(url, null, { maker: server, aliveFolder: mkdtempSync(join(tmpdir(), "holdfast-alive-")) });
   }
   if (native === null) throw new Error(String(noServer));
-  const password = randomBytes(16).toString("hex");
+  const password = template === undefined ? randomBytes(16).toString("hex") : passwordOf(template);
   const lazily = durable ? {} : { fsync: "off", full_page_writes: "off" };
-  // A password that nobody has to remember needs no slow hash, and some tests connect a thousand times.
-  const all = { scram_iterations: "1", ...lazily, ...settings };
-  const caretaker = await Caretaker.hire({ native, password, settings: all });
+  const caretaker = await Caretaker.hire({ native, password, settings: { ...lazily, ...settings } });
   const { port, aliveFolder } = caretaker.premises;
   return new PostgresServer(new URL(`postgres://postgres:${password}@127.0.0.1:${port}/postgres`), caretaker, { aliveFolder });
 }

@@ -1,13 +1,14 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { openSync, readFileSync } from "node:fs";
-import { chown, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { chown, mkdir, mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { type Binaries, prepareBinaries, RUNS_AS } from "../binaries.ts";
 import type { Answer, Order, Premises, StopMode } from "../caretaker.ts";
+import { configure, copyCluster, makeCluster, template } from "../cluster.ts";
 
 /**
  * Makes a PostgreSQL server, starts and stops it as its owner says, and clears everything away when the channel to the
@@ -50,35 +51,13 @@ async function furnish(): Promise<Premises> {
   const { uid, gid } = RUNS_AS;
   await chown(folder, uid, gid);
   binaries = await prepareBinaries(native, folder);
-  const passwordFile = join(folder, "password");
-  await writeFile(passwordFile, password, { mode: 0o600 });
-  await chown(passwordFile, uid, gid);
+  await (template === undefined ? makeCluster(binaries, folder, password) : copyCluster(binaries, template, folder));
   const port = await freePort();
-  const all = { listen_addresses: "127.0.0.1", port, unix_socket_directories: folder, ...settings };
-  await run(binaries.initdb, [
-    `--pgdata=${dataFolder()}`,
-    "--username=postgres",
-    `--pwfile=${passwordFile}`,
-    "--auth=scram-sha-256",
-    // Text is not ordered by bytes in most databases out there; where an order matters, the SQL has to say so.
-    "--encoding=UTF8",
-    "--locale=C",
-    "--locale-provider=icu",
-    "--icu-locale=en-US",
-    "--no-sync",
-    "--no-instructions",
-    ...Object.entries(all).flatMap(([name, value]) => ["--set", `${name}=${value}`]),
-  ]);
+  await configure(folder, { listen_addresses: "127.0.0.1", port, unix_socket_directories: folder, ...settings });
   const aliveFolder = join(folder, "alive");
   await mkdir(aliveFolder, { mode: 0o700 });
   await start();
   return { dataFolder: dataFolder(), aliveFolder, port };
-}
-
-async function run(program: string, args: string[]): Promise<void> {
-  const log = openSync(logFile(), "a");
-  const [code] = (await once(spawn(program, args, { ...binaries.how, stdio: ["ignore", log, log] }), "close")) as [number];
-  if (code !== 0) throw new Error(`${program} ended with ${code}:\n${readFileSync(logFile(), "utf8")}`);
 }
 
 /** Starts the server itself, not by pg_ctl, which looks only ten times a second whether it is ready. */

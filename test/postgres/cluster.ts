@@ -1,0 +1,56 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { openSync, readFileSync } from "node:fs";
+import { appendFile, chown, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { Binaries } from "./binaries.ts";
+
+/** Where a run of many test files has made one for all of them: to copy it takes a fifth of the time. */
+export const template: string | undefined = process.env["HOLDFAST_TEST_CLUSTER"] || undefined;
+
+/** The files of a server that was never started: `data` in this folder, `password` beside it, and a `log` of what went wrong. */
+export async function makeCluster(binaries: Binaries, folder: string, password: string): Promise<void> {
+  const { uid, gid } = binaries.how;
+  const passwordFile = join(folder, "password");
+  await writeFile(passwordFile, password, { mode: 0o600 });
+  await chown(passwordFile, uid, gid);
+  await run(binaries, folder, binaries.initdb, [
+    `--pgdata=${join(folder, "data")}`,
+    "--username=postgres",
+    `--pwfile=${passwordFile}`,
+    "--auth=scram-sha-256",
+    // Text is not ordered by bytes in most databases out there; where an order matters, the SQL has to say so.
+    "--encoding=UTF8",
+    "--locale=C",
+    "--locale-provider=icu",
+    "--icu-locale=en-US",
+    // Each server has a copy of it.
+    "--wal-segsize=1",
+    "--no-sync",
+    "--no-instructions",
+    // A password that nobody has to remember needs no slow hash, and some tests connect a thousand times.
+    "--set=scram_iterations=1",
+  ]);
+}
+
+export function passwordOf(cluster: string): string {
+  return readFileSync(join(cluster, "password"), "utf8");
+}
+
+/** By a program of the system, since the files have to be the server's, and only it may read them. */
+export async function copyCluster(binaries: Binaries, from: string, folder: string): Promise<void> {
+  await run(binaries, folder, "cp", ["-R", "-p", join(from, "data"), join(folder, "data")]);
+}
+
+/** In its own file, where what is said later counts. */
+export async function configure(folder: string, settings: Record<string, string | number>): Promise<void> {
+  const lines = Object.entries(settings).map(([name, value]) => `${name} = '${String(value).replaceAll("'", "''")}'\n`);
+  await appendFile(join(folder, "data", "postgresql.conf"), lines.join(""));
+}
+
+async function run({ how }: Binaries, folder: string, program: string, args: string[]): Promise<void> {
+  const file = join(folder, "log");
+  const log = openSync(file, "a");
+  const [code] = (await once(spawn(program, args, { ...how, stdio: ["ignore", log, log] }), "close")) as [number];
+  if (code !== 0) throw new Error(`${program} ended with ${code}:\n${readFileSync(file, "utf8")}`);
+}
