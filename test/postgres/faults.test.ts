@@ -4,6 +4,7 @@ import { chmodSync, chownSync, cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSy
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import tls from "node:tls";
 import { fileURLToPath } from "node:url";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
@@ -177,7 +178,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     cancelled.catch(() => {});
     const asleep = "from pg_stat_activity where wait_event = 'PgSleep' and application_name = 'holdfast writes'";
     while ((await server.query(`select pg_cancel_backend(pid) ${asleep}`, url)).length === 0);
-    await assert.rejects(cancelled, says("STATEMENT_TIMEOUT", /due to user request/, /statement_timeout/));
+    await assert.rejects(cancelled, says("STATEMENT_CANCELLED", /due to user request/, /pg_cancel_backend/));
     assert.deepEqual(await direct.inspect([held, locked]), ["held", "lost"]);
   });
 
@@ -206,6 +207,47 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await assert.rejects(claim(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
     await assert.rejects(store.counts({}), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
     await addOne(await openAt(t));
+  });
+
+  test("the schema holds somebody else's tables, which are left as they are", async (t) => {
+    const theirs = [
+      "create table holdfast.jobs (id integer primary key)",
+      "create table holdfast.migrations (id integer primary key, name text)",
+      "create table holdfast.migrations (version integer, name text, applied_at timestamptz); insert into holdfast.migrations values (1, 'users', now())",
+      "create table holdfast.migrations (version integer, name text, applied_at timestamptz)",
+      "create view holdfast.counter as select 1 as id",
+    ];
+    const seen = "select relname, relkind from pg_class where relnamespace = 'holdfast'::regnamespace order by relname";
+    for (const sql of theirs) {
+      await server.query(`create schema holdfast; ${sql}`, url);
+      const before = await server.query(seen, url);
+      await assert.rejects(openAt(t), (error) => {
+        assert.ok(error instanceof HoldfastError, String(error));
+        assert.equal(error.code, "SCHEMA_TAKEN", `${sql}: ${error.message}`);
+        assert.match(error.message, /left as it is/);
+        assert.match(error.hint, /schema of its own/);
+        return true;
+      });
+      assert.deepEqual(await server.query(seen, url), before, sql);
+      await server.query("drop schema holdfast cascade", url);
+    }
+    await addOne(await openAt(t));
+  });
+
+  test("the database cannot store every text", async (t) => {
+    for (const encoding of ["LATIN1", "SQL_ASCII"]) {
+      const name = `tester_${encoding.toLowerCase()}`;
+      await server.query(`create database ${name} template template0 encoding '${encoding}' locale_provider libc locale 'C'`);
+      t.after(() => server.query(`drop database ${name} with (force)`));
+      await assert.rejects(openAt(t, server.url(name)), (error) => {
+        assert.ok(error instanceof HoldfastError);
+        assert.equal(error.code, "ENCODING_UNSUPPORTED");
+        assert.match(error.message, new RegExp(`${encoding}.*needs UTF8`));
+        assert.match(error.hint, /createdb --encoding=UTF8/);
+        return true;
+      });
+      assert.equal((await server.query("select 1 from pg_namespace where nspname = 'holdfast'", server.url(name))).length, 0);
+    }
   });
 
   test("a name, an id or a key holds a NUL", async (t) => {
@@ -284,7 +326,9 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
   const noCertificate = spawnSync("openssl", ["version"]).status === 0 ? false : "there is no openssl here to make a certificate";
   test("the certificate is nobody's; encrypted it is nevertheless, if that is enough", { skip: noCertificate }, async (t) => {
     const { url: plain, name } = await makeRole(t);
-    await refuses(t, `${url}?sslmode=require`, "SERVER_GONE", /cannot be reached/, /See that it runs/);
+    for (const mode of ["require", "verify-full"])
+      await refuses(t, `${url}?sslmode=${mode}`, "TLS_REFUSED", /does not offer encrypted connections/, /`ssl`/);
+    await addOne(await openAt(t, `${url}?sslmode=prefer`, { schema: "plain" }));
     encrypt(server.dataFolder, name);
     await server.query("alter system set ssl = on", url);
     await server.query("select pg_reload_conf()", url);
@@ -311,6 +355,21 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await server.query(`select pg_terminate_backend(pid) from (${encrypted}) as mine`, url);
     await addOne(store);
     assert.equal((await store.counts({})).pending, 2);
+    // Both would, and cannot agree on how.
+    await server.query("alter system set ssl_min_protocol_version = 'TLSv1.3'", url);
+    await server.query("select pg_reload_conf()", url);
+    t.after(() => server.query("alter system reset ssl_min_protocol_version", url));
+    while ((await server.query("show ssl_min_protocol_version", url))[0]?.["ssl_min_protocol_version"] !== "TLSv1.3");
+    const { DEFAULT_MAX_VERSION } = tls;
+    t.after(() => void (tls.DEFAULT_MAX_VERSION = DEFAULT_MAX_VERSION));
+    tls.DEFAULT_MAX_VERSION = "TLSv1.2";
+    await refuses(
+      t,
+      `${plain}?sslmode=require`,
+      "TLS_FAILED",
+      /No encrypted connection .* \(.*(version|alert)/,
+      /ssl_min_protocol/,
+    );
   });
 
   test("it is a replica, until it is made the primary", { timeout: 60_000 }, async (t) => {

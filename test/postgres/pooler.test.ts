@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import postgres from "postgres";
-import { job, type JobContext, open } from "../../src/index.ts";
+import { HoldfastError, job, type JobContext, open } from "../../src/index.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const skip = noServer || (spawnSync("pgbouncer", ["--version"]).status === 0 ? false : "pgbouncer is not installed here");
@@ -110,6 +110,32 @@ test("behind a pooler, what is not synced here is synced elsewhere, on the same 
   );
   await Promise.all(others.map((sql) => sql.end({ timeout: 1 })));
 });
+
+test("without ?pooler=transaction it is said what is missing", { skip, timeout: 60_000 }, async () => {
+  const at = new URL(address);
+  at.searchParams.delete("pooler");
+  const codes = new Set<string>();
+  // Sooner or later one gets a connection of the server's that was somebody else's before.
+  for (let round = 0; round < 50 && !codes.has("POOLER_UNDECLARED"); round++) {
+    const handles = await Promise.allSettled(
+      Array.from({ length: 4 }, (_, n) => open(at.href, { schema: `undeclared_${n}`, log: quiet })),
+    );
+    for (const handle of handles) {
+      if (handle.status === "rejected") codes.add(codeOf(handle.reason));
+      else {
+        await handle.value.jobs.counts().catch((error: unknown) => codes.add(codeOf(error)));
+        await handle.value.close().catch((error: unknown) => codes.add(codeOf(error)));
+      }
+    }
+  }
+  assert.ok(codes.has("POOLER_UNDECLARED"), [...codes].join());
+});
+
+const quiet = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
+
+function codeOf(error: unknown): string {
+  return error instanceof HoldfastError ? error.code : String(error);
+}
 
 async function freePort(): Promise<number> {
   const probe = createServer().listen(0, "127.0.0.1");

@@ -266,6 +266,52 @@ test("what is no open transaction on this database is refused, and nothing is wr
   assert.deepEqual(await seeAll(store), []);
 });
 
+test("a transaction that is read only is refused, says so, and goes on", { skip }, async () => {
+  await client.query("begin read only");
+  await assert.rejects(async () => store.enqueueWithin(client, [newJob()]), refusedWith("TX_READ_ONLY"));
+  assert.equal((await client.query("select 1 as one")).rows[0].one, 1);
+  await client.query("commit");
+  await assert.rejects(
+    sql.begin("read only", (tx) => store.enqueueWithin(tx, [newJob()])),
+    refusedWith("TX_READ_ONLY"),
+  );
+  assert.deepEqual(await seeAll(store), []);
+});
+
+test("settings of the user's session change nothing, and are as they were afterwards", { skip }, async () => {
+  const show = async () => {
+    const { rows } = await client.query(
+      "select current_setting('array_nulls') as nulls, current_setting('extra_float_digits') as digits",
+    );
+    return [rows[0].nulls, rows[0].digits];
+  };
+  await client.query("set array_nulls = off; set extra_float_digits = -5; set datestyle = 'German'");
+  await client.query("begin");
+  const [first] = await store.enqueueWithin(client, [newJob({ input: null }), newJob({ id: "x", key: "k", runAt: clock.now() })]);
+  assert.deepEqual(await show(), ["off", "-5"]);
+  await client.query("savepoint mine");
+  await assert.rejects(async () => store.enqueueWithin(client, [badJob()]));
+  assert.deepEqual(await show(), ["off", "-5"]);
+  await client.query("commit");
+  assert.deepEqual(await show(), ["off", "-5"]);
+  assert.equal((await see(store, (first as Enqueued).id)).input, undefined);
+  assert.equal((await claim(store)).length, 2);
+});
+
+test("a conflict that the server ends a user's transaction with has its own code: it is his to run again", { skip }, async () => {
+  const schema = `store_${schemas}`;
+  await client.query(`
+    create function ${schema}.conflict() returns trigger language plpgsql as
+      $$ begin raise 'could not serialize access' using errcode = '40001'; end $$;
+    create trigger conflict before insert on ${schema}.jobs for each row execute function ${schema}.conflict()`);
+  await client.query("begin isolation level serializable");
+  await assert.rejects(
+    async () => store.enqueueWithin(client, [newJob()]),
+    (error) => (error as { code?: string }).code === "40001",
+  );
+  await client.query("rollback");
+});
+
 test("whatever the user's driver makes of numbers, ids and instants are right", { skip }, async () => {
   const parsers = new TypeOverrides();
   parsers.setTypeParser(20, (text) => BigInt(text));

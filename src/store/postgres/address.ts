@@ -29,7 +29,17 @@ const PORT = 5432;
 const WITHIN = 10_000;
 const SSL_MODES = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
 /** What other programs understand, and the driver does not: left out silently, one would be less safe than one believes. */
-const UNSUPPORTED = ["channel_binding", "passfile", "service", "sslcert", "sslcrl", "sslkey", "sslpassword", "sslrootcert"];
+const UNSUPPORTED = [
+  "channel_binding",
+  "client_encoding",
+  "passfile",
+  "service",
+  "sslcert",
+  "sslcrl",
+  "sslkey",
+  "sslpassword",
+  "sslrootcert",
+];
 
 /** Whether it is meant to be one; a path is none. */
 export function isAddress(where: string): boolean {

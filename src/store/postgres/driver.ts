@@ -22,7 +22,8 @@ export interface Server {
 export interface ConnectOptions {
   /** Under this name it stands in the server's list of connections. */
   name: string;
-  onClose: () => void;
+  /** Why, where the driver would not say. */
+  onClose: (cause?: Error) => void;
   onNotice?: (channel: string, text: string) => void;
 }
 
@@ -62,7 +63,12 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
   const once = () => {
     if (socket !== null) throw new ConnectionLost();
     socket = dial(host.host === undefined ? { path: host.path } : { ...host, noDelay: true });
-    return dialled(socket, host);
+    return dialled(socket, host).then((made) => {
+      // The driver goes on as if it had been granted, and what fails then says nothing about the reason.
+      if (address.ssl !== false && address.ssl !== "prefer")
+        made.once("data", (answer) => answer[0] === NOT_ENCRYPTED && options.onClose(tlsRefused()));
+      return made;
+    });
   };
   const sql = driver({
     ...host,
@@ -79,7 +85,7 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     connect_timeout: 0,
     keep_alive: 15,
     onnotice: () => {},
-    onclose: options.onClose,
+    onclose: () => options.onClose(),
     // What the driver's own `listen` is made of; that one cannot be told how long to wait before it connects again.
     ...(options.onNotice === undefined ? {} : { onnotify: options.onNotice }),
     connection: { application_name: options.name, ...address.settings },
@@ -94,6 +100,13 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     keep: (alive) => void (alive ? socket?.ref() : socket?.unref()),
     destroy: () => void socket?.destroy(),
   };
+}
+
+/** A server's answer to whoever wants to talk in private. */
+const NOT_ENCRYPTED = "N".charCodeAt(0);
+
+function tlsRefused(): Error {
+  return Object.assign(new Error("it does not offer TLS"), { code: "TLS_REFUSED" });
 }
 
 function dialled(socket: Socket, host: Host): Promise<Socket> {

@@ -44,6 +44,8 @@ const GONE = new Set([
   // It ended this connection because nothing was heard on it for too long.
   "25P03",
   "57P05",
+  // Or because its transaction lasted for too long.
+  "25P04",
   // Too many connections just now.
   "53300",
 ]);
@@ -100,6 +102,9 @@ export function explain(error: unknown, address: string): unknown {
 function explanationOf(code: string, said: string): Explanation | undefined {
   // Two codes that are used for much else.
   if ((code === "42704" || code === "22023") && / parameter "/.test(said)) return UNKNOWN_SETTING;
+  // In the server's own language, which need not be this one: only what is certain is called so.
+  if (code === "57014" && /statement timeout/.test(said)) return TIMED_OUT;
+  if (code === "EPROTO" || code.startsWith("ERR_SSL_") || /before secure TLS connection/.test(said)) return TLS_FAILED;
   return EXPLAINED[code];
 }
 
@@ -166,6 +171,30 @@ const CERTIFICATE: Explanation = [
   "Name its authority by the environment variable NODE_EXTRA_CA_CERTS; ?sslmode=require encrypts without checking it.",
 ];
 
+const TLS_FAILED: Explanation = [
+  "TLS_FAILED",
+  "No encrypted connection to the PostgreSQL server at ADDRESS could be made (SAID).",
+  "See which versions of TLS the server speaks (`ssl_min_protocol_version`), and that it is one, not something in between.",
+];
+
+const TIMED_OUT: Explanation = [
+  "STATEMENT_TIMEOUT",
+  "The PostgreSQL server at ADDRESS ended a statement for its time (SAID), so nothing was changed.",
+  "Raise `statement_timeout` for this user, or look for what holds the server up.",
+];
+
+const POOLED: Explanation = [
+  "POOLER_UNDECLARED",
+  "The server at ADDRESS does not remember what it was told (SAID): a pooler in transaction mode seems to be in between.",
+  "Add ?pooler=transaction to the address, or connect without the pooler; then start again.",
+];
+
+const TAKEN: Explanation = [
+  "SCHEMA_TAKEN",
+  "The schema in the database at ADDRESS holds something with a name of Holdfast's (SAID). It was left as it is.",
+  "Give Holdfast a schema of its own by the option `schema`.",
+];
+
 const UNKNOWN_SETTING: Explanation = [
   "ADDRESS_INVALID",
   "The PostgreSQL server at ADDRESS refuses a setting that stands in the address after the `?` (SAID).",
@@ -196,9 +225,19 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
     "Give the address of the primary. With several hosts in it, ?target_session_attrs=read-write finds that one.",
   ],
   "57014": [
-    "STATEMENT_TIMEOUT",
-    "The PostgreSQL server at ADDRESS cancelled a statement (SAID), so nothing was changed.",
-    "If it was for its time: raise `statement_timeout` for this user, or look for what holds the server up.",
+    "STATEMENT_CANCELLED",
+    "Somebody had the PostgreSQL server at ADDRESS cancel a statement (SAID), so nothing was changed.",
+    "Try again; look for an operator or a program that calls `pg_cancel_backend`.",
+  ],
+  "26000": POOLED,
+  "42P05": POOLED,
+  "42P07": TAKEN,
+  "42710": TAKEN,
+  "42723": TAKEN,
+  TLS_REFUSED: [
+    "TLS_REFUSED",
+    "The PostgreSQL server at ADDRESS does not offer encrypted connections (SAID), and the address asks for one.",
+    "Switch `ssl` on at the server; or leave `sslmode` out of the address, where the network in between can be trusted.",
   ],
   "55P03": [
     "BUSY",

@@ -6,6 +6,7 @@ import type { Value } from "./driver.ts";
 import { Returned } from "./epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
 import { type Made, Receipts } from "./receipts.ts";
+import { RELIED_SET_LOCALLY } from "./relied.ts";
 import type { Session } from "./session.ts";
 import { type Committed, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
 import type { Writer } from "./writer.ts";
@@ -97,7 +98,7 @@ export class Group {
     this.#writer = writer;
     this.#options = options;
     this.#receipts = new Receipts(options.schema, options.epoch);
-    this.#begin = beginning(options.durability === "power" ? "on" : "off");
+    this.#begin = beginning(options.durability === "power" ? "on" : "off", writer.pooled);
   }
 
   /** `run` may run more than once, after everything it did was undone. */
@@ -408,11 +409,12 @@ interface Failed {
   lost: boolean;
 }
 
-function beginning(synchronous: "on" | "off"): string[] {
+function beginning(synchronous: "on" | "off", pooled: boolean): string[] {
   return [
     "begin isolation level read committed",
     `set local synchronous_commit = ${synchronous}`,
     `set local idle_in_transaction_session_timeout = ${LONGEST_SILENCE}`,
+    ...(pooled ? RELIED_SET_LOCALLY : []),
   ];
 }
 

@@ -3,9 +3,10 @@ import type { Durability, Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Rows, Value } from "./driver.ts";
 import { type Epoch, Returned } from "./epoch.ts";
-import { explain, mayRunAgain, Overtaken } from "./faults.ts";
-import type { Counted, Tx } from "./transaction.ts";
+import { codeOf, explain, mayRunAgain, Overtaken } from "./faults.ts";
 import { Intake } from "./intake.ts";
+import { borrowed, RELIED_READ } from "./relied.ts";
+import type { Counted, Tx } from "./transaction.ts";
 
 /** The store whose database the guests write to. */
 export interface Host {
@@ -38,25 +39,26 @@ export class Guests {
   async enqueue(given: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     const access = accessOf(given);
     try {
-      await this.#check(access.query);
+      const settings = await this.#check(access.query);
       for (let tries = 1; ; tries++) {
         try {
-          return await this.#try(access, jobs);
+          return await this.#try(access, settings, jobs);
         } catch (error) {
           if (!mayRunAgain(error) || tries === TRIES) throw error;
           if (error instanceof Returned) await this.#host.enterAnew();
         }
       }
     } catch (error) {
-      throw explain(error, this.#host.address);
+      // It is his to run again, and he looks for this code.
+      throw CONFLICTS.has(codeOf(error)) ? error : explain(error, this.#host.address);
     }
   }
 
   /** All or none; when it throws, it has left nothing behind, and the transaction may go on. */
-  async #try({ query, apart }: Access, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+  async #try({ query, apart }: Access, settings: Settings, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     await query("savepoint holdfast_enqueue", []);
     try {
-      const answers = await apart((inner) => this.#write(inner, jobs));
+      const answers = await apart((inner) => this.#write(inner, settings, jobs));
       await query("release savepoint holdfast_enqueue", []);
       return answers;
     } catch (error) {
@@ -65,7 +67,8 @@ export class Guests {
     }
   }
 
-  async #write(query: Query, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+  async #write(query: Query, { take, giveBack }: Settings, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    if (take !== null) await query(take, []);
     const { s, random, catalog, at, epoch, wake } = this.#host;
     const tx = new GuestTx(query, s, at(), epoch);
     const intake = new Intake(s, { speaks: false, random, knows: catalog });
@@ -73,26 +76,36 @@ export class Guests {
     const woken = wake(tx.woken);
     if (tx.woken.size > 0 && woken !== null) await tx.rows(...woken);
     await tx.end();
+    if (giveBack !== null) await query(giveBack, []);
     return answers;
   }
 
   /** Refused before anything is written, where he could not keep what this store promises. */
-  async #check(query: Query): Promise<void> {
+  async #check(query: Query): Promise<Settings> {
     const { s, databaseId, durability, address } = this.#host;
     const first = await query("select pg_current_xact_id()::text as xid", []);
     const second = await query(
       `select pg_current_xact_id_if_assigned()::text as xid, current_setting('synchronous_commit') as sync,
+         current_setting('transaction_read_only') as read_only, ${RELIED_READ},
          (to_regclass('${s.replaceAll("'", "''")}.database') is not null)::text as known`,
       [],
     );
-    const { xid, sync, known } = second[0] as { xid: string | null; sync: string; known: string };
+    const found = second[0] as { xid: string | null; sync: string; read_only: string; known: string };
+    const { xid, sync, known } = found;
     if (xid === null || xid !== (first[0] as { xid: string }).xid) throw notOpen();
+    if (found.read_only === "on") throw readOnly();
     const there = known === "true" ? await query(`select database_id as id from ${s}.database where id = 1`, []) : [];
     if ((there[0] as { id: string } | undefined)?.id !== databaseId) throw otherDatabase(address);
     // Unlike SQLite's, this can be raised inside a transaction, for this one alone.
     if (durability === "power" && sync === "off") await query("set local synchronous_commit = on", []);
+    return borrowed(found);
   }
 }
+
+/** What the server ends a transaction with that cannot be one of several at once. */
+const CONFLICTS = new Set(["40001", "40P01"]);
+
+type Settings = ReturnType<typeof borrowed>;
 
 type Query = (text: string, values: readonly Value[]) => Promise<readonly unknown[]>;
 
@@ -209,6 +222,14 @@ function notOpen(): HoldfastError {
     "TX_NOT_OPEN",
     "No transaction is open on what was given as `tx`, or each statement has a connection of its own.",
     "Begin one first, and give the client or the `sql` of that transaction, not the pool.",
+  );
+}
+
+function readOnly(): HoldfastError {
+  return new HoldfastError(
+    "TX_READ_ONLY",
+    "The transaction that was given as `tx` is read only, so no job can go in with it.",
+    "Begin it without `read only`; see that `default_transaction_read_only` is off for its user.",
   );
 }
 

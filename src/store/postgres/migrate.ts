@@ -78,10 +78,19 @@ async function upgrade(
 /** 0: Holdfast has never been in this schema. */
 export async function versionOf(session: Session, schema: string): Promise<number> {
   const s = quoteName(schema);
-  const [found] = await session.rows<[boolean]>("select to_regclass($1) is not null", [`${s}.migrations`]);
-  if (found?.[0] !== true) return 0;
-  const [row] = await session.rows<[number]>(`select coalesce(max(version), 0) from ${s}.migrations`);
-  return (row as [number])[0];
+  const [found] = await session.rows<[string | null]>(
+    `select string_agg(attname, ' ' order by attname) from pg_attribute
+     where attrelid = to_regclass($1) and attnum > 0 and not attisdropped`,
+    [`${s}.migrations`],
+  );
+  const columns = found?.[0] ?? null;
+  if (columns === null) return 0;
+  // Others keep such a table, too, and what they count there means nothing here.
+  if (columns !== "applied_at name version") throw somebodyElses(schema);
+  const rows = await session.rows<[number, string]>(`select version, name from ${s}.migrations order by version`);
+  const isOurs = rows.every(([version, name]) => (MIGRATIONS[version - 1]?.name ?? name) === name);
+  if (!isOurs || rows[0]?.[0] !== 1) throw somebodyElses(schema);
+  return (rows.at(-1) as [number, string])[0];
 }
 
 /** A name as it is written into a statement. */
@@ -94,6 +103,14 @@ function noDatabase(schema: string): HoldfastError {
     "NO_DATABASE",
     `There is no schema ${JSON.stringify(schema)} of Holdfast in that database.`,
     "Check the address and the schema; a program that opens it to work makes it.",
+  );
+}
+
+function somebodyElses(schema: string): HoldfastError {
+  return new HoldfastError(
+    "SCHEMA_TAKEN",
+    `The schema ${JSON.stringify(schema)} holds a table "migrations" that is not Holdfast's. It was left as it is.`,
+    "Give Holdfast a schema of its own by the option `schema`.",
   );
 }
 

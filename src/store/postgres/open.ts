@@ -91,8 +91,12 @@ async function enter(
   { schema = "holdfast", durability, create = true, injected, clock }: OpenPostgresOptions,
 ): Promise<Migrated & { epoch: Epoch }> {
   const session = await writer.session();
-  const [row] = await session.rows<[number]>("select current_setting('server_version_num')::integer");
-  refuseOld((row as [number])[0]);
+  const [row] = await session.rows<[number, string]>(
+    "select current_setting('server_version_num')::integer, current_setting('server_encoding')",
+  );
+  const [version, encoding] = row as [number, string];
+  refuseOld(version);
+  refuseEncoding(encoding);
   const now = injected ? clock.now() : null;
   const migrated = await migrate(session, { schema, durability: durability ?? "power", create, now });
   if (durability !== undefined && durability !== migrated.durability) {
@@ -112,6 +116,16 @@ export function refuseOld(version: number): void {
     "SERVER_TOO_OLD",
     `The PostgreSQL server is of version ${Math.floor(version / 10_000)}.${version % 10_000}, and Holdfast needs ${OLDEST / 10_000} or newer.`,
     "Upgrade the server, or give the address of another.",
+  );
+}
+
+/** Half of what people write could not be stored, and would be found out when a job has already been done. */
+function refuseEncoding(encoding: string): void {
+  if (encoding === "UTF8") return;
+  throw new HoldfastError(
+    "ENCODING_UNSUPPORTED",
+    `The database has the encoding ${encoding}, which cannot store every text, and Holdfast needs UTF8.`,
+    "Make another: `createdb --encoding=UTF8 --template=template0 …`, and give its address.",
   );
 }
 

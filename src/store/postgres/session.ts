@@ -2,6 +2,7 @@ import type { Host } from "./address.ts";
 import { connect, type Connection, type Server, type Value } from "./driver.ts";
 import { ConnectionLost, isLost, isRefused } from "./faults.ts";
 import { Pulse } from "./pulse.ts";
+import { RELIED_SET } from "./relied.ts";
 
 export interface SessionOptions {
   /** What it is for: stands in the server's list of connections. */
@@ -54,7 +55,10 @@ export class Session {
     const timer = setTimeout(() => session.lose(new Error(`no answer within ${within / 1_000} s`)), within);
     try {
       // It takes a statement to connect.
-      const [row] = await session.rows<[number, string]>("select pg_backend_pid(), current_setting('transaction_read_only')");
+      const relied = address.pooled ? "" : `, ${RELIED_SET}`;
+      const [row] = await session.rows<[number, string]>(
+        `select pg_backend_pid(), current_setting('transaction_read_only')${relied}`,
+      );
       const [backend, readOnly] = row as [number, string];
       if (address.writable && readOnly === "on") throw new ConnectionLost(takesNoWrites());
       session.#backend = backend;
@@ -81,7 +85,7 @@ export class Session {
     );
     this.#connection = connect(server, host, {
       name,
-      onClose: () => this.lose(),
+      onClose: (cause) => this.lose(cause),
       ...(onNotice === undefined ? {} : { onNotice: (_channel, text) => onNotice(text) }),
     });
   }

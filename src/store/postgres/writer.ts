@@ -16,6 +16,11 @@ export class Writer {
     return this.#server.address.name;
   }
 
+  /** Connections are not one's own for longer than a transaction. */
+  get pooled(): boolean {
+    return this.#server.address.pooled;
+  }
+
   async session(): Promise<Session> {
     if (this.#session !== null && !this.#session.isLost) return this.#session;
     const session = await Session.open(this.#server, { name: "holdfast writes" });

@@ -1,0 +1,28 @@
+/**
+ * Settings that what is sent and read here relies on, and that a role or a database may have otherwise: whether NULL stands
+ * for nothing in a list, and whether numbers with fractions come back exactly.
+ */
+const RELIED = [
+  ["array_nulls", "on"],
+  ["extra_float_digits", "1"],
+] as const;
+
+/** For a whole connection: columns of a select. */
+export const RELIED_SET = RELIED.map(([name, value]) => `set_config('${name}', '${value}', false)`).join(", ");
+
+/** For a transaction, where the next one may have another connection: a statement each. */
+export const RELIED_SET_LOCALLY: readonly string[] = RELIED.map(([name, value]) => `set local ${name} = ${value}`);
+
+/** As they are now: columns of a select, each under its setting's name. */
+export const RELIED_READ = RELIED.map(([name]) => `current_setting('${name}') as ${name}`).join(", ");
+
+/** What it takes to have them in somebody else's transaction, and to leave them as they were; nothing where they are right. */
+export function borrowed(found: Readonly<Record<string, unknown>>): { take: string | null; giveBack: string | null } {
+  const other = RELIED.filter(([name, value]) => found[name] !== value);
+  if (other.length === 0) return { take: null, giveBack: null };
+  return { take: setLocally(other), giveBack: setLocally(other.map(([name]) => [name, String(found[name])])) };
+}
+
+function setLocally(values: (readonly [name: string, value: string])[]): string {
+  return `select ${values.map(([name, value]) => `set_config('${name}', '${value.replaceAll("'", "''")}', true)`).join(", ")}`;
+}
