@@ -1,4 +1,6 @@
 import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { type Holdfast, open } from "../../src/index.ts";
 import { workJob } from "../crash/jobs.ts";
@@ -9,6 +11,9 @@ import { noServer, type PostgresServer, startServer } from "./server.ts";
 /** The promise: killed here, running again there. */
 const SECOND = 1_000;
 const LEASE = 900;
+const HOUR = 3_600_000;
+/** A lease, a third of it that is seen to pass, and the looks that notice, on a busy machine. */
+const TAKEN_BACK = 2 * LEASE + SECOND;
 const noNamespace = whyNoNamespace() ?? false;
 
 describe("who is alive, with workers on PostgreSQL", { skip: noServer }, () => {
@@ -23,7 +28,13 @@ describe("who is alive, with workers on PostgreSQL", { skip: noServer }, () => {
     const hf = await open(url, { recovery: "manual" });
     t.after(() => hf.close());
     const worker = (options: object = {}, how: How = {}) => made.worker({ path: url, ...options }, how);
-    return { hf, worker, work: workJob(made.effects) };
+    /** A file that says by how much a host's clock is wrong. */
+    const clockAt = (offset: number) => {
+      const file = join(made.folder, `clock ${offset}`);
+      writeFileSync(file, String(offset));
+      return file;
+    };
+    return { hf, worker, work: workJob(made.effects), clockAt };
   };
 
   test("a killed worker's job runs again in another process within a second, and nobody calls anything", async (t) => {
@@ -91,6 +102,37 @@ describe("who is alive, with workers on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual([attempt, crashes], [2, 1]);
     await end(here);
   });
+
+  for (const [ahead, behind] of [
+    ["the holder's", "the other's"],
+    ["the other's", "the holder's"],
+  ] as const) {
+    test(
+      `two hosts whose clocks are two hours apart, ${ahead} ahead: a lease holds and ends by the database's clock`,
+      { skip: noNamespace },
+      async (t) => {
+        const { hf, worker, work, clockAt } = await scene(t);
+        const clocks = { [ahead]: clockAt(HOUR), [behind]: clockAt(-HOUR) };
+        const how = (whose: string) => ({ otherHost: true, clock: clocks[whose] as string });
+        const took = await bestOfThree(TAKEN_BACK, async () => {
+          const holder = await worker({ concurrency: 1, lease: LEASE }, how("the holder's"));
+          const { id } = await hf.enqueue(work, { hold: true });
+          await holder.next("started");
+          const other = await worker({ concurrency: 1, lease: LEASE }, how("the other's"));
+          await renewed(hf, 3, async () => assert.equal(await recover(other), 0, "it is not taken back"));
+          const expiresAt = await expiry();
+          const took = await killed(holder, other);
+          const { attempt, crashes, startedAt } = await hf.jobs.wait(id);
+          assert.deepEqual([attempt, crashes], [2, 1]);
+          assert.ok((startedAt ?? 0) >= expiresAt, "not before its lease was over");
+          await end(other);
+          return took;
+        });
+        t.diagnostic(`it ran again after ${Math.round(took)} ms`);
+        assert.ok(took < TAKEN_BACK, `it ran again after ${Math.round(took)} ms`);
+      },
+    );
+  }
 
   const expiry = async () => {
     const rows = await server.query("select expires_at::float8 as at from holdfast.jobs where state = 'running'", url);

@@ -4,7 +4,7 @@ import { JOB_STATES } from "../../src/core/job.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";
-import { LEASE, newJob } from "../conformance/parts.ts";
+import { add, claim, claimIds, declaring, LEASE, limitRule, newJob } from "../conformance/parts.ts";
 import { until } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -65,14 +65,32 @@ describe("what a look reads on PostgreSQL", { skip: noServer }, () => {
     });
   }
 
-  /** How many rows, and entries of indexes, are read of jobs; told by a connection when it ends. */
+  test("a claim past a key at which thousands wait reads no more than past one at which hundreds do", async (t) => {
+    const declares = declaring([limitRule({ concurrency: 2 })]);
+    const waiting = (count: number, key: string) => Array.from({ length: count }, () => newJob({ declares, limitKeys: [key] }));
+    const reads: number[] = [];
+    for (const pending of [200, 10_000]) {
+      url = await server.createDatabase();
+      const store = await open();
+      for (let left = pending; left > 0; left -= 1_000) await store.enqueue(waiting(Math.min(left, 1_000), "great"));
+      const others = await Promise.all(Array.from({ length: 10 }, (_, n) => add(store, ...waiting(1, `other ${n}`))));
+      assert.equal((await claim(store, { max: 2 })).length, 2);
+      await store.close();
+      reads.push(await readBy(async (claimant) => assert.deepEqual(await claimIds(claimant, { max: 10 }), others.flat())));
+    }
+    const [few, many] = reads as [number, number];
+    t.diagnostic(`${few} rows and entries past 200, ${many} past 10,000`);
+    assert.ok(many <= 1.5 * few, `${many} rows and entries were read, and ${few} past a fiftieth of it`);
+  });
+
+  /** How many rows, and entries of indexes, are read; told by a connection when it ends. */
   async function readBy(look: (store: Store) => Promise<unknown>): Promise<number> {
     const before = await readSoFar();
     const store = await open();
     await look(store);
     await store.close();
     await until(async () => {
-      const connected = `select 1 from pg_stat_activity where datname = current_database() and application_name = 'holdfast'`;
+      const connected = `select 1 from pg_stat_activity where datname = current_database() and application_name like 'holdfast%'`;
       return (await server.query(connected, url)).length === 0;
     }, "nobody is connected");
     return (await readSoFar()) - before;
@@ -80,8 +98,7 @@ describe("what a look reads on PostgreSQL", { skip: noServer }, () => {
 
   async function readSoFar(): Promise<number> {
     const [row] = await server.query(
-      `select (select seq_tup_read from pg_stat_user_tables where relname = 'jobs')
-         + (select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'jobs') as n`,
+      `select (select sum(seq_tup_read) from pg_stat_user_tables) + (select sum(idx_tup_read) from pg_stat_user_indexes) as n`,
       url,
     );
     return Number(row?.["n"]);
