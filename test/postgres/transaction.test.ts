@@ -225,6 +225,40 @@ test(
   },
 );
 
+for (const [what, given] of [
+  ["a key", { key: "same" }],
+  ["an id", { id: "same" }],
+] as const) {
+  test(
+    `an enqueue of ${what} that an open transaction has waits for it, and nobody else in its queue does`,
+    { skip },
+    async () => {
+      const declares = declaring([limitRule({ keyed: false, concurrency: 5 })]);
+      const limited = { declares, limitKeys: [""] };
+      await add(store, { ...limited, id: "first" });
+      await client.query("begin");
+      await store.enqueueWithin(client, [newJob({ ...limited, ...given })]);
+      let settled = false;
+      // Along with a claim, which needs the lock of the queue: both are calls of one turn.
+      const waiting = Promise.all([claimIds(store, { max: 1 }), store.enqueue([newJob({ ...limited, ...given })])]).finally(
+        () => (settled = true),
+      );
+      await somebodyWaits();
+      for (let n = 0; n < 5; n++) {
+        await add(other, { ...limited, id: `other-${n}` });
+        const claimed = await claimOne(other);
+        await settle(other, claimed, SUCCEEDED);
+      }
+      assert.equal(settled, false, "it waits for what becomes of the other's");
+      await client.query("rollback");
+      const [ids, [answer]] = await waiting;
+      assert.deepEqual({ ...answer, id: null }, { id: null, duplicate: false });
+      const rest = await claimIds(other);
+      assert.ok([...ids, ...rest].includes(answer?.id as string), "it is let in by the next claim");
+    },
+  );
+}
+
 test("a job that comes after one that ends meanwhile does not wait for ever", { skip }, async () => {
   await add(store, { id: "up" });
   const up = await claimOne(store);

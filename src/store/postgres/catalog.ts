@@ -1,6 +1,7 @@
 import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
 import { laneText, policyText } from "../catalogued.ts";
+import type { Counter } from "./counter.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 
@@ -11,7 +12,8 @@ type LaneRow = [id: number, queue: string, name: string, version: number];
  * Lanes that other processes make are noticed by their count.
  */
 export class Catalog {
-  readonly #sql: Record<"counted" | "alone" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
+  readonly #sql: Record<"counted" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
+  readonly #counter: Counter;
   readonly #lanes = new Map<number, Lane>();
   readonly #laneIds = new Map<string, number>();
   /** The one that was asked for last: jobs of one lane follow each other. */
@@ -23,11 +25,10 @@ export class Catalog {
   /** How many lanes there are, as the counter said when all of them were read. */
   #counted = -1;
 
-  constructor(s: string) {
+  constructor(s: string, counter: Counter) {
+    this.#counter = counter;
     this.#sql = {
       counted: `select lanes from ${s}.counter where id = 1`,
-      // One after the other: two who add several each would wait for each other.
-      alone: `select 1 from ${s}.counter where id = 1 for update`,
       lanes: `select id, queue, name, version from ${s}.lanes order by id`,
       addLanes: `
         insert into ${s}.lanes (queue, name, version)
@@ -41,8 +42,8 @@ export class Catalog {
   }
 
   /** Knows what this one knows, and learns by itself. */
-  copy(s: string): Catalog {
-    const copy = new Catalog(s);
+  copy(s: string, counter: Counter): Catalog {
+    const copy = new Catalog(s, counter);
     for (const lane of this.#lanes.values()) copy.#learn([lane.id, lane.queue, lane.name, lane.version]);
     for (const [body, id] of this.#policyIds) copy.#learnPolicy(id, body);
     return copy;
@@ -151,8 +152,8 @@ export class Catalog {
     await this.reload(tx.rows);
     const isMissing = (lane: Omit<Lane, "id">) => !this.#laneIds.has(laneText(lane));
     if (!lanes.some(isMissing)) return;
-    tx.isLate = true;
-    await tx.rows(this.#sql.alone);
+    // One after the other: two who add several each would wait for each other.
+    await this.#counter.hold(tx);
     await this.reload(tx.rows);
     const missing = lanes.filter(isMissing);
     if (missing.length === 0) return;

@@ -85,6 +85,12 @@ export class Claim {
     return queue !== undefined && others.length === 0 && !this.#isLimited(queue);
   }
 
+  /** The queues whose lock it takes. */
+  wants({ from }: ClaimRequest): string[] {
+    const limited = this.#open(from).filter((lanes) => this.#isLimited(lanes));
+    return limited.map(queueOf);
+  }
+
   async run(tx: Tx, request: ClaimRequest): Promise<Claimed[]> {
     if (!this.#isKnown()) {
       await this.#settings.at(tx);

@@ -132,7 +132,7 @@ export class Enqueue {
   async run(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     if (jobs.length === 0) return [];
     await this.#settings.at(tx);
-    if (!this.#patient) await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
+    if (!this.#isPatient) await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
     const limits = await this.#settings.limitsOf(tx, jobs);
     if (limits === null && jobs.every((job) => this.#isBare(job))) {
       await this.#catalog.know(tx, jobs);
@@ -144,7 +144,7 @@ export class Enqueue {
   /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
   async whole(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     await this.#settings.at(tx);
-    if (!this.#patient) await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
+    if (!this.#isPatient) await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
     const refused = await this.refused(tx, jobs);
     return refused === undefined ? this.run(tx, jobs) : refusedWhole(refused);
   }
@@ -228,7 +228,7 @@ export class Enqueue {
         : [],
     );
     if (limited.length === 0) return;
-    if (this.#patient) {
+    if (this.#isPatient) {
       for (const { row } of limited) row.gate = "time";
       return;
     }
@@ -273,6 +273,11 @@ export class Enqueue {
       return standing.state === "cancelled" ? [enqueued, { type: "job.cancelled", job: key, lane }] : [enqueued];
     });
     await this.#events.tell(tx, happened);
+  }
+
+  /** Also where it has to wait for somebody else's transaction, which has the same id or key. */
+  get #isPatient(): boolean {
+    return this.#patient || this.#limits.yields;
   }
 
   /** Nothing has to be looked up for it, and nothing follows from it. */

@@ -5,6 +5,7 @@ import { backoff } from "./backoff.ts";
 import type { Value } from "./driver.ts";
 import { Returned } from "./epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
+import { Stalled } from "./queue-locks.ts";
 import { type Made, Receipts } from "./receipts.ts";
 import { RELIED_SET_LOCALLY } from "./relied.ts";
 import type { Session } from "./session.ts";
@@ -22,6 +23,8 @@ interface Item {
   /** How the answer to a single call of it is found when it was lost; null: it cannot. */
   lone: Lone | null;
   calls: Call[];
+  /** Queues whose lock it will need, as far as that is known. */
+  wants: () => readonly string[];
   /** An answer for each call. */
   run: (tx: Tx, inputs: unknown[]) => Promise<unknown[]>;
 }
@@ -53,8 +56,10 @@ export interface GroupOptions extends TransactionOptions {
   notice: (committed: Committed) => Notice | null;
   /** Nothing that was known of the database is so any more. */
   onReturn: () => void;
-  /** Comes before everything else, when an earlier try has shown that it must. */
-  first: (tx: Tx) => Promise<void> | null;
+  /** Comes before everything else: what an earlier try has shown to be needed, and the locks of these queues. */
+  first: (tx: Tx, queues: readonly string[]) => Promise<void> | null;
+  /** It waited for too long for something while it held what others need, and runs again. */
+  onStall: () => void;
 }
 
 /** How often a transaction that was overtaken, or chosen to end a deadlock, runs again. */
@@ -102,7 +107,7 @@ export class Group {
   }
 
   /** `run` may run more than once, after everything it did was undone. */
-  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T> {
+  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, wants: Item["wants"] = () => []): Promise<T> {
     return this.#add<T>(undefined, () => {
       const item: Item = {
         operation,
@@ -111,6 +116,7 @@ export class Group {
         rows: 1,
         lone: null,
         calls: [],
+        wants,
         run: async (tx) => [await run(tx)],
       };
       this.#queue.push(item);
@@ -131,7 +137,7 @@ export class Group {
         last.rows += rows;
         return last;
       }
-      const item: Item = { operation, quick: true, open: true, rows, lone, calls: [], run: run as Item["run"] };
+      const item: Item = { operation, quick: true, open: true, rows, lone, calls: [], wants: () => [], run: run as Item["run"] };
       this.#queue.push(item);
       return item;
     });
@@ -184,7 +190,7 @@ export class Group {
   /** Every item has its answer when this resolves. */
   async #run(items: Item[]): Promise<void> {
     let apart = false;
-    for (let tries = 0, losses = 0; ;) {
+    for (let tries = 0, losses = 0, stalls = 0; ;) {
       const outcome = await this.#transact(items, apart, tries < TRIES);
       this.#lostSince = outcome !== "done" && outcome.lost ? (this.#lostSince ?? performance.now()) : null;
       if (outcome === "done") return;
@@ -192,6 +198,11 @@ export class Group {
         items = this.#patient(items, outcome.error);
         if (items.length === 0) return;
         await this.#pause(losses++);
+      } else if (outcome.error instanceof Stalled) {
+        // Only the one that has to wait does, and it holds no lock that another one of them needed.
+        if (items.length > 1) return void (await this.#runEach(items));
+        this.#options.onStall();
+        await this.#pause(stalls++);
       } else if (mayRunAgain(outcome.error) && ++tries < TRIES) {
         if (!(outcome.error instanceof Overtaken && outcome.error.soon)) await this.#pause(tries > 1 ? 1 : 0);
       } else if (!apart && callsOf(items) > 1) {
@@ -202,6 +213,10 @@ export class Group {
         return;
       }
     }
+  }
+
+  async #runEach(items: Item[]): Promise<void> {
+    for (const item of items) await this.#run([item]);
   }
 
   /** One try. Savepoints are only needed to tell a bad item from its neighbours, so the first goes without. */
@@ -224,7 +239,8 @@ export class Group {
       const atOnce = !apart && items.every(({ quick }) => quick);
       const begin = this.#begin;
       if (!atOnce) await state.begin(begin);
-      const first = this.#options.first(state);
+      // One that is alone takes them when it comes to it, along with what it reads then.
+      const first = this.#options.first(state, items.length > 1 ? items.flatMap(({ wants }) => wants()) : []);
       if (first !== null) {
         await state.begin(begin);
         await first;

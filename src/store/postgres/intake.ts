@@ -1,4 +1,5 @@
 import { Catalog } from "./catalog.ts";
+import { Counter } from "./counter.ts";
 import { Endings } from "./endings.ts";
 import { Enqueue } from "./enqueue.ts";
 import { Events } from "./events.ts";
@@ -8,6 +9,7 @@ import { Limits } from "./limits.ts";
 import { QueueLocks } from "./queue-locks.ts";
 import { Settings } from "./settings.ts";
 import { Tally } from "./tally.ts";
+import type { Tx } from "./transaction.ts";
 import { Waits } from "./waits.ts";
 
 /** What it takes to put jobs in: over the store's own connection, or a user's. */
@@ -22,13 +24,15 @@ export class Intake {
   readonly expiring: Expiring;
   readonly endings: Endings;
   readonly enqueue: Enqueue;
+  readonly #counter: Counter;
 
   /** `knows`: what is committed for sure, and need not be looked up again. */
   constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog }) {
-    const catalog = (this.catalog = options.knows?.copy(s) ?? new Catalog(s));
+    const counter = (this.#counter = new Counter(s));
+    const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
     const locks = new QueueLocks(s);
-    const settings = (this.settings = new Settings(s, { ...options, locks }));
-    const tally = (this.tally = new Tally(s, options.random));
+    const settings = (this.settings = new Settings(s, { ...options, locks, counter }));
+    const tally = (this.tally = new Tally(s, { apart: !options.speaks, random: options.random }));
     this.events = new Events(s);
     const waits = (this.waits = new Waits(s));
     const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
@@ -36,6 +40,13 @@ export class Intake {
     const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
     const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events }));
     this.enqueue = new Enqueue(s, { catalog, settings, limits, waits, endings, events, patient: !options.speaks });
+  }
+
+  /** What comes before everything else in a transaction: null when it is nothing. */
+  first(tx: Tx, queues: readonly string[]): Promise<void> | null {
+    const locked = this.limits.lockWanted(tx, queues);
+    const held = this.#counter.holdWanted(tx);
+    return locked === null && held === null ? null : Promise.all([locked, held]).then(() => {});
   }
 
   /** Others have changed what is known here, or something was undone. */

@@ -60,7 +60,12 @@ export class Limits {
         select key from ${s}.counters where counters.rule = asked.rule and due_at is not null and due_at ${when}
         order by due_at limit ${DUE}) as counter`;
     this.#sql = {
-      lanes: `select distinct lane from ${s}.jobs where key = any($1::bigint[]) and limits is not null`,
+      // Their own, and those of the jobs that their ends may free.
+      lanes: `
+        select lane from ${s}.jobs where key = any($1::bigint[]) and limits is not null
+        union
+        select job.lane from unnest($2::bigint[]) as ended (key) join ${s}.waits on waits.upstream = ended.key
+        cross join lateral (select lane, limits from ${s}.jobs where key = waits.job offset 0) as job where job.limits is not null`,
       // By counters_due. No rate is used up for longer than it lasts: whoever wrote an instant further away than that has
       // a clock that was set back since.
       due: `
@@ -74,9 +79,18 @@ export class Limits {
     return this.#locks.take(tx, queues);
   }
 
-  /** Those that an earlier try turned out to need; null when there are none. */
-  lockWanted(tx: Tx): Promise<void> | null {
-    return this.#locks.takeWanted(tx);
+  /** Those that an earlier try turned out to need, and these; null when there are none. */
+  lockWanted(tx: Tx, also: readonly string[]): Promise<void> | null {
+    return this.#locks.takeWanted(tx, also);
+  }
+
+  /** Whether no lock is taken that one can do without, since it was held for too long while something else was waited for. */
+  get yields(): boolean {
+    return this.#locks.yields;
+  }
+
+  stalled(): void {
+    this.#locks.stalled();
   }
 
   /** The queues of those of them that will have limits: locked before anything is looked up for them. */
@@ -87,15 +101,10 @@ export class Limits {
 
   /** Before the rows of these jobs are locked, or anything is decided by them; `also`: whichever else will be needed. */
   async lockOf(tx: Tx, jobs: readonly JobKey[], also: readonly string[] = []): Promise<void> {
-    const queues = new Set(also);
-    const unknown: JobKey[] = [];
-    for (const job of this.#settings.limited ? jobs : []) {
-      const queue = this.#claimed.get(job);
-      if (queue === undefined) unknown.push(job);
-      else queues.add(queue);
-    }
-    if (unknown.length > 0) {
-      const lanes = (await tx.rows<[number]>(this.#sql.lanes, listOf(unknown))).map(([lane]) => lane);
+    const queues = new Set([...this.claimedIn(jobs), ...also]);
+    if (this.#settings.limited && jobs.length > 0) {
+      const unknown = jobs.filter((job) => !this.#claimed.has(job));
+      const lanes = (await tx.rows<[number]>(this.#sql.lanes, listOf(unknown), listOf(jobs))).map(([lane]) => lane);
       await this.#catalog.knowLanes(tx.rows, lanes);
       for (const lane of lanes) queues.add(this.#catalog.lane(lane).queue);
     }
@@ -169,6 +178,11 @@ export class Limits {
   claimed(job: JobKey, queue: string): void {
     if (this.#claimed.size >= MOST) this.#claimed.clear();
     this.#claimed.set(job, queue);
+  }
+
+  /** The queues of those of them that have limits, as far as that is known here. */
+  claimedIn(jobs: readonly JobKey[]): string[] {
+    return [...new Set(jobs.flatMap((job) => this.#claimed.get(job) ?? []))];
   }
 
   forget(): void {

@@ -12,6 +12,7 @@ import type { Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { LimitedJob, Limits } from "./limits.ts";
 import { idValues, keyOf } from "./look.ts";
+import { Stalled } from "./queue-locks.ts";
 import { endedSql } from "./running.ts";
 import type { Settings } from "./settings.ts";
 import type { Tally } from "./tally.ts";
@@ -52,7 +53,7 @@ export class Operate {
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
   readonly #outbox: Events;
-  readonly #sql: Record<"find" | "lock" | "cancel" | "holderOf" | "retry" | "keysOf" | "drop", string>;
+  readonly #sql: Record<"find" | "lock" | "hasClaim" | "cancel" | "holderOf" | "retry" | "keysOf" | "drop", string>;
 
   constructor(
     s: string,
@@ -81,6 +82,10 @@ export class Operate {
     this.#sql = {
       find: `select key, lane, limits is not null from ${s}.jobs where key = ${keyOf(s, "$1", "$2", "$3")}`,
       lock: `select key, state, lane, fence, slot, gate, priority, limits from ${s}.jobs where key = $1 for update`,
+      // Null: there is none.
+      hasClaim: `
+        select exists (select 1 from (select 1 from ${s}.claims where fence = $1 for update skip locked) as held)
+        from ${s}.claims where fence = $1`,
       cancel: `
         with ended as (
           update ${s}.jobs as job set state = 'cancelled', gate = null, finished_at = $2, expires_at = null, holder = null, worker = null
@@ -110,6 +115,8 @@ export class Operate {
     const row = await this.#lock(tx, id);
     if (row === undefined || !mayMove("cancel", row.state)) return false;
     const { key, lane, state, limited } = row;
+    // Whoever settles others of its claim may wait for its row: nobody waits for him meanwhile.
+    if (state === "running" && !(await this.#hasClaim(tx, row.fence))) throw new Stalled();
     await this.#settings.at(tx);
     const now = await tx.now();
     await tx.rows(this.#sql.cancel, key, now);
@@ -173,6 +180,11 @@ export class Operate {
     if (row === undefined) return undefined;
     const [key, state, lane, fence, slot, gate, priority, limits] = row;
     return { key, state, lane, fence, slot, gate, limited: limits === null ? null : { key, lane, priority, limits } };
+  }
+
+  async #hasClaim(tx: Tx, fence: Fence): Promise<boolean> {
+    const [row] = await tx.rows<[boolean]>(this.#sql.hasClaim, fence);
+    return row?.[0] ?? true;
   }
 
   /** By jobs_aside, or by the key: finished jobs are the oldest. The state is written out, so that its index is found. */

@@ -120,7 +120,7 @@ export class PostgresStore implements Store {
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
     const store = new PostgresStore(await openPostgres(url, { patience: PATIENCE, ...options }), options);
     try {
-      await store.#time.ask(store.#reader.rows);
+      await Promise.all([store.#time.ask(store.#reader.rows), store.#intake.tally.choose(store.#reader.rows)]);
     } catch (error) {
       await store.close();
       throw error;
@@ -195,22 +195,31 @@ export class PostgresStore implements Store {
       epoch: opened.epoch,
       onStale: () => this.#intake.forget(),
       onReturn: () => this.#intake.forgetAll(),
-      first: (tx) => limits.lockWanted(tx),
+      first: (tx, queues) => this.#intake.first(tx, queues),
+      onStall: () => limits.stalled(),
     };
     this.#group = new Group(writer, how);
     this.#ends = new Ends(opened.second, { ...how, first: () => null });
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
-    const { enqueue } = this.#intake;
+    const { enqueue, limits } = this.#intake;
     const enqueued = options?.whole
-      ? this.#write("enqueue", (tx) => enqueue.whole(tx, jobs))
+      ? this.#write(
+          "enqueue",
+          (tx) => enqueue.whole(tx, jobs),
+          () => limits.queuesOf(jobs),
+        )
       : enqueue.isPlain(jobs)
         ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
             rows: jobs.length,
             lone: jobs.length === 1 ? { made: "job", recall: (key) => enqueue.recall(this.#reader.rows, key) } : null,
           })
-        : this.#write("enqueue", (tx) => enqueue.run(tx, jobs));
+        : this.#write(
+            "enqueue",
+            (tx) => enqueue.run(tx, jobs),
+            () => limits.queuesOf(jobs),
+          );
     this.#news.announce();
     return enqueued;
   }
@@ -240,7 +249,13 @@ export class PostgresStore implements Store {
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
-    if (!this.#claim.isQuick(request)) return this.#write("claim", (tx) => this.#claim.run(tx, request));
+    if (!this.#claim.isQuick(request)) {
+      return this.#write(
+        "claim",
+        (tx) => this.#claim.run(tx, request),
+        () => this.#claim.wants(request),
+      );
+    }
     return this.#group.submitQuick(
       "claim",
       request,
@@ -254,7 +269,13 @@ export class PostgresStore implements Store {
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
-    if (!this.#settle.isQuick(settlements)) return this.#write("settle", (tx) => this.#settle.run(tx, settlements));
+    if (!this.#settle.isQuick(settlements)) {
+      return this.#write(
+        "settle",
+        (tx) => this.#settle.run(tx, settlements),
+        () => this.#settle.wants(settlements),
+      );
+    }
     const group = this.#group.isClaiming ? this.#ends.groupFor(settlements.length, this.#group) : this.#group;
     return group.submitQuick(
       "settle",
@@ -531,7 +552,8 @@ export class PostgresStore implements Store {
     return this.#closed;
   }
 
-  #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T> {
-    return this.#group.submit(operation, run);
+  /** `wants`: queues whose limits it will decide about, as far as that is known before. */
+  #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, wants?: () => readonly string[]): Promise<T> {
+    return this.#group.submit(operation, run, wants);
   }
 }

@@ -3,21 +3,36 @@ import { Overtaken } from "./faults.ts";
 import type { Tx } from "./transaction.ts";
 
 /**
+ * How long whoever holds the lock of a queue waits for anything else, in milliseconds. What others do takes a few; a
+ * user's own transaction may stay open for hours, and nobody could claim from the queue meanwhile.
+ */
+const LONGEST_WAIT = 250;
+
+/** Somebody else has what it needs, and may well be waiting for what it holds: it lets go, and tries again until it can. */
+export class Stalled extends Overtaken {
+  constructor() {
+    super("Somebody else's transaction has it locked.");
+  }
+}
+
+/**
  * Who decides about the limits of a queue holds its lock until the commit; everybody else waits. It comes before any
- * lock on a row of its jobs, and before the row that counts lanes and settings; those of several queues come in the
- * order of their names: so nobody waits in a circle.
+ * lock on a row, and those of several queues come in the order of their names: so nobody waits in a circle. Whoever finds
+ * out later that he needs one does not wait for it.
  */
 export class QueueLocks {
   readonly #sql: Record<"lock" | "tryLock", string>;
   /** What a transaction turned out to need when it was too late to wait: when it runs again, it takes all of them first. */
   #wanted: readonly string[] = [];
+  #yields = false;
 
   constructor(s: string) {
     const name = `hashtextextended('holdfast limits ${s.replaceAll("'", "''")} ' || name, 0)`;
-    this.#sql = {
-      lock: `select pg_advisory_xact_lock(${name}) from unnest($1::text[]) as queue (name)`,
-      tryLock: `select pg_try_advisory_xact_lock(${name}) from unnest($1::text[]) as queue (name)`,
-    };
+    // Waited for as long as it takes; from then on, nothing is.
+    const taking = (lock: string) => `
+      with lock as materialized (select ${lock}(${name})::text as answer from unnest($1::text[]) as queue (name))
+      select coalesce(bool_and(answer <> 'false'), true), set_config('lock_timeout', '${LONGEST_WAIT}', true) from lock`;
+    this.#sql = { lock: taking("pg_advisory_xact_lock"), tryLock: taking("pg_try_advisory_xact_lock") };
   }
 
   /** The next statement finds what those have left who had the lock before. */
@@ -28,18 +43,31 @@ export class QueueLocks {
     if (first === undefined) return;
     const isLate = tx.isLate || held.some((queue) => byName(first, queue) < 0);
     tx.queues = [...held, ...missing];
-    if (!isLate) return void (await tx.rows(this.#sql.lock, listOf(missing)));
-    const locked = await tx.rows<[boolean]>(this.#sql.tryLock, listOf(missing));
-    if (locked.every(([got]) => got)) return;
+    const [row] = await tx.rows<[boolean]>(isLate ? this.#sql.tryLock : this.#sql.lock, listOf(missing));
+    if (row?.[0]) return;
     this.#wanted = [...held, ...missing];
     throw new Overtaken("Somebody else has the lock of a queue that comes first.", { soon: true });
   }
 
-  /** Before anything else; null when it is none. */
-  takeWanted(tx: Tx): Promise<void> | null {
-    if (this.#wanted.length === 0) return null;
-    tx.onCommit(() => (this.#wanted = []));
-    return this.take(tx, this.#wanted);
+  /** Before anything else, with others that are known to be needed; null when it is none. */
+  takeWanted(tx: Tx, also: readonly string[]): Promise<void> | null {
+    if (this.#wanted.length > 0 || this.#yields) {
+      tx.onCommit(() => {
+        this.#wanted = [];
+        this.#yields = false;
+      });
+    }
+    const queues = [...this.#wanted, ...also];
+    return queues.length === 0 ? null : this.take(tx, queues);
+  }
+
+  /** What had to wait too long runs again, and takes no lock that it can do without. */
+  get yields(): boolean {
+    return this.#yields;
+  }
+
+  stalled(): void {
+    this.#yields = true;
   }
 }
 

@@ -5,6 +5,7 @@ import { type Declaration, declared, NOTHING_SET, type SettingsChange, type Sett
 import { limitsText } from "../../core/turnstile.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../settings-row.ts";
 import type { NewJob } from "../store.ts";
+import type { Counter } from "./counter.ts";
 import type { Rows, Value } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 import type { QueueLocks } from "./queue-locks.ts";
@@ -23,14 +24,16 @@ export class Settings {
   >;
   readonly #words: Words;
   readonly #locks: QueueLocks;
+  readonly #counter: Counter;
   #seen = -1;
   #view: SettingsView = NOTHING_SET;
   /** Queues that have rules, also such as limit nothing any more: their jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
-  constructor(s: string, options: { speaks: boolean; locks: QueueLocks }) {
+  constructor(s: string, options: { speaks: boolean; locks: QueueLocks; counter: Counter }) {
     this.#words = new Words(options);
     this.#locks = options.locks;
+    this.#counter = options.counter;
     this.#sql = {
       counted: `select settings from ${s}.counter where id = 1`,
       count: `update ${s}.counter set settings = settings + 1 where id = 1 returning settings`,
@@ -202,7 +205,7 @@ export class Settings {
 
   /** Nobody else can change anything from here to the end of the transaction. */
   async #count(tx: Tx): Promise<void> {
-    tx.isLate = true;
+    await this.#counter.hold(tx);
     const [[count]] = (await tx.rows<[number]>(this.#sql.count)) as [[number]];
     tx.moved("settings", count - 1, count);
     tx.onUndo(() => this.forget());

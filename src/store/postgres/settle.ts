@@ -50,7 +50,7 @@ export class Settle {
   readonly #enqueue: Enqueue;
   readonly #tally: Tally;
   readonly #random: () => number;
-  readonly #sql: Record<"succeed" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
+  readonly #sql: Record<"succeed" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
 
   constructor(
     s: string,
@@ -92,6 +92,7 @@ export class Settle {
         tallied as (${Tally.within(s, "$2::integer", "succeeded")})
         select key from unnest($3::bigint[]) as asked (key)
         where (select count(*) from ended) < cardinality($3::bigint[]) and key not in (select key from ended)`,
+      hold: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
       history,
       // A row that somebody has locked is about to be settled or renewed, or is so for as long as a user's transaction takes:
       // its lease is judged again later, and nobody waits.
@@ -120,11 +121,22 @@ export class Settle {
 
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
     const plain = plainOf(settlements).filter(({ job }) => !this.#limits.isClaimed(job));
+    if (plain.length < settlements.length) {
+      await this.#lock(tx, without(settlements, plain));
+      // In two statements, but in the order of their keys all the same.
+      if (plain.length > 0) tx.rows(this.#sql.hold, listOf(settlements.map(({ job }) => job))).catch(() => {});
+    }
     const done = await this.#succeed(tx, plain);
     if (done.size === settlements.length) return settlements.map(() => "held");
-    const first = new Set(plain.filter(({ job }) => done.has(job)));
-    const rest = settlements.filter((settlement) => !first.has(settlement));
-    const fates = await this.#each(tx, rest);
+    const left = plain.filter(({ job }) => !done.has(job));
+    if (left.length > 0) await this.#lock(tx, left);
+    const fates = await this.#each(
+      tx,
+      without(
+        settlements,
+        plain.filter(({ job }) => done.has(job)),
+      ),
+    );
     return settlements.map((settlement) => fates.get(settlement) ?? "held");
   }
 
@@ -164,15 +176,25 @@ export class Settle {
     return ended;
   }
 
+  /** The queues whose lock it takes to settle these, as far as that is known here. */
+  wants(settlements: readonly Settlement[]): string[] {
+    return [...this.#limits.claimedIn(settlements.map(({ job }) => job)), ...this.#followed(settlements)];
+  }
+
+  #followed(settlements: readonly Settlement[]): string[] {
+    return this.#limits.queuesOf(settlements.flatMap(({ followUps }) => followUps ?? []));
+  }
+
+  /** The limits of all that they may touch. */
+  async #lock(tx: Tx, settlements: readonly Settlement[]): Promise<void> {
+    await this.#settings.at(tx);
+    const jobs = settlements.map(({ job }) => job);
+    await this.#limits.lockOf(tx, jobs, this.#followed(settlements));
+  }
+
   /** In their order: a follow-up of one may have the id that the next one's is refused for. */
   async #each(tx: Tx, settlements: readonly Settlement[]): Promise<Map<Settlement, Fate>> {
     const fates = new Map<Settlement, Fate>();
-    await this.#settings.at(tx);
-    await this.#limits.lockOf(
-      tx,
-      settlements.map(({ job }) => job),
-      this.#limits.queuesOf(settlements.flatMap(({ followUps }) => followUps ?? [])),
-    );
     for (const batch of batchesOf(settlements)) {
       const outcomes = await Promise.all(batch.map((settlement) => this.#tenable(tx, settlement)));
       const ended = await this.#end(
@@ -313,6 +335,11 @@ function plainOf(settlements: readonly Settlement[]): Settlement[] {
   const jobs = new Set<JobKey>();
   const plain = settlements.filter((settlement) => jobs.size < jobs.add(settlement.job).size && isPlain(settlement));
   return plain.sort((a, b) => a.job - b.job);
+}
+
+function without(settlements: readonly Settlement[], some: readonly Settlement[]): Settlement[] {
+  const gone = new Set(some);
+  return settlements.filter((settlement) => !gone.has(settlement));
 }
 
 /** Whether it may be refused: its id may be taken, or what it comes after unknown. */

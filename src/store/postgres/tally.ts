@@ -8,13 +8,14 @@ const SHARES = 64;
 
 /** Counts of finished jobs, kept with each change of one, so that counting never walks history. */
 export class Tally {
-  /** The row that this handle adds to; the sum of all counts. */
-  readonly share: number;
-  readonly #sql: Record<"add" | "subtract" | "all", string>;
+  readonly #sql: Record<"share" | "add" | "subtract" | "all", string>;
+  #share: number;
 
-  constructor(s: string, random: () => number) {
-    this.share = Math.floor(random() * SHARES);
+  /** `apart`: in somebody else's transaction, which may stay open for long. */
+  constructor(s: string, options: { apart: boolean; random: () => number }) {
+    this.#share = (options.apart ? SHARES : 0) + Math.floor(options.random() * SHARES);
     this.#sql = {
+      share: `select nextval('${s}.share')`,
       add: `
         insert into ${s}.tally as old (share, lane, state, n, ended, fresh, since)
         select $1, lane, state, n, n, n, $2 from unnest($3::integer[], $4::text[], $5::bigint[]) as new (lane, state, n)
@@ -27,6 +28,21 @@ export class Tally {
         on conflict (share, lane, state) do update set n = old.n + excluded.n`,
       all: `select lane, state, n, ended, since, fresh, before from ${s}.tally`,
     };
+  }
+
+  /** The row that this handle adds to; the sum of all counts. */
+  get share(): number {
+    return this.#share;
+  }
+
+  /** One that no other handle has, unless there are many: or those who count several lanes, each in another order, wait in a circle. */
+  async choose(rows: Rows): Promise<void> {
+    try {
+      const [row] = await rows<[number]>(this.#sql.share);
+      this.#share = (row as [number])[0] % SHARES;
+    } catch {
+      // Who may only read counts nothing.
+    }
   }
 
   /** What a statement that ends jobs does besides: `ended` is what it returns of them, with their lane, and `clock` the time. */

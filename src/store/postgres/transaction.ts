@@ -4,6 +4,7 @@ import type { Rows, Value } from "./driver.ts";
 import { type Epoch, Returned } from "./epoch.ts";
 import { codeOf, isLost, Overtaken } from "./faults.ts";
 import { Opening } from "./opening.ts";
+import { Stalled } from "./queue-locks.ts";
 import { type Made, type Receipts, REFUSED } from "./receipts.ts";
 import type { Session } from "./session.ts";
 
@@ -16,7 +17,7 @@ export interface Tx {
   readonly rows: Rows;
   /** Relies on lanes, or settings, being as they were when this count of their changes was read. If not, all is done again. */
   assume(what: Counted, count: number): void;
-  /** Holds the row of those counts, which comes after the lock of any queue: none is waited for any more. */
+  /** Holds rows, which come after the lock of any queue: none is waited for any more. */
   isLate: boolean;
   /** The queues whose lock it holds. */
   queues: readonly string[];
@@ -53,6 +54,9 @@ export interface TransactionOptions {
   /** What was assumed is not so any more. */
   onStale: () => void;
 }
+
+/** Whether a statement locks rows until the commit. */
+const LOCKS_ROWS = /\b(insert into|update|delete from)\b/;
 
 /** What is known of a transaction while it runs. */
 export class Transaction implements Tx {
@@ -99,6 +103,7 @@ export class Transaction implements Tx {
   readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
     if (this.#stopped !== null) return Promise.reject(this.#stopped.cause);
     this.#sent++;
+    this.isLate ||= LOCKS_ROWS.test(text);
     const rows = this.#opening === null ? this.#send<Row>(text, values) : this.#opening.add<Row>(text, values);
     // After the first error every other statement fails, too, for no reason of its own.
     rows.catch((error: unknown) => (this.#failed ??= { error }));
@@ -194,6 +199,8 @@ export class Transaction implements Tx {
         return new Returned();
       case REFUSED.stale:
         return this.#stale();
+      case "55P03":
+        return this.queues.length > 0 ? new Stalled() : cause;
       default:
         return cause;
     }

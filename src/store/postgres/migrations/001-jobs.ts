@@ -163,6 +163,7 @@ create table ${s}.tally (
   before  bigint not null default 0,
   primary key (share, lane, state)
 ) with (fillfactor = 50);
+create sequence ${s}.share as bigint;
 
 -- job and fence: an exclusive claim's lock, which lives and dies with that attempt and has no expiry of its own.
 create table ${s}.locks (

@@ -1,0 +1,31 @@
+import { Overtaken } from "./faults.ts";
+import type { Tx } from "./transaction.ts";
+
+/**
+ * The row that counts lanes and settings. Whoever changes one of them holds it until the commit, so that they come one
+ * after the other. It comes after the locks of queues and before any other row.
+ */
+export class Counter {
+  readonly #sql: Record<"hold" | "tryHold", string>;
+  /** Somebody else had it when it was too late to wait: when the transaction runs again, it takes it first. */
+  #wanted = false;
+
+  constructor(s: string) {
+    const hold = `select 1 from ${s}.counter where id = 1 for update`;
+    this.#sql = { hold, tryHold: `${hold} skip locked` };
+  }
+
+  async hold(tx: Tx): Promise<void> {
+    const rows = await tx.rows(tx.isLate ? this.#sql.tryHold : this.#sql.hold);
+    if (rows.length > 0) return;
+    this.#wanted = true;
+    throw new Overtaken("Somebody else changes lanes or settings.", { soon: true });
+  }
+
+  /** Before any other row; null when it is not wanted. */
+  holdWanted(tx: Tx): Promise<void> | null {
+    if (!this.#wanted) return null;
+    tx.onCommit(() => (this.#wanted = false));
+    return this.hold(tx);
+  }
+}
