@@ -1,4 +1,5 @@
-import { Group, type GroupOptions } from "./group.ts";
+import { cut, Group, type GroupOptions } from "./group.ts";
+import type { Tx } from "./transaction.ts";
 import type { Writer } from "./writer.ts";
 
 /** Fewer do not keep a claim waiting long enough to be worth a commit of their own. */
@@ -21,12 +22,16 @@ export class Ends {
     this.#group = new Group(writer, options);
   }
 
-  /** Where so many ends are best written. */
-  groupFor(ends: number, first: Group): Group {
-    if (ends < MANY) return first;
+  /** Whether so many are worth it; `first`: where they would go otherwise. */
+  takes(ends: number, first: Group): boolean {
+    return ends >= MANY && first.isFree;
+  }
+
+  submit<Input, T>(ends: readonly Input[], run: (tx: Tx, ends: readonly Input[]) => Promise<T[]>): Promise<T[]> {
     this.#leaving ??= setTimeout(() => void this.#leave(), LINGER).unref();
     this.#leaving.refresh();
-    return this.#group;
+    const all = async (tx: Tx, batches: (readonly Input[])[]) => cut(await run(tx, batches.flat()), batches);
+    return this.#group.submitQuick("settle", ends, all, { rows: ends.length });
   }
 
   async close(): Promise<void> {

@@ -153,9 +153,9 @@ export class Group {
     });
   }
 
-  /** Whether it is busy with claims, and nothing else waits. */
-  get isClaiming(): boolean {
-    return this.#running && this.#underWay.every(isClaim) && this.#queue.every(isClaim);
+  /** Whether it has nothing to do but claims and ends of jobs, which have nothing to do with each other. */
+  get isFree(): boolean {
+    return this.#underWay.every(isClaimOrEnd) && this.#queue.every(isClaimOrEnd);
   }
 
   get isIdle(): boolean {
@@ -321,6 +321,7 @@ export class Group {
   #told(items: readonly Item[], state: Transaction, told: boolean, answers: readonly (() => void)[]): void {
     for (const item of items) passPoint(item.operation, "committed");
     state.keep();
+    this.#underWay = [];
     // The listeners first: whoever is answered goes on with what has changed.
     if (state.hasWritten) this.#options.onCommit(state.news, told);
     for (const answer of answers) answer();
@@ -444,8 +445,8 @@ function loneOf([item, ...others]: readonly Item[]): Lone | null {
   return item !== undefined && others.length === 0 && item.calls.length === 1 ? item.lone : null;
 }
 
-function isClaim({ operation, quick }: Item): boolean {
-  return quick && operation === "claim";
+function isClaimOrEnd({ operation, quick }: Item): boolean {
+  return quick && (operation === "claim" || operation === "settle");
 }
 
 async function together(items: Item[], state: Transaction): Promise<(() => void)[]> {

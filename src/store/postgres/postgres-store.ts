@@ -269,20 +269,31 @@ export class PostgresStore implements Store {
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
-    if (!this.#settle.isQuick(settlements)) {
-      return this.#write(
-        "settle",
-        (tx) => this.#settle.run(tx, settlements),
-        () => this.#settle.wants(settlements),
-      );
-    }
-    const group = this.#group.isClaiming ? this.#ends.groupFor(settlements.length, this.#group) : this.#group;
-    return group.submitQuick(
+    if (!this.#settle.isQuick(settlements)) return this.#settleSlowly(settlements);
+    if (this.#ends.takes(settlements.length, this.#group)) return this.#settleApart(settlements);
+    return this.#group.submitQuick(
       "settle",
       settlements,
       async (tx, batches) => cut(await this.#settle.run(tx, batches.flat()), batches),
       { rows: settlements.length },
     );
+  }
+
+  #settleSlowly(settlements: readonly Settlement[]): Promise<Fate[]> {
+    return this.#write(
+      "settle",
+      (tx) => this.#settle.run(tx, settlements),
+      () => this.#settle.wants(settlements),
+    );
+  }
+
+  /** Over the other connection go those from whose end nothing follows. */
+  async #settleApart(settlements: readonly Settlement[]): Promise<Fate[]> {
+    const done = await this.#ends.submit(settlements, (tx, ends) => this.#settle.quiet(tx, ends));
+    const rest = settlements.filter((_, i) => !done[i]);
+    if (rest.length === 0) return settlements.map(() => "held");
+    const fates = await this.#settleSlowly(rest);
+    return done.map((isDone) => (isDone ? "held" : (fates.shift() as Fate)));
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {

@@ -140,6 +140,13 @@ export class Settle {
     return settlements.map((settlement) => fates.get(settlement) ?? "held");
   }
 
+  /** Those of them from whose end nothing follows; whether each is done. */
+  async quiet(tx: Tx, settlements: readonly Settlement[]): Promise<boolean[]> {
+    const done = await this.#succeed(tx, plainOf(settlements));
+    const counted = new Set<JobKey>();
+    return settlements.map(({ job }) => done.has(job) && counted.size < counted.add(job).size);
+  }
+
   /** What became of leases. */
   async fates(rows: Rows, leases: readonly LeaseRef[]): Promise<Fate[]> {
     if (leases.length === 0) return [];

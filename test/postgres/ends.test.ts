@@ -1,0 +1,58 @@
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Claimed, Settlement } from "../../src/store/store.ts";
+import { claim, newJob, see, SUCCEEDED } from "../conformance/parts.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+/** So many that they are worth a connection of their own. */
+const MANY = 200;
+const WRITERS = "application_name = 'holdfast writes' and datname = current_database()";
+
+const ending = ({ job, fence }: Claimed): Settlement => ({ job, fence, outcome: SUCCEEDED });
+
+describe("the ends of a backlog, over a connection of their own", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let store: PostgresStore;
+  before(async () => {
+    server = await startServer();
+    store = await PostgresStore.open(server.url(), { clock: systemClock, injected: false, random: Math.random });
+  });
+  after(async () => {
+    await store.close();
+    await server.close();
+  });
+
+  async function backlog(name: string): Promise<Claimed[]> {
+    await store.enqueue(Array.from({ length: MANY }, () => newJob({ name })));
+    return claim(store, { from: [{ queue: name, lease: 60_000 }], max: MANY });
+  }
+
+  const writers = async () => (await server.query(`select pid from pg_stat_activity where ${WRITERS}`)).length;
+
+  test("are all there, and so is what follows from them", async () => {
+    const jobs = await backlog("many");
+    assert.equal(jobs.length, MANY);
+    assert.equal(await writers(), 1);
+    const behind = await store.enqueue([newJob({ name: "behind", after: [(jobs[7] as Claimed).id] })]);
+    const stale = { ...ending(jobs[3] as Claimed), fence: 1 as never };
+    const fates = await store.settle([...jobs.map(ending), ending(jobs[0] as Claimed), stale]);
+    assert.deepEqual(
+      fates.slice(0, MANY),
+      jobs.map(() => "held"),
+    );
+    assert.deepEqual(fates.slice(MANY).includes("held"), false, "a second time it is refused");
+    assert.equal(await writers(), 2);
+    assert.equal((await store.counts({ name: "many" })).succeeded, MANY);
+    assert.equal((await see(store, behind[0]?.id as string)).state, "pending");
+  });
+
+  test("are written again when that connection is lost, once", async () => {
+    const jobs = await backlog("lost");
+    await server.query(`select pg_terminate_backend(pid) from pg_stat_activity where ${WRITERS}`);
+    const fates = await store.settle(jobs.map(ending));
+    assert.deepEqual(new Set(fates), new Set(["held"]));
+    assert.equal((await store.counts({ name: "lost" })).succeeded, MANY);
+  });
+});
