@@ -71,7 +71,7 @@ wherever((stage, place) => {
         const { stopped: holder, other, id } = await pair(scene, hf, { holder: clock, other: clock });
         for (const to of [offset, 0, offset]) {
           setClock(clock, to);
-          await renewed(scene, 6);
+          await renewed(scene, 4);
         }
         holder.send({ type: "finish" });
         await hf.jobs.wait(id);

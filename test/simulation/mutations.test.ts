@@ -6,15 +6,18 @@ import { Violation } from "./violation.ts";
 
 /** A mutation has to show within so many schedules; most show within ten. */
 const SCHEDULES = 300;
+/** Those that have shown what others do not are tried before the many. */
+const TELLING = [17, 24, 42, 74];
+const SEEDS = [1, 2, 3, 4, 5, ...TELLING, ...Array.from({ length: SCHEDULES }, (_, i) => i + 6)];
 
 for (const [name, options] of Object.entries(mutations)) {
   test(`a store that ${name} is found out`, async (t) => {
-    for (let seed = 1; seed <= SCHEDULES; seed++) {
+    for (const seed of SEEDS) {
       const { failure } = await runSchedule(seed, options);
       if (failure === null) continue;
       assert.ok(failure.error instanceof Violation, String(failure.error));
       return t.diagnostic(`by schedule ${seed}: ${failure.error.message}`);
     }
-    assert.fail(`${SCHEDULES} schedules noticed nothing`);
+    assert.fail(`${SEEDS.length} schedules noticed nothing`);
   });
 }
