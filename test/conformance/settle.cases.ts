@@ -426,6 +426,22 @@ export function settleCases(check: Check): void {
     assert.ok(again && again.id !== parent.id);
   });
 
+  for (const outcome of [SUCCEEDED, { kind: "error", error: ERROR, retry: false }] as const) {
+    check(
+      `a follow-up with the key of one that ends after it, as ${outcome.kind}, in the same call, is its double`,
+      async ({ store }) => {
+        await add(store, { name: "first" }, { key: "k" });
+        const [first, second] = (await claim(store)).sort((a, b) => a.job - b.job);
+        const ends = [
+          { ...(first ?? assert.fail()), outcome: SUCCEEDED, followUps: [newJob({ key: "k" })] },
+          { ...(second ?? assert.fail()), outcome },
+        ];
+        assert.deepEqual(await store.settle(ends), ["held", "held"]);
+        assert.equal((await seeAll(store)).length, 2);
+      },
+    );
+  }
+
   check("a failing attempt's follow-ups commit with it, too", async ({ store }) => {
     const parent = await running(store);
     await settle(store, parent, { kind: "error", error: ERROR, retry: false }, [newJob({ id: "clean-up" })]);

@@ -48,6 +48,19 @@ describe("the ends of a backlog, over a connection of their own", { skip: noServ
     assert.equal((await see(store, behind[0]?.id as string)).state, "pending");
   });
 
+  test("are counted apart from what ends over the first, so that neither waits for the other", async () => {
+    const [first, ...others] = await backlog("counted");
+    await store.settle([ending(first as Claimed)]);
+    await store.settle(others.map(ending));
+    const rows = await server.query(
+      "select n::int from holdfast.tally join holdfast.lanes on lanes.id = lane where name = 'counted' order by n",
+    );
+    assert.deepEqual(
+      rows.map(({ n }) => n),
+      [1, MANY - 1],
+    );
+  });
+
   test("are written again when that connection is lost, once", async () => {
     const jobs = await backlog("lost");
     await server.query(`select pg_terminate_backend(pid) from pg_stat_activity where ${WRITERS}`);

@@ -4,6 +4,7 @@ import type { Fence, JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { type Fate, fateOf, type LeaseRef } from "../../core/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../core/retry.ts";
+import { slotOf } from "../job-row.ts";
 import type { NewJob, Settlement } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Rows } from "./driver.ts";
@@ -50,7 +51,7 @@ export class Settle {
   readonly #enqueue: Enqueue;
   readonly #tally: Tally;
   readonly #random: () => number;
-  readonly #sql: Record<"succeed" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
+  readonly #sql: Record<"succeed" | "holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
 
   constructor(
     s: string,
@@ -92,6 +93,7 @@ export class Settle {
         tallied as (${Tally.within(s, "$2::integer", "succeeded")})
         select key from unnest($3::bigint[]) as asked (key)
         where (select count(*) from ended) < cardinality($3::bigint[]) and key not in (select key from ended)`,
+      holders: `select key, reserved from ${s}.jobs where reserved = any($1::text[])`,
       hold: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
       history,
       // A row that somebody has locked is about to be settled or renewed, or is so for as long as a user's transaction takes:
@@ -120,7 +122,8 @@ export class Settle {
   }
 
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
-    const plain = plainOf(settlements).filter(({ job }) => !this.#limits.isClaimed(job));
+    const late = settlements.every(isPlain) ? NONE : await this.#late(tx, settlements);
+    const plain = plainOf(settlements).filter(({ job }) => !this.#limits.isClaimed(job) && !late.has(job));
     if (plain.length < settlements.length) {
       await this.#lock(tx, without(settlements, plain));
       // In two statements, but in the order of their keys all the same.
@@ -136,13 +139,14 @@ export class Settle {
         settlements,
         plain.filter(({ job }) => done.has(job)),
       ),
+      late,
     );
     return settlements.map((settlement) => fates.get(settlement) ?? "held");
   }
 
   /** Those of them from whose end nothing follows; whether each is done. */
   async quiet(tx: Tx, settlements: readonly Settlement[]): Promise<boolean[]> {
-    const done = await this.#succeed(tx, plainOf(settlements));
+    const done = await this.#succeed(tx, plainOf(settlements), this.#tally.second);
     const counted = new Set<JobKey>();
     return settlements.map(({ job }) => done.has(job) && counted.size < counted.add(job).size);
   }
@@ -183,6 +187,22 @@ export class Settle {
     return ended;
   }
 
+  /** Those that have a key which a follow-up of one before them wants: it is not free yet by then. */
+  async #late(tx: Tx, settlements: readonly Settlement[]): Promise<ReadonlySet<JobKey>> {
+    const wanted = new Map<string, number>();
+    for (const [i, { followUps = [] }] of settlements.entries()) {
+      for (const { name, key } of followUps) {
+        const slot = key === undefined ? undefined : slotOf(name, key);
+        if (slot !== undefined && !wanted.has(slot)) wanted.set(slot, i);
+      }
+    }
+    if (wanted.size === 0 || settlements.length === 1) return NONE;
+    const held = await tx.rows<[JobKey, string]>(this.#sql.holders, listOf([...wanted.keys()]));
+    const isLate = ([job, slot]: [JobKey, string]) =>
+      settlements.findIndex((settlement) => settlement.job === job) > (wanted.get(slot) as number);
+    return new Set(held.filter(isLate).map(([job]) => job));
+  }
+
   /** The queues whose lock it takes to settle these, as far as that is known here. */
   wants(settlements: readonly Settlement[]): string[] {
     return [...this.#limits.claimedIn(settlements.map(({ job }) => job)), ...this.#followed(settlements)];
@@ -200,9 +220,9 @@ export class Settle {
   }
 
   /** In their order: a follow-up of one may have the id that the next one's is refused for. */
-  async #each(tx: Tx, settlements: readonly Settlement[]): Promise<Map<Settlement, Fate>> {
+  async #each(tx: Tx, settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Promise<Map<Settlement, Fate>> {
     const fates = new Map<Settlement, Fate>();
-    for (const batch of batchesOf(settlements)) {
+    for (const batch of batchesOf(settlements, late)) {
       const outcomes = await Promise.all(batch.map((settlement) => this.#tenable(tx, settlement)));
       const ended = await this.#end(
         tx,
@@ -226,14 +246,14 @@ export class Settle {
     return refused === undefined ? outcome : untenable(refused);
   }
 
-  async #succeed(tx: Tx, plain: readonly Settlement[]): Promise<Set<JobKey>> {
+  async #succeed(tx: Tx, plain: readonly Settlement[], share = this.#tally.share): Promise<Set<JobKey>> {
     if (plain.length === 0) return new Set();
     const settings = this.#settings.isKnown ? this.#settings.assumed(tx) : await this.#settings.at(tx);
     const loud = [...this.#catalog.lanes()].filter(({ queue }) => settings.tells(queue) || settings.keep(queue, "succeeded"));
     const rows = await tx.rows<[JobKey]>(
       this.#sql.succeed,
       tx.at,
-      this.#tally.share,
+      share,
       listOf(plain.map(({ job }) => job)),
       listOf(plain.map(({ fence }) => fence)),
       listOf(plain.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null))),
@@ -330,6 +350,8 @@ interface Move {
   gate: string | null;
 }
 
+const NONE: ReadonlySet<JobKey> = new Set();
+
 function isPlain({ outcome, followUps }: Settlement): boolean {
   return outcome.kind === "succeeded" && (followUps === undefined || followUps.length === 0);
 }
@@ -354,10 +376,11 @@ function isRisky({ id, after }: NewJob): boolean {
   return id !== undefined || after !== undefined;
 }
 
-/** Those whose follow-ups may be refused each end a batch. */
-function batchesOf(settlements: readonly Settlement[]): Settlement[][] {
+/** Those whose follow-ups may be refused each end a batch, and those that come after others' follow-ups begin one. */
+function batchesOf(settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Settlement[][] {
   const batches: Settlement[][] = [[]];
   for (const settlement of settlements) {
+    if (late.has(settlement.job)) batches.push([]);
     (batches.at(-1) as Settlement[]).push(settlement);
     if (settlement.followUps?.some(isRisky)) batches.push([]);
   }

@@ -3,7 +3,10 @@ import { COUNTED, type Tallied } from "../tallied.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 
-/** How many rows a lane and state have at most: so many handles can settle at once without waiting for each other. */
+/**
+ * So many handles can settle at once without waiting for each other. A lane and state have three times as many rows at most:
+ * second connections and users' own transactions have theirs.
+ */
 const SHARES = 64;
 
 /** Counts of finished jobs, kept with each change of one, so that counting never walks history. */
@@ -33,6 +36,11 @@ export class Tally {
   /** The row that this handle adds to; the sum of all counts. */
   get share(): number {
     return this.#share;
+  }
+
+  /** Over its second connection, so that neither waits for the other. */
+  get second(): number {
+    return 2 * SHARES + this.#share;
   }
 
   /** One that no other handle has, unless there are many: or those who count several lanes, each in another order, wait in a circle. */
