@@ -26,7 +26,7 @@ const first = (sites[0] as Site).front;
 await hf.enqueue(crawl, { url: first }, { id: first });
 
 let workers = [start(), start()];
-await until(({ succeeded }) => succeeded >= PAGES);
+await until(({ succeeded, running }) => succeeded >= PAGES && running > 0);
 await stop(workers, "SIGKILL");
 const left = await hf.jobs.counts();
 console.log(`killed with ${left.succeeded} pages done, ${left.running} under way, ${left.pending} known and not begun`);

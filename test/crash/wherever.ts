@@ -25,8 +25,12 @@ export function wherever(tests: (stage: Stage, place: Place) => void): void {
  * the same: another one with each seed, and with each `turn`.
  */
 export function variants<T>(place: Place, all: readonly T[], turn = 0): readonly T[] {
-  if (place === "file" || process.env["HOLDFAST_LONG"]) return all;
-  return [all[(SEED + turn) % all.length] as T];
+  return place === "file" ? all : sample(all, turn);
+}
+
+/** One of them in an ordinary run, wherever it is. */
+export function sample<T>(all: readonly T[], turn = 0): readonly T[] {
+  return process.env["HOLDFAST_LONG"] ? all : [all[(SEED + turn) % all.length] as T];
 }
 
 async function prepared(scene: Scene, { bare } = { bare: false }): Promise<Scene> {

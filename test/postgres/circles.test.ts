@@ -10,7 +10,7 @@ import { agree, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const HANDLES = 4;
-const TURNS = process.env["HOLDFAST_LONG"] ? 500 : 60;
+const TURNS = process.env["HOLDFAST_LONG"] ? 500 : 30;
 /** Some with limits, some without, so that locks of queues are wanted before, between and after others. */
 const LIMITED = ["a", "c", "e"].map((queue) =>
   declaring([limitRule({ of: "queue", keyed: false, concurrency: 40 })], {

@@ -3,6 +3,7 @@ import { after, before, beforeEach, describe, test, type TestContext } from "nod
 import { setTimeout as passes } from "node:timers/promises";
 import { type Finished, job, open } from "../../src/index.ts";
 import { Holdfast } from "../../src/runtime/holdfast.ts";
+import { SEED } from "../crash/random.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 describe("a finished job whose end the server does not take", { skip: noServer }, () => {
@@ -34,7 +35,9 @@ describe("a finished job whose end the server does not take", { skip: noServer }
     );
   const relent = () => server.query("drop trigger refuse on holdfast.jobs", url);
 
-  for (const code of ["XX000", "XX001", "58030", "53400", "53100", "26000", "57014", "40001", "P0001", "0A000", "42703"]) {
+  const PASSING = ["XX000", "XX001", "58030", "53400", "53100", "26000", "57014", "40001", "P0001", "0A000", "42703"];
+  // All are told apart by their codes alone, so a few at a time will do.
+  for (const code of PASSING.filter((_, i) => process.env["HOLDFAST_LONG"] || (i + SEED) % 4 === 0)) {
     test(`for a reason that is not its own (${code}) is a success when that is over`, { timeout: 30_000 }, async (t) => {
       const { hf, logged } = await openAt(t);
       await refuse(code);
