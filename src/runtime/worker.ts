@@ -1,15 +1,14 @@
 import { type Duration, toMillis } from "../core/duration.ts";
-import { HoldfastError, isPassing } from "../core/errors.ts";
-import { toJobError } from "../core/job.ts";
+import { HoldfastError } from "../core/errors.ts";
 import type { Outcome } from "../core/retry.ts";
 import type { Change, Claimed, ClaimSource, Declaration } from "../store/store.ts";
 import { Attempt } from "./attempt.ts";
 import { checkCount, type Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { Executor } from "./executor.ts";
-import { unwritable } from "./outcome.ts";
 import type { ProgressWriter } from "./progress.ts";
 import { Runnables } from "./runnables.ts";
+import { Settler } from "./settler.ts";
 
 const CONCURRENCY = 10;
 /** The most that is claimed at once: a commit costs as much as some dozen jobs. */
@@ -23,9 +22,8 @@ const DRAIN = 10_000;
 const ZOMBIE = 5_000;
 /** However far away the next delayed job is, look again by then: clocks are set. */
 const LOOK_AGAIN = 5_000;
-/** What failed (a full disk, a locked file, a server that is gone) is tried again after this; ends, after twice as long each time. */
-const AGAIN = 250;
-const LONGEST_AGAIN = 5_000;
+/** A claim that failed (a full disk, a locked file, a server that is gone) is tried again after this. */
+const CLAIM_AGAIN = 250;
 const DECLARE_AGAIN = 1_000;
 /** Leases shorter than this are claimed only once the keeper is at work: on a busy machine it takes a while to start. */
 const BRIEF = 10_000;
@@ -58,6 +56,7 @@ export class WorkerLoop implements Worker {
   readonly #engine: Engine;
   readonly #progress: ProgressWriter;
   readonly #executor: Executor;
+  readonly #settler: Settler;
   readonly #runnables: Runnables;
   readonly #concurrency: number;
   readonly #drain: number;
@@ -69,13 +68,6 @@ export class WorkerLoop implements Worker {
   /** A batch that has come while another was under way: it waits for its own turn. */
   #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
-  #settlements: Attempt[] = [];
-  /** Settlements on their way to the disk. */
-  #unsettled = 0;
-  /** Those that did not get there: each is tried again by itself, so that none holds up another. */
-  #refused: Attempt[] = [];
-  #retries = 0;
-  #retrying = false;
   /** Claimed beyond the concurrency. It grows while a whole batch is done within its turn, and shrinks otherwise. */
   #ahead = 0;
   #freshAt = 0;
@@ -102,6 +94,10 @@ export class WorkerLoop implements Worker {
     this.#engine = engine;
     this.#progress = progress;
     this.#executor = new Executor(engine, progress, (attempt, outcome) => this.#finish(attempt, outcome));
+    this.#settler = new Settler(engine, {
+      onSettled: (attempt) => this.#settled(attempt),
+      onRest: () => this.#hush(),
+    });
     this.#concurrency = checkCount(options.concurrency ?? CONCURRENCY, "concurrency", 1);
     this.#drain = toMillis(options.drain ?? DRAIN, "drain");
     this.#brief = defs.some(({ lease }) => lease < BRIEF);
@@ -176,12 +172,12 @@ export class WorkerLoop implements Worker {
 
   #turn(): void {
     this.#turning = false;
-    if (this.#settlements.length > 0) {
+    if (this.#settler.hasRecorded) {
       const allDone = this.#running.size + this.#waiting.length === 0;
       this.#ahead = allDone && !this.#isTired() ? Math.min(AHEAD, this.#ahead * 2 + this.#concurrency) : this.#ahead >> 1;
       // The last report of a job goes before its end, in the same commit.
       this.#progress.flush();
-      this.#settle(this.#settlements.splice(0));
+      this.#settler.write();
     }
     this.#freshAt = performance.now();
     this.#pump();
@@ -198,97 +194,12 @@ export class WorkerLoop implements Worker {
     if (want > 0) void this.#claim(want);
   }
 
-  #settle(batch: Attempt[]): void {
-    void this.#write(batch).then((failed) => {
-      if (failed !== null) this.#unrecorded(batch, failed.error);
-      this.#hush();
-    });
-  }
-
-  /** Null when it is written; else why not. */
-  async #write(batch: readonly Attempt[]): Promise<{ error: unknown } | null> {
-    this.#unsettled += batch.length;
-    try {
-      const fates = await this.#engine.store.settle(batch);
-      for (let i = 0; i < batch.length; i++) this.#settled(batch[i] as Attempt, fates[i] === "held");
-      return null;
-    } catch (error) {
-      return { error };
-    } finally {
-      this.#unsettled -= batch.length;
-    }
-  }
-
-  /**
-   * The leases are still held and renewed; those that are lost meanwhile are refused by the store then. What may pass is
-   * waited out. What is refused for itself is one attempt's fault: it has failed. Whose it is shows when each is written
-   * alone, and none of the others waits for it.
-   */
-  #unrecorded(batch: readonly Attempt[], error: unknown): void {
-    this.#complain(batch.length, error);
-    const lasting = !isPassing(error);
-    for (const attempt of batch) this.#refuse(attempt, lasting && batch.length === 1 ? error : null);
-    if (lasting) void this.#retry();
-    else this.#retryLater();
-  }
-
-  /** To be written again; with what can be written, where its own end never can. */
-  #refuse(attempt: Attempt, lasting: unknown): void {
-    if (attempt.lost !== null) return;
-    if (lasting !== null) {
-      this.#engine.log.error("the end of a job can never be written, so it has failed", {
-        job: attempt.claimed.id,
-        name: attempt.claimed.name,
-        error: String(lasting),
-      });
-      attempt.outcome = unwritable(attempt.outcome, toJobError(lasting));
-      attempt.followUps = undefined;
-    }
-    this.#refused.push(attempt);
-  }
-
-  #retryLater(): void {
-    if (this.#retrying || this.#refused.length === 0) return;
-    this.#retrying = true;
-    this.#engine.clock.after(Math.min(LONGEST_AGAIN, AGAIN * 2 ** this.#retries++), () => {
-      this.#retrying = false;
-      void this.#retry();
-    });
-  }
-
-  /** All at once, and each by itself: the store makes one commit of those that can be written. */
-  async #retry(): Promise<void> {
-    const batch = this.#refused.splice(0);
-    const failures = await Promise.all(batch.map((attempt) => this.#write([attempt])));
-    const failed = failures.filter((failure) => failure !== null);
-    if (failed.length > 0) this.#complain(failed.length, failed[0]?.error);
-    for (const [i, failure] of failures.entries())
-      if (failure !== null) this.#refuse(batch[i] as Attempt, isPassing(failure.error) ? null : failure.error);
-    if (this.#refused.length === 0) this.#retries = 0;
-    this.#retryLater();
-    this.#hush();
-  }
-
-  #complain(jobs: number, error: unknown): void {
-    this.#engine.log.error("finished jobs could not be recorded; it is tried again", { jobs, error: String(error) });
-  }
-
-  #settled(attempt: Attempt, kept: boolean): void {
-    if (attempt.lost !== null) return;
-    this.#forget(attempt);
-    if (attempt.outcome.kind !== "succeeded") this.#drained?.ended.push(attempt);
-    if (!kept)
-      this.#engine.log.warn("a job's result was refused: its lease was gone", {
-        job: attempt.claimed.id,
-        name: attempt.claimed.name,
-      });
-  }
-
-  /** The lease is over, one way or the other. */
-  #forget(attempt: Attempt): void {
+  /** Its end is written, or refused: the lease is over, one way or the other. */
+  #settled(attempt: Attempt): void {
     this.#engine.release(attempt.slot);
     const { runnable } = attempt;
     if (runnable.held-- === runnable.def.concurrency) this.#wake();
+    if (attempt.outcome.kind !== "succeeded") this.#drained?.ended.push(attempt);
   }
 
   async #claim(max: number): Promise<void> {
@@ -310,7 +221,7 @@ export class WorkerLoop implements Worker {
       this.#engine.log.error("claiming failed; it is tried again", { error: String(error) });
       this.#trouble = error;
       this.#dry = true;
-      this.#alarmIn(AGAIN);
+      this.#alarmIn(CLAIM_AGAIN);
     }
     this.#claiming = false;
     if (!this.#dry) this.#soon();
@@ -434,16 +345,10 @@ export class WorkerLoop implements Worker {
   #finish(attempt: Attempt, outcome: Outcome): void {
     if (!this.#running.delete(attempt)) return;
     attempt.over = true;
-    if (attempt.lost === null) this.#record(attempt, outcome);
+    if (attempt.lost === null) this.#settler.record(attempt, outcome);
     this.#soon();
     this.#pump();
     this.#hush();
-  }
-
-  #record(attempt: Attempt, outcome: Outcome): void {
-    attempt.outcome = outcome;
-    if (outcome.kind !== "succeeded") attempt.followUps = undefined;
-    this.#settlements.push(attempt);
   }
 
   /** The lease is gone. The handler was told; it may take a while to end, but not for ever. */
@@ -452,8 +357,7 @@ export class WorkerLoop implements Worker {
     this.#drained?.ended.push(attempt);
     this.#waiting = this.#waiting.filter((one) => one !== attempt);
     this.#arrived = this.#arrived.filter((one) => one !== attempt);
-    this.#settlements = this.#settlements.filter((one) => one !== attempt);
-    this.#refused = this.#refused.filter((one) => one !== attempt);
+    this.#settler.drop(attempt);
     if (this.#running.has(attempt)) {
       this.#engine.clock.after(ZOMBIE, () => {
         if (!this.#running.delete(attempt)) return;
@@ -491,7 +395,7 @@ export class WorkerLoop implements Worker {
   /** What was claimed ahead and has not started. */
   #giveBack(): void {
     const waiting = [...this.#waiting.splice(0), ...this.#arrived.splice(0)];
-    for (const attempt of waiting) if (attempt.lost === null) this.#record(attempt, { kind: "released" });
+    for (const attempt of waiting) if (attempt.lost === null) this.#settler.record(attempt, { kind: "released" });
     this.#soon();
   }
 
@@ -509,7 +413,7 @@ export class WorkerLoop implements Worker {
 
   #isQuiet(): boolean {
     const held = this.#running.size + this.#waiting.length + this.#arrived.length;
-    return !this.#claiming && held + this.#settlements.length + this.#unsettled + this.#refused.length === 0;
+    return !this.#claiming && held === 0 && this.#settler.isQuiet;
   }
 
   #hush(): void {
