@@ -1,0 +1,224 @@
+import assert from "node:assert/strict";
+import { describe, test } from "node:test";
+import * as fc from "fast-check";
+import {
+  BUILD_MOVES,
+  BUILD_STATES,
+  type BuildFacts,
+  type BuildMove,
+  type BuildProgress,
+  type BuildState,
+  ENDED_STATES,
+  hasEnded,
+  mayMoveBuild,
+  type MovingBuild,
+  moveBuild,
+  nextBuildMove,
+  sayReason,
+  startsNothingNew,
+} from "../../src/core/build.ts";
+import { HoldfastError } from "../../src/core/errors.ts";
+
+const MOVES = Object.keys(BUILD_MOVES) as BuildMove[];
+/** All that any move asks for. */
+const ALL: BuildFacts = {
+  holdsLock: true,
+  samePipeline: true,
+  approved: true,
+  holderGone: true,
+  running: 0,
+  left: 0,
+  failed: 0,
+  tokenMinted: true,
+};
+
+test("these transitions may be made and no others", () => {
+  const allowed: Record<BuildState, BuildState[]> = {
+    PENDING: ["ACTIVE", "ABANDONED"],
+    ACTIVE: ["SUCCESS", "FAILED", "CRASHED", "BUDGET_PAUSE", "ABANDONED"],
+    CRASHED: ["ACTIVE", "ABANDONED"],
+    BUDGET_PAUSE: ["ACTIVE", "FAILED", "ABANDONED"],
+    SUCCESS: [],
+    FAILED: [],
+    ABANDONED: [],
+  };
+  for (const state of BUILD_STATES) {
+    const to = MOVES.filter((move) => mayMoveBuild(move, state)).map((move) => BUILD_MOVES[move].to);
+    assert.deepEqual(to.toSorted(), allowed[state].toSorted(), state);
+  }
+});
+
+test("what has ended never moves, and every other build can be abandoned", () => {
+  for (const state of BUILD_STATES) {
+    assert.equal(hasEnded(state), (ENDED_STATES as readonly BuildState[]).includes(state));
+    assert.equal(mayMoveBuild("abandon", state), !hasEnded(state), state);
+    if (hasEnded(state)) assert.ok(MOVES.every((move) => !mayMoveBuild(move, state)));
+  }
+});
+
+test("every state can be reached", () => {
+  const seen = new Set<BuildState>(["PENDING"]);
+  for (const state of seen) for (const move of MOVES) if (mayMoveBuild(move, state)) seen.add(BUILD_MOVES[move].to);
+  assert.deepEqual([...seen].toSorted(), BUILD_STATES.toSorted());
+});
+
+for (const move of MOVES) {
+  for (const state of BUILD_STATES) {
+    const { from, to } = BUILD_MOVES[move];
+    const way = from[state];
+    if (way === undefined) {
+      test(`to ${move} a build that is ${state} is refused, and the error names both states`, () => {
+        const error = refusal(() => moveBuild(build(state), { move, reason: "resumed", note: "why" }, ALL));
+        assert.equal(error.code, "BUILD_STATE");
+        assert.ok(error.message.includes(state) && error.message.includes(to), error.message);
+      });
+      continue;
+    }
+
+    test(`to ${move} a build that is ${state} needs all that the table asks for, and gives the next number`, () => {
+      for (const reason of way.reasons) {
+        assert.deepEqual(moveBuild(build(state, 7), { move, reason, note: "why" }, ALL), {
+          build: "b1",
+          seq: 8,
+          move,
+          from: state,
+          to,
+          reason,
+          note: "why",
+        });
+        const error = refusal(() => moveBuild(build(state), { move, reason }, {}));
+        assert.equal(error.code, "BUILD_NOT_READY");
+        assert.ok(error.message.includes(state) && error.message.includes(to), error.message);
+      }
+    });
+
+    test(`to ${move} a build that is ${state} for a reason of another move is refused`, () => {
+      const reason = move === "start" ? "stopped" : "started";
+      assert.equal(refusal(() => moveBuild(build(state), { move, reason, note: "why" }, ALL)).code, "BUILD_REASON");
+    });
+  }
+}
+
+const LACKS: [BuildMove, BuildState, BuildFacts, RegExp][] = [
+  ["start", "PENDING", { holdsLock: false }, /lock/],
+  ["succeed", "ACTIVE", { left: 1 }, /work to do/],
+  ["succeed", "ACTIVE", { failed: 1 }, /failed/],
+  ["succeed", "ACTIVE", { running: 1 }, /in flight/],
+  ["succeed", "ACTIVE", { holdsLock: false }, /lock/],
+  ["fail", "ACTIVE", { running: 1 }, /in flight/],
+  ["crash", "ACTIVE", { holderGone: false }, /orchestrator/],
+  ["pause", "ACTIVE", { tokenMinted: false }, /token/],
+  ["resume", "CRASHED", { samePipeline: false }, /pipeline/],
+  ["resume", "BUDGET_PAUSE", { approved: false }, /budget/],
+];
+for (const [move, state, lack, says] of LACKS) {
+  test(`to ${move} a build that is ${state} with ${JSON.stringify(lack)} is refused, and says so`, () => {
+    const reason = BUILD_MOVES[move].from[state]?.reasons[0] ?? "started";
+    const error = refusal(() => moveBuild(build(state), { move, reason, note: "why" }, { ...ALL, ...lack }));
+    assert.equal(error.code, "BUILD_NOT_READY");
+    assert.match(error.message, says);
+    assert.notEqual(error.hint, "");
+  });
+}
+
+test("a build that crashed needs no approval to go on", () => {
+  const { approved: _, ...facts } = ALL;
+  assert.equal(moveBuild(build("CRASHED"), { move: "resume", reason: "resumed" }, facts).to, "ACTIVE");
+});
+
+test("an operator's words are shown instead of the code", () => {
+  assert.equal(sayReason({ reason: "abandoned", note: "not wanted any more" }), "not wanted any more");
+  assert.equal(sayReason({ reason: "targets_failed", note: null }), "targets_failed");
+  for (const note of ["", "  "]) {
+    const error = refusal(() => moveBuild(build("ACTIVE"), { move: "abandon", reason: "abandoned", note }, ALL));
+    assert.equal(error.code, "BUILD_NOT_READY");
+  }
+});
+
+describe("an active build", () => {
+  const done: BuildProgress = { listing: "done", running: 0, left: 0, failed: 0, maxFailures: null, blocked: null };
+
+  test("succeeds when all is listed, nothing is left and nothing failed", () => {
+    assert.deepEqual(nextBuildMove(done), { move: "succeed", reason: "all_targets_done" });
+    for (const more of [{ listing: "running" }, { running: 1 }, { left: 1 }] as const) {
+      assert.equal(nextBuildMove({ ...done, ...more }), null);
+    }
+  });
+
+  test("lets siblings go on when a target fails, and fails at the end", () => {
+    assert.equal(nextBuildMove({ ...done, failed: 3, left: 2 }), null);
+    assert.deepEqual(nextBuildMove({ ...done, failed: 3 }), { move: "fail", reason: "targets_failed" });
+  });
+
+  test("past its limit of failures starts nothing new, and fails when what runs has ended", () => {
+    const over = { ...done, listing: "running", failed: 3, maxFailures: 2, left: 10 } as const;
+    assert.ok(startsNothingNew(over));
+    assert.equal(startsNothingNew({ ...over, failed: 2 }), false);
+    assert.equal(nextBuildMove({ ...over, running: 1 }), null);
+    assert.deepEqual(nextBuildMove(over), { move: "fail", reason: "targets_failed" });
+  });
+
+  test("fails when its source failed, however little it has found", () => {
+    assert.deepEqual(nextBuildMove({ ...done, listing: "failed", left: 5 }), { move: "fail", reason: "source_failed" });
+  });
+
+  test("pauses when the budget is in the way of what is left, also while others run", () => {
+    assert.deepEqual(nextBuildMove({ ...done, left: 1, running: 3, blocked: "budget_precheck_block" }), {
+      move: "pause",
+      reason: "budget_precheck_block",
+    });
+    assert.deepEqual(nextBuildMove({ ...done, blocked: "budget_exceeded" })?.move, "succeed", "nothing is left to pay for");
+  });
+
+  test("asks nobody for money when it will fail anyway", () => {
+    const failing = { ...done, left: 1, failed: 1, maxFailures: 0, blocked: "budget_exceeded" } as const;
+    assert.equal(nextBuildMove(failing)?.move, "fail");
+  });
+
+  test("makes only moves that the table lets it make", () => {
+    fc.assert(
+      fc.property(progress(), (progress) => {
+        const wanted = nextBuildMove(progress);
+        if (wanted === null) return;
+        const { running, failed, left } = progress;
+        const moved = moveBuild(build("ACTIVE"), wanted, { holdsLock: true, tokenMinted: true, running, failed, left });
+        assert.equal(moved.seq, 1);
+      }),
+    );
+  });
+
+  test("is never stuck: with nothing in flight and nothing to list, it moves or has work that may start", () => {
+    fc.assert(
+      fc.property(progress(), (progress) => {
+        if (progress.running > 0 || progress.listing === "running") return;
+        const mayStart = progress.left > 0 && progress.blocked === null && !startsNothingNew(progress);
+        assert.equal(nextBuildMove(progress) === null, mayStart);
+      }),
+    );
+  });
+});
+
+function progress(): fc.Arbitrary<BuildProgress> {
+  return fc.record({
+    listing: fc.constantFrom("running", "done", "failed"),
+    running: fc.nat(2),
+    left: fc.nat(2),
+    failed: fc.nat(3),
+    maxFailures: fc.option(fc.nat(2)),
+    blocked: fc.constantFrom(null, "budget_precheck_block", "budget_exceeded"),
+  });
+}
+
+function build(state: BuildState, seq = 0): MovingBuild {
+  return { id: "b1", state, seq };
+}
+
+function refusal(act: () => unknown): HoldfastError {
+  try {
+    act();
+  } catch (error) {
+    assert.ok(error instanceof HoldfastError);
+    return error;
+  }
+  return assert.fail("it was let pass");
+}
