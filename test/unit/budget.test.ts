@@ -1,0 +1,258 @@
+import assert from "node:assert/strict";
+import { describe, test } from "node:test";
+import * as fc from "fast-check";
+import {
+  approve,
+  type Budget,
+  charge,
+  estimate,
+  fromBudget,
+  howMany,
+  type Ledger,
+  mayStart,
+  reserve,
+  settle,
+  toBudget,
+  UNLIMITED,
+} from "../../src/core/budget.ts";
+import { type Amount, NOTHING, plus, UNITS } from "../../src/core/cost.ts";
+
+describe("a budget", () => {
+  test("limits what it names and nothing else", () => {
+    assert.deepEqual(toBudget({ usd: 5 }, "budget"), { micros: 5_000_000, tokens: null });
+    assert.deepEqual(toBudget({ tokens: 100 }, "budget"), { micros: null, tokens: 100 });
+    assert.deepEqual(toBudget({}, "budget"), UNLIMITED);
+    assert.deepEqual(fromBudget({ micros: 5_000_000, tokens: null }), { usd: 5 });
+    assert.deepEqual(fromBudget({ micros: null, tokens: 3 }), { tokens: 3 });
+  });
+
+  test("is rounded down, because it is a limit", () => {
+    assert.deepEqual(toBudget({ usd: 0.0000019, tokens: 1.9 }, "budget"), { micros: 1, tokens: 1 });
+    assert.equal(toBudget({ usd: 1.1 }, "budget").micros, 1_100_000);
+  });
+
+  test("that cannot be counted is refused", () => {
+    for (const wrong of [{ usd: -1 }, { tokens: Number.NaN }, 5, null]) {
+      assert.throws(() => toBudget(wrong, "budget"), { code: "COST_INVALID" });
+    }
+  });
+
+  test("of nothing lets free work start, and nothing else", () => {
+    const empty = ledger({ budget: { micros: 0, tokens: null } });
+    assert.equal(mayStart(empty, NOTHING).kind, "start");
+    assert.equal(mayStart(empty, usd(1)).kind, "pause");
+  });
+});
+
+describe("an attempt may start", () => {
+  test("when its estimate fits exactly beside what is spent and set aside", () => {
+    const tight = ledger({ budget: { micros: 10, tokens: null }, spent: usd(4), reserved: usd(3) });
+    assert.deepEqual(mayStart(tight, usd(3)), { kind: "start" });
+    assert.deepEqual(mayStart(tight, usd(4)), { kind: "wait" });
+  });
+
+  test("not while others might need it; it waits for them, because they may cost less", () => {
+    const waiting = ledger({ budget: { micros: 10, tokens: null }, reserved: usd(8) });
+    assert.deepEqual(mayStart(waiting, usd(5)), { kind: "wait" });
+    assert.deepEqual(mayStart(settle(waiting, usd(8), usd(2)), usd(5)), { kind: "start" });
+  });
+
+  test("never when it does not fit beside what is spent: the build pauses", () => {
+    const short = ledger({ budget: { micros: 10, tokens: null }, spent: usd(8) });
+    assert.deepEqual(mayStart(short, usd(3)), { kind: "pause", reason: "budget_precheck_block", unit: "micros" });
+  });
+
+  test("never when more is spent than the budget, not even when it is free", () => {
+    const over = ledger({ budget: { micros: 10, tokens: null }, spent: usd(11) });
+    assert.deepEqual(mayStart(over, NOTHING), { kind: "pause", reason: "budget_exceeded", unit: "micros" });
+  });
+
+  test("by tokens as by money, whichever is scarce", () => {
+    const both = ledger({ budget: { micros: 1_000, tokens: 10 }, spent: { micros: 0, tokens: 8 } });
+    assert.deepEqual(mayStart(both, { micros: 1, tokens: 3 }), {
+      kind: "pause",
+      reason: "budget_precheck_block",
+      unit: "tokens",
+    });
+  });
+
+  test("as one of a batch only beside those before it", () => {
+    const { start, next, ledger: taken } = howMany(ledger({ budget: { micros: 10, tokens: null } }), [usd(4), usd(4), usd(4)]);
+    assert.equal(start, 2);
+    assert.equal(next.kind, "wait");
+    assert.deepEqual(taken.reserved, usd(8));
+    assert.equal(howMany(ledger({}), [usd(4), usd(4)]).start, 2);
+  });
+});
+
+describe("an attempt is charged", () => {
+  const attempt = { reported: { micros: 5, tokens: 0 }, estimate: { micros: 3, tokens: 7 } };
+
+  test("what it reported, when it tells its own end, good or bad", () => {
+    assert.deepEqual(charge("holder", attempt), attempt.reported);
+  });
+
+  test("the larger of what it reported and its estimate, when it was left behind: a crash loop is not free", () => {
+    assert.deepEqual(charge("reclaimer", attempt), { micros: 5, tokens: 7 });
+  });
+
+  test("nothing, when its handler was never called", () => {
+    assert.deepEqual(charge("unstarted", attempt), NOTHING);
+  });
+});
+
+describe("an estimate", () => {
+  test("is what the stage says, whatever the past was", () => {
+    assert.deepEqual(estimate(usd(7), { attempts: 2, spent: usd(100) }), usd(7));
+    assert.deepEqual(estimate(NOTHING, { attempts: 2, spent: usd(100) }), NOTHING);
+  });
+
+  test("is else the mean of what attempts have cost, rounded up", () => {
+    assert.deepEqual(estimate(null, { attempts: 3, spent: { micros: 10, tokens: 9 } }), { micros: 4, tokens: 3 });
+  });
+
+  test("is else nothing", () => {
+    assert.deepEqual(estimate(null, { attempts: 0, spent: NOTHING }), NOTHING);
+  });
+});
+
+describe("an approved budget", () => {
+  const spent = ledger({ budget: { micros: 10_000_000, tokens: 50 }, spent: { micros: 9_000_000, tokens: 20 } });
+
+  test("is a new total; what it does not name stays", () => {
+    assert.deepEqual(approve(spent, { usd: 20 }, usd(2_000_000)), { micros: 20_000_000, tokens: 50 });
+    assert.deepEqual(approve(spent, { usd: 11 }, usd(2_000_000)).micros, 11_000_000);
+  });
+
+  test("that would pause the build again at once is refused, and the hint says how much it takes", () => {
+    for (const cost of [{ usd: 10.9 }, { usd: 1 }, { tokens: 100 }]) {
+      assert.throws(() => approve(spent, cost, usd(2_000_000)), { code: "BUDGET_TOO_SMALL", hint: /at least \$11\.00/ });
+    }
+    assert.throws(() => approve(spent, { usd: 20 }, { micros: 0, tokens: 31 }), { code: "BUDGET_TOO_SMALL", hint: /51 tokens/ });
+    assert.throws(() => approve(spent, {}, NOTHING), { code: "BUDGET_INVALID" });
+  });
+
+  test("lets what was refused start", () => {
+    fc.assert(
+      fc.property(amount(50), amount(50), amount(200), (spent, refused, total) => {
+        const before = ledger({ budget: { micros: 0, tokens: 0 }, spent });
+        try {
+          const budget = approve(before, { usd: total.micros / 1e6, tokens: total.tokens }, refused);
+          assert.equal(mayStart({ ...before, budget }, refused).kind, "start");
+        } catch (error) {
+          assert.equal((error as { code?: string }).code, "BUDGET_TOO_SMALL");
+        }
+      }),
+    );
+  });
+});
+
+describe("over random schedules of starts and ends", () => {
+  test("the overshoot is at most what was in flight when the budget was passed", () => {
+    fc.assert(
+      fc.property(budgets(), schedule(40), (budget, steps) => {
+        const { ledger, inFlightAtPass } = play(budget, steps);
+        for (const unit of UNITS) {
+          const limit = budget[unit];
+          if (limit !== null) assert.ok(ledger.spent[unit] <= limit + inFlightAtPass[unit], unit);
+        }
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  test("nothing is spent beyond the budget where no attempt costs more than its estimate", () => {
+    fc.assert(
+      fc.property(budgets(), schedule(40), (budget, steps) => {
+        const honest = steps.map((step) => Object.assign({}, step, { actual: least(step.actual, step.estimate) }));
+        const { ledger } = play(budget, honest);
+        for (const unit of UNITS) assert.ok(budget[unit] === null || ledger.spent[unit] <= budget[unit], unit);
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  test("what is set aside is what the attempts in flight were estimated at, and nothing when all have ended", () => {
+    fc.assert(
+      fc.property(budgets(), schedule(40), (budget, steps) => {
+        assert.deepEqual(play(budget, steps).ledger.reserved, NOTHING);
+      }),
+    );
+  });
+
+  test("nothing waits for nobody: with nothing in flight the answer is start or pause", () => {
+    fc.assert(
+      fc.property(budgets(), amount(50), amount(50), (budget, spent, estimate) => {
+        assert.notEqual(mayStart(ledger({ budget, spent }), estimate).kind, "wait");
+      }),
+    );
+  });
+});
+
+interface Step {
+  estimate: Amount;
+  actual: Amount;
+  teller: "holder" | "reclaimer" | "unstarted";
+  /** Whether something ends before this one is tried, and which. */
+  ends: number | null;
+}
+
+/** Starts what may start, ends what is told to, and at last everything; notes what was in flight when a limit was first passed. */
+function play(budget: Budget, steps: readonly Step[]): { ledger: Ledger; inFlightAtPass: Amount } {
+  let now = ledger({ budget });
+  const inFlight: Step[] = [];
+  const inFlightAtPass = { micros: 0, tokens: 0 };
+  const passed = new Set<string>();
+  const end = (index: number) => {
+    const before = inFlight.map((step) => charge(step.teller, { reported: step.actual, estimate: step.estimate }));
+    const [step] = inFlight.splice(index, 1);
+    if (step === undefined) return;
+    now = settle(now, step.estimate, before[index] as Amount);
+    for (const unit of UNITS) {
+      const limit = budget[unit];
+      if (limit === null || passed.has(unit) || now.spent[unit] <= limit) continue;
+      passed.add(unit);
+      inFlightAtPass[unit] = before.reduce(plus, NOTHING)[unit];
+    }
+    const reserved = inFlight.map(({ estimate }) => estimate).reduce(plus, NOTHING);
+    assert.deepEqual(now.reserved, reserved);
+  };
+  for (const step of steps) {
+    if (step.ends !== null && inFlight.length > 0) end(step.ends % inFlight.length);
+    if (mayStart(now, step.estimate).kind !== "start") continue;
+    now = reserve(now, step.estimate);
+    inFlight.push(step);
+  }
+  while (inFlight.length > 0) end(0);
+  return { ledger: now, inFlightAtPass };
+}
+
+function schedule(maxLength: number): fc.Arbitrary<Step[]> {
+  const step = fc.record({
+    estimate: amount(10),
+    actual: amount(30),
+    teller: fc.constantFrom<Step["teller"][]>("holder", "holder", "reclaimer", "unstarted"),
+    ends: fc.option(fc.nat(100)),
+  });
+  return fc.array(step, { maxLength });
+}
+
+function budgets(): fc.Arbitrary<Budget> {
+  return fc.record({ micros: fc.option(fc.nat(100)), tokens: fc.option(fc.nat(100)) });
+}
+
+function amount(max: number): fc.Arbitrary<Amount> {
+  return fc.record({ micros: fc.nat(max), tokens: fc.nat(max) });
+}
+
+function least(a: Amount, b: Amount): Amount {
+  return { micros: Math.min(a.micros, b.micros), tokens: Math.min(a.tokens, b.tokens) };
+}
+
+function ledger(some: Partial<Ledger>): Ledger {
+  return { budget: UNLIMITED, spent: NOTHING, reserved: NOTHING, ...some };
+}
+
+function usd(micros: number): Amount {
+  return { micros, tokens: 0 };
+}

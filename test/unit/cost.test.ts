@@ -1,0 +1,98 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as fc from "fast-check";
+import { type Amount, larger, minus, MOST, NOTHING, plus, sayAmount, toAmount, toCost } from "../../src/core/cost.ts";
+import { HoldfastError } from "../../src/core/errors.ts";
+
+const amounts = fc.record({ micros: fc.maxSafeNat(), tokens: fc.maxSafeNat() }).map(cut);
+
+test("a cost is whole millionths of a dollar and whole tokens", () => {
+  assert.deepEqual(toAmount({ usd: 0.002, tokens: 1500 }, "cost"), { micros: 2_000, tokens: 1_500 });
+  assert.deepEqual(toAmount({}, "cost"), NOTHING);
+  assert.deepEqual(toAmount({ usd: -0, tokens: undefined }, "cost"), { micros: 0, tokens: 0 });
+});
+
+test("what decimals mean is what is counted, not what their product with a million happens to be", () => {
+  for (const [usd, micros] of [
+    [1.1, 1_100_000],
+    [0.07, 70_000],
+    [4.35, 4_350_000],
+    [0.000001, 1],
+    [999_999.999999, 999_999_999_999],
+  ] as const) {
+    assert.equal(toAmount({ usd }, "cost").micros, micros, String(usd));
+  }
+});
+
+test("fractions of the smallest part are rounded up", () => {
+  assert.deepEqual(toAmount({ usd: 0.0000001, tokens: 0.1 }, "cost"), { micros: 1, tokens: 1 });
+  assert.equal(toAmount({ usd: 0.0000011 }, "cost").micros, 2);
+  assert.equal(toAmount({ usd: Number.MIN_VALUE }, "cost").micros, 1);
+});
+
+test("every amount comes back from what people write", () => {
+  fc.assert(fc.property(amounts, (amount) => assert.deepEqual(toAmount(toCost(amount), "cost"), amount)));
+});
+
+test("no cost is ever rounded down, and none up by more than a millionth", () => {
+  fc.assert(
+    fc.property(fc.double({ min: 0, max: 1e6, noNaN: true }), (usd) => {
+      const { micros } = toAmount({ usd }, "cost");
+      assert.ok(micros / 1e6 >= usd);
+      assert.ok((micros - 1) / 1e6 < usd);
+    }),
+  );
+});
+
+const REFUSED: [unknown, string][] = [
+  [{ usd: -1 }, "cost.usd is -1"],
+  [{ usd: Number.NaN }, "cost.usd is NaN"],
+  [{ usd: Number.POSITIVE_INFINITY }, "cost.usd is Infinity"],
+  [{ usd: 1e10 }, "cost.usd is 10000000000"],
+  [{ tokens: Number.MAX_SAFE_INTEGER }, "cost.tokens is 9007199254740991"],
+  [{ tokens: -0.5 }, "cost.tokens is -0.5"],
+  [{ usd: "0.1" }, 'cost.usd is "0.1"'],
+  [{ usd: 1n }, "cost.usd is 1"],
+  [{ usd: null }, "cost.usd is null"],
+  [{ eur: 1 }, 'cost has a part "eur"'],
+  [null, "cost is null"],
+  [0.1, "cost is 0.1"],
+  [[], "cost is of the type object"],
+  [undefined, "cost is of the type undefined"],
+];
+for (const [cost, says] of REFUSED) {
+  test(`a cost is refused when ${says}`, () => {
+    assert.throws(
+      () => toAmount(cost, "cost"),
+      (error) =>
+        error instanceof HoldfastError && error.code === "COST_INVALID" && error.message === `${says}.` && error.hint !== "",
+    );
+  });
+}
+
+test("sums are whole, never less than nothing, and too much to count is still the most", () => {
+  fc.assert(
+    fc.property(amounts, amounts, (a, b) => {
+      for (const c of [plus(a, b), minus(a, b), larger(a, b), minus(plus(a, b), b)]) assert.ok(isAmount(c));
+      assert.deepEqual(minus(plus(a, b), b), a);
+    }),
+  );
+  const most: Amount = { micros: Number.MAX_SAFE_INTEGER, tokens: Number.MAX_SAFE_INTEGER };
+  assert.deepEqual(plus(most, most), most);
+});
+
+test("amounts are said in dollars and tokens", () => {
+  assert.equal(sayAmount(NOTHING), "$0.00");
+  assert.equal(sayAmount({ micros: 1_250_000, tokens: 300 }), "$1.25 and 300 tokens");
+  assert.equal(sayAmount({ micros: 2_000, tokens: 0 }), "$0.002");
+  assert.equal(sayAmount({ micros: 1, tokens: 0 }), "$0.000001");
+  assert.equal(sayAmount({ micros: 0, tokens: 1 }), "1 token");
+});
+
+function cut({ micros, tokens }: Amount): Amount {
+  return { micros: micros % (MOST + 1), tokens: tokens % (MOST + 1) };
+}
+
+function isAmount({ micros, tokens }: Amount): boolean {
+  return [micros, tokens].every((part) => Number.isSafeInteger(part) && part >= 0);
+}
