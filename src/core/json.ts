@@ -79,7 +79,7 @@ function walkObject(object: object, above: object[]): Bent | null {
 }
 
 /** True for objects of another realm too (a vm context has an `Object.prototype` of its own). */
-function isPlain(object: object): boolean {
+export function isPlain(object: object): boolean {
   const prototype: unknown = Object.getPrototypeOf(object);
   return prototype === Object.prototype || prototype === null || Object.getPrototypeOf(prototype) === null;
 }

@@ -1,4 +1,4 @@
-import { hash } from "node:crypto";
+import { dedupeKey } from "../core/dedupe-key.ts";
 import type { Event } from "../core/event.ts";
 
 /** What is read of an event. */
@@ -19,9 +19,4 @@ export function toEvent([seq, type, at, transition, job, build, data]: EventRow,
   if (job !== null) event.job = job;
   if (build !== null) event.build = build;
   return event;
-}
-
-/** Several databases may deliver to one place, and count from one each: their events must not be taken for each other. */
-function dedupeKey(databaseId: string, transition: string): string {
-  return hash("sha256", `${databaseId}|${transition}`);
 }

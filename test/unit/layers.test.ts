@@ -20,8 +20,8 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
 
 /** Modules that are not ours, by who may use them. */
 const MAY_USE: Record<string, (module: string) => boolean> = {
-  // Computes the instants of a cron pattern, from instants that it is given.
-  core: (module) => module === "croner",
+  // The one computes the instants of a cron pattern, from instants that it is given; the other hashes, and no more than that.
+  core: (module) => module === "croner" || module === "node:crypto",
   store: (module) => module.startsWith("node:") || module === "better-sqlite3" || module === "postgres",
   cli: (module) => (module.startsWith("node:") && module !== "node:sqlite") || module === "commander",
 };
@@ -71,6 +71,9 @@ for (const { file, layer, text } of files.filter(({ layer }) => layer !== "store
         /\bDate\.now\b|\bnew Date\(\)|\bMath\.random\b|\bperformance\b|\bsetTimeout\b|\bprocess\./,
         "pure",
       );
+      for (const [, names = ""] of text.matchAll(/\bimport\s([^;"']*?)\bfrom\s*"node:crypto"/g)) {
+        assert.match(names, /^\{ (?:createHash|hash)(?:, hash)? \} $/, "of node:crypto nothing that is random");
+      }
     }
   });
 }

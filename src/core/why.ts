@@ -1,0 +1,74 @@
+import { SECRET } from "./canonical.ts";
+import type { ContextParts } from "./context-hash.ts";
+import { type Difference, difference } from "./difference.ts";
+
+/** Why a stage was run for a target, or was not. */
+export interface Why {
+  ran: boolean;
+  reason: string;
+  parts: Difference[];
+}
+
+export interface WhyFacts {
+  ran: boolean;
+  /** What its last result was made of; null: there is none. */
+  before: ContextParts | null;
+  after: ContextParts;
+  /** Somebody asked for it with `rerun`. */
+  forced?: boolean;
+  /** The last time it failed. */
+  failedBefore?: boolean;
+  /** The function's text is not what it was, and the version is. */
+  edited?: boolean;
+}
+
+export function why({ ran, before, after, forced, failedBefore, edited }: WhyFacts): Why {
+  const parts = before === null ? [] : changedParts(before, after);
+  const warning = edited === true ? " Its code was edited, and its version was not raised." : "";
+  return { ran, reason: say() + warning, parts };
+
+  function say(): string {
+    if (!ran) return "Reused: nothing that counts has changed.";
+    if (forced === true) return "Ran because a rerun was asked for.";
+    if (failedBefore === true && parts.length === 0) return "Ran because it did not succeed the last time.";
+    if (before === null) return "Ran for the first time: there was no result for this target.";
+    if (parts.length === 0) return "Ran because its earlier result is no longer there.";
+    return `Ran because of a change: ${list(parts.map(({ part }) => part))}.`;
+  }
+}
+
+/** Which parts differ, from what to what; a key in its innermost parts. */
+export function changedParts(before: ContextParts, after: ContextParts): Difference[] {
+  return difference(shown(before), shown(after), "").map(({ part, before, after }) => ({
+    part: part.slice(1),
+    before,
+    after,
+  }));
+}
+
+function shown({ stage, version, key, input, uses, target, reuse }: ContextParts): object {
+  return {
+    stage,
+    version,
+    ...(key === null ? {} : { key: hideSecrets(JSON.parse(key)) }),
+    input,
+    uses,
+    target: reuse === "bytes" ? { hash: target.hash } : { id: target.id, hash: target.hash },
+    reuse,
+  };
+}
+
+/** Enough of a hash to see that it is another. */
+const TELLING = 12;
+
+function hideSecrets(value: unknown): unknown {
+  if (typeof value !== "object" || value === null) return value;
+  if (Array.isArray(value)) return value.map(hideSecrets);
+  const secret: unknown = Object.hasOwn(value, SECRET) ? (value as Record<string, unknown>)[SECRET] : undefined;
+  if (typeof secret === "string") return `[secret ${secret.slice(0, TELLING)}]`;
+  return Object.fromEntries(Object.entries(value).map(([name, child]) => [name, hideSecrets(child)]));
+}
+
+function list(parts: string[]): string {
+  return parts.length > 5 ? `${parts.slice(0, 5).join(", ")} and ${parts.length - 5} more` : parts.join(", ");
+}
