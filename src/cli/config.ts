@@ -3,8 +3,8 @@ import { basename, dirname, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
+import { refuseUnknown } from "../core/options.ts";
 import type { Config } from "../runtime/config.ts";
-import { refuseUnknown } from "../runtime/definition.ts";
 import { OPEN_OPTIONS, type OpenOptions } from "../runtime/holdfast.ts";
 
 /** In the current folder, the first that is there. */

@@ -1,8 +1,9 @@
 import type { Command } from "commander";
 import type { Duration } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { checkName } from "../core/options.ts";
 import type { EnqueueOptions } from "../runtime/context.ts";
-import { checkName, type Definition, definitionOf, job } from "../runtime/definition.ts";
+import { type Definition, definitionOf, job } from "../runtime/definition.ts";
 import { instantGiven, jsonGiven, wholeNumber } from "./arguments.ts";
 import { configOf, modulesOf } from "./config.ts";
 import { openOrMake } from "./database.ts";

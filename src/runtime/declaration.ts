@@ -1,18 +1,13 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { FINISHED_STATES, type FinishedState, type JobState, toJobError } from "../core/job.ts";
-import { type LimitRule, parseRate } from "../core/limit.ts";
+import { checkLimits, type Limit } from "../core/limit-options.ts";
+import { checkCount, refuseUnknown } from "../core/options.ts";
 import type { Keep, QueueSettings } from "../core/queue.ts";
 import { checkStorable } from "../core/text.ts";
 import type { Declaration } from "../store/store.ts";
-import { checkCount, refuseUnknown } from "./definition.ts";
 
-/** Over all workers: how many run at once, and how many start in how long; for each key by itself, where there is one. */
-export interface Limit<In = unknown> {
-  key?: (input: In) => string;
-  concurrency?: number;
-  rate?: `${number}/${"s" | "m" | "h" | "d"}`;
-}
+export type { Limit };
 
 /** A named lane of jobs, and what holds for all of it. The newest process's word counts. */
 export interface QueueOptions {
@@ -37,10 +32,7 @@ export function declared(name: string, queue: string | QueueOptions, limit: unkn
   const options = typeof queue === "string" ? undefined : queue;
   if (options !== undefined) refuseUnknown(options, ["name", "limit", "events", "keep"], `The queue of ${where}`);
   const spoken = options !== undefined && Object.keys(options).length > 1;
-  const all = [
-    ...list(limit).map((one, i) => checkLimit(one, "job", i, `limit ${i + 1} of ${where}`)),
-    ...list(options?.limit).map((one, i) => checkLimit(one, "queue", i, `limit ${i + 1} of the queue of ${where}`)),
-  ];
+  const all = [...checkLimits(limit, "job", where), ...checkLimits(options?.limit, "queue", `the queue of ${where}`)];
   // The narrow ones first: what waits for its own key must not stand in the way of others before the wide ones.
   const limits = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
   const declaration: Declaration = { queue: options?.name ?? (queue as string), name, limits: limits.map(({ rule }) => rule) };
@@ -83,34 +75,6 @@ function checkKeep(given: NonNullable<QueueOptions["keep"]>[JobState], state: st
   return keep;
 }
 
-function checkLimit(
-  given: unknown,
-  of: LimitRule["of"],
-  position: number,
-  what: string,
-): { rule: LimitRule; key: ((input: unknown) => string) | undefined } {
-  refuseUnknown(given, ["key", "concurrency", "rate"], what);
-  const { key, concurrency, rate } = given as Limit;
-  if (key !== undefined && typeof key !== "function") {
-    throw new HoldfastError(
-      "OPTION_INVALID",
-      `The key of ${what} is no function.`,
-      "Give a function of the input, or leave it out.",
-    );
-  }
-  if (concurrency === undefined && rate === undefined) {
-    throw new HoldfastError("OPTION_INVALID", `There is nothing that ${what} limits.`, "Give `concurrency`, `rate`, or both.");
-  }
-  const rule: LimitRule = {
-    of,
-    position,
-    keyed: key !== undefined,
-    concurrency: concurrency === undefined ? null : checkCount(concurrency, `The concurrency of ${what}`, 1),
-    rate: rate === undefined ? null : parseRate(rate, `The rate of ${what}`),
-  };
-  return { rule, key };
-}
-
 function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): unknown {
   try {
     return key(input);
@@ -135,9 +99,4 @@ function checkKey(key: unknown, name: string): string {
     `The key of a limit of job "${name}" is ${said} for this input.`,
     "Make `key` answer a well-formed text of at most 1,000 characters, and no promise of it.",
   );
-}
-
-function list(given: unknown): unknown[] {
-  if (given === undefined) return [];
-  return Array.isArray(given) ? given : [given];
 }

@@ -1,9 +1,9 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { type Finished, isFinished, type Job, JOB_STATES, type JobState } from "../core/job.ts";
+import { checkCount } from "../core/options.ts";
 import { checkStorable } from "../core/text.ts";
 import type { Enqueued } from "./context.ts";
-import { checkCount } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 
 /** A list's part, in creation order; `next` is an opaque cursor for `after`. */

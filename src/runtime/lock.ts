@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { checkName } from "./definition.ts";
+import { checkName } from "../core/options.ts";
 import type { Engine } from "./engine.ts";
 
 /** A named, leased mutex. Holding the lock of a queue's name keeps everybody from claiming there. */

@@ -1,9 +1,6 @@
-export interface Log {
-  debug(message: string, data?: object): void;
-  info(message: string, data?: object): void;
-  warn(message: string, data?: object): void;
-  error(message: string, data?: object): void;
-}
+import type { Log } from "../core/log.ts";
+
+export type { Log };
 
 /** The default: troubles on standard error, the rest unsaid. */
 export const quietLog: Log = {

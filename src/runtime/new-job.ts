@@ -1,12 +1,13 @@
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { toJson } from "../core/json.ts";
+import { refuseUnknown } from "../core/options.ts";
 import { parse } from "../core/schema.ts";
 import { checkStorable } from "../core/text.ts";
 import type { NewJob } from "../store/store.ts";
 import type { EnqueueOptions } from "./context.ts";
 import { limitKeys } from "./declaration.ts";
-import { type Definition, refuseUnknown } from "./definition.ts";
+import type { Definition } from "./definition.ts";
 
 const NO_OPTIONS: EnqueueOptions = {};
 const KNOWN: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt", "after"];

@@ -1,5 +1,5 @@
 import type { JobState } from "../core/job.ts";
-import { checkName } from "./definition.ts";
+import { checkName } from "../core/options.ts";
 import type { Engine } from "./engine.ts";
 
 export interface QueueView {

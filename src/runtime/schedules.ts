@@ -1,9 +1,10 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { checkName, checkOneOf, refuseUnknown } from "../core/options.ts";
 import { type Missed, nextTick, type Schedule } from "../core/schedule.ts";
 import type { ScheduleDraft } from "../store/store.ts";
 import type { Enqueued } from "./context.ts";
-import { checkName, checkOneOf, definitionOf, refuseUnknown } from "./definition.ts";
+import { definitionOf } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { newJob } from "./new-job.ts";
 

@@ -1,7 +1,7 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import type { Event } from "../core/event.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { checkName, refuseUnknown } from "./definition.ts";
+import { checkName, refuseUnknown } from "../core/options.ts";
 import type { Sink } from "./sinks/sink.ts";
 
 export interface SubscribeOptions {

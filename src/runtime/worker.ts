@@ -1,9 +1,10 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { checkCount } from "../core/options.ts";
 import type { Outcome } from "../core/retry.ts";
 import type { Change, Claimed, ClaimSource, Declaration } from "../store/store.ts";
 import { Attempt } from "./attempt.ts";
-import { checkCount, type Definition } from "./definition.ts";
+import type { Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { Executor } from "./executor.ts";
 import type { ProgressWriter } from "./progress.ts";

@@ -2,7 +2,7 @@ import { resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import { checkName, checkOneOf, refuseUnknown } from "../definition.ts";
+import { checkName, checkOneOf, refuseUnknown } from "../../core/options.ts";
 import { consoleSink } from "./console.ts";
 import { fileSink } from "./file.ts";
 import type { Sink } from "./sink.ts";
