@@ -1,5 +1,5 @@
 import { hash } from "node:crypto";
-import { canonical } from "./canonical.ts";
+import { canonical, SECRET } from "./canonical.ts";
 import { HoldfastError } from "./errors.ts";
 import { Secret } from "./secret.ts";
 
@@ -30,4 +30,16 @@ export function keyText(key: unknown, what: string): string | null {
  */
 export function secret<T>(value: T): T {
   return new Secret(hash("sha256", `holdfast.secret.1\n${canonical(value, "secret")}`)) as T;
+}
+
+/** Enough of a hash to see that it is another. */
+const TELLING = 12;
+
+/** A key as it was read from its text, for people to see. */
+export function hideSecrets(value: unknown): unknown {
+  if (typeof value !== "object" || value === null) return value;
+  if (Array.isArray(value)) return value.map(hideSecrets);
+  const secret: unknown = Object.hasOwn(value, SECRET) ? (value as Record<string, unknown>)[SECRET] : undefined;
+  if (typeof secret === "string") return `[secret ${secret.slice(0, TELLING)}]`;
+  return Object.fromEntries(Object.entries(value).map(([name, child]) => [name, hideSecrets(child)]));
 }

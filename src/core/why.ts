@@ -1,6 +1,6 @@
-import { SECRET } from "./canonical.ts";
 import type { ContextParts } from "./context-hash.ts";
 import { type Difference, difference } from "./difference.ts";
+import { hideSecrets } from "./key.ts";
 
 /** Why a stage was run for a target, or was not. */
 export interface Why {
@@ -56,17 +56,6 @@ function shown({ stage, version, key, input, uses, target, reuse }: ContextParts
     target: reuse === "bytes" ? { hash: target.hash } : { id: target.id, hash: target.hash },
     reuse,
   };
-}
-
-/** Enough of a hash to see that it is another. */
-const TELLING = 12;
-
-function hideSecrets(value: unknown): unknown {
-  if (typeof value !== "object" || value === null) return value;
-  if (Array.isArray(value)) return value.map(hideSecrets);
-  const secret: unknown = Object.hasOwn(value, SECRET) ? (value as Record<string, unknown>)[SECRET] : undefined;
-  if (typeof secret === "string") return `[secret ${secret.slice(0, TELLING)}]`;
-  return Object.fromEntries(Object.entries(value).map(([name, child]) => [name, hideSecrets(child)]));
 }
 
 function list(parts: string[]): string {

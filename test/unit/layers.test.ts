@@ -20,8 +20,8 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
 
 /** Modules that are not ours, by who may use them. */
 const MAY_USE: Record<string, (module: string) => boolean> = {
-  // The one computes the instants of a cron pattern, from instants that it is given; the other hashes, and no more than that.
-  core: (module) => module === "croner" || module === "node:crypto",
+  // Computes the instants of a cron pattern from instants that it is given; hashes; is a type. See below for no more than that.
+  core: (module) => ["croner", "node:crypto", "node:stream"].includes(module),
   store: (module) => module.startsWith("node:") || module === "better-sqlite3" || module === "postgres",
   cli: (module) => (module.startsWith("node:") && module !== "node:sqlite") || module === "commander",
 };
@@ -74,6 +74,7 @@ for (const { file, layer, text } of files.filter(({ layer }) => layer !== "store
       for (const [, names = ""] of text.matchAll(/\bimport\s([^;"']*?)\bfrom\s*"node:crypto"/g)) {
         assert.match(names, /^\{ (?:createHash|hash)(?:, hash)? \} $/, "of node:crypto nothing that is random");
       }
+      assert.doesNotMatch(text, /\bimport\s(?!type\b)[^;"']*?\bfrom\s*"node:stream"/, "of node:stream only types");
     }
   });
 }

@@ -1,0 +1,186 @@
+import { hash } from "node:crypto";
+import type { Readable } from "node:stream";
+import type { JobContext } from "./context.ts";
+import { type Amount, type Cost, toAmount } from "./cost.ts";
+import { HoldfastError } from "./errors.ts";
+import { toJobError } from "./job.ts";
+import { type Key, keyText } from "./key.ts";
+import { type CheckedLimit, checkLimits } from "./limit-options.ts";
+import { checkName, checkOneOf, refuseUnknown } from "./options.ts";
+import { checkRunOptions, type RunOptions, type RunSettings } from "./run-options.ts";
+import type { Target } from "./source.ts";
+
+export interface StageOptions<T, In> extends RunOptions<In> {
+  /** What the result depends on besides the inputs: another key, another result. */
+  key?: Key | ((c: { target: T; input: In }) => Key);
+  /** What an attempt is expected to cost. Default: the mean of what past ones have cost. */
+  estimate?: (c: { target: T; input: In }) => Cost;
+  /** "bytes": the target's id is not part of the hash, so a renamed or copied file is free. */
+  reuse?: "target" | "bytes";
+  /** "process": in a process of its own, which may crash alone. */
+  isolate?: "none" | "process";
+  /** The target is gone, or no longer matches. */
+  remove?: (c: { target: Target; output: unknown; idempotencyKey: string; signal: AbortSignal }) => void | Promise<void>;
+}
+
+/** What a stage's handler gets. */
+export interface StageContext<T, In, Outs> extends JobContext<In> {
+  target: T;
+  /** Of the earlier stages named in `uses`. */
+  outputs: Outs;
+  /** Adds; charged even if the attempt then fails. */
+  cost(c: Cost): void;
+  artifact(
+    name: string,
+    data: Uint8Array | string | Readable | { path: string },
+  ): Promise<{ name: string; hash: string; size: number }>;
+}
+
+export type StageKind = "stage" | "expand" | "gather";
+
+/** A stage as the engine reads it. */
+export interface StageDefinition extends RunSettings {
+  readonly name: string;
+  readonly kind: StageKind;
+  readonly limits: readonly CheckedLimit[];
+  /** Canonical text, a function that answers a key, or null. */
+  readonly key: string | ((c: { target: unknown; input: unknown }) => unknown) | null;
+  readonly estimate: ((c: { target: unknown; input: unknown }) => unknown) | null;
+  readonly reuse: "target" | "bytes";
+  readonly isolate: "none" | "process";
+  readonly remove: NonNullable<StageOptions<unknown, unknown>["remove"]> | null;
+  /** Earlier stages whose outputs it gets, sorted. */
+  readonly uses: readonly string[];
+  /** A glob, a predicate, or null: every target. */
+  readonly match: string | ((target: unknown, input: unknown) => unknown) | null;
+  /** Of a gather: the group of a target; null: all are one. */
+  readonly by: ((target: unknown, output: unknown) => unknown) | null;
+  readonly partial: boolean;
+  readonly run: (context: never) => unknown;
+  /** Of the handler's text: edited code under an unchanged version is worth a warning. */
+  readonly code: string;
+}
+
+const SHARED = "version retry crashes lease timeout concurrency limit key estimate reuse isolate remove".split(" ");
+const OPTIONS: Record<StageKind, readonly string[]> = {
+  stage: [...SHARED, "uses", "match"],
+  expand: SHARED,
+  gather: [...SHARED, "by", "partial"],
+};
+
+type AnyOptions = StageOptions<unknown, unknown> & {
+  uses?: unknown;
+  match?: unknown;
+  by?: unknown;
+  partial?: unknown;
+};
+
+export function checkStage(kind: StageKind, name: unknown, options: unknown, run: unknown): StageDefinition {
+  const named = checkStageName(name);
+  const where = `stage "${named}"`;
+  refuseUnknown(options, OPTIONS[kind], `The ${kind} "${named}"`);
+  const given = options as AnyOptions;
+  if (typeof run !== "function") throw invalid(`The handler of ${where} is no function.`, "Give a function after the options.");
+  return Object.freeze({
+    name: named,
+    kind,
+    ...checkRunOptions(given, where),
+    limits: checkLimits(given.limit, "job", where),
+    key: typeof given.key === "function" ? (given.key as StageDefinition["key"]) : keyText(given.key, `key of ${where}: key`),
+    estimate: checkFunction(given.estimate, "estimate", where),
+    reuse: checkOneOf(given.reuse ?? "target", ["target", "bytes"], `reuse of ${where}`),
+    isolate: checkOneOf(given.isolate ?? "none", ["none", "process"], `isolate of ${where}`),
+    remove: checkFunction(given.remove, "remove", where),
+    uses: checkUses(given.uses, where),
+    match: checkMatch(given.match, where),
+    by: checkFunction(given.by as StageDefinition["by"] | undefined, "by", where),
+    partial: checkBoolean(given.partial, "partial", where),
+    run: run as StageDefinition["run"],
+    code: hash("sha256", Function.prototype.toString.call(run)),
+  });
+}
+
+/** The canonical text of a stage's key for a target; null: it has none. */
+export function stageKey({ name, key }: StageDefinition, context: { target: unknown; input: unknown }): string | null {
+  if (typeof key !== "function") return key;
+  return keyText(
+    call(() => key(context), "key", name, "KEY_INVALID"),
+    `key of stage "${name}": key`,
+  );
+}
+
+/** What a stage says that it will cost; null: it says nothing. */
+export function stageEstimate({ name, estimate }: StageDefinition, context: { target: unknown; input: unknown }): Amount | null {
+  if (estimate === null) return null;
+  return toAmount(
+    call(() => estimate(context), "estimate", name, "COST_INVALID"),
+    `The estimate of stage "${name}"`,
+  );
+}
+
+/** The group of a target in a gather; null: all targets are one group. */
+export function groupOf({ name, by }: StageDefinition, target: unknown, output: unknown): string | null {
+  if (by === null) return null;
+  const group = call(() => by(target, output), "by", name, "GROUP_INVALID");
+  return checkName(group, `What \`by\` of stage "${name}" answers`);
+}
+
+function call<R>(act: () => R, option: string, stage: string, code: string): R {
+  try {
+    return act();
+  } catch (cause) {
+    throw new HoldfastError(
+      code,
+      `\`${option}\` of stage "${stage}" threw: ${toJobError(cause).message}`,
+      `Make \`${option}\` answer for every target and input that the stage can get.`,
+      { cause },
+    );
+  }
+}
+
+function checkStageName(name: unknown): string {
+  const named = checkName(name, "A stage's name");
+  // Stages are found by pipeline/stage, and their outputs by name in plain objects.
+  if (named.trim() === named && !named.includes("/") && named !== "__proto__") return named;
+  throw new HoldfastError(
+    "NAME_INVALID",
+    `A stage's name is ${JSON.stringify(named)}.`,
+    "Give a name without a slash and without spaces around it.",
+  );
+}
+
+function checkUses(uses: unknown, where: string): readonly string[] {
+  if (uses === undefined) return [];
+  if (!Array.isArray(uses) || uses.some((name) => typeof name !== "string")) {
+    throw invalid(`\`uses\` of ${where} is no list of names.`, 'Give the names of earlier stages, such as ["parse"].');
+  }
+  const names = uses as string[];
+  const twice = names.find((name, i) => names.indexOf(name) !== i);
+  if (twice !== undefined) throw invalid(`\`uses\` of ${where} names "${twice}" twice.`, "Name each stage once.");
+  return Object.freeze(names.toSorted());
+}
+
+function checkMatch(match: unknown, where: string): StageDefinition["match"] {
+  if (match === undefined) return null;
+  if (typeof match === "function") return match as StageDefinition["match"];
+  if (typeof match === "string" && match.trim() !== "") return match;
+  throw invalid(
+    `\`match\` of ${where} is ${JSON.stringify(match) ?? String(match)}.`,
+    'Give a glob of ids such as "**/*.md", or a function of target and input that answers true or false.',
+  );
+}
+
+function checkFunction<F>(given: F | undefined, option: string, where: string): F | null {
+  if (given === undefined) return null;
+  if (typeof given === "function") return given;
+  throw invalid(`\`${option}\` of ${where} is no function.`, "Give a function, or leave it out.");
+}
+
+function checkBoolean(given: unknown, option: string, where: string): boolean {
+  if (given === undefined || typeof given === "boolean") return given ?? false;
+  throw invalid(`\`${option}\` of ${where} is no boolean.`, "Give true or false.");
+}
+
+function invalid(message: string, hint: string): HoldfastError {
+  return new HoldfastError("OPTION_INVALID", message, hint);
+}
