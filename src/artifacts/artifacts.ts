@@ -1,0 +1,192 @@
+import { existsSync } from "node:fs";
+import { type FileHandle, open } from "node:fs/promises";
+import { resolve } from "node:path";
+import { Readable } from "node:stream";
+import { hash as hashNow } from "node:crypto";
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { Doomed } from "./doomed.ts";
+import { type Exported, type ExportEntry, exportTo } from "./export.ts";
+import { damaged, explain, faultOf, isAbsent, missing } from "./faults.ts";
+import { makeFolder } from "./folder.ts";
+import { checkHash, Layout } from "./layout.ts";
+import { clearLeftovers } from "./leftovers.ts";
+import type { Liveness } from "./liveness.ts";
+import type { ArtifactData } from "./source.ts";
+import { type IsReferenced, sweep, type Swept } from "./sweep.ts";
+import { hashOf, verifiedPieces } from "./verified.ts";
+import { type Stored, Writer } from "./write.ts";
+
+export interface ArtifactsOptions {
+  /** Proof of life for those who write to the same folder; it is told where its locks may lie. */
+  alive: (folder: string) => Liveness;
+  clock?: { now(): number };
+}
+
+/**
+ * Files named after the sha-256 of their bytes, in one folder that many processes share. What `put` has answered outlives
+ * a power cut; what is read is what was stored, or an error. Who references what is the store's to know:
+ *
+ * - A transaction that writes references down asks `missing` first, and gives up when something is.
+ * - `sweep` asks for references, and removes what has none.
+ */
+export class Artifacts {
+  readonly #layout: Layout;
+  readonly #alive: Liveness;
+  readonly #now: () => number;
+  readonly #writer: Writer;
+  readonly #doomed: Doomed;
+  #token: string | null = null;
+  #closed = false;
+
+  private constructor(layout: Layout, alive: Liveness, now: () => number) {
+    this.#layout = layout;
+    this.#alive = alive;
+    this.#now = now;
+    this.#writer = new Writer(layout, now);
+    this.#doomed = new Doomed(layout, now);
+  }
+
+  /** Makes the folder where there is none, and cleans up after those who died in it. */
+  static async open(folder: string, options: ArtifactsOptions): Promise<Artifacts> {
+    const layout = new Layout(resolve(folder));
+    try {
+      for (const path of [layout.temporary, layout.doomed]) await makeFolder(path);
+    } catch (error) {
+      throw explain(error, layout.root);
+    }
+    const artifacts = new Artifacts(layout, options.alive(layout.alive), () => options.clock?.now() ?? Date.now());
+    await artifacts.#clear();
+    return artifacts;
+  }
+
+  /** Bytes, text as UTF-8, a stream of any size, or the content of a file. The same bytes are stored once. */
+  async put(data: ArtifactData): Promise<Stored> {
+    return this.#writer.put(data, this.#hold());
+  }
+
+  async read(hash: string): Promise<Uint8Array> {
+    const handle = await this.#open(hash);
+    try {
+      const bytes = await handle.readFile();
+      if (hashNow("sha256", bytes) !== hash) throw damaged(hash, this.#layout.fileOf(hash));
+      return bytes;
+    } catch (error) {
+      throw faultOf(error) === "ERR_FS_FILE_TOO_LARGE" ? tooLarge(hash, error) : explain(error, this.#layout.fileOf(hash));
+    } finally {
+      await handle.close();
+    }
+  }
+
+  /** Ends well only if all bytes were right; they are looked at as they pass. */
+  stream(hash: string): Readable {
+    return Readable.from(this.#pieces(checkHash(hash)), { objectMode: false });
+  }
+
+  /** A file with these bytes, for programs that want one. It must not be written to. */
+  async path(hash: string): Promise<string> {
+    const handle = await this.#open(hash);
+    const path = this.#layout.fileOf(hash);
+    try {
+      if ((await hashOf(handle)) !== hash) throw damaged(hash, path);
+      return path;
+    } catch (error) {
+      throw explain(error, path);
+    } finally {
+      await handle.close();
+    }
+  }
+
+  /**
+   * Those that are not there. For a transaction that is about to reference them: what it is not told of stays, if it
+   * commits. What a sweep has just put aside is brought back. Whether they are whole is seen when they are read.
+   */
+  missing(hashes: Iterable<string>): string[] {
+    return [...new Set(hashes)].filter((hash) => {
+      const path = this.#layout.fileOf(hash);
+      for (let tries = 0; tries < 3; tries++) {
+        if (existsSync(path)) return false;
+        // Somebody else may have brought it back between the two looks.
+        if (!this.#doomed.rescue(hash) && !existsSync(path)) return true;
+      }
+      return true;
+    });
+  }
+
+  /** Removes what is not referenced and was not stored, or stored again, within `olderThan`. */
+  async sweep(isReferenced: IsReferenced, { olderThan }: { olderThan: Duration }): Promise<Swept> {
+    const cutoff = this.#now() - toMillis(olderThan, "olderThan");
+    const token = this.#hold();
+    await this.#clear();
+    try {
+      return await sweep({ layout: this.#layout, doomed: this.#doomed, token, cutoff }, isReferenced);
+    } catch (error) {
+      throw explain(error, this.#layout.root);
+    }
+  }
+
+  /**
+   * A folder with these files, `manifest.json` and `checksums.txt` (`sha256sum -c checksums.txt`), whole or not at all;
+   * then `latest` beside it leads to it.
+   */
+  async exportTo(dir: string, entries: AsyncIterable<ExportEntry> | Iterable<ExportEntry>, manifest: object): Promise<Exported> {
+    const token = this.#hold();
+    await this.#clear();
+    return exportTo({ layout: this.#layout, token, pieces: (hash) => this.#pieces(hash) }, dir, entries, manifest);
+  }
+
+  /** Nothing may be under way. */
+  close(): void {
+    if (!this.#closed) this.#alive.close();
+    this.#closed = true;
+  }
+
+  async *#pieces(hash: string): AsyncGenerator<Buffer> {
+    const handle = await this.#open(hash);
+    const path = this.#layout.fileOf(hash);
+    try {
+      yield* verifiedPieces(handle, hash, path);
+    } catch (error) {
+      throw explain(error, path);
+    } finally {
+      await handle.close();
+    }
+  }
+
+  async #open(hash: string): Promise<FileHandle> {
+    const path = this.#layout.fileOf(hash);
+    for (let tries = 0; ; tries++) {
+      try {
+        return await open(path, "r");
+      } catch (error) {
+        if (!isAbsent(error)) throw explain(error, path);
+      }
+      // Twice: it may have been on its way back while this looked.
+      if (tries === 2) throw missing(hash);
+      this.#doomed.rescue(hash);
+    }
+  }
+
+  /** Those who only read need no lock. */
+  #hold(): string {
+    if (this.#closed) throw new HoldfastError("CLOSED", "These artifacts were closed.", "Open them again, or close later.");
+    return (this.#token ??= this.#alive.hold());
+  }
+
+  async #clear(): Promise<void> {
+    try {
+      await clearLeftovers(this.#layout, this.#doomed, this.#alive, this.#now());
+    } catch (error) {
+      throw explain(error, this.#layout.root);
+    }
+  }
+}
+
+function tooLarge(hash: string, cause: unknown): HoldfastError {
+  return new HoldfastError(
+    "ARTIFACT_TOO_LARGE",
+    `The artifact ${hash} is too large to be read at once.`,
+    "Read it as a stream, or by its path.",
+    { cause },
+  );
+}

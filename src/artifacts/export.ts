@@ -1,0 +1,212 @@
+import { createHash } from "node:crypto";
+import { type FileHandle, lstat, mkdir, open, rename, rm, writeFile } from "node:fs/promises";
+import { basename, dirname, join, resolve } from "node:path";
+import { HoldfastError } from "../core/errors.ts";
+import { toJson } from "../core/json.ts";
+import { checksumLine } from "./checksums.ts";
+import { CHECKSUMS, ExportNames, invalidPath, MANIFEST } from "./export-names.ts";
+import { explain, faultOf, isAbsent } from "./faults.ts";
+import { makeFolder, syncFolder } from "./folder.ts";
+import { LATEST, pointLatest, refuseOthersLatest } from "./latest.ts";
+import { type Layout, nameFor } from "./layout.ts";
+import { RECORD, WORKSHOP } from "./leftovers.ts";
+import { passArtifactPoint } from "./points.ts";
+
+/** One file of an export: its path in the folder, with `/` between the parts, and its bytes. */
+export interface ExportEntry {
+  path: string;
+  hash: string;
+}
+
+export interface Exported {
+  /** The folder, absolute. */
+  path: string;
+  files: number;
+  bytes: number;
+}
+
+interface Parts {
+  layout: Layout;
+  token: string;
+  /** The bytes of an artifact; throws before their end when they are wrong. */
+  pieces: (hash: string) => AsyncIterable<Buffer>;
+}
+
+/**
+ * Everything is written into a workshop beside the folder, and comes out of it by one rename: whoever looks finds all of
+ * an export or nothing. A record in the artifacts' own folder leads to the workshop, should this process die.
+ */
+export async function exportTo(
+  parts: Parts,
+  dir: string,
+  entries: AsyncIterable<ExportEntry> | Iterable<ExportEntry>,
+  manifest: object,
+): Promise<Exported> {
+  const target = resolve(dir);
+  const [folder, name] = [dirname(target), basename(target)];
+  const text = manifestText(manifest);
+  let workshop: string | null = null;
+  let record: string | null = null;
+  try {
+    await refuseTaken(target, folder, name);
+    await makeFolder(folder);
+    const id = nameFor(parts.token);
+    workshop = join(folder, WORKSHOP + id);
+    record = join(parts.layout.temporary, id + RECORD);
+    await writeFile(record, workshop, { flag: "wx", flush: true });
+    await syncFolder(parts.layout.temporary);
+    // Nobody else may put anything in there, a link least of all.
+    await mkdir(workshop, 0o700);
+    passArtifactPoint("export:begun");
+    const done = await stage(join(workshop, "files"), parts.pieces, entries, text);
+    passArtifactPoint("export:synced");
+    await rename(join(workshop, "files"), target).catch(refuseExisting(target));
+    await syncFolder(folder);
+    passArtifactPoint("export:renamed");
+    await pointLatest(folder, name, workshop);
+    return { path: target, ...done };
+  } catch (error) {
+    throw explain(error, target);
+  } finally {
+    if (workshop !== null) await rm(workshop, { recursive: true, force: true });
+    if (record !== null) await rm(record, { force: true });
+  }
+}
+
+async function stage(
+  root: string,
+  pieces: Parts["pieces"],
+  entries: AsyncIterable<ExportEntry> | Iterable<ExportEntry>,
+  manifest: string,
+): Promise<{ files: number; bytes: number }> {
+  const staging = await Staging.make(root, pieces);
+  try {
+    for await (const entry of entries) await staging.add(entry);
+    return await staging.finish(manifest);
+  } finally {
+    await staging.close();
+  }
+}
+
+/** The folder as it will be. Nothing in it was there before, so no link can lead out of it. */
+class Staging {
+  readonly #root: string;
+  readonly #pieces: Parts["pieces"];
+  readonly #names = new ExportNames();
+  readonly #folders = new Set<string>();
+  readonly #checksums: FileHandle;
+  #lines: string[] = [];
+  #files = 0;
+  #bytes = 0;
+
+  private constructor(root: string, pieces: Parts["pieces"], checksums: FileHandle) {
+    this.#root = root;
+    this.#pieces = pieces;
+    this.#checksums = checksums;
+    this.#folders.add(root);
+  }
+
+  static async make(root: string, pieces: Parts["pieces"]): Promise<Staging> {
+    await mkdir(root);
+    return new Staging(root, pieces, await open(join(root, CHECKSUMS), "wx"));
+  }
+
+  async add({ path, hash }: ExportEntry): Promise<void> {
+    const parts = this.#names.take(path);
+    try {
+      await this.#makeFolders(parts.slice(0, -1));
+      this.#bytes += await this.#write(join(this.#root, ...parts), this.#pieces(hash));
+    } catch (error) {
+      throw faultOf(error) === "ENAMETOOLONG" ? invalidPath(path, "is too long for this disk") : error;
+    }
+    this.#files++;
+    await this.#note(hash, path);
+    passArtifactPoint("export:copied");
+  }
+
+  async finish(manifest: string): Promise<{ files: number; bytes: number }> {
+    await this.#write(join(this.#root, MANIFEST), [Buffer.from(manifest)]);
+    await this.#note(createHash("sha256").update(manifest).digest("hex"), MANIFEST);
+    await this.#flush();
+    await this.#checksums.sync();
+    for (const folder of this.#folders) await syncFolder(folder);
+    return { files: this.#files, bytes: this.#bytes };
+  }
+
+  async close(): Promise<void> {
+    await this.#checksums.close();
+  }
+
+  async #write(path: string, pieces: AsyncIterable<Buffer> | Iterable<Buffer>): Promise<number> {
+    const handle = await open(path, "wx");
+    try {
+      let size = 0;
+      for await (const piece of pieces) {
+        await handle.writeFile(piece);
+        size += piece.length;
+      }
+      await handle.sync();
+      return size;
+    } finally {
+      await handle.close();
+    }
+  }
+
+  async #makeFolders(parts: string[]): Promise<void> {
+    let folder = this.#root;
+    for (const part of parts) {
+      folder = join(folder, part);
+      if (this.#folders.has(folder)) continue;
+      await mkdir(folder);
+      this.#folders.add(folder);
+    }
+  }
+
+  async #note(hash: string, path: string): Promise<void> {
+    this.#lines.push(checksumLine(hash, path));
+    if (this.#lines.length >= 1_000) await this.#flush();
+  }
+
+  async #flush(): Promise<void> {
+    const lines = this.#lines.splice(0);
+    if (lines.length > 0) await this.#checksums.writeFile(lines.join(""));
+  }
+}
+
+function manifestText(manifest: object): string {
+  // What JSON would bend is refused first.
+  toJson(manifest, "The manifest");
+  return `${JSON.stringify(manifest, null, 2)}\n`;
+}
+
+async function refuseTaken(target: string, folder: string, name: string): Promise<void> {
+  if (name === "" || name.toLowerCase() === LATEST || name.startsWith(WORKSHOP)) {
+    throw new HoldfastError(
+      "EXPORT_NAME_INVALID",
+      `An export cannot be at ${target}.`,
+      `Give a folder with a name of its own; "${LATEST}" beside it leads to the newest.`,
+    );
+  }
+  try {
+    await lstat(target);
+  } catch (error) {
+    if (isAbsent(error)) return refuseOthersLatest(folder);
+    throw error;
+  }
+  throw taken(target);
+}
+
+function refuseExisting(target: string): (error: unknown) => never {
+  return (error) => {
+    throw ["EEXIST", "ENOTEMPTY", "ENOTDIR", "EPERM"].includes(faultOf(error) ?? "") ? taken(target, error) : error;
+  };
+}
+
+function taken(target: string, cause?: unknown): HoldfastError {
+  return new HoldfastError(
+    "EXPORT_EXISTS",
+    `${target} is there already; it was left as it is.`,
+    "Export to a folder that is not there yet, or move that one away.",
+    { cause },
+  );
+}

@@ -1,0 +1,216 @@
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, readlinkSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import { pointLatest } from "../../src/artifacts/latest.ts";
+import { contents, noise, Shelf } from "./shelf.ts";
+
+const ODD = [
+  "plain.txt",
+  "-",
+  "-n",
+  " spaced ",
+  "new\nline",
+  "back\\slash",
+  "end\\",
+  "return\r",
+  "tab\t*?'\"$(x)",
+  "größe/𝄞/é",
+  "a/b/c/d",
+  "%00",
+  "...",
+];
+
+test("files keep their names and bytes, and sha256sum -c accepts the checksums", async (t) => {
+  const shelf = new Shelf(t);
+  const artifacts = await shelf.open();
+  const entries = [];
+  for (const [i, path] of ODD.entries()) entries.push({ path, hash: (await artifacts.put(noise(i * 70_000, i))).hash });
+  const target = join(shelf.base, "out", "first");
+  const bytes = entries.map((_, i) => i * 70_000).reduce((sum, size) => sum + size, 0);
+  assert.deepEqual(await artifacts.exportTo(target, entries, { build: 7 }), { path: target, files: ODD.length, bytes });
+
+  const { "manifest.json": manifest, "checksums.txt": checksums, ...files } = contents(target);
+  assert.deepEqual(files, Object.fromEntries(ODD.map((path, i) => [path, noise(i * 70_000, i).toString("latin1")])));
+  assert.deepEqual(JSON.parse(manifest as string), { build: 7 });
+  assert.equal((checksums as string).trimEnd().split("\n").length, ODD.length + 1);
+  assert.equal(readlinkSync(join(shelf.base, "out", "latest")), "first");
+  assert.deepEqual(readdirSync(join(shelf.base, "out")).sort(), ["first", "latest"]);
+  assert.deepEqual(shelf.unfinished(), []);
+
+  const checked = check(target);
+  assert.equal(checked.status, 0, checked.stderr + checked.stdout);
+  writeFileSync(join(target, "new\nline"), "other bytes");
+  assert.notEqual(check(target).status, 0, "and it would see a difference");
+});
+
+test("the newest export is the latest, and older ones stay", async (t) => {
+  const shelf = new Shelf(t);
+  const artifacts = await shelf.open();
+  for (const name of ["one", "two"]) {
+    const { hash } = await artifacts.put(name);
+    await artifacts.exportTo(join(shelf.base, "out", name), [{ path: "a", hash }], {});
+    assert.equal(readFileSync(join(shelf.base, "out", "latest", "a"), "utf8"), name);
+  }
+  assert.equal(readFileSync(join(shelf.base, "out", "one", "a"), "utf8"), "one");
+});
+
+test("an export of nothing is a manifest and its checksum", async (t) => {
+  const shelf = new Shelf(t);
+  await (await shelf.open()).exportTo(join(shelf.base, "out"), [], {});
+  assert.deepEqual(readdirSync(join(shelf.base, "out")).sort(), ["checksums.txt", "manifest.json"]);
+  assert.equal(check(join(shelf.base, "out")).status, 0);
+});
+
+const OUTSIDE = [
+  "",
+  "/etc/passwd",
+  "//host/share",
+  "..",
+  "../x",
+  "a/../../x",
+  "a/..",
+  "a//b",
+  "a/",
+  "./a",
+  "a/./b",
+  ".",
+  "\0",
+  "a\0/../b",
+  "C:/x",
+  "c:x",
+  "a/d:x",
+  "\\x",
+  "\\\\host\\share",
+  "..\\x",
+  "a\\..\\..\\x",
+  "half \ud800",
+  "x".repeat(256),
+  "y/".repeat(2_500).concat("z"),
+  null,
+  7,
+  ["a"],
+];
+for (const path of OUTSIDE) {
+  test(`the path ${(JSON.stringify(path) as string).slice(0, 30)} is refused, and nothing is exported`, async (t) => {
+    await refuses(t, [path], "EXPORT_PATH_INVALID");
+  });
+}
+
+const CLASHES: [string, string][] = [
+  ["a", "a"],
+  ["readme", "README"],
+  ["\u00e9", "e\u0301"],
+  ["STRASSE", "straße"],
+  ["Docs/a", "docs/b"],
+  ["a/\u00e9/x", "a/e\u0301/y"],
+  ["a", "a/b"],
+  ["a/b", "a"],
+];
+for (const [one, two] of CLASHES) {
+  test(`the paths ${JSON.stringify(one)} and ${JSON.stringify(two)} together are refused, and nothing is exported`, async (t) => {
+    await refuses(t, [one, two], "EXPORT_PATH_TAKEN");
+  });
+}
+for (const own of ["manifest.json", "Checksums.txt", "manifest.json/a"]) {
+  test(`a file of one's own called ${own} is refused, and nothing is exported`, async (t) => {
+    await refuses(t, [own], "EXPORT_PATH_TAKEN");
+  });
+}
+
+test("what is there already stays as it is, be it a folder, a file or a link that leads elsewhere", async (t) => {
+  const shelf = new Shelf(t);
+  const artifacts = await shelf.open();
+  const elsewhere = join(shelf.base, "elsewhere");
+  mkdirSync(elsewhere);
+  const out = join(shelf.base, "out");
+  mkdirSync(join(out, "folder"), { recursive: true });
+  writeFileSync(join(out, "file"), "mine");
+  symlinkSync(elsewhere, join(out, "link"));
+  symlinkSync(join(shelf.base, "nowhere"), join(out, "dangling"));
+  const { hash } = await artifacts.put("a");
+  for (const name of ["folder", "file", "link", "dangling"]) {
+    await assert.rejects(artifacts.exportTo(join(out, name), [{ path: "a", hash }], {}), { code: "EXPORT_EXISTS" });
+  }
+  assert.deepEqual(readdirSync(elsewhere), []);
+  assert.deepEqual(readdirSync(out).sort(), ["dangling", "file", "folder", "link"]);
+  assert.ok(!existsSync(join(shelf.base, "nowhere")));
+});
+
+test("a folder that appears while it is exported stays, and no second one is made", async (t) => {
+  const shelf = new Shelf(t);
+  const artifacts = await shelf.open();
+  const target = join(shelf.base, "out", "one");
+  const { hash } = await artifacts.put("a");
+  const entries = (function* () {
+    mkdirSync(target);
+    writeFileSync(join(target, "mine"), "mine");
+    yield { path: "a", hash };
+  })();
+  await assert.rejects(artifacts.exportTo(target, entries, {}), { code: "EXPORT_EXISTS" });
+  assert.deepEqual(contents(join(shelf.base, "out")), { "one/mine": "mine" });
+});
+
+test("a link or a folder called latest: the link is replaced, the folder is somebody's", async (t) => {
+  const shelf = new Shelf(t);
+  const artifacts = await shelf.open();
+  const out = join(shelf.base, "out");
+  mkdirSync(join(out, "latest"), { recursive: true });
+  await assert.rejects(artifacts.exportTo(join(out, "one"), [], {}), { code: "EXPORT_LATEST_TAKEN" });
+  await assert.rejects(artifacts.exportTo(join(shelf.base, "latest"), [], {}), { code: "EXPORT_NAME_INVALID" });
+  assert.deepEqual(readdirSync(out), ["latest"]);
+  symlinkSync("/etc", join(shelf.base, "latest"));
+  await artifacts.exportTo(join(shelf.base, "two"), [], {});
+  assert.equal(readlinkSync(join(shelf.base, "latest")), "two");
+});
+
+test("where links cannot be, latest is a text that says the name, and is replaced as well", async (t) => {
+  const shelf = new Shelf(t);
+  const [out, workshop] = [join(shelf.base, "out"), join(shelf.base, "workshop")];
+  mkdirSync(out);
+  mkdirSync(workshop);
+  for (const name of ["one", "two"]) {
+    await pointLatest(out, name, workshop, noLinks);
+    assert.equal(readFileSync(join(out, "latest"), "utf8"), `${name}\n`);
+  }
+  await (await shelf.open()).exportTo(join(out, "three"), [], {});
+  assert.ok(lstatSync(join(out, "latest")).isSymbolicLink());
+  assert.deepEqual(readdirSync(workshop), []);
+});
+
+test("an error of the list, or a manifest that is not JSON, leaves nothing", async (t) => {
+  const shelf = new Shelf(t);
+  const artifacts = await shelf.open();
+  const { hash } = await artifacts.put("a");
+  const entries = async function* () {
+    yield { path: "a", hash };
+    throw new Error("the list broke off");
+  };
+  await assert.rejects(artifacts.exportTo(join(shelf.base, "out"), entries(), {}), /the list broke off/);
+  await assert.rejects(artifacts.exportTo(join(shelf.base, "out"), [], { at: new Date() }), { code: "NOT_JSON" });
+  await assert.rejects(artifacts.exportTo(join(shelf.base, "out"), [{ path: "a", hash: "../x" }], {}), {
+    code: "ARTIFACT_HASH_INVALID",
+  });
+  assert.deepEqual(readdirSync(shelf.base), ["store"]);
+  assert.deepEqual(shelf.unfinished(), []);
+});
+
+async function refuses(t: ConstructorParameters<typeof Shelf>[0], paths: unknown[], code: string): Promise<void> {
+  const shelf = new Shelf(t);
+  const artifacts = await shelf.open();
+  const { hash } = await artifacts.put("a");
+  const entries = paths.map((path) => ({ path: path as string, hash }));
+  await assert.rejects(artifacts.exportTo(join(shelf.base, "out", "one"), entries, {}), { code, hint: /\w/ });
+  assert.deepEqual(readdirSync(shelf.base).sort(), ["out", "store"]);
+  assert.deepEqual(readdirSync(join(shelf.base, "out")), []);
+  assert.deepEqual(shelf.unfinished(), []);
+}
+
+async function noLinks(): Promise<never> {
+  throw Object.assign(new Error("no"), { code: "EPERM" });
+}
+
+function check(folder: string) {
+  return spawnSync("sha256sum", ["--strict", "-c", "checksums.txt"], { cwd: folder, encoding: "utf8", input: "" });
+}

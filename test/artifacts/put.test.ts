@@ -1,0 +1,168 @@
+import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { Readable } from "node:stream";
+import { buffer } from "node:stream/consumers";
+import { test } from "node:test";
+import { assert as holds, asyncProperty, constantFrom, integer, nat, oneof, record } from "fast-check";
+import type { ArtifactData } from "../../src/artifacts/source.ts";
+import { noise, Shelf } from "./shelf.ts";
+
+const sizes = oneof(
+  { arbitrary: constantFrom(0, 1, 256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 3 * 1024 * 1024 + 7), weight: 1 },
+  { arbitrary: nat({ max: 4_000 }), weight: 2 },
+);
+const forms = constantFrom("bytes", "stream", "path");
+
+test("whatever is put, in whatever form and pieces, is read back to the byte, by every way", async (t) => {
+  const shelf = new Shelf(t);
+  const artifacts = await shelf.open();
+  const file = join(shelf.base, "source");
+  const put = record({ size: sizes, seed: nat(), form: forms, piece: integer({ min: 1, max: 300_000 }) });
+  await holds(
+    asyncProperty(put, async ({ size, seed, form, piece }) => {
+      const bytes = noise(size, seed);
+      const pieces = function* () {
+        const length = Math.max(piece, Math.ceil(size / 500));
+        for (let at = 0; at < size; at += length) yield bytes.subarray(at, at + length);
+      };
+      if (form === "path") writeFileSync(file, bytes);
+      const data = { bytes, path: { path: file }, stream: Readable.from(pieces(), { objectMode: false }) }[form] as ArtifactData;
+      const stored = await artifacts.put(data);
+      assert.deepEqual(stored, { hash: sha256(bytes), size });
+      assert.ok(bytes.equals(await artifacts.read(stored.hash)));
+      assert.ok(bytes.equals(await buffer(artifacts.stream(stored.hash))));
+      assert.ok(bytes.equals(readFileSync(await artifacts.path(stored.hash))));
+      assert.deepEqual(shelf.unfinished(), []);
+    }),
+    { numRuns: 40 },
+  );
+});
+
+test("a text is its UTF-8, whole or in pieces", async (t) => {
+  const artifacts = await new Shelf(t).open();
+  const text = "größer \u0000 𝄞 \r\n";
+  const { hash, size } = await artifacts.put(text);
+  assert.deepEqual({ hash, size }, { hash: sha256(Buffer.from(text)), size: Buffer.byteLength(text) });
+  assert.equal((await artifacts.put(Readable.from(["größer \u0000 ", "𝄞 \r\n"]))).hash, hash);
+  assert.equal(Buffer.from(await artifacts.read(hash)).toString(), text);
+});
+
+test("a stream of any size takes no memory to speak of", async (t) => {
+  const artifacts = await new Shelf(t).open();
+  const piece = noise(1024 * 1024);
+  const before = process.memoryUsage.rss();
+  let most = 0;
+  const endless = function* () {
+    for (let i = 0; i < 100; i++) {
+      most = Math.max(most, process.memoryUsage.rss() - before);
+      yield piece;
+    }
+  };
+  const { hash, size } = await artifacts.put(Readable.from(endless(), { objectMode: false }));
+  assert.equal(size, 100 * piece.length);
+  let read = 0;
+  for await (const part of artifacts.stream(hash)) read += (part as Buffer).length;
+  assert.equal(read, size);
+  assert.ok(most < 48 * 1024 * 1024, `${most} bytes`);
+});
+
+test("the same bytes are stored once, also by many at the same time and in two handles", async (t) => {
+  const shelf = new Shelf(t);
+  const [one, two] = [await shelf.open(), await shelf.open()];
+  const bytes = noise(500_000);
+  const stored = await Promise.all(
+    Array.from({ length: 8 }, (_, i) => (i % 2 ? one : two).put(i < 4 ? bytes : Readable.from([bytes], { objectMode: false }))),
+  );
+  assert.equal(new Set(stored.map(({ hash }) => hash)).size, 1);
+  assert.deepEqual(shelf.stored(), [sha256(bytes)]);
+  const before = statSync(shelf.fileOf(sha256(bytes)));
+  await one.put(bytes);
+  await one.put(Readable.from([bytes]));
+  assert.equal(statSync(shelf.fileOf(sha256(bytes))).ino, before.ino, "it is not written again");
+  assert.deepEqual(shelf.unfinished(), []);
+});
+
+test("a buffer that is changed while it is put is stored under the name of what was written", async (t) => {
+  const artifacts = await new Shelf(t).open();
+  const bytes = noise(6 * 1024 * 1024);
+  const put = artifacts.put(bytes);
+  const change = setInterval(() => bytes.fill(Math.floor(performance.now())), 0);
+  const { hash } = await put;
+  clearInterval(change);
+  assert.equal(sha256(await artifacts.read(hash)), hash);
+});
+
+const broken: Record<string, { data: (base: string) => unknown; code: string | RegExp }> = {
+  "a stream that fails in the middle": {
+    data: () =>
+      Readable.from(
+        (function* () {
+          yield noise(700_000);
+          throw new Error("the line went dead");
+        })(),
+      ),
+    code: /the line went dead/,
+  },
+  "a stream that fails before anybody reads it": {
+    data: () => {
+      const stream = new Readable({ read() {} });
+      process.nextTick(() => stream.destroy(new Error("the line was dead")));
+      return stream;
+    },
+    code: /the line was dead/,
+  },
+  "a stream that is destroyed in the middle": {
+    data: () => {
+      let pieces = 0;
+      return new Readable({
+        read() {
+          if (pieces++ < 3) this.push(noise(100_000));
+          else this.destroy();
+        },
+      });
+    },
+    code: "ERR_STREAM_PREMATURE_CLOSE",
+  },
+  "a stream that is over already": { data: () => Readable.from([]).destroy(), code: "ARTIFACT_INVALID" },
+  "a stream of objects": { data: () => Readable.from([noise(3), { no: "bytes" }]), code: "ARTIFACT_INVALID" },
+  "a text that UTF-8 cannot say": { data: () => "half \ud834", code: "ARTIFACT_INVALID" },
+  "a number": { data: () => 7, code: "ARTIFACT_INVALID" },
+  nothing: { data: () => null, code: "ARTIFACT_INVALID" },
+  "a file that is not there": { data: (base) => ({ path: join(base, "nowhere") }), code: "ARTIFACT_SOURCE_UNREADABLE" },
+  "a folder": { data: (base) => ({ path: base }), code: "ARTIFACT_SOURCE_UNREADABLE" },
+};
+for (const [what, { data, code }] of Object.entries(broken)) {
+  test(`${what} is refused, and leaves nothing`, async (t) => {
+    const shelf = new Shelf(t);
+    const artifacts = await shelf.open();
+    await assert.rejects(artifacts.put(data(shelf.base) as ArtifactData), typeof code === "string" ? { code } : code);
+    assert.deepEqual([...shelf.unfinished(), ...shelf.stored()], []);
+  });
+}
+
+test("what is no hash is refused, so that it leads nowhere", async (t) => {
+  const artifacts = await new Shelf(t).open();
+  for (const hash of ["", "../../etc/passwd", "A".repeat(64), `${"a".repeat(64)}\n`, `../${"a".repeat(61)}`, null as never]) {
+    for (const ask of [() => artifacts.read(hash), () => artifacts.path(hash), async () => artifacts.stream(hash)]) {
+      await assert.rejects(ask, { code: "ARTIFACT_HASH_INVALID" });
+    }
+    assert.throws(() => artifacts.missing([hash]), { code: "ARTIFACT_HASH_INVALID" });
+  }
+});
+
+test("a folder that cannot be one is refused with a hint, and a closed one takes nothing", async (t) => {
+  const shelf = new Shelf(t);
+  writeFileSync(shelf.folder, "a file");
+  await assert.rejects(shelf.open(), { code: "CANNOT_OPEN", hint: /folder/ });
+  const other = new Shelf(t);
+  mkdirSync(other.folder);
+  const artifacts = await other.open();
+  artifacts.close();
+  await assert.rejects(artifacts.put("late"), { code: "CLOSED" });
+});
+
+function sha256(bytes: Uint8Array): string {
+  return createHash("sha256").update(bytes).digest("hex");
+}
