@@ -39,46 +39,45 @@ export type BuildNeed =
   | "nothing-running"
   | "nothing-left"
   | "nothing-failed"
+  | "something-failed"
   | "token"
   | "note";
 
-interface Row {
-  from: Partial<Record<BuildState, { reasons: readonly BuildReason[]; needs: readonly BuildNeed[] }>>;
-  to: BuildState;
-}
+/** The reasons for which it may be made, and what it needs then. */
+type Ways = Partial<Record<BuildReason, readonly BuildNeed[]>>;
 
-const ENDING = ["lock", "nothing-running"] as const;
-const ABANDON = { reasons: ["abandoned"], needs: ["note"] } as const;
+const ABANDON: Ways = { abandoned: ["note"] };
 
 /**
  * The build's state machine. Nothing else decides a transition; the picture and the table in docs/build-states.md are
  * compared with it by a test.
  */
-export const BUILD_MOVES: Record<BuildMove, Row> = {
-  start: { from: { PENDING: { reasons: ["started"], needs: ["lock"] } }, to: "ACTIVE" },
+export const BUILD_MOVES: Record<BuildMove, { from: Partial<Record<BuildState, Ways>>; to: BuildState }> = {
+  start: { from: { PENDING: { started: ["lock"] } }, to: "ACTIVE" },
   succeed: {
-    from: { ACTIVE: { reasons: ["all_targets_done"], needs: [...ENDING, "nothing-left", "nothing-failed"] } },
+    from: { ACTIVE: { all_targets_done: ["lock", "nothing-running", "nothing-left", "nothing-failed"] } },
     to: "SUCCESS",
   },
   fail: {
     from: {
-      ACTIVE: { reasons: ["targets_failed", "source_failed"], needs: ENDING },
-      BUDGET_PAUSE: { reasons: ["budget_refused"], needs: ["note"] },
+      ACTIVE: { targets_failed: ["lock", "nothing-running", "something-failed"], source_failed: ["lock", "nothing-running"] },
+      // The lock was let go with the pause, and what was in flight then may have ended since.
+      BUDGET_PAUSE: { targets_failed: ["nothing-running", "something-failed"], budget_refused: ["note"] },
     },
     to: "FAILED",
   },
   crash: {
-    from: { ACTIVE: { reasons: ["orphaned_at_startup", "orchestrator_lost", "stopped"], needs: ["holder-gone"] } },
+    from: { ACTIVE: { orphaned_at_startup: ["holder-gone"], orchestrator_lost: ["holder-gone"], stopped: ["lock"] } },
     to: "CRASHED",
   },
   pause: {
-    from: { ACTIVE: { reasons: ["budget_precheck_block", "budget_exceeded"], needs: ["lock", "token"] } },
+    from: { ACTIVE: { budget_precheck_block: ["lock", "token"], budget_exceeded: ["lock", "token"] } },
     to: "BUDGET_PAUSE",
   },
   resume: {
     from: {
-      CRASHED: { reasons: ["resumed"], needs: ["lock", "same-pipeline"] },
-      BUDGET_PAUSE: { reasons: ["budget_approved"], needs: ["lock", "same-pipeline", "approval"] },
+      CRASHED: { resumed: ["lock", "same-pipeline"] },
+      BUDGET_PAUSE: { budget_approved: ["lock", "same-pipeline", "approval"] },
     },
     to: "ACTIVE",
   },
@@ -122,7 +121,7 @@ export interface BuildFacts {
   samePipeline?: boolean;
   /** A confirmation token is used up for it, now or by an earlier approval, and the budget has room. */
   approved?: boolean;
-  /** The orchestrator is proven dead, has let its lock expire, or is itself the one who lets go. */
+  /** The orchestrator is proven dead, or has let its lock expire. */
   holderGone?: boolean;
   /** Attempts that are in flight. */
   running?: number;
@@ -154,16 +153,17 @@ export interface WantedMove {
 /** The transition that the store writes, guarded by state and number; or an error that says what is in its way. */
 export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove, facts: BuildFacts): BuildTransition {
   const { from, to } = BUILD_MOVES[move];
-  const way = from[build.state];
-  if (way === undefined) throw illegal(build, to);
-  if (!way.reasons.includes(reason)) {
+  const ways = from[build.state];
+  if (ways === undefined) throw illegal(build, to);
+  const needs = ways[reason];
+  if (needs === undefined) {
     throw new HoldfastError(
       "BUILD_REASON",
       `"${reason}" is no reason for build ${build.id} to go from ${build.state} to ${to}.`,
-      `Give ${way.reasons.join(" or ")}.`,
+      `Give ${Object.keys(ways).join(" or ")}.`,
     );
   }
-  for (const need of way.needs) {
+  for (const need of needs) {
     const { met, says, hint } = NEEDS[need];
     if (met(facts, note)) continue;
     throw new HoldfastError("BUILD_NOT_READY", `Build ${build.id} cannot go from ${build.state} to ${to}: ${says}.`, hint);
@@ -218,6 +218,11 @@ const NEEDS: Record<BuildNeed, { met(facts: BuildFacts, note: string | undefined
     says: "targets have failed",
     hint: "It ends FAILED, for the reason targets_failed.",
   },
+  "something-failed": {
+    met: ({ failed }) => failed !== undefined && failed > 0,
+    says: "no target has failed",
+    hint: "It ends SUCCESS, when nothing is left.",
+  },
   token: {
     met: ({ tokenMinted }) => tokenMinted === true,
     says: "there is no confirmation token for it",
@@ -230,7 +235,7 @@ const NEEDS: Record<BuildNeed, { met(facts: BuildFacts, note: string | undefined
   },
 };
 
-/** How far an ACTIVE build is. */
+/** How far a build is. */
 export interface BuildProgress {
   /** The listing: still under way, over, or failed for good. */
   listing: "running" | "done" | "failed";
@@ -261,4 +266,15 @@ export function nextBuildMove(progress: BuildProgress): WantedMove | null {
   if (blocked !== null && left > 0) return { move: "pause", reason: blocked };
   if (listing === "running" || running > 0 || left > 0) return null;
   return failed > 0 ? { move: "fail", reason: "targets_failed" } : { move: "succeed", reason: "all_targets_done" };
+}
+
+/**
+ * The same for a build in BUDGET_PAUSE, when the last of what was in flight has ended: if that has left nothing that could
+ * still be done for money, nobody needs to approve anything.
+ */
+export function nextPausedMove(progress: BuildProgress): WantedMove | null {
+  const { listing, running, left, failed } = progress;
+  if (running > 0 || failed === 0) return null;
+  const over = startsNothingNew(progress) || (listing === "done" && left === 0);
+  return over ? { move: "fail", reason: "targets_failed" } : null;
 }

@@ -7,6 +7,7 @@ import {
   type BuildFacts,
   type BuildMove,
   type BuildProgress,
+  type BuildReason,
   type BuildState,
   ENDED_STATES,
   hasEnded,
@@ -14,13 +15,14 @@ import {
   type MovingBuild,
   moveBuild,
   nextBuildMove,
+  nextPausedMove,
   sayReason,
   startsNothingNew,
 } from "../../src/core/build.ts";
 import { HoldfastError } from "../../src/core/errors.ts";
 
 const MOVES = Object.keys(BUILD_MOVES) as BuildMove[];
-/** All that any move asks for. */
+/** All that any move asks for, but for failures: some need them and some must have none. */
 const ALL: BuildFacts = {
   holdsLock: true,
   samePipeline: true,
@@ -76,8 +78,8 @@ for (const move of MOVES) {
     }
 
     test(`to ${move} a build that is ${state} needs all that the table asks for, and gives the next number`, () => {
-      for (const reason of way.reasons) {
-        assert.deepEqual(moveBuild(build(state, 7), { move, reason, note: "why" }, ALL), {
+      for (const reason of Object.keys(way) as BuildReason[]) {
+        assert.deepEqual(moveBuild(build(state, 7), { move, reason, note: "why" }, factsFor(reason)), {
           build: "b1",
           seq: 8,
           move,
@@ -106,6 +108,8 @@ const LACKS: [BuildMove, BuildState, BuildFacts, RegExp][] = [
   ["succeed", "ACTIVE", { running: 1 }, /in flight/],
   ["succeed", "ACTIVE", { holdsLock: false }, /lock/],
   ["fail", "ACTIVE", { running: 1 }, /in flight/],
+  ["fail", "ACTIVE", { failed: 0 }, /no target has failed/],
+  ["fail", "BUDGET_PAUSE", { running: 1 }, /in flight/],
   ["crash", "ACTIVE", { holderGone: false }, /orchestrator/],
   ["pause", "ACTIVE", { tokenMinted: false }, /token/],
   ["resume", "CRASHED", { samePipeline: false }, /pipeline/],
@@ -113,8 +117,9 @@ const LACKS: [BuildMove, BuildState, BuildFacts, RegExp][] = [
 ];
 for (const [move, state, lack, says] of LACKS) {
   test(`to ${move} a build that is ${state} with ${JSON.stringify(lack)} is refused, and says so`, () => {
-    const reason = BUILD_MOVES[move].from[state]?.reasons[0] ?? "started";
-    const error = refusal(() => moveBuild(build(state), { move, reason, note: "why" }, { ...ALL, ...lack }));
+    const [reason = "started"] = Object.keys(BUILD_MOVES[move].from[state] ?? {}) as BuildReason[];
+    const facts = { ...factsFor(reason), ...lack };
+    const error = refusal(() => moveBuild(build(state), { move, reason, note: "why" }, facts));
     assert.equal(error.code, "BUILD_NOT_READY");
     assert.match(error.message, says);
     assert.notEqual(error.hint, "");
@@ -197,6 +202,36 @@ describe("an active build", () => {
     );
   });
 });
+
+describe("a paused build", () => {
+  const paused: BuildProgress = { listing: "done", running: 0, left: 3, failed: 1, maxFailures: 1, blocked: "budget_exceeded" };
+
+  test("waits for money as long as that would help", () => {
+    assert.equal(nextPausedMove(paused), null);
+    assert.equal(nextPausedMove({ ...paused, failed: 0, left: 0 }), null);
+  });
+
+  test("fails when what was in flight has left nothing that money would help", () => {
+    const failed = { move: "fail", reason: "targets_failed" };
+    assert.deepEqual(nextPausedMove({ ...paused, failed: 2 }), failed);
+    assert.equal(nextPausedMove({ ...paused, failed: 2, running: 1 }), null);
+    assert.deepEqual(nextPausedMove({ ...paused, left: 0 }), failed);
+    assert.equal(nextPausedMove({ ...paused, left: 0, listing: "running" }), null, "more may be found");
+  });
+
+  test("makes only moves that the table lets it make", () => {
+    fc.assert(
+      fc.property(progress(), (progress) => {
+        const wanted = nextPausedMove(progress);
+        if (wanted !== null) assert.equal(moveBuild(build("BUDGET_PAUSE"), wanted, progress).to, "FAILED");
+      }),
+    );
+  });
+});
+
+function factsFor(reason: BuildReason): BuildFacts {
+  return { ...ALL, failed: reason === "targets_failed" ? 1 : 0 };
+}
 
 function progress(): fc.Arbitrary<BuildProgress> {
   return fc.record({
