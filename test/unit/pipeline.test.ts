@@ -290,6 +290,49 @@ describe("the description of a pipeline", () => {
     assert.ok(differences(listed, docs).includes("source.cursor is a function, it was not there."));
   });
 
+  const a = docs.stage("a", {}, nothing);
+  const changes: [string, unknown, unknown, string][] = [
+    ["a glob", a.stage("b", {}, nothing), a.stage("b", { match: "*" }, nothing), 'match of stage "b" is "*", it was not there.'],
+    [
+      "a predicate",
+      a.stage("b", { match: "*" }, nothing),
+      a.stage("b", { match: () => true }, nothing),
+      'match of stage "b" is a function, it was "*".',
+    ],
+    [
+      "what is used",
+      a.stage("b", {}, nothing),
+      a.stage("b", { uses: ["a"] }, nothing),
+      'uses[0] of stage "b" is "a", it was not there.',
+    ],
+    [
+      "what is reused",
+      a.stage("b", {}, nothing),
+      a.stage("b", { reuse: "bytes" }, nothing),
+      'reuse of stage "b" is "bytes", it was "target".',
+    ],
+    [
+      "groups",
+      a.gather("b", {}, nothing),
+      a.gather("b", { by: () => "g" }, nothing),
+      'by of stage "b" is a function, it was not there.',
+    ],
+    [
+      "what may be missing",
+      a.gather("b", {}, nothing),
+      a.gather("b", { partial: true }, nothing),
+      'partial of stage "b" is true, it was false.',
+    ],
+    ["the kind", a.stage("b", {}, nothing), a.gather("b", {}, nothing), 'kind of stage "b" is "gather", it was "stage".'],
+    ["a key", a.stage("b", {}, nothing), a.stage("b", { key: 5 }, nothing), 'key of stage "b" is 5, it was not there.'],
+  ];
+  for (const [what, before, after, says] of changes) {
+    test(`changes with ${what}, and says so`, () => {
+      assert.deepEqual(differences(after, before), [says]);
+      assert.notEqual(pipelineHash(described(before)), pipelineHash(described(after)));
+    });
+  }
+
   test("names a difference exactly when the hash is another", () => {
     fc.assert(
       fc.property(pipelines(), pipelines(), (a, b) => {
