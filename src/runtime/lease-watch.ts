@@ -9,21 +9,25 @@ const EVERY = 50;
 const IDLE_EVERY = 500;
 /** A look that comes later than it was meant to by more than this: this thread, or the whole process, did not run. */
 const LATE = 150;
+/** So many of the last such gaps count. */
+const REMEMBERED = 64;
 
 /**
  * Tells of leases that have run out. It asks nobody: a server that is gone keeps whoever renews waiting for longer than a
  * lease lasts, and what runs under a lease that has run out may run elsewhere by then.
  *
  * Only what ran out under its eyes is lost. Where the process was stopped, or its host suspended, nothing could be renewed:
- * then there is as much time for it as others leave it before they take an expired lease away.
+ * then there is as much time for it as others leave it before they take an expired lease away. What had run out before a
+ * gap has been lost before it: a host that stutters puts nothing off for long.
  */
 export class LeaseWatch {
   readonly #holdings: Holdings;
   readonly #clock: Clock;
   readonly #onLoss: (loss: Loss) => void;
+  #lookedAt = Number.NaN;
   #dueAt = Number.NaN;
-  /** When it last noticed that it had not run for a while. */
-  #resumedAt = Number.NEGATIVE_INFINITY;
+  /** When it did not run, the last of them last. */
+  readonly #gaps: { from: number; to: number }[] = [];
   #cancel: () => void = () => {};
 
   constructor(parts: { holdings: Holdings; clock: Clock; onLoss: (loss: Loss) => void }) {
@@ -42,17 +46,25 @@ export class LeaseWatch {
 
   #look(): void {
     const now = this.#clock.monotonic();
-    if (now - this.#dueAt > LATE) this.#resumedAt = now;
+    if (now - this.#dueAt > LATE) this.#gaps.push({ from: this.#lookedAt, to: now });
+    if (this.#gaps.length > REMEMBERED) this.#gaps.shift();
     let holds = false;
     for (const held of this.#holdings.all()) {
       holds = true;
-      if (now < Math.max(held.expiresAt, this.#resumedAt + renewalInterval(held.lease))) continue;
+      if (now < this.#until(held.expiresAt, held.lease)) continue;
       // Renewed since it was read? Then it is good for another while.
       if ((this.#holdings.read(held.slot)?.expiresAt ?? now) > now || !this.#holdings.revoke(held)) continue;
       this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason: "LEASE_LOST" });
     }
     const wait = holds ? EVERY : IDLE_EVERY;
+    this.#lookedAt = now;
     this.#dueAt = now + wait;
     this.#cancel = this.#clock.after(wait, () => this.#look());
+  }
+
+  /** Until when it counts as held. */
+  #until(expiresAt: number, lease: number): number {
+    const gap = this.#gaps.findLast(({ from }) => from <= expiresAt);
+    return gap === undefined ? expiresAt : Math.max(expiresAt, gap.to + renewalInterval(lease));
   }
 }

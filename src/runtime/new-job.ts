@@ -56,11 +56,11 @@ function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob
 }
 
 function checkPriority(priority: number): number {
-  if (Number.isSafeInteger(priority) && Math.abs(priority) <= 2 ** 31) return priority;
+  if (Number.isInteger(priority) && priority === (priority | 0)) return priority;
   throw new HoldfastError(
     "NUMBER_INVALID",
     `priority is ${String(priority)}.`,
-    "Give a whole number; higher runs first, the default is 0.",
+    "Give a whole number of at most 32 bits; higher runs first, the default is 0.",
   );
 }
 

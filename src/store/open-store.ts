@@ -123,6 +123,15 @@ function onServer(where: string, { driver, schema = "holdfast" }: LocateOptions)
 }
 
 function inFile(where: string, { driver = "node:sqlite", schema }: LocateOptions): StoreLocation {
+  const [, kind] = /^(?!file:)([a-z][a-z0-9+.-]+):\/\//i.exec(where) ?? [];
+  // It may hold a password, so it is not repeated.
+  if (kind !== undefined) {
+    throw new HoldfastError(
+      "ADDRESS_INVALID",
+      `Holdfast cannot work on a ${kind}:// address.`,
+      'Give the path of a file, ":memory:", or postgres://user:password@host:5432/database.',
+    );
+  }
   if (driver !== "node:sqlite" && driver !== "better-sqlite3") {
     throw new HoldfastError(
       "OPTION_INVALID",

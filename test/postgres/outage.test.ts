@@ -5,7 +5,7 @@ import { HoldfastError } from "../../src/core/errors.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Change, Store } from "../../src/store/store.ts";
-import { addOne, badJob, claim, claimOne, LEASE, running, see, SUCCEEDED } from "../conformance/parts.ts";
+import { addOne, badJob, claim, claimOne, LEASE, newJob, running, see, SUCCEEDED } from "../conformance/parts.ts";
 import { Proxy } from "./proxy.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -125,7 +125,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
         await cut.happened;
         // It is asked for over another connection, while the old one still waits.
         const asked = proxy.count(WRITER);
-        await until(() => asked.statements.filter((text) => text.includes("returning batch, made")).length > 1);
+        await until(() => asked.statements.filter((text) => text.includes("returning batch, made, made_at")).length > 1);
         assert.deepEqual(await idsOf(direct, "held"), []);
         cut.release(how);
         const id = await added;
@@ -133,6 +133,48 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
       },
     );
   }
+
+  test(
+    "a lone enqueue whose answer is lost is answered, also when its job has ended and gone meanwhile",
+    { timeout: 30_000 },
+    async (t) => {
+      const { proxy, direct, store } = await setUp(t);
+      const job = newJob({ name: "fleeting" });
+      await store.enqueue([job]);
+      await claimOne(direct, { from: [{ name: "fleeting", lease: LEASE }] });
+      const cut = proxy.cut({ of: WRITER, at: 1, when: "after" });
+      const added = store.enqueue([job]);
+      await cut.happened;
+      await proxy.down();
+      const { job: key, fence, id } = await claimOne(direct, { from: [{ name: "fleeting", lease: LEASE }] });
+      assert.deepEqual(await direct.settle([{ job: key, fence, outcome: SUCCEEDED }]), ["held"]);
+      assert.equal(await direct.prune({ state: "succeeded", queue: "fleeting", limit: 10 }), 1);
+      await proxy.up();
+      assert.deepEqual(await added, [{ id, duplicate: false }]);
+    },
+  );
+
+  test(
+    "a lone claim whose policy cannot be read any more is answered when the server is back",
+    { timeout: 60_000 },
+    async (t) => {
+      const { proxy, direct, store } = await setUp(t, 1_000);
+      const from = [{ name: "warm", lease: 60_000 }];
+      await addOne(direct, { name: "warm" });
+      assert.equal((await claim(store, { from })).length, 1);
+      const id = await addOne(direct, { name: "warm", policy: { delay: 77 } });
+      const cut = proxy.cut({ of: READER, at: 1, when: "before" });
+      const claimed = claim(store, { from }).then(
+        (claims) => claims.map((one) => one.id),
+        (error: HoldfastError) => error.code,
+      );
+      await cut.happened;
+      await proxy.down();
+      await passes(2_000);
+      await proxy.up();
+      assert.deepEqual(await claimed, [id]);
+    },
+  );
 
   test("nothing is done behind a beginning that failed", { timeout: 30_000 }, async (t) => {
     const { proxy, direct, store } = await setUp(t);

@@ -44,9 +44,13 @@ describe("a transaction whose answer is lost", { skip: noServer }, () => {
     await lost.command(WRITE);
     await end(receipts, first);
     await lost.command("commit");
-    assert.deepEqual(await receipts.ask(asking, first), { committed: true, made: null });
-    assert.deepEqual(await receipts.ask(asking, receipts.next()), { committed: false, made: null });
-    assert.deepEqual(await receipts.ask(asking, first), { committed: true, made: null }, "however often it is asked");
+    assert.deepEqual(await receipts.ask(asking, first), { committed: true, made: null, madeAt: null });
+    assert.deepEqual(await receipts.ask(asking, receipts.next()), { committed: false, made: null, madeAt: null });
+    assert.deepEqual(
+      await receipts.ask(asking, first),
+      { committed: true, made: null, madeAt: null },
+      "however often it is asked",
+    );
   });
 
   test("is not committed any more once somebody was told that it was not", async () => {
@@ -75,6 +79,6 @@ describe("a transaction whose answer is lost", { skip: noServer }, () => {
     await end(receipts, batch);
     assert.equal(await receipts.ask(asking, batch), null);
     await lost.command("commit");
-    assert.deepEqual(await receipts.ask(asking, batch), { committed: true, made: null });
+    assert.deepEqual(await receipts.ask(asking, batch), { committed: true, made: null, madeAt: null });
   });
 });

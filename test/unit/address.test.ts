@@ -138,3 +138,28 @@ test("the same address and schema are the same database, others are not", () => 
   assert.equal(locate("postgres://u:secret@h/d", { schema: "other" }).name, "postgres://h/d (other)");
   assert.equal(locate(":memory:", {}).key, null);
 });
+
+test("a password that was not encoded is taken for nothing else, and not shown", () => {
+  for (const bad of [
+    "postgres://app:1/2SECRET@127.0.0.1/shop",
+    "postgres://app:p@ss/SECRET@127.0.0.1:1/shop",
+    "postgres://app:12?SECRET@127.0.0.1/shop",
+  ]) {
+    assert.throws(
+      () => parseAddress(bad, {}),
+      (error) => error instanceof HoldfastError && error.code === "ADDRESS_INVALID" && !/SECRET|app/.test(error.message),
+      bad,
+    );
+  }
+});
+
+test("an address of another kind of database is no path, and is not shown", () => {
+  for (const bad of ["mysql://app:SECRET@localhost/shop", "redis://h", "sqlite://work.db", "https://h/d"]) {
+    assert.throws(
+      () => locate(bad, {}),
+      (error) => error instanceof HoldfastError && error.code === "ADDRESS_INVALID" && !error.message.includes("SECRET"),
+      bad,
+    );
+  }
+  assert.equal(locate("path.db", {}).kind, "sqlite");
+});

@@ -50,6 +50,18 @@ test("after a stall of the process there is a third of a lease to renew it", asy
   assert.deepEqual(losses, [2]);
 });
 
+test("on a host that stutters it is lost a third of a lease after it has run out, at the latest", async (t) => {
+  const { clock, hold, losses, stall } = scene(t);
+  hold(1);
+  const since = clock.monotonic();
+  while (losses.length === 0 && clock.monotonic() - since < 10 * LEASE) {
+    await clock.advance(1_000);
+    await stall(200);
+  }
+  assert.deepEqual(losses, [1]);
+  assert.ok(clock.monotonic() - since <= LEASE + LEASE / 3 + 2_500, `after ${clock.monotonic() - since} ms`);
+});
+
 function scene(t: TestContext) {
   const clock = testClock();
   const holdings = new Holdings();

@@ -52,6 +52,9 @@ export function isAddress(where: string): boolean {
  */
 export function parseAddress(given: string, env: Readonly<Record<string, string | undefined>> = process.env): Address {
   const { user, hosts: at = "", path = "", query = "" } = FORM.exec(given)?.groups ?? malformed();
+  // An @ this late stands behind a password that was not encoded: none of it may be taken for a host, and shown.
+  if (`${path}${query}`.includes("@") && user === undefined) malformed();
+  if (path.includes("@")) malformed();
   const asked = new Map(new URLSearchParams(query));
   const take = (name: string) => {
     const value = asked.get(name);

@@ -19,7 +19,7 @@ import type { JobEvents } from "./job-events.ts";
 import { LimitedClaim } from "./limited-claim.ts";
 import type { Limits } from "./limits.ts";
 import { LOCKED, type Locks } from "./locks.ts";
-import { KEPT_FENCE } from "./receipts.ts";
+import { keepFence, type Outcome } from "./receipts.ts";
 import { startedSql } from "./running.ts";
 import type { Settings } from "./settings.ts";
 
@@ -116,7 +116,8 @@ export class Claim {
     if (first === undefined) return [];
     tx.wrote();
     this.#served(queues, first);
-    const claimed = await this.#claimed(rows);
+    // Policies never change, so it does not matter when they are read.
+    const claimed = await this.#claimed(tx.isCommitted ? this.#read : tx.rows, rows);
     if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
     await this.#events.tell(
       tx,
@@ -126,19 +127,18 @@ export class Claim {
   }
 
   /** The answer to a claim whose answer was lost, by its fence: what it has started, as far as it still runs. */
-  async recall(fence: number | null): Promise<Claimed[]> {
+  async recall(rows: Rows, { made: fence }: Outcome): Promise<Claimed[]> {
     if (fence === null) return [];
-    const rows = await this.#read<Started>(this.#sql.recall, fence);
-    return this.#claimed(rows.sort(byStartedTurn));
+    const started = await rows<Started>(this.#sql.recall, fence);
+    return this.#claimed(rows, started.sort(byStartedTurn));
   }
 
-  /** Policies never change, so it does not matter when they are read; whoever claims in one message has none left to do it in. */
-  async #claimed(rows: readonly Started[]): Promise<Claimed[]> {
+  async #claimed(rows: Rows, started: readonly Started[]): Promise<Claimed[]> {
     await this.#catalog.knowPolicies(
-      this.#read,
-      rows.map((row) => row[3]),
+      rows,
+      started.map((row) => row[3]),
     );
-    return rows.map((row) => toClaimed(row, this.#catalog));
+    return started.map((row) => toClaimed(row, this.#catalog));
   }
 
   /** Each queue its share; one whose lock is held has none. */
@@ -283,7 +283,7 @@ function headSql(s: string, which: string, lane: string, limit: string): string 
 }
 
 /** For the receipt, too. */
-const FENCE = (s: string): string => `select set_config('${KEPT_FENCE}', nextval('${s}.fence')::text, true)::bigint as fence`;
+const FENCE = (s: string): string => `select ${keepFence(`nextval('${s}.fence')`)} as fence`;
 
 /** Whether a suspect may be taken: see `suspectsOf`. */
 const MAY_BE_SUSPECT = (s: string): string => `($4 or ($4 is null and not ${holdsSuspect(s, "$2")}))`;

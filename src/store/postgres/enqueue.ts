@@ -4,12 +4,13 @@ import { generatedId, type JobKey } from "../../core/ids.ts";
 import { publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
-import { listOf, type Rows } from "./driver.ts";
+import { listOf } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import { cut } from "./group.ts";
 import type { Tx } from "./transaction.ts";
 import type { Happened, JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
+import { keepNow, type Outcome } from "./receipts.ts";
 import { type LookedUp, LookUp } from "./residents.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
@@ -42,7 +43,7 @@ export class Enqueue {
    */
   readonly #patient: boolean;
   readonly #lookUp: LookUp;
-  readonly #sql: Record<"plain" | "made" | "keys" | "insert" | "insertIds" | "awaited", string>;
+  readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
 
   constructor(
     s: string,
@@ -67,7 +68,7 @@ export class Enqueue {
     this.#sql = {
       // Keys are given in the order of the list.
       plain: `
-        with clock as materialized (select ${s}.clock($1) as now)
+        with clock as materialized (select ${keepNow(`${s}.clock($1)`)} as now)
         insert into ${s}.jobs (state, gate, lane, priority, policy, run_at, created_at, input)
         select 'pending', case when coalesce(run_at, now + delay) > now then 'time' end,
           lane, priority, policy, coalesce(run_at, now + delay), now, input
@@ -75,7 +76,6 @@ export class Enqueue {
           with ordinality as job (lane, priority, policy, run_at, delay, input, turn)
         order by turn
         returning key, created_at`,
-      made: `select key, created_at from ${s}.jobs where key = $1::bigint`,
       keys: `select nextval('${s}.job') from generate_series(1, $1::integer)`,
       insert: `
         insert into ${s}.jobs (key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, created_at, finished_at,
@@ -124,9 +124,9 @@ export class Enqueue {
     return toEnqueued(await made);
   }
 
-  /** The answer to a plain job's enqueue whose answer was lost. */
-  async recall(rows: Rows, key: number | null): Promise<Enqueued[]> {
-    return toEnqueued(await rows<[JobKey, number]>(this.#sql.made, key));
+  /** The answer to a plain job's enqueue whose answer was lost: the job itself may have ended and gone since. */
+  recall({ made, madeAt }: Outcome): Enqueued[] {
+    return toEnqueued([[made as JobKey, madeAt as number]]);
   }
 
   async run(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {

@@ -214,7 +214,7 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   "42501": [
     "NO_RIGHTS",
     "The user in the address may not do that in the database at ADDRESS (SAID).",
-    "Let an owner of the database run `grant create on database … to …` once, or grant what docs/postgres.md lists.",
+    "Let an owner grant what docs/postgres.md lists; to make the schema at first also `grant create on database … to …`.",
   ],
   "42P01": DROPPED,
   "3F000": DROPPED,

@@ -2,11 +2,11 @@ import { HoldfastError } from "../../core/errors.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import { backoff } from "./backoff.ts";
-import type { Value } from "./driver.ts";
+import type { Rows, Value } from "./driver.ts";
 import { Returned } from "./epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
 import { Stalled } from "./queue-locks.ts";
-import { type Made, Receipts } from "./receipts.ts";
+import { type Made, type Outcome, Receipts } from "./receipts.ts";
 import { RELIED_SET_LOCALLY } from "./relied.ts";
 import type { Session } from "./session.ts";
 import { type Committed, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
@@ -29,10 +29,10 @@ interface Item {
   run: (tx: Tx, inputs: unknown[]) => Promise<unknown[]>;
 }
 
-/** What a transaction makes that is one call, and how its answer is found by that. Null: it has made nothing. */
+/** What a transaction makes that is one call, and how its answer is found by that. */
 interface Lone {
   made: Made;
-  recall: (made: number | null) => Promise<unknown>;
+  recall: (rows: Rows, outcome: Outcome) => Promise<unknown>;
 }
 
 interface Call {
@@ -270,7 +270,7 @@ export class Group {
     return "done";
   }
 
-  /** A transaction that is one message. Whoever loses its answer finds it by what it has made. */
+  /** A transaction that is one message. An answer that was lost, or could not be read whole, is found by what was made. */
   async #whole(
     session: Session,
     state: Transaction,
@@ -282,30 +282,22 @@ export class Group {
     const committed = state.commit(this.#begin);
     const notice = state.hasWritten ? this.#options.notice(state.news) : null;
     if (notice !== null) tell(session, notice);
+    let answers: (() => void)[];
     try {
       await committed;
+      answers = await run;
     } catch (error) {
-      if (!session.isLost && !isLost(error)) return this.#undone(session, state, error);
-      session.lose(error);
-      state.undo();
-      const made = await this.#resolve(state.batch, error);
-      if ("error" in made) return made;
-      return this.#recalled(items, state, lone, made.made);
+      if (!state.isCommitted && !session.isLost && !isLost(error)) return this.#undone(session, state, error);
+      if (isLost(error)) session.lose(error);
+      const found = await this.#resolve(state.batch, error, lone.recall);
+      if ("error" in found) {
+        state.undo();
+        return found;
+      }
+      const [call] = (items[0] as Item).calls as [Call];
+      answers = [() => call.resolve(found.answer)];
     }
-    this.#told(items, state, notice !== null, await run);
-    return "done";
-  }
-
-  async #recalled(items: Item[], state: Transaction, lone: Lone, made: number | null): Promise<"done" | Failed> {
-    const [call] = (items[0] as Item).calls as [Call];
-    const answers: (() => void)[] = [];
-    try {
-      const answer = await lone.recall(made);
-      answers.push(() => call.resolve(answer));
-    } catch (error) {
-      answers.push(() => call.reject(explain(error, this.#writer.address)));
-    }
-    this.#told(items, state, false, answers);
+    this.#told(items, state, notice !== null && state.isCommitted, answers);
     return "done";
   }
 
@@ -381,15 +373,16 @@ export class Group {
     }
   }
 
-  /** What became of a transaction whose commit had no answer. Asked until somebody can tell. */
-  async #resolve(receipt: number, lost: unknown): Promise<{ made: number | null } | Failed> {
+  /** What became of a transaction whose commit had no answer, and what that would have been. Asked until somebody can tell. */
+  async #resolve(receipt: number, lost: unknown, recall?: Lone["recall"]): Promise<{ answer: unknown } | Failed> {
     const since = performance.now();
     for (let losses = 0; performance.now() - since < PATIENCE_FOR_COMMITS; losses++) {
       await this.#pause(losses);
       try {
         const session = await this.#writer.session();
         const outcome = await this.#receipts.ask(session, receipt);
-        if (outcome !== null) return outcome.committed ? { made: outcome.made } : { error: lost, lost: true };
+        if (outcome?.committed === false) return { error: lost, lost: true };
+        if (outcome !== null) return { answer: await recall?.((text, ...values) => session.rows(text, values), outcome) };
       } catch (error) {
         // Those that have come meanwhile need not wait for it as long as these do.
         this.#queue = this.#patient(this.#queue, error);

@@ -120,6 +120,7 @@ interface Access {
 class GuestTx implements Tx {
   readonly at: number | null;
   readonly woken = new Set<string>();
+  readonly isCommitted = false;
   isLate = false;
   queues: readonly string[] = [];
   readonly #query: Query;

@@ -102,7 +102,7 @@ function noDatabase(schema: string): HoldfastError {
   return new HoldfastError(
     "NO_DATABASE",
     `There is no schema ${JSON.stringify(schema)} of Holdfast in that database.`,
-    "Check the address and the schema; a program that opens it to work makes it.",
+    "Check the address and the schema; `holdfast enqueue`, `holdfast work` and programs that open it make it.",
   );
 }
 

@@ -213,7 +213,7 @@ export class PostgresStore implements Store {
       : enqueue.isPlain(jobs)
         ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
             rows: jobs.length,
-            lone: jobs.length === 1 ? { made: "job", recall: (key) => enqueue.recall(this.#reader.rows, key) } : null,
+            lone: jobs.length === 1 ? { made: "job", recall: (_, outcome) => Promise.resolve(enqueue.recall(outcome)) } : null,
           })
         : this.#write(
             "enqueue",
@@ -260,7 +260,7 @@ export class PostgresStore implements Store {
       "claim",
       request,
       (tx, requests) => Promise.all(requests.map((one) => this.#claim.run(tx, one))),
-      { lone: { made: "fence", recall: (fence) => this.#claim.recall(fence) } },
+      { lone: { made: "fence", recall: (rows, outcome) => this.#claim.recall(rows, outcome) } },
     );
   }
 

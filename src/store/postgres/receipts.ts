@@ -21,13 +21,20 @@ export interface Relied {
 /** What a transaction makes whose answer can be found by it. */
 export type Made = "job" | "fence";
 
-/** The fence of a claim is kept for the end of its transaction. */
-export const KEPT_FENCE = "holdfast.fence";
+/** The fence of a claim, and the instant of an enqueue, are kept for the end of their transaction. */
+const KEPT_FENCE = "holdfast.fence";
+const KEPT_NOW = "holdfast.now";
+
+/** A number that is drawn here, and kept. */
+export const keepFence = (fence: string): string => `set_config('${KEPT_FENCE}', ${fence}::text, true)::bigint`;
+export const keepNow = (now: string): string => `set_config('${KEPT_NOW}', ${now}::text, true)::bigint`;
+const kept = (name: string): string => `nullif(current_setting('${name}', true), '')::bigint`;
 
 /** What became of a transaction. */
 export interface Outcome {
   committed: boolean;
   made: number | null;
+  madeAt: number | null;
 }
 
 /**
@@ -48,8 +55,10 @@ export class Receipts {
     const written = "pg_current_xact_id_if_assigned() is not null";
     const receipt = (made: string) => `
       receipt as (
-        insert into ${s}.receipts as old (handle, batch, made) select '${this.#handle}', $1::bigint, ${made} where ${written}
-        on conflict (handle) do update set batch = excluded.batch, made = excluded.made, at = excluded.at
+        insert into ${s}.receipts as old (handle, batch, made, made_at)
+        select '${this.#handle}', $1::bigint, ${made} where ${written}
+        on conflict (handle) do update
+        set batch = excluded.batch, made = excluded.made, made_at = excluded.made_at, at = excluded.at
         where old.closed < excluded.batch
         returning 1)`;
     const sweep = `
@@ -64,14 +73,14 @@ export class Receipts {
         when ${written} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end
       from ${s}.counter where id = 1`;
     this.#sql = {
-      end: end(receipt("null")),
+      end: end(receipt("null, null")),
       // Once for each handle is often enough to clear away what others have left.
-      endFirst: end(receipt("null"), sweep),
-      job: end(receipt(`currval('${s.replaceAll("'", "''")}.job')`)),
-      fence: end(receipt(`nullif(current_setting('${KEPT_FENCE}', true), '')::bigint`)),
+      endFirst: end(receipt("null, null"), sweep),
+      job: end(receipt(`currval('${s}.job'), ${kept(KEPT_NOW)}`)),
+      fence: end(receipt(`${kept(KEPT_FENCE)}, null`)),
       close: `
         insert into ${s}.receipts as old (handle, closed) values ('${this.#handle}', $1::bigint)
-        on conflict (handle) do update set closed = greatest(old.closed, excluded.closed) returning batch, made`,
+        on conflict (handle) do update set closed = greatest(old.closed, excluded.closed) returning batch, made, made_at`,
     };
   }
 
@@ -93,10 +102,10 @@ export class Receipts {
   async ask(session: Session, batch: number): Promise<Outcome | null> {
     await session.command(`begin isolation level read committed; set local lock_timeout = ${WAIT}`);
     try {
-      const [row] = await session.rows<[number, number | null]>(this.#sql.close, [batch]);
+      const [row] = await session.rows<[number, number | null, number | null]>(this.#sql.close, [batch]);
       await session.command("commit");
-      const [last, made] = row as [number, number | null];
-      return { committed: last === batch, made };
+      const [last, made, madeAt] = row as [number, number | null, number | null];
+      return { committed: last === batch, made, madeAt };
     } catch (error) {
       if (!session.isLost) await session.command("rollback");
       if (codeOf(error) === "55P03") return null;

@@ -1,6 +1,6 @@
 import type { Host } from "./address.ts";
 import { connect, type Connection, type Server, type Value } from "./driver.ts";
-import { ConnectionLost, isLost, isRefused } from "./faults.ts";
+import { codeOf, ConnectionLost, isLost, isRefused } from "./faults.ts";
 import { Pulse } from "./pulse.ts";
 import { RELIED_SET } from "./relied.ts";
 
@@ -158,7 +158,10 @@ export class Session {
     } catch (error) {
       // It may have come to nothing before they were prepared.
       for (const text of added) this.#prepared.delete(text);
-      throw error;
+      if (!isOutdated(error)) throw error;
+      // On another connection it is prepared anew.
+      this.lose(error);
+      throw this.#lost ?? error;
     }
   }
 
@@ -219,6 +222,11 @@ export class Session {
 
 function takesNoWrites(): Error {
   return Object.assign(new Error("it takes no writes"), { code: "25006" });
+}
+
+/** The tables are not what they were when it was prepared. */
+function isOutdated(error: unknown): boolean {
+  return codeOf(error) === "0A000" && /cached plan/.test((error as Error).message);
 }
 
 const AT_WORK = "select 1 from pg_stat_activity where pid = $1 and coalesce(state, '') not like 'idle%'";

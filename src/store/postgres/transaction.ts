@@ -23,8 +23,9 @@ export interface Tx {
   queues: readonly string[];
   /** Has itself moved that count. */
   moved(what: Counted, from: number, to: number): void;
-  /** Said by whoever has sent all that he will ever send. */
+  /** Said by whoever has sent all that he will ever send: it may be committed by the time of the answer. */
   whole(): void;
+  readonly isCommitted: boolean;
   /** What was learnt in this transaction counts only if it is committed. */
   onUndo(forget: () => void): void;
   onCommit(keep: () => void): void;
@@ -63,6 +64,8 @@ export class Transaction implements Tx {
   readonly at: number | null;
   readonly news: Committed = { ready: new Set(), ended: [] };
   hasWritten = false;
+  /** By its own message. */
+  isCommitted = false;
   isLate = false;
   queues: readonly string[] = [];
   readonly #session: Session;
@@ -132,6 +135,7 @@ export class Transaction implements Tx {
     const opening = this.#opening as Opening;
     this.#opening = null;
     await (this.#begun = opening.send(this.#session, begin, "commit"));
+    this.isCommitted = true;
   }
 
   async #send<Row extends readonly unknown[]>(text: string, values: Value[]): Promise<Row[]> {

@@ -28,11 +28,12 @@ create unlogged table ${s}.awake (id integer primary key check (id = 1));
 insert into ${s}.awake (id) values (1);
 
 -- The last transaction of each handle that has written: found there, it was committed. made: the job or the fence that came
--- of it, where its answer went with the commit. closed: up to this one none is committed any more that is not by now.
+-- of it, and made_at, when: where its answer went with the commit. closed: up to this one none is committed any more that is not by now.
 create table ${s}.receipts (
   handle  uuid primary key,
   batch   bigint not null default 0,
-  made    bigint,
+  made     bigint,
+  made_at  bigint,
   closed  bigint not null default 0,
   at      timestamptz not null default now()
 ) with (fillfactor = 50);
