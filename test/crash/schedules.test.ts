@@ -7,7 +7,7 @@ import { passes, type Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
 import { wherever } from "./wherever.ts";
 
-const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 4_500;
+const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 3_500;
 const PROCESSES = 4;
 const POINTS = ["tick", "schedule", "claim", "settle"].flatMap((operation) =>
   ["begun", "written", "committed"].map((moment) => `${operation}:${moment}`),
