@@ -176,6 +176,19 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     },
   );
 
+  test("a lone claim goes on after somebody has changed a column that it reads", { timeout: 30_000 }, async (t) => {
+    const { direct, store } = await setUp(t);
+    const from = [{ name: "first", lease: LEASE }];
+    // Once to learn, then in one message, which is prepared from then on.
+    for (let i = 0; i < 3; i++) await claim(store, { from });
+    await server.query("alter table holdfast.jobs alter column attempt type bigint", url);
+    const id = await addOne(direct, { name: "first" });
+    assert.deepEqual(
+      (await claim(store, { from })).map((claimed) => claimed.id),
+      [id],
+    );
+  });
+
   test("nothing is done behind a beginning that failed", { timeout: 30_000 }, async (t) => {
     const { proxy, direct, store } = await setUp(t);
     for (const job of [{ name: "first" }, { name: "other", id: "x" }]) {

@@ -360,6 +360,8 @@ suite("bad input changes nothing", () => {
     ["a fractional priority", { priority: 0.5 }, "NUMBER_INVALID"],
     ["a priority of text", { priority: "5" }, "NUMBER_INVALID"],
     ["a huge priority", { priority: 2 ** 53 }, "NUMBER_INVALID"],
+    ["a priority of more than 32 bits", { priority: 2 ** 31 }, "NUMBER_INVALID"],
+    ["a negative priority of more than 32 bits", { priority: -(2 ** 31) - 1 }, "NUMBER_INVALID"],
     ["an option that there is not", { prioritty: 3 }, "OPTION_INVALID"],
     ["an empty id", { id: "" }, "OPTION_INVALID"],
     ["half a surrogate pair in an id", { id: "a\ud800" }, "OPTION_INVALID"],
