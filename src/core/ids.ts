@@ -7,6 +7,10 @@ export type JobKey = Branded<number, "JobKey">;
 export type Fence = Branded<number, "Fence">;
 /** One registered process (or thread) that has the database open; never reused. */
 export type ProcessId = Branded<number, "ProcessId">;
+/** The store's own number for a build: rises with each build, never reused. */
+export type BuildKey = Branded<number, "BuildKey">;
+/** The same for a result of a stage. */
+export type ResultKey = Branded<number, "ResultKey">;
 
 const TIME = 9;
 const KEY = 8;

@@ -8,6 +8,7 @@ import type { Fate, HeldLease, LeaseRef, StaleLease } from "../core/lease.ts";
 import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
+import type { BuildStore, NewWork, WorkEnd } from "./builds.ts";
 
 export type { ClaimSource, Declaration, Enqueued, Fate, Outlook, Reclaimed };
 
@@ -24,6 +25,8 @@ export interface Store {
   readonly durability: Durability;
   /** The time that is written: the given clock's, or that of the database, as far as it is known here. */
   readonly clock: Clock;
+  /** Runs of pipelines. */
+  readonly builds: BuildStore;
 
   // ── jobs in ──
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */
@@ -197,6 +200,8 @@ export interface NewJob {
   declares?: Declaration;
   /** The job's key for each of the limits that are declared, in their order. */
   limitKeys?: readonly string[];
+  /** It is a work item of a build. */
+  work?: NewWork;
 }
 
 export interface ClaimRequest {
@@ -228,6 +233,8 @@ export interface Claimed extends LeaseRef {
 export interface Settlement extends LeaseRef {
   outcome: Outcome;
   followUps?: readonly NewJob[] | undefined;
+  /** Of a work item: what belongs to its end. */
+  work?: WorkEnd | undefined;
 }
 
 export interface ProgressReport extends LeaseRef {

@@ -1,0 +1,32 @@
+import type { ValueHash } from "./context-hash.ts";
+import type { ResultKey } from "./ids.ts";
+
+/** One stage that a target has gone through in its segment. What let it pass by is not in its trail. */
+export interface Step {
+  stage: string;
+  /** Where the output is. Null: it is written in the same commit. */
+  result: ResultKey | null;
+  output: ValueHash;
+}
+
+/** The stages that a target has gone through, in their order; those of its parent come first. */
+export type Trail = readonly Step[];
+
+export function stepOf(trail: Trail, stage: string): Step | undefined {
+  return trail.find((step) => step.stage === stage);
+}
+
+/** As it is stored. */
+export function trailText(trail: Trail): string {
+  return JSON.stringify(trail.map(({ stage, result, output }) => [stage, result, output]));
+}
+
+export function parseTrail(text: string): Trail {
+  const steps = JSON.parse(text) as [string, ResultKey | null, ValueHash][];
+  return steps.map(([stage, result, output]) => ({ stage, result, output }));
+}
+
+/** With the key of what was written in the same commit. */
+export function completeTrail(trail: Trail, result: ResultKey): Trail {
+  return trail.map((step) => (step.result === null ? { ...step, result } : step));
+}
