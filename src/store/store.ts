@@ -8,7 +8,8 @@ import type { Fate, HeldLease, LeaseRef, StaleLease } from "../core/lease.ts";
 import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
-import type { BuildStore, NewWork, WorkEnd } from "./builds.ts";
+import type { BuildStore } from "./builds.ts";
+import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
 export type { ClaimSource, Declaration, Enqueued, Fate, Outlook, Reclaimed };
 
@@ -27,6 +28,8 @@ export interface Store {
   readonly clock: Clock;
   /** Runs of pipelines. */
   readonly builds: BuildStore;
+  /** What they work on. */
+  readonly work: WorkStore;
 
   // ── jobs in ──
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */

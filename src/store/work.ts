@@ -1,0 +1,234 @@
+import type { CostHistory } from "../core/budget.ts";
+import type { Amount } from "../core/cost.ts";
+import type { BuildKey, JobKey, ResultKey } from "../core/ids.ts";
+import type { JobError } from "../core/job.ts";
+import type { Fate, LeaseRef } from "../core/lease.ts";
+import type { Trail } from "../core/trail.ts";
+import type { KeptValue } from "../core/value.ts";
+import type { BuildRow } from "./builds.ts";
+import type { NewJob } from "./store.ts";
+
+/**
+ * What builds work on and what comes of it: targets, the results of stages, the artifacts they name, and what it costs.
+ *
+ * Stages run as jobs of a queue of their pipeline (`core/work.ts` has the names). A job that has `work` is a *work item*:
+ * (build, stage, target). All that follows from its end is in its settlement (`WorkEnd`), and is written with it: the
+ * result, the target's way on, counts, cost, and the next work item. However an attempt leaves `running` (settled, released,
+ * reclaimed, cancelled), what was set aside for it is free in that transaction, and what it is charged is spent.
+ */
+export interface WorkStore {
+  // ── targets ──
+  /** Of one segment, by path; those that are not there are left out. */
+  targets(pipeline: string, segment: number, paths: readonly string[]): Promise<TargetRow[]>;
+  /** In the order of their paths' UTF-8 bytes. `unseen`: only those that this build has not listed. `parent`: only its children. */
+  targetPage(page: TargetPage): Promise<TargetRow[]>;
+  /** Those that have come to the end of their segment, in the order of (group, path), null first. */
+  members(page: MemberPage): Promise<TargetRow[]>;
+  /** Writes down a batch of a listing, if its job is still held. Targets whose `rev` is not what was read are left alone. */
+  listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate>;
+
+  // ── results ──
+  /** The newest SUCCESS for each context hash, if there is one. `build`: only of that build (a rerun's). */
+  lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): Promise<(FoundResult | null)[]>;
+  results(keys: readonly ResultKey[]): Promise<StoredResult[]>;
+  /** The result that a build had for a target: its own, else the newest SUCCESS of that target from before it. */
+  resultOf(build: string, stage: string, path: string): Promise<StoredResult | null>;
+  /** The one before that, for `why`: the newest of that stage and target from an earlier build. */
+  resultBefore(build: string, stage: string, path: string): Promise<StoredResult | null>;
+  /** All SUCCESS results that a build had for a stage, in the order of paths. */
+  resultsOf(build: string, stage: string, page: { after?: string; limit: number }): Promise<StoredResult[]>;
+  /** The first of what failed in a build, in the order in which it did. */
+  failures(build: string, limit: number): Promise<StoredResult[]>;
+
+  // ── work ──
+  /** Cancels at most `limit` open work items of builds of this pipeline that are CRASHED or have ended; answers how many there were. */
+  clearWork(pipeline: string, limit: number): Promise<number>;
+  /** What a work item is about. Null: there is none. */
+  work(job: JobKey): Promise<WorkView | null>;
+  /** Sets the estimates aside, in order, as far as the budgets allow. What is refused for good stops its queue, and is written into its build. */
+  begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]>;
+  /** What running attempts have reported so far; a crash then charges it. */
+  saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<Fate[]>;
+  /** What past attempts of the stages of a pipeline have cost. */
+  costs(pipeline: string): Promise<Record<string, CostHistory>>;
+
+  // ── artifacts ──
+  /** How to see, inside a transaction, which of these are not there. Without it, references are not checked. */
+  watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void;
+  /** Which of these are referenced, by all that is committed, and by whatever was under way when it was asked. */
+  referenced(hashes: readonly string[]): Promise<ReadonlySet<string>>;
+  artifacts(build: string, page: { after?: string; limit: number }): Promise<ArtifactRef[]>;
+}
+
+/** A target of one segment of a pipeline: what lies between source, expands and gathers. */
+export interface TargetRow {
+  segment: number;
+  /** What names it in its segment: its id, behind those of its parents. */
+  path: string;
+  id: string;
+  parent: string | null;
+  /** Of its content. */
+  hash: string;
+  /** A file's fingerprint, as JSON. */
+  fingerprint: string | null;
+  /** What the first stage gets. */
+  value: KeptValue;
+  /** The build that has listed it last. */
+  seen: BuildKey;
+  /** For which definition of its segment its trail holds to the end; null: it is not at the end. */
+  done: string | null;
+  trail: Trail;
+  group: string | null;
+  /** `memberHash` at the end of the segment; null: it is not there. */
+  member: string | null;
+  /** Another with each change. */
+  rev: number;
+}
+
+export interface TargetPage {
+  pipeline: string;
+  segment: number;
+  after?: string;
+  limit: number;
+  parent?: string;
+  unseen?: BuildKey;
+}
+
+export interface MemberPage {
+  pipeline: string;
+  segment: number;
+  after?: { group: string | null; path: string };
+  /** Only this group. */
+  group?: string | null;
+  limit: number;
+}
+
+/** Where a target goes. */
+export type Flow =
+  /** On to a stage. */
+  | { to: "work"; trail: Trail; job: NewJob }
+  /** To the end of its segment. */
+  | { to: "end"; trail: Trail; done: string | null; group: string | null; member: string | null }
+  /** Nowhere: something about it is wrong before it could run (a key function threw). It counts as failed. */
+  | { to: "failed"; trail: Trail; stage: string; hash: string; error: JobError };
+
+/** What is counted on the way of a target. */
+export interface Passed {
+  stage: string;
+  as: "cached" | "passed";
+}
+
+export interface ListedTarget {
+  path: string;
+  id: string;
+  parent: string | null;
+  hash: string;
+  fingerprint: string | null;
+  value: KeptValue;
+  /** As it was read; 0: it was not there. */
+  rev: number;
+  passed: readonly Passed[];
+  /** Null: it is as it was, and at the end of its segment; only that it was seen is written. */
+  flow: Flow | null;
+  /** What is kept of it in artifacts: a snapshot, a large value. */
+  artifacts?: readonly NamedArtifact[];
+  /** Work of another kind: results that have to be removed, because a stage does not match any more. */
+  removals?: readonly NewJob[];
+}
+
+export interface ListedBatch {
+  build: BuildKey;
+  pipeline: string;
+  segment: number;
+  targets: readonly ListedTarget[];
+  /** Paths of targets that are gone, each with the removals that it needs first; one without is forgotten at once. */
+  gone?: readonly { path: string; rev: number; removals: readonly NewJob[] }[];
+  /** For the job's checkpoint: where the listing goes on. Undefined: as it was. */
+  cursor?: string;
+}
+
+/** On `NewJob.work`. */
+export interface NewWork {
+  /** Null: of the build that is made in the same commit. */
+  build: BuildKey | null;
+  kind: "listing" | "stage" | "remove";
+  /** "" for a listing. */
+  stage: string;
+  segment: number;
+  /** "" for a listing. */
+  path: string;
+}
+
+export interface WorkView {
+  kind: NewWork["kind"];
+  stage: string;
+  build: BuildRow;
+  segment: number;
+  /** Null for a listing, or where it is gone. */
+  target: TargetRow | null;
+}
+
+/** On `Settlement.work`: what belongs to the end of a work item, beside its outcome. */
+export interface WorkEnd {
+  /** What the attempt has reported. */
+  cost: Amount;
+  /** Of a success: what it made. Null: it was found made already, or makes nothing (a listing, a removal). */
+  result: NewResult | null;
+  /** Of a success: the target as it goes on. `rev` as it was read: if it is another by now, the target is left alone. Null: nothing to say (a listing). */
+  target: ListedTarget | null;
+  /** Of a success of a removal: the target has nothing left to be removed, and is forgotten. */
+  forget?: { path: string; rev: number };
+  /** The context hash and parts of an attempt, for the record of a failure. */
+  context?: { hash: string; parts: string };
+}
+
+export interface NewResult {
+  hash: string;
+  /** `ContextParts`, as JSON. */
+  parts: string;
+  output: KeptValue;
+  artifacts: readonly NamedArtifact[];
+}
+
+export interface NamedArtifact {
+  name: string;
+  hash: string;
+  size: number;
+}
+
+export interface ArtifactRef extends NamedArtifact {
+  build: string;
+  stage: string;
+  path: string;
+}
+
+export interface FoundResult {
+  key: ResultKey;
+  output: KeptValue;
+}
+
+export interface StoredResult {
+  key: ResultKey;
+  build: string;
+  stage: string;
+  path: string;
+  /** The target's own id, for people. */
+  target: string;
+  state: "SUCCESS" | "FAILED";
+  hash: string;
+  parts: string | null;
+  output: KeptValue;
+  /** Of all its attempts. */
+  cost: Amount;
+  error: JobError | null;
+  at: number;
+}
+
+export type Beginning =
+  | "start"
+  /** Not while so much is set aside for others. */
+  | "wait"
+  /** The budget is used up. The build is about to pause. */
+  | "pause"
+  /** The lease is gone. */
+  | "lost";
