@@ -46,6 +46,8 @@ export interface NewEvent {
   transition: string;
   /** The job's id. */
   job?: string;
+  /** The build's id. */
+  build?: string;
   data: object;
 }
 

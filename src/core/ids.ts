@@ -29,6 +29,16 @@ export function parseGeneratedId(id: string): { createdAt: number; key: JobKey }
   return { createdAt: number(id.slice(0, TIME)), key: number(id.slice(TIME)) as JobKey };
 }
 
+/** The public id of a build: sorts by creation too, and is not taken for a job's. */
+export function buildId(createdAt: number, key: BuildKey): string {
+  return `b${digits(createdAt, TIME)}${digits(key, KEY)}`;
+}
+
+export function parseBuildId(id: string): { createdAt: number; key: BuildKey } | null {
+  const parsed = id.startsWith("b") ? parseGeneratedId(id.slice(1)) : null;
+  return parsed && { createdAt: parsed.createdAt, key: parsed.key as number as BuildKey };
+}
+
 /**
  * The id of a job that a handler enqueues: the handler learns it before it is committed, so it is made from what is
  * unique already, the attempt that makes it. It sorts by creation among the generated ones.

@@ -1,6 +1,7 @@
 import { hash } from "node:crypto";
 import { canonical } from "./canonical.ts";
 import { difference } from "./difference.ts";
+import { HoldfastError } from "./errors.ts";
 import { hideSecrets } from "./key.ts";
 import type { PipelineDefinition } from "./pipeline.ts";
 import type { SourceDefinition } from "./source.ts";
@@ -68,6 +69,18 @@ export function pipelineDifferences(before: PipelineDescription, after: Pipeline
   const [was, is] = [[...old.keys()].filter((name) => now.has(name)), [...now.keys()].filter((name) => old.has(name))];
   if (was.some((name, i) => name !== is[i])) found.push(`The order of the stages is ${is.join(", ")}, it was ${was.join(", ")}.`);
   return found;
+}
+
+/** Why a build cannot go on with the pipeline that was given. */
+export function pipelineChanged(build: string, before: PipelineDescription, after: PipelineDescription): HoldfastError {
+  const found = pipelineDifferences(before, after);
+  return new HoldfastError(
+    "PIPELINE_CHANGED",
+    `The pipeline of build ${build} is not what it was when the build was started. ` +
+      // The same, and another hash: hashes were made in another way then.
+      (found.length === 0 ? "It was started by another version of Holdfast." : found.join(" ")),
+    "Abandon it and start a new one: all that succeeded and has not changed is reused.",
+  );
 }
 
 /** Stages whose code is not what it was, under the version that it had. */

@@ -17,10 +17,13 @@ export interface BuildStore {
    * left of an ended build's work is gone by then (`clearWork`); a CRASHED build of the pipeline is abandoned with it.
    */
   start(build: NewBuild): Promise<BuildRow | LockConflict | { paused: string }>;
-  /** Takes the lock, uses the token up, sets the budget and goes on, in one commit. Throws core's refusals (state, token, pipeline). */
+  /** Takes the lock, uses the token up, sets the budget and goes on, in one commit. Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED). */
   resume(build: ResumeBuild): Promise<BuildRow | LockConflict>;
-  /** By the orchestrator: refused (`null`) when the lock's token is not `lock.token` any more. The lock is let go when the build is not ACTIVE after it. */
-  move(build: string, move: WantedMove, lock: LockToken, mint?: MintedToken): Promise<BuildRow | null>;
+  /**
+   * By the orchestrator: refused (`null`) when the lock of this build is not `lock.token`'s any more. The lock is let go when
+   * the build is not ACTIVE after it. By somebody without the lock (`by`), for what needs none: a paused build that fails.
+   */
+  move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null>;
   /** By an operator, whatever the lock. The lock goes with it, so that its orchestrator stops. Null: no such build. */
   abandon(build: string, note: string, by: string): Promise<BuildRow | null>;
   /** Token and budget, without running anything: the next `resume` needs no token. Throws core's refusals. */
@@ -75,7 +78,9 @@ export interface NewBuild {
 
 export interface ResumeBuild {
   build: string;
+  /** Of the pipeline as it is now, and what it was made of, as JSON. */
   hash: string;
+  description: string;
   lead: NewLead;
   approval?: Approval;
 }
@@ -135,7 +140,7 @@ export interface BuildRow {
   budget: Budget;
   spent: Amount;
   reserved: Amount;
-  /** A token was used for it since it paused. */
+  /** A token was used for it since it paused, and it has not gone on yet. */
   approved: boolean;
   maxFailures: number | null;
   /** 0 is the source's, then one for each gather. */

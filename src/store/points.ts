@@ -10,6 +10,8 @@ export type Moment = "begun" | "written" | "committed";
 export const OPERATIONS = [
   "advance",
   "announce",
+  "beat",
+  "build",
   "cancel",
   "checkpoint",
   "claim",

@@ -349,6 +349,7 @@ export interface EventQuery {
   /** As they are written, or all that begin with what is before a `*`. */
   types?: readonly string[];
   job?: string;
+  build?: string;
   /** The newest `limit` of them, not the oldest. */
   last?: boolean;
 }

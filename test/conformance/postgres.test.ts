@@ -8,5 +8,9 @@ describe("PostgreSQL", { skip: noServer }, () => {
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  conformance(postgresOn(() => server));
+  const soon = "not on PostgreSQL yet";
+  conformance(
+    postgresOn(() => server),
+    { missing: { builds: soon, "confirmation tokens": soon, "orchestrators' locks": soon } },
+  );
 });

@@ -8,16 +8,17 @@ export class Events {
   #told = 0;
 
   constructor(db: Connection) {
-    this.#insert = db.prepare("insert into holdfast_events (type, at, transition, job, data) values (?, ?, ?, ?, ?)");
+    this.#insert = db.prepare("insert into holdfast_events (type, at, transition, job, build, data) values (?, ?, ?, ?, ?, ?)");
   }
 
-  add(tx: Tx, { type, transition, job, data }: NewEvent): void {
-    this.#insert.run(type, tx.now, transition, job ?? null, JSON.stringify(data));
+  add(tx: Tx, { type, transition, job, build, data }: NewEvent): void {
+    this.#insert.run(type, tx.now, transition, job ?? null, build ?? null, JSON.stringify(data));
     tx.wrote();
   }
 
   /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
-  act(tx: Tx, type: string, subject: string, data = about(type, subject)): void {
-    this.add(tx, { type, transition: change(type, subject, tx.commit, ++this.#told), data });
+  act(tx: Tx, type: string, subject: string, data = about(type, subject), build?: string): void {
+    const transition = change(type, subject, tx.commit, ++this.#told);
+    this.add(tx, { type, transition, data, ...(build === undefined ? {} : { build }) });
   }
 }

@@ -45,7 +45,7 @@ export class Sinks {
     this.#oldest = db.prepare(`select ${EVENT} from holdfast_events where seq > ? order by seq limit ?`);
     this.#newest = db.prepare(`select ${NEWEST}`);
     // An operator's look: it may walk the outbox, which holds a week.
-    const asked = `seq > :after and (:job is null or job = :job) and (:types is null or exists (
+    const asked = `seq > :after and (:job is null or job = :job) and (:build is null or build = :build) and (:types is null or exists (
       select 1 from json_each(:types) as asked
       where holdfast_events.type = asked.value
          or (asked.value like '%*' and substr(holdfast_events.type, 1, length(asked.value) - 1) = substr(asked.value, 1, length(asked.value) - 1))))`;
@@ -98,10 +98,16 @@ export class Sinks {
     this.#trim = db.prepare(`delete from holdfast_events where ${gone}`);
   }
 
-  events({ after, limit, types, job, last }: EventQuery): Event[] {
-    if (types === undefined && job === undefined && !last)
+  events({ after, limit, types, job, build, last }: EventQuery): Event[] {
+    if (types === undefined && job === undefined && build === undefined && !last)
       return (this.#oldest.rows(after, limit) as EventRow[]).map((row) => toEvent(row, this.#databaseId));
-    const asked = { after, limit, job: job ?? null, types: types === undefined ? null : JSON.stringify(types) };
+    const asked = {
+      after,
+      limit,
+      job: job ?? null,
+      build: build ?? null,
+      types: types === undefined ? null : JSON.stringify(types),
+    };
     return (last ? this.#last : this.#filtered)
       .all<Row>(asked)
       .map((row) => toEvent(Object.values(row) as EventRow, this.#databaseId));

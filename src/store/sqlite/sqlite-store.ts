@@ -39,6 +39,7 @@ import type {
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive } from "../alive.ts";
+import { Builds } from "./builds/builds.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
@@ -80,6 +81,7 @@ export class SqliteStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
   readonly clock: Clock;
+  readonly builds: Builds;
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
@@ -153,6 +155,11 @@ export class SqliteStore implements Store {
     this.#look = new Look(db, { catalog, settings, tally });
     this.#operate = new Operate(db, { ...shared, outbox: events, look: this.#look, tally, waits, expiring });
     this.#healing = new Healing(db, { settle: this.#settle, endings, events });
+    this.builds = new Builds(db, this.#intake, {
+      now: () => this.clock.now(),
+      read: (run) => this.#read(run),
+      write: (operation, run) => this.#write(operation, run),
+    });
     this.#group = new GroupCommit(db, {
       path,
       now: () => this.clock.now(),

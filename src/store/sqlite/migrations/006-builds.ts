@@ -36,7 +36,8 @@ create table holdfast_builds (
   finished_at      integer
 );
 create index holdfast_builds_pipeline on holdfast_builds (pipeline, key);
-create index holdfast_builds_unended on holdfast_builds (pipeline, state) where state not in ('SUCCESS', 'FAILED', 'ABANDONED');
+-- A pipeline has one build that has not ended.
+create unique index holdfast_builds_unended on holdfast_builds (pipeline) where state not in ('SUCCESS', 'FAILED', 'ABANDONED');
 
 -- The same table of transitions as core has; a test compares them. Whatever a program believes, the file holds no other.
 create trigger holdfast_builds_moves before update of state on holdfast_builds

@@ -1,0 +1,116 @@
+import type { BuildReason, BuildState, WantedMove } from "../../../core/build.ts";
+import type { ProcessId } from "../../../core/ids.ts";
+import type {
+  Approval,
+  AuditEntry,
+  BuildFilter,
+  BuildRow,
+  BuildStore,
+  LeadView,
+  LockConflict,
+  LockToken,
+  MintedToken,
+  NewBuild,
+  ResumeBuild,
+} from "../../builds.ts";
+import type { NewJob } from "../../store.ts";
+import type { Connection } from "../driver.ts";
+import type { Enqueue } from "../enqueue.ts";
+import type { Events } from "../events.ts";
+import type { Settings } from "../settings.ts";
+import type { Access } from "./access.ts";
+import { Audit } from "./audit.ts";
+import { Leads } from "./leads.ts";
+import { Moves } from "./moves.ts";
+import { Orchestrate } from "./orchestrate.ts";
+import { Oversee } from "./oversee.ts";
+import { Runs } from "./runs.ts";
+import { Tokens } from "./tokens.ts";
+
+/** Builds in a SQLite file. */
+export class Builds implements BuildStore {
+  readonly #access: Access;
+  readonly #runs: Runs;
+  readonly #leads: Leads;
+  readonly #audit: Audit;
+  readonly #orchestrate: Orchestrate;
+  readonly #oversee: Oversee;
+
+  constructor(db: Connection, parts: { settings: Settings; events: Events; enqueue: Enqueue }, access: Access) {
+    this.#access = access;
+    const runs = (this.#runs = new Runs(db));
+    const leads = (this.#leads = new Leads(db));
+    const audit = (this.#audit = new Audit(db));
+    const tokens = new Tokens(db);
+    const { settings, events, enqueue } = parts;
+    const moves = new Moves({ runs, leads, audit, events, settings });
+    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue });
+    this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events });
+  }
+
+  start(build: NewBuild): Promise<BuildRow | LockConflict | { paused: string }> {
+    return this.#access.write("build", (tx) => this.#orchestrate.start(tx, build));
+  }
+
+  resume(build: ResumeBuild): Promise<BuildRow | LockConflict> {
+    return this.#access.write("build", (tx) => this.#orchestrate.resume(tx, build));
+  }
+
+  move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null> {
+    return this.#access.write("build", (tx) => this.#orchestrate.move(tx, build, move, lock, mint));
+  }
+
+  abandon(build: string, note: string, by: string): Promise<BuildRow | null> {
+    return this.#access.write("build", (tx) => this.#oversee.abandon(tx, build, note, by));
+  }
+
+  approve(build: string, approval: Approval, by: string): Promise<BuildRow | null> {
+    return this.#access.write("build", (tx) => this.#oversee.approve(tx, build, approval, by));
+  }
+
+  mintToken(build: string, minted: MintedToken, by: string): Promise<BuildRow | null> {
+    return this.#access.write("build", (tx) => this.#oversee.mintToken(tx, build, minted, by));
+  }
+
+  nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean> {
+    return this.#access.write("build", (tx) => this.#orchestrate.nextRound(tx, build, round, listing, lock));
+  }
+
+  getBuild(id: string): Promise<BuildRow | null> {
+    return this.#access.read(() => this.#runs.find(id));
+  }
+
+  listBuilds(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }> {
+    return this.#access.read(() => this.#runs.list(filter));
+  }
+
+  newestBuild(pipeline: string, state?: BuildState): Promise<BuildRow | null> {
+    return this.#access.read(() => this.#runs.newest(pipeline, state ?? null));
+  }
+
+  beat(lock: LockToken): Promise<boolean> {
+    return this.#access.write("beat", (tx) => this.#leads.beat(tx, lock));
+  }
+
+  getLead(pipeline: string): Promise<LeadView | null> {
+    return this.#access.read(() => this.#leads.find(pipeline));
+  }
+
+  leads(): Promise<LeadView[]> {
+    return this.#access.read(() => this.#leads.all());
+  }
+
+  breakLead(pipeline: string, by: string): Promise<boolean> {
+    return this.#access.write("build", (tx) => this.#oversee.breakLead(tx, pipeline, by));
+  }
+
+  /** Asked again and again, mostly for nothing: then it takes no write lock. */
+  async orphan(known: { dead: readonly ProcessId[]; alive: readonly ProcessId[] }, reason: BuildReason): Promise<BuildRow[]> {
+    const found = await this.#access.read(() => this.#leads.unled(known, this.#access.now()));
+    return found.length === 0 ? [] : this.#access.write("build", (tx) => this.#oversee.orphan(tx, known, reason));
+  }
+
+  audit(query: { after: number; limit: number; subject?: string }): Promise<AuditEntry[]> {
+    return this.#access.read(() => this.#audit.page(query));
+  }
+}

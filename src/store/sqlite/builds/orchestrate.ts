@@ -1,0 +1,126 @@
+import { orchestrator } from "../../../core/audit.ts";
+import { approve, type Budget, fromBudget } from "../../../core/budget.ts";
+import { type BuildFacts, hasEnded, mayMoveBuild, type WantedMove } from "../../../core/build.ts";
+import { refusedToken } from "../../../core/confirmation-token.ts";
+import { pipelineChanged, type PipelineDescription } from "../../../core/pipeline-description.ts";
+import { listingOf, noSuchBuild } from "../../build-row.ts";
+import type { BuildRow, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
+import type { NewJob } from "../../store.ts";
+import type { Enqueue } from "../enqueue.ts";
+import type { Tx } from "../group-commit.ts";
+import type { Leads } from "./leads.ts";
+import type { Moves } from "./moves.ts";
+import type { Runs } from "./runs.ts";
+import type { Tokens } from "./tokens.ts";
+
+/** What an orchestrator does to builds: under the lock of their pipeline, every time. */
+export class Orchestrate {
+  readonly #runs: Runs;
+  readonly #leads: Leads;
+  readonly #tokens: Tokens;
+  readonly #moves: Moves;
+  readonly #enqueue: Enqueue;
+
+  constructor(parts: { runs: Runs; leads: Leads; tokens: Tokens; moves: Moves; enqueue: Enqueue }) {
+    this.#runs = parts.runs;
+    this.#leads = parts.leads;
+    this.#tokens = parts.tokens;
+    this.#moves = parts.moves;
+    this.#enqueue = parts.enqueue;
+  }
+
+  start(tx: Tx, wanted: NewBuild): BuildRow | LockConflict | { paused: string } {
+    const { pipeline, lead } = wanted;
+    const by = orchestrator(lead);
+    const conflict = this.#leads.held(pipeline);
+    if (conflict !== null) return { conflict };
+    this.#crashUnled(tx, pipeline, by);
+    const left = this.#runs.unended(pipeline);
+    if (left?.state === "BUDGET_PAUSE") return { paused: left.id };
+    if (left !== null) {
+      const note = "another build was started";
+      this.#moves.make(tx, left, { move: "abandon", reason: "abandoned", note }, {}, { by });
+    }
+    const made = this.#runs.insert(tx, wanted);
+    const build = this.#moves.make(tx, made, { move: "start", reason: "started" }, { holdsLock: true }, { by });
+    this.#leads.take(tx, pipeline, build.key, lead);
+    this.#list(tx, build, wanted.listing);
+    return this.#runs.get(build.key);
+  }
+
+  resume(tx: Tx, wanted: ResumeBuild): BuildRow | LockConflict {
+    const found = this.#runs.find(wanted.build);
+    if (found === null) throw noSuchBuild(wanted.build);
+    const { pipeline, key } = found;
+    const by = orchestrator(wanted.lead);
+    const conflict = hasEnded(found.state) ? null : this.#leads.held(pipeline);
+    if (conflict !== null) return { conflict };
+    this.#crashUnled(tx, pipeline, by);
+    const build = this.#runs.get(key);
+    const samePipeline = build.hash === wanted.hash;
+    if (!samePipeline && mayMoveBuild("resume", build.state)) {
+      throw pipelineChanged(build.id, described(build.description), described(wanted.description));
+    }
+    const budget = this.#approved(tx, build, wanted);
+    const reason = build.state === "BUDGET_PAUSE" ? "budget_approved" : "resumed";
+    const facts: BuildFacts = { holdsLock: true, samePipeline, approved: true };
+    const resumed = this.#moves.make(tx, build, { move: "resume", reason }, facts, { by, budget });
+    this.#leads.take(tx, pipeline, key, wanted.lead);
+    return resumed;
+  }
+
+  move(tx: Tx, id: string, wanted: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): BuildRow | null {
+    const build = this.#runs.find(id);
+    if (build === null) return null;
+    const lead = "token" in lock ? this.#leads.holding(build.key, lock) : null;
+    if (lead === null && "token" in lock) return null;
+    const by = "token" in lock ? orchestrator(lead as NonNullable<typeof lead>) : lock.by;
+    const facts: BuildFacts = {
+      holdsLock: lead !== null,
+      running: this.#runs.running(build),
+      left: build.open + (build.listing === "done" ? 0 : 1),
+      failed: build.failed,
+      tokenMinted: mint !== undefined,
+    };
+    const moved = this.#moves.make(tx, build, wanted, facts, { by });
+    if (wanted.move === "pause" && mint !== undefined) this.#tokens.mint(tx, moved, mint);
+    return moved;
+  }
+
+  nextRound(tx: Tx, id: string, round: number, listing: NewJob, lock: LockToken): boolean {
+    const build = this.#runs.find(id);
+    if (build === null || this.#leads.holding(build.key, lock) === null) return false;
+    if (!this.#runs.nextRound(tx, build, round)) return false;
+    this.#list(tx, build, listing);
+    return true;
+  }
+
+  /** Whoever takes the lock of one that is gone finds its build as that one has left it. */
+  #crashUnled(tx: Tx, pipeline: string, by: string): void {
+    for (const key of this.#leads.unledOf(pipeline)) {
+      const lost = { move: "crash", reason: "orchestrator_lost" } as const;
+      this.#moves.make(tx, this.#runs.get(key), lost, { holderGone: true }, { by });
+    }
+  }
+
+  /** The budget with which a build goes on: that of the token, or the one that it has, if it needs none, or none any more. */
+  #approved(tx: Tx, build: BuildRow, { approval }: ResumeBuild): Budget {
+    if (approval !== undefined) return this.#tokens.use(tx, build, approval);
+    if (build.state !== "BUDGET_PAUSE") return build.budget;
+    if (!build.approved) throw refusedToken({ code: "TOKEN_NEEDED" }, build);
+    // What was in flight at the pause may have cost more since than was approved.
+    return approve(build, fromBudget(build.budget), build.refused);
+  }
+
+  #list(tx: Tx, build: BuildRow, listing: NewJob): void {
+    const [answer] = this.#enqueue.run(tx, [listingOf(build.key, listing)]);
+    // A round that nobody lists would never end.
+    if (answer === undefined || !("duplicate" in answer) || answer.duplicate) {
+      throw new Error(`the listing of build ${build.id} was not taken in`);
+    }
+  }
+}
+
+function described(text: string): PipelineDescription {
+  return JSON.parse(text) as PipelineDescription;
+}

@@ -1,0 +1,364 @@
+import assert from "node:assert/strict";
+import { BUILD_MOVES, type BuildMove, type WantedMove } from "../../src/core/build.ts";
+import { pipelineQueue } from "../../src/core/work.ts";
+import type { NewBuild } from "../../src/store/builds.ts";
+import {
+  BUDGET,
+  bytes,
+  changesNothing,
+  claimable,
+  everything,
+  listing,
+  LOST,
+  made,
+  newBuild,
+  newLead,
+  paused,
+  refused,
+  rests,
+  resuming,
+  seeBuild,
+  started,
+  stopped,
+  STOPPED,
+  toldOf,
+} from "./build-parts.ts";
+import { changesDuring, pass, register } from "./parts.ts";
+import type { Check } from "./suite.ts";
+
+const SUCCEED: WantedMove = { move: "succeed", reason: "all_targets_done" };
+const SOURCE_FAILED: WantedMove = { move: "fail", reason: "source_failed" };
+
+export function buildCases(check: Check): void {
+  check("a build that is started is ACTIVE, with its stages, its budget and the job that lists its source", async (ground) => {
+    const { store, clock } = ground;
+    const { build, lead } = await started(store, { maxFailures: 3 });
+    const { description, hash } = newBuild(lead);
+    assert.match(build.id, /^b[0-9a-v]{17}$/);
+    assert.deepEqual(build, {
+      key: build.key,
+      id: build.id,
+      pipeline: "docs",
+      queue: "pipeline/docs",
+      state: "ACTIVE",
+      reason: "started",
+      note: null,
+      seq: 1,
+      hash,
+      description,
+      options: '{"rerun":[]}',
+      budget: BUDGET,
+      spent: { micros: 0, tokens: 0 },
+      reserved: { micros: 0, tokens: 0 },
+      approved: false,
+      maxFailures: 3,
+      round: 0,
+      listing: "running",
+      open: 0,
+      failed: 0,
+      blocked: null,
+      refused: { micros: 0, tokens: 0 },
+      createdAt: clock.now(),
+      finishedAt: null,
+      stages: ["parse", "index"].map((stage) => ({ stage, ran: 0, cached: 0, failed: 0, passed: 0, open: 0 })),
+    });
+    assert.deepEqual(await store.builds.getBuild(build.id), build);
+    assert.equal(await rests(store, build), false);
+    assert.equal(await claimable(store, build), 1, "the listing");
+  });
+
+  check("whoever waits for work is told of a build that starts, and of one that goes on", async ({ store }) => {
+    const lead = newLead(await register(store));
+    let build = "";
+    const starting = await changesDuring(store, async () => {
+      build = made(await store.builds.start(newBuild(lead))).id;
+    });
+    assert.ok(starting.some(({ ready }) => ready?.has("pipeline/docs")));
+    const lock = { pipeline: "docs", token: lead.token };
+    const led = { build: made(await store.builds.move(build, STOPPED, lock)), lead, lock };
+    const resumed = await changesDuring(store, () => store.builds.resume(resuming(led)));
+    assert.ok(resumed.some(({ ready }) => ready?.has("pipeline/docs")));
+  });
+
+  check("a second start finds out who leads the first, and changes nothing", async ({ store, clock }) => {
+    const { build, lead } = await started(store);
+    const { token: _, ...known } = lead;
+    const acquiredAt = clock.now();
+    pass(clock, 1_000);
+    const other = newLead(await register(store, "other"), "token-2");
+    const conflict = { ...known, pipeline: "docs", build: build.id, acquiredAt, beatAt: acquiredAt };
+    await changesNothing(store, { conflict }, () => store.builds.start(newBuild(other)));
+  });
+
+  check("of several that start at once one does, and the others get its name", async ({ store }) => {
+    const holder = await register(store);
+    const answers = await Promise.all(["a", "b", "c"].map((token) => store.builds.start(newBuild(newLead(holder, token)))));
+    const conflicts = answers.filter((answer) => "conflict" in answer);
+    assert.equal(conflicts.length, 2);
+    const build = made(answers.find((answer) => "seq" in answer) ?? null);
+    assert.deepEqual(
+      conflicts.map((answer) => ("conflict" in answer ? answer.conflict.build : null)),
+      [build.id, build.id],
+    );
+    assert.equal(await claimable(store, build), 1, "there is one listing");
+  });
+
+  check.shared("of two processes that start at once one does", async ({ store, another }) => {
+    const stores = [store, await another(), await another()];
+    const leads = await Promise.all(stores.map(async (one, i) => newLead(await register(one), `token-${i}`)));
+    const answers = await Promise.all(stores.map((one, i) => one.builds.start(newBuild(leads[i] as (typeof leads)[0]))));
+    assert.equal(answers.filter((answer) => "conflict" in answer).length, 2);
+    assert.equal((await store.builds.listBuilds({ limit: 10 })).items.length, 1);
+  });
+
+  check("two pipelines are led at the same time", async ({ store }) => {
+    const docs = await started(store);
+    const blog = await started(store, { pipeline: "blog" });
+    assert.deepEqual(
+      (await store.builds.leads()).map(({ pipeline, build }) => [pipeline, build]),
+      [
+        ["blog", blog.build.id],
+        ["docs", docs.build.id],
+      ],
+    );
+    await store.builds.move(docs.build.id, STOPPED, docs.lock);
+    assert.equal(await rests(store, docs.build), true);
+    assert.equal(await rests(store, blog.build), false, "the other goes on");
+  });
+
+  check("a start abandons the build that crashed, and says so", async ({ store, clock }) => {
+    const { build: old } = await stopped(store);
+    pass(clock, 1_000);
+    const { build } = await started(store, { token: "token-2" });
+    const abandoned = await seeBuild(store, old);
+    assert.deepEqual(
+      [abandoned.state, abandoned.reason, abandoned.note, abandoned.seq, abandoned.finishedAt],
+      ["ABANDONED", "abandoned", "another build was started", 3, clock.now()],
+    );
+    assert.equal(build.state, "ACTIVE");
+    assert.ok(build.id > old.id && build.key > old.key);
+    assert.equal(await rests(store, build), false, "the queue that they share is open");
+  });
+
+  check("a start is refused while a build of the pipeline is paused for its budget", async ({ store }) => {
+    const { build, lead } = await paused(store);
+    await changesNothing(store, { paused: build.id }, () => store.builds.start(newBuild({ ...lead, token: "token-2" })));
+  });
+
+  check("a start that fails leaves nothing behind, not even the abandoning of the one before", async ({ store }) => {
+    const { lead } = await stopped(store);
+    const before = await everything(store);
+    const bad = { ...listing("docs") };
+    Object.defineProperty(bad, "policy", {
+      get: () => {
+        throw new Error("bad");
+      },
+    });
+    await assert.rejects(store.builds.start(newBuild(lead, { listing: bad })), /bad/);
+    assert.deepEqual(await everything(store), before);
+  });
+
+  check("what cannot be done harms nobody who asked at the same time", async ({ store }) => {
+    const { build, lock } = await started(store);
+    const holder = await register(store);
+    const [failed, blog] = await Promise.allSettled([
+      store.builds.move(build.id, SUCCEED, lock),
+      store.builds.start(newBuild(newLead(holder, "token-2"), { pipeline: "blog" })),
+    ]);
+    assert.equal(failed.status, "rejected");
+    assert.equal(blog.status, "fulfilled");
+    assert.equal((await store.builds.newestBuild("blog"))?.state, "ACTIVE");
+    assert.equal((await seeBuild(store, build)).state, "ACTIVE");
+  });
+
+  check(
+    "each transition has its number, its reason and its event, in order, and the queue rests but for ACTIVE",
+    async (ground) => {
+      const { store, clock } = ground;
+      const led = await started(store);
+      const { id } = led.build;
+      await store.builds.move(id, STOPPED, led.lock);
+      assert.equal(await rests(store, led.build), true);
+      assert.equal(await claimable(store, led.build), 0);
+      assert.equal(await store.builds.getLead("docs"), null, "the lock is let go");
+      const resumed = made(await store.builds.resume(resuming(led)));
+      assert.deepEqual([resumed.state, resumed.reason, resumed.seq], ["ACTIVE", "resumed", 3]);
+      assert.equal((await store.builds.getLead("docs"))?.build, id);
+      assert.equal(await rests(store, led.build), false);
+      pass(clock, 5_000);
+      const failed = made(await store.builds.move(id, SOURCE_FAILED, { pipeline: "docs", token: "token-2" }));
+      assert.deepEqual([failed.state, failed.reason, failed.seq, failed.finishedAt], ["FAILED", "source_failed", 4, clock.now()]);
+      assert.equal(await rests(store, led.build), true);
+      assert.equal(await store.builds.getLead("docs"), null);
+      const rest = { pipeline: "docs", spent: { usd: 0, tokens: 0 }, budget: { usd: 5 }, note: null };
+      assert.deepEqual(await toldOf(store, led.build), [
+        { type: "build.started", data: { ...rest, seq: 1, from: "PENDING", to: "ACTIVE", reason: "started" } },
+        { type: "build.crashed", data: { ...rest, seq: 2, from: "ACTIVE", to: "CRASHED", reason: "stopped" } },
+        { type: "build.resumed", data: { ...rest, seq: 3, from: "CRASHED", to: "ACTIVE", reason: "resumed" } },
+        { type: "build.failed", data: { ...rest, seq: 4, from: "ACTIVE", to: "FAILED", reason: "source_failed" } },
+      ]);
+      const all = await store.events({ after: 0, limit: 100 });
+      assert.equal(all.length, 4, "nobody has paused a queue");
+      assert.ok(all.every(({ build }) => build === id));
+      assert.equal(new Set(all.map(({ dedupeKey }) => dedupeKey)).size, 4);
+    },
+  );
+
+  check("a build moves only as the table says", async ({ store }) => {
+    const { build, lock } = await started(store);
+    await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, SUCCEED, lock));
+    await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, { move: "fail", reason: "targets_failed" }, lock));
+    await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, { move: "crash", reason: LOST }, lock));
+    await refused(store, "BUILD_NOT_READY", () => store.builds.abandon(build.id, " ", "operator"));
+    await refused(store, "BUILD_REASON", () => store.builds.move(build.id, { move: "fail", reason: "stopped" }, lock));
+    await refused(store, "BUILD_STATE", () => store.builds.move(build.id, { move: "start", reason: "started" }, lock));
+    await refused(store, "BUILD_STATE", () => store.builds.move(build.id, { move: "resume", reason: "resumed" }, lock));
+  });
+
+  check("what has ended never moves again", async ({ store }) => {
+    const led = await started(store);
+    await store.builds.abandon(led.build.id, "not needed", "operator");
+    await refused(store, "BUILD_STATE", () => store.builds.abandon(led.build.id, "really", "operator"));
+    await refused(store, "BUILD_STATE", () => store.builds.resume(resuming(led)));
+    for (const move of Object.keys(BUILD_MOVES) as BuildMove[]) {
+      const wanted = { move, reason: "abandoned", note: "please" } as const;
+      await refused(store, "BUILD_STATE", () => store.builds.move(led.build.id, wanted, { by: "operator" }));
+    }
+    await refused(store, "BUILD_NOT_PAUSED", () => store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator"));
+  });
+
+  check("an operator abandons a build in any state, and its orchestrator has no lock any more", async ({ store, clock }) => {
+    const { build, lock } = await started(store);
+    pass(clock, 10);
+    const abandoned = made(await store.builds.abandon(build.id, "wrong folder", "operator"));
+    assert.deepEqual(
+      [abandoned.state, abandoned.reason, abandoned.note, abandoned.seq, abandoned.finishedAt],
+      ["ABANDONED", "abandoned", "wrong folder", 2, clock.now()],
+    );
+    assert.equal(await rests(store, build), true);
+    assert.deepEqual(await store.builds.leads(), []);
+    assert.equal(await store.builds.beat(lock), false);
+    const crashed = await stopped(store);
+    assert.equal((await store.builds.abandon(crashed.build.id, "again", "operator"))?.state, "ABANDONED");
+    const pausing = await paused(store);
+    assert.equal((await store.builds.abandon(pausing.build.id, "too dear", "operator"))?.state, "ABANDONED");
+    assert.equal(await store.builds.abandon("b00000000000000000", "gone", "operator"), null);
+  });
+
+  check("a build goes on only with the pipeline that it was started with", async ({ store }) => {
+    const led = await stopped(store);
+    const error = await refused(store, "PIPELINE_CHANGED", () => store.builds.resume(resuming(led, { version: 2 })));
+    assert.match(error.message, /version of stage "parse" is 2, it was 1\./);
+    const unknown = { ...resuming(led), build: "b00000000000000000" };
+    await refused(store, "NO_SUCH_BUILD", () => store.builds.resume(unknown));
+    assert.equal(made(await store.builds.resume(resuming(led))).state, "ACTIVE");
+  });
+
+  check("a build that somebody leads is not resumed by another", async ({ store }) => {
+    const led = await started(store);
+    const conflict = await store.builds.getLead("docs");
+    assert.equal(conflict?.build, led.build.id);
+    await changesNothing(store, { conflict }, () => store.builds.resume(resuming(led)));
+  });
+
+  check.shared("of two processes that resume at once one does", async ({ store, another }) => {
+    const led = await stopped(store);
+    const other = await another();
+    const answers = await Promise.all([
+      store.builds.resume(resuming(led, { token: "token-2" })),
+      other.builds.resume(resuming(led, { token: "token-3" })),
+    ]);
+    assert.equal(answers.filter((answer) => "conflict" in answer).length, 1);
+    assert.equal((await seeBuild(store, led.build)).seq, 3);
+  });
+
+  check("each round follows the one before, once, with a job that lists it", async ({ store }) => {
+    const { build, lock } = await started(store);
+    assert.equal(await claimable(store, build), 1);
+    const next = (round: number, key = lock) => store.builds.nextRound(build.id, round, listing("docs"), key);
+    await changesNothing(store, false, () => next(0));
+    await changesNothing(store, false, () => next(2));
+    await changesNothing(store, false, () => next(1, { pipeline: "docs", token: "of somebody else" }));
+    assert.equal(await next(1), true);
+    const { round, listing: listed, seq } = await seeBuild(store, build);
+    assert.deepEqual([round, listed, seq], [1, "running", 1]);
+    assert.equal(await claimable(store, build), 1);
+    await changesNothing(store, false, () => next(1));
+    await changesNothing(store, false, () => store.builds.nextRound("b00000000000000000", 2, listing("docs"), lock));
+    await store.builds.move(build.id, STOPPED, lock);
+    await changesNothing(store, false, () => next(2));
+  });
+
+  check("builds are listed in the order in which they were made, page by page", async ({ store, clock }) => {
+    const ids: string[] = [];
+    const add = async (given: Partial<NewBuild> = {}) => {
+      const led = await started(store, given);
+      ids.push(led.build.id);
+      pass(clock, 1_000);
+      return led;
+    };
+    const first = await add();
+    await store.builds.abandon(first.build.id, "once", "operator");
+    await add({ pipeline: "blog" });
+    const third = await add();
+    await store.builds.move(third.build.id, STOPPED, third.lock);
+    await add({ pipeline: "wiki", queue: pipelineQueue("wiki", "here") });
+    assert.deepEqual(ids, ids.toSorted());
+    const list = async (filter: object) => {
+      const { items, next } = await store.builds.listBuilds({ limit: 2, ...filter });
+      return [items.map(({ id }) => ids.indexOf(id)), next];
+    };
+    assert.deepEqual(await list({ limit: 10 }), [[0, 1, 2, 3], undefined]);
+    assert.deepEqual(await list({}), [[0, 1], ids[1]]);
+    assert.deepEqual(await list({ after: ids[1] }), [[2, 3], undefined]);
+    assert.deepEqual(await list({ pipeline: "docs" }), [[0, 2], undefined]);
+    assert.deepEqual(await list({ pipeline: "docs", limit: 1 }), [[0], ids[0]]);
+    assert.deepEqual(await list({ state: "ACTIVE" }), [[1, 3], undefined]);
+    assert.deepEqual(await list({ pipeline: "docs", state: "ACTIVE" }), [[], undefined]);
+    await assert.rejects(list({ after: "nonsense" }), { code: "OPTION_INVALID" });
+    const newest = async (...of: Parameters<typeof store.builds.newestBuild>) => (await store.builds.newestBuild(...of))?.id;
+    assert.equal(await newest("docs"), ids[2]);
+    assert.equal(await newest("docs", "ABANDONED"), ids[0]);
+    assert.equal(await newest("docs", "SUCCESS"), undefined);
+    assert.equal(await newest("nothing"), undefined);
+    assert.equal(await store.builds.getBuild("nothing"), null);
+  });
+
+  check("the audit says who did what to which build, as it was before and after", async ({ store, clock }) => {
+    const { build, lock } = await started(store);
+    const at = clock.now();
+    pass(clock, 1_000);
+    await store.builds.move(build.id, STOPPED, lock);
+    await store.builds.abandon(build.id, "enough", "alice");
+    const entries = await store.builds.audit({ after: 0, limit: 10, subject: build.id });
+    const by = "holdfast run docs.ts (pid 4321 on here)";
+    const rest = { note: null, budget: { usd: 5 }, approved: false };
+    const pending = { state: "PENDING", reason: "started", seq: 0, ...rest };
+    const active = { state: "ACTIVE", reason: "started", seq: 1, ...rest };
+    const crashed = { state: "CRASHED", reason: "stopped", seq: 2, ...rest };
+    const abandoned = { state: "ABANDONED", reason: "abandoned", seq: 3, ...rest, note: "enough" };
+    const about = { seq: 0, subject: build.id };
+    assert.deepEqual(
+      entries.map((entry) => ({ ...entry, seq: 0 })),
+      [
+        { at, by, action: "build.started", ...about, before: pending, after: active },
+        { at: at + 1_000, by, action: "build.crashed", ...about, before: active, after: crashed },
+        { at: at + 1_000, by: "alice", action: "build.abandoned", ...about, before: crashed, after: abandoned },
+      ],
+    );
+    const [, second, third] = entries.map(({ seq }) => seq) as [number, number, number];
+    const after = await store.builds.audit({ after: second, limit: 1 });
+    assert.deepEqual(
+      after.map(({ seq }) => seq),
+      [third],
+    );
+    assert.deepEqual(await store.builds.audit({ after: 0, limit: 10, subject: "nothing" }), []);
+  });
+
+  check.shared("builds, locks, audit and events are there after everything was closed", async ({ store, reopen }) => {
+    await paused(store);
+    await started(store, { pipeline: "blog" });
+    const before = await everything(store);
+    assert.deepEqual(await everything(await reopen()), before);
+  });
+}

@@ -1,0 +1,231 @@
+import assert from "node:assert/strict";
+import { hashToken, TOKEN_LIFE } from "../../src/core/confirmation-token.ts";
+import type { Approval } from "../../src/store/builds.ts";
+import type { Store } from "../../src/store/store.ts";
+import {
+  bytes,
+  claimable,
+  everything,
+  type Led,
+  made,
+  PAUSED,
+  paused,
+  refused,
+  rests,
+  resuming,
+  seeBuild,
+  started,
+  STOPPED,
+  stopped,
+  tokenOf,
+  toldOf,
+} from "./build-parts.ts";
+import { pass } from "./parts.ts";
+import type { Check } from "./suite.ts";
+
+const TEN = { usd: 10 };
+
+/** The two ways in which a token is given. */
+const WAYS: Record<string, (store: Store, led: Led, approval: Approval) => Promise<unknown>> = {
+  resume: (store, led, approval) => store.builds.resume(resuming(led, { approval })),
+  approve: (store, { build }, approval) => store.builds.approve(build.id, approval, "operator"),
+};
+
+export function tokenCases(check: Check): void {
+  check("a build pauses for its budget only with a token that lets it go on, and lets its lock go", async ({ store }) => {
+    const { build, lock } = await started(store);
+    await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, PAUSED, lock));
+    const rest = made(await store.builds.move(build.id, PAUSED, lock, { bytes: bytes(1) }));
+    assert.deepEqual([rest.state, rest.reason, rest.seq, rest.finishedAt], ["BUDGET_PAUSE", "budget_precheck_block", 2, null]);
+    assert.equal(await store.builds.getLead("docs"), null);
+    assert.equal(await rests(store, build), true);
+    assert.equal(await claimable(store, build), 0);
+    const [, told] = await toldOf(store, build);
+    assert.deepEqual([told?.type, told?.data["to"]], ["build.paused", "BUDGET_PAUSE"]);
+  });
+
+  check("a paused build goes on with the token and a new budget, in one commit", async ({ store }) => {
+    const led = await paused(store);
+    const build = made(await store.builds.resume(resuming(led, { approval: { token: tokenOf(1), budget: TEN } })));
+    assert.deepEqual([build.state, build.reason, build.seq], ["ACTIVE", "budget_approved", 3]);
+    assert.deepEqual([build.budget, build.approved, build.blocked], [{ micros: 10_000_000, tokens: null }, false, null]);
+    assert.equal((await store.builds.getLead("docs"))?.build, build.id);
+    assert.equal(await claimable(store, build), 1);
+    const told = (await toldOf(store, build)).at(-1);
+    assert.deepEqual([told?.type, told?.data["budget"]], ["build.resumed", TEN]);
+    const entry = (await store.builds.audit({ after: 0, limit: 10, subject: build.id })).at(-1) ?? assert.fail();
+    assert.deepEqual([entry.before, entry.after].map(budgetOf), [{ usd: 5 }, TEN]);
+  });
+
+  check("what the new budget does not name stays as it was", async ({ store }) => {
+    const led = await paused(store, { budget: { micros: 5_000_000, tokens: 100 } });
+    const approval = { token: tokenOf(1), budget: { tokens: 1_000 } };
+    const build = made(await store.builds.resume(resuming(led, { approval })));
+    assert.deepEqual(build.budget, { micros: 5_000_000, tokens: 1_000 });
+  });
+
+  for (const [way, give] of Object.entries(WAYS)) {
+    check(`a token that is no good changes nothing: ${way}`, async ({ store }) => {
+      const led = await paused(store);
+      const other = await started(store, { pipeline: "blog", token: "token-9" });
+      await store.builds.move(other.build.id, PAUSED, other.lock, { bytes: bytes(9) });
+      const wrong: [code: string, token: unknown][] = [
+        ["TOKEN_NEEDED", undefined],
+        ["TOKEN_NEEDED", ""],
+        ["TOKEN_MALFORMED", 7],
+        ["TOKEN_MALFORMED", {}],
+        ["TOKEN_MALFORMED", tokenOf(1).slice(0, -1)],
+        ["TOKEN_MALFORMED", hashToken(tokenOf(1))],
+        ["TOKEN_UNKNOWN", tokenOf(2)],
+        ["TOKEN_OF_ANOTHER_BUILD", tokenOf(9)],
+      ];
+      for (const [code, token] of wrong) await refused(store, code, () => give(store, led, { token, budget: TEN }));
+      assert.ok(await give(store, led, { token: tokenOf(1), budget: TEN }), "and the right one is still good");
+    });
+
+    check(`a budget that is no good does not use the token up: ${way}`, async ({ store }) => {
+      const led = await paused(store);
+      const token = tokenOf(1);
+      await refused(store, "BUDGET_INVALID", () => give(store, led, { token, budget: {} }));
+      await refused(store, "COST_INVALID", () => give(store, led, { token, budget: { usd: -1 } }));
+      await refused(store, "COST_INVALID", () => give(store, led, { token, budget: { dollars: 1 } as object }));
+      assert.ok(await give(store, led, { token, budget: TEN }));
+    });
+
+    check(`a token can be used for an hour, and not a millisecond more: ${way}`, async ({ store, clock }) => {
+      const led = await paused(store);
+      pass(clock, TOKEN_LIFE);
+      await refused(store, "TOKEN_EXPIRED", () => give(store, led, { token: tokenOf(1), budget: TEN }));
+      await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
+      pass(clock, TOKEN_LIFE - 1);
+      assert.ok(await give(store, led, { token: tokenOf(2), budget: TEN }));
+    });
+
+    check(`a newer token replaces the older ones: ${way}`, async ({ store }) => {
+      const led = await paused(store);
+      await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
+      await store.builds.mintToken(led.build.id, { bytes: bytes(3) }, "operator");
+      for (const old of [1, 2]) {
+        await refused(store, "TOKEN_REPLACED", () => give(store, led, { token: tokenOf(old), budget: TEN }));
+      }
+      assert.ok(await give(store, led, { token: tokenOf(3), budget: TEN }));
+    });
+
+    check(`a token is for the pause that it was made for, and not for a later one: ${way}`, async ({ store }) => {
+      const led = await paused(store);
+      await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
+      await store.builds.resume(resuming(led, { approval: { token: tokenOf(2), budget: TEN } }));
+      await store.builds.move(led.build.id, PAUSED, { pipeline: "docs", token: "token-2" }, { bytes: bytes(3) });
+      await refused(store, "TOKEN_REPLACED", () => give(store, led, { token: tokenOf(1), budget: TEN }));
+      await refused(store, "TOKEN_USED", () => give(store, led, { token: tokenOf(2), budget: TEN }));
+      assert.ok(await give(store, led, { token: tokenOf(3), budget: TEN }));
+    });
+
+    check(`a build that is not paused has nothing to approve: ${way}`, async ({ store }) => {
+      const led = await stopped(store);
+      await refused(store, "BUILD_NOT_PAUSED", () => give(store, led, { token: tokenOf(1), budget: TEN }));
+    });
+  }
+
+  check("a paused build without a token does not go on", async ({ store }) => {
+    const led = await paused(store);
+    await refused(store, "TOKEN_NEEDED", () => store.builds.resume(resuming(led)));
+  });
+
+  check("another pipeline is refused before a token is used up", async ({ store }) => {
+    const led = await paused(store);
+    const approval = { token: tokenOf(1), budget: TEN };
+    await refused(store, "PIPELINE_CHANGED", () => store.builds.resume(resuming(led, { version: 2, approval })));
+    assert.equal(made(await store.builds.resume(resuming(led, { approval }))).state, "ACTIVE");
+  });
+
+  check("of two who use one token at once one does", async ({ store }) => {
+    const { build } = await paused(store);
+    const approval = { token: tokenOf(1), budget: TEN };
+    const both = await Promise.allSettled(["alice", "bob"].map((by) => store.builds.approve(build.id, approval, by)));
+    assert.deepEqual(both.map(({ status }) => status).toSorted(), ["fulfilled", "rejected"]);
+    const lost = both.find(({ status }) => status === "rejected") as PromiseRejectedResult;
+    assert.equal((lost.reason as { code: string }).code, "TOKEN_USED");
+  });
+
+  check("an approval is kept until the build is resumed, which then needs no token", async ({ store }) => {
+    const led = await paused(store);
+    const approval = { token: tokenOf(1), budget: TEN };
+    const approved = made(await store.builds.approve(led.build.id, approval, "alice"));
+    assert.deepEqual([approved.state, approved.seq, approved.approved], ["BUDGET_PAUSE", 2, true]);
+    assert.deepEqual(approved.budget, { micros: 10_000_000, tokens: null });
+    assert.equal(await rests(store, led.build), true, "nothing runs yet");
+    await refused(store, "TOKEN_USED", () => store.builds.approve(led.build.id, approval, "alice"));
+    const build = made(await store.builds.resume(resuming(led)));
+    assert.deepEqual([build.state, build.reason, build.approved], ["ACTIVE", "budget_approved", false]);
+    assert.deepEqual(
+      (await toldOf(store, build)).map(({ type }) => type),
+      ["build.started", "build.paused", "build.approved", "build.resumed"],
+    );
+    await store.builds.move(build.id, PAUSED, { pipeline: "docs", token: "token-2" }, { bytes: bytes(2) });
+    await refused(store, "TOKEN_NEEDED", () => store.builds.resume(resuming(led, { token: "token-3" })));
+  });
+
+  check("who changes his mind approves once more, with another token: each is told and written down", async ({ store }) => {
+    const { build } = await paused(store);
+    await store.builds.approve(build.id, { token: tokenOf(1), budget: TEN }, "alice");
+    await store.builds.mintToken(build.id, { bytes: bytes(2) }, "bob");
+    await store.builds.approve(build.id, { token: tokenOf(2), budget: { usd: 8 } }, "bob");
+    assert.deepEqual((await seeBuild(store, build)).budget, { micros: 8_000_000, tokens: null });
+    const events = await store.events({ after: 0, limit: 10, build: build.id });
+    assert.deepEqual(
+      events.map(({ type }) => type),
+      ["build.started", "build.paused", "build.approved", "build.token_minted", "build.approved"],
+    );
+    assert.equal(new Set(events.map(({ dedupeKey }) => dedupeKey)).size, 5);
+    const entries = (await store.builds.audit({ after: 0, limit: 10, subject: build.id })).slice(2);
+    assert.deepEqual(
+      entries.map(({ by, action, after }) => [by, action, budgetOf(after)]),
+      [
+        ["alice", "build.approved", TEN],
+        ["bob", "build.token_minted", TEN],
+        ["bob", "build.approved", { usd: 8 }],
+      ],
+    );
+  });
+
+  check("tokens are minted for paused builds only", async ({ store }) => {
+    const { build, lock } = await started(store);
+    await refused(store, "BUILD_NOT_PAUSED", () => store.builds.mintToken(build.id, { bytes: bytes(1) }, "operator"));
+    await store.builds.move(build.id, STOPPED, lock);
+    await refused(store, "BUILD_NOT_PAUSED", () => store.builds.mintToken(build.id, { bytes: bytes(1) }, "operator"));
+    const none = "b00000000000000000";
+    assert.equal(await store.builds.mintToken(none, { bytes: bytes(1) }, "operator"), null);
+    assert.equal(await store.builds.approve(none, { token: tokenOf(1), budget: TEN }, "operator"), null);
+  });
+
+  check("an operator who does not want to pay more lets a paused build fail", async ({ store, clock }) => {
+    const { build } = await paused(store);
+    const refusal = { move: "fail", reason: "budget_refused" } as const;
+    await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, refusal, { by: "alice" }));
+    const failed = made(await store.builds.move(build.id, { ...refusal, note: "too dear" }, { by: "alice" }));
+    assert.deepEqual([failed.state, failed.reason, failed.note], ["FAILED", "budget_refused", "too dear"]);
+    assert.equal(failed.finishedAt, clock.now());
+    assert.equal((await store.builds.audit({ after: 0, limit: 10, subject: build.id })).at(-1)?.by, "alice");
+    const other = await started(store);
+    const fail = { move: "fail", reason: "source_failed" } as const;
+    await refused(store, "BUILD_NOT_READY", () => store.builds.move(other.build.id, fail, { by: "alice" }));
+  });
+
+  check("no token is in what is told or written down, and neither is its hash, nor the lock's", async ({ store }) => {
+    const led = await paused(store, { token: "the-lock-s-token" });
+    await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
+    await store.builds.approve(led.build.id, { token: tokenOf(2), budget: TEN }, "operator");
+    await store.builds.resume(resuming(led, { token: "the-next-token" }));
+    await store.builds.breakLead("docs", "operator");
+    const all = JSON.stringify(await everything(store));
+    for (const n of [1, 2]) {
+      assert.ok(!all.includes(tokenOf(n)) && !all.includes(hashToken(tokenOf(n))));
+    }
+    assert.ok(!all.includes("the-lock-s-token") && !all.includes("the-next-token"));
+  });
+}
+
+function budgetOf(audited: unknown): object {
+  return (audited as { budget: object }).budget;
+}
