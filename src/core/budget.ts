@@ -1,5 +1,6 @@
 import { type Amount, checkCost, type Cost, down, larger, minus, NOTHING, plus, sayUnit, type Unit, UNITS } from "./cost.ts";
 import { HoldfastError } from "./errors.ts";
+import type { Outcome } from "./retry.ts";
 
 /** How much may be spent; null: as much as it takes. */
 export interface Budget {
@@ -95,6 +96,12 @@ export type Teller =
   | "reclaimer"
   /** Its handler was never called. */
   | "unstarted";
+
+/** Who can tell what an attempt has cost that ended so. A holder who says that it crashed (a process of its own did) does not know, either. */
+export function tellerOf({ kind }: Outcome, by: "holder" | "reclaimer"): Teller {
+  if (kind === "released") return "unstarted";
+  return kind === "crashed" || kind === "stalled" ? "reclaimer" : by;
+}
 
 /** What an attempt is charged. Failed ones cost too; a crash costs no less than its estimate, or crash loops were free. */
 export function charge(teller: Teller, attempt: { reported: Amount; estimate: Amount }): Amount {

@@ -1,4 +1,6 @@
 import { HoldfastError } from "./errors.ts";
+import { type JobError, toJobError } from "./job.ts";
+import type { Outcome } from "./retry.ts";
 
 /** Queues with this prefix are those of pipelines, and of nobody else. */
 const PREFIX = "pipeline/";
@@ -33,4 +35,33 @@ export function refusePipelineQueue(queue: string): void {
     `The queue "${queue}" is one of a pipeline's.`,
     `Give the job a queue whose name does not begin with "${PREFIX}".`,
   );
+}
+
+/** A success and what it names are one. An artifact that is not there may be made anew, by another attempt. */
+export function artifactMissing(hashes: readonly string[]): HoldfastError {
+  const [first, ...others] = hashes;
+  return new HoldfastError(
+    "ARTIFACT_MISSING",
+    `The artifact ${first}${others.length === 0 ? "" : ` and ${others.length} more`} is not in the store, so nothing can refer to it.`,
+    "Write artifacts before what names them is committed, into the store that this database has.",
+  );
+}
+
+export function withoutArtifacts(hashes: readonly string[]): Outcome {
+  return { kind: "error", error: toJobError(artifactMissing(hashes)) };
+}
+
+/** The success of a stage that does not say what it made: whoever settled it is not a worker of its pipeline. */
+export function withoutResult(): Outcome {
+  const error = new HoldfastError(
+    "RESULT_MISSING",
+    "It was settled as a success of a stage, and without what the stage made.",
+    "Leave the jobs of a pipeline's queue to the workers of that pipeline.",
+  );
+  return { kind: "error", error: toJobError(error), retry: false };
+}
+
+/** What stands in the record of a work item that somebody has cancelled. */
+export function cancelledItem(): JobError {
+  return { name: "CancelledError", code: "CANCELLED", message: "Its job was cancelled." };
 }

@@ -31,8 +31,8 @@ export function newLead(holder: ProcessId, token = "token-1"): NewLead {
   return { token, holder, pid: 4_321, host: "here", program: "holdfast run docs.ts", programHash: "f00d" };
 }
 
-export function listing(name: string): NewJob {
-  const work = { build: null, kind: "listing", stage: "", segment: 0, path: "" } as const;
+export function listing(name: string, segment = 0): NewJob {
+  const work = { build: null, kind: "listing", stage: "", segment, path: "" } as const;
   return newJob({ name: listingJobName(name), queue: pipelineQueue(name, null), work });
 }
 

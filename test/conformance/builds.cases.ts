@@ -275,7 +275,7 @@ export function buildCases(check: Check): void {
   check("each round follows the one before, once, with a job that lists it", async ({ store }) => {
     const { build, lock } = await started(store);
     assert.equal(await claimable(store, build), 1);
-    const next = (round: number, key = lock) => store.builds.nextRound(build.id, round, listing("docs"), key);
+    const next = (round: number, key = lock) => store.builds.nextRound(build.id, round, listing("docs", round), key);
     await changesNothing(store, false, () => next(0));
     await changesNothing(store, false, () => next(2));
     await changesNothing(store, false, () => next(1, { pipeline: "docs", token: "of somebody else" }));

@@ -22,6 +22,7 @@ import { scheduleCases } from "./schedules.cases.ts";
 import { settleCases } from "./settle.cases.ts";
 import { tokenCases } from "./tokens.cases.ts";
 import { transactCases } from "./transact.cases.ts";
+import { workCases } from "./work.cases.ts";
 import type { StoreUnderTest } from "./stores.ts";
 
 /** What a case is given: a fresh store, and a clock that stands still. */
@@ -68,6 +69,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   builds: buildCases,
   "confirmation tokens": tokenCases,
   "orchestrators' locks": leadCases,
+  work: workCases,
 };
 
 /**

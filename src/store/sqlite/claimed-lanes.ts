@@ -40,6 +40,11 @@ export class ClaimedLanes {
     return { lane, limits };
   }
 
+  /** Of a job that may have to be looked up again. */
+  lane(job: JobKey): number | undefined {
+    return this.#claimed.get(job)?.lane ?? (this.#row.row(job)?.[0] as number | undefined);
+  }
+
   forget(job: JobKey): void {
     this.#claimed.delete(job);
   }

@@ -1,6 +1,7 @@
 import { behind, isEarly, upstreamEnded } from "../../core/dependency.ts";
 import type { JobKey } from "../../core/ids.ts";
 import type { FinishedState } from "../../core/job.ts";
+import { isPipelineQueue } from "../../core/work.ts";
 import { publicId } from "../job-row.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -11,6 +12,8 @@ import type { Limits } from "./limits.ts";
 import type { Settings } from "./settings.ts";
 import type { Tally } from "./tally.ts";
 import type { Waits } from "./waits.ts";
+import type { Accounts } from "./work/accounts.ts";
+import type { Items } from "./work/items.ts";
 
 interface Ended {
   job: JobKey;
@@ -33,6 +36,8 @@ export class Endings {
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
+  readonly #items: Items;
+  readonly #accounts: Accounts;
   readonly #waiting: Statement;
   readonly #unblock: Statement;
   readonly #cancel: Statement;
@@ -51,6 +56,8 @@ export class Endings {
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
+      items: Items;
+      accounts: Accounts;
     },
   ) {
     this.#catalog = parts.catalog;
@@ -60,6 +67,8 @@ export class Endings {
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
+    this.#items = parts.items;
+    this.#accounts = parts.accounts;
     const these = "key in (select value from json_each(?)) and state = 'waiting'";
     this.#waiting = db.prepare(
       `select key, lane, priority, run_at, created_at, limits from holdfast_jobs where ${these} order by key`,
@@ -84,6 +93,7 @@ export class Endings {
     if (this.#ended.length > 0) this.#follow(tx);
     this.#tally.write(tx.now);
     this.#limits.write(tx);
+    this.#accounts.write(tx);
     this.#followed = true;
   }
 
@@ -92,6 +102,7 @@ export class Endings {
     this.#ended = [];
     this.#followed = true;
     this.#tally.forget();
+    this.#accounts.forget();
   }
 
   #follow(tx: Tx): void {
@@ -140,6 +151,7 @@ export class Endings {
     this.#cancel.run(JSON.stringify(error), tx.now, JSON.stringify(jobs));
     for (const [key, lane] of rows) {
       this.#events.tell(tx, "job.cancelled", lane, key);
+      if (isPipelineQueue(this.#catalog.lane(lane).queue)) this.#items.cancelled(tx, key, "waiting");
       this.add(key, lane, "cancelled");
     }
   }

@@ -5,6 +5,7 @@ import type { JobState } from "../../core/job.ts";
 import { ELSEWHERE, isLarge, publicId, slotOf } from "../job-row.ts";
 import { limitsText } from "../../core/turnstile.ts";
 import type { Enqueued, NewJob } from "../store.ts";
+import type { NewWork } from "../work.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
@@ -13,6 +14,7 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
+import type { Items } from "./work/items.ts";
 
 const ROWS = 25;
 
@@ -27,6 +29,7 @@ export class Enqueue {
   readonly #waits: Waits;
   readonly #endings: Endings;
   readonly #events: JobEvents;
+  readonly #items: Items;
   readonly #insert: Statement;
   readonly #insertMany: Statement;
   readonly #insertWhole: Statement;
@@ -43,7 +46,15 @@ export class Enqueue {
 
   constructor(
     db: Connection,
-    parts: { catalog: Catalog; settings: Settings; limits: Limits; waits: Waits; endings: Endings; events: JobEvents },
+    parts: {
+      catalog: Catalog;
+      settings: Settings;
+      limits: Limits;
+      waits: Waits;
+      endings: Endings;
+      events: JobEvents;
+      items: Items;
+    },
   ) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
@@ -51,6 +62,7 @@ export class Enqueue {
     this.#waits = parts.waits;
     this.#endings = parts.endings;
     this.#events = parts.events;
+    this.#items = parts.items;
     this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
     // Many rows a statement: half again as fast as one by one.
     this.#insertMany = db.prepare(
@@ -84,7 +96,7 @@ export class Enqueue {
     for (const job of jobs) {
       // What it comes after, or is the double of, may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
-      const refused = isNamed(job) ? admission.refuse(job) : undefined;
+      const refused = (isNamed(job) ? admission.refuse(job) : undefined) ?? (job.work && this.#twin(job.work));
       if (refused !== undefined) {
         answers.push(refused);
         continue;
@@ -110,6 +122,8 @@ export class Enqueue {
       }
       if (large) this.#insertInput.run(key, job.input);
       if (id !== null) this.#insertId.run(id, key, job.name, job.id === undefined ? 0 : 1);
+      if (job.work !== undefined) this.#items.add(key, job.work);
+      if (job.work !== undefined && broken) this.#items.cancelled(tx, key, "waiting");
       if (this.#settings.view.tells(job.queue)) {
         flush();
         this.#events.always(tx, "job.enqueued", key);
@@ -141,6 +155,12 @@ export class Enqueue {
     if (state === "cancelled") this.#endings.add(key, lane, "cancelled");
     if (state === "waiting") for (const { job } of standing.for) this.#waits.add(key, job);
     return state;
+  }
+
+  /** A work item is open once. */
+  #twin(work: NewWork): Enqueued | undefined {
+    const id = this.#items.twin(work);
+    return id === undefined ? undefined : { id, duplicate: true };
   }
 
   /** What stands in the row. */

@@ -69,7 +69,7 @@ export class Healing {
         continue;
       }
       // Null: it is no longer the lease that was judged.
-      const next = this.#settle.end(tx, judgement, { kind: verdict }, expiresAt);
+      const next = this.#settle.reclaim(tx, judgement, { kind: verdict });
       if (next === null) continue;
       tx.ended(job, fence);
       nexts.push(next);

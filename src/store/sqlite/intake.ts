@@ -12,6 +12,12 @@ import { Limits } from "./limits.ts";
 import { Settings } from "./settings.ts";
 import { Tally } from "./tally.ts";
 import { Waits } from "./waits.ts";
+import { Accounts } from "./work/accounts.ts";
+import { ArtifactRefs } from "./work/artifact-refs.ts";
+import { Flows } from "./work/flows.ts";
+import { Items } from "./work/items.ts";
+import { Results } from "./work/results.ts";
+import { Targets } from "./work/targets.ts";
 
 /** What it takes to put jobs in through a connection: the store's own, or a user's. */
 export class Intake {
@@ -25,6 +31,15 @@ export class Intake {
   readonly expiring: Expiring;
   readonly endings: Endings;
   readonly enqueue: Enqueue;
+  /** What builds work on. */
+  readonly work: {
+    accounts: Accounts;
+    artifacts: ArtifactRefs;
+    results: Results;
+    targets: Targets;
+    items: Items;
+    flows: Flows;
+  };
   readonly #db: Connection;
   readonly #mark: Statement;
   readonly #undo: Statement;
@@ -40,8 +55,22 @@ export class Intake {
     const events = (this.jobEvents = new JobEvents(db, { catalog, settings, events: this.events }));
     const limits = (this.limits = new Limits(db, { catalog, settings }));
     const expiring = (this.expiring = new Expiring(db, { catalog, settings, tally }));
-    const endings = (this.endings = new Endings(db, { catalog, settings, tally, waits, limits, expiring, events }));
-    this.enqueue = new Enqueue(db, { catalog, settings, limits, waits, endings, events });
+    const accounts = new Accounts(db);
+    const artifacts = new ArtifactRefs(db);
+    const results = new Results(db, artifacts);
+    const targets = new Targets(db);
+    const items = new Items(db, { accounts, results, targets });
+    this.work = {
+      accounts,
+      artifacts,
+      results,
+      targets,
+      items,
+      flows: new Flows({ accounts, artifacts, items, results, targets }),
+    };
+    const parts = { catalog, settings, tally, waits, limits, expiring, events, items, accounts };
+    const endings = (this.endings = new Endings(db, parts));
+    this.enqueue = new Enqueue(db, { catalog, settings, limits, waits, endings, events, items });
     this.#mark = db.prepare("savepoint holdfast_enqueue");
     this.#undo = db.prepare("rollback to holdfast_enqueue");
     this.#keep = db.prepare("release holdfast_enqueue");

@@ -2,7 +2,9 @@ import { removedJobs } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { type FinishedState, type JobState, mayMove } from "../../core/job.ts";
 import { isMore } from "../../core/retention.ts";
+import { isPipelineQueue } from "../../core/work.ts";
 import type { PruneFilter } from "../store.ts";
+import type { Cancel } from "./cancel.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
@@ -13,7 +15,6 @@ import type { Look } from "./look.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Tally } from "./tally.ts";
-import type { Waits } from "./waits.ts";
 
 interface Row {
   key: JobKey;
@@ -34,14 +35,13 @@ export class Operate {
   readonly #look: Look;
   readonly #tally: Tally;
   readonly #endings: Endings;
-  readonly #waits: Waits;
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
   readonly #outbox: Events;
+  readonly #cancel: Cancel;
   readonly #row: Statement;
   readonly #remember: Statement;
-  readonly #cancel: Statement;
   readonly #retry: Statement;
   readonly #unfinished: Statement;
   readonly #prunable: Statement;
@@ -55,27 +55,23 @@ export class Operate {
       look: Look;
       tally: Tally;
       endings: Endings;
-      waits: Waits;
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
       outbox: Events;
+      cancel: Cancel;
     },
   ) {
     this.#catalog = parts.catalog;
     this.#look = parts.look;
     this.#tally = parts.tally;
     this.#endings = parts.endings;
-    this.#waits = parts.waits;
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
     this.#outbox = parts.outbox;
+    this.#cancel = parts.cancel;
     this.#row = db.prepare(`select ${ROW} from holdfast_jobs where key = :key`);
-    this.#cancel = db.prepare(
-      `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null
-       where key = :key`,
-    );
     this.#retry = db.prepare(
       `update holdfast_jobs set state = 'pending', gate = :gate, errors = 0, crashes = 0, run_at = :now, finished_at = null
        where key = :key`,
@@ -109,27 +105,17 @@ export class Operate {
   }
 
   cancel(tx: Tx, id: string): boolean {
-    const row = this.#find(id);
-    if (row === undefined || !mayMove("cancel", row.state)) return false;
-    this.#cancel.runNamed({ key: row.key, now: tx.now });
-    this.#events.always(tx, "job.cancelled", row.key);
-    this.#endings.add(row.key, row.lane, "cancelled");
-    if (row.state === "waiting") this.#waits.forget(row.key);
-    if (row.limits !== null && row.state === "pending") this.#limits.withdraw(tx, { ...row, limits: row.limits }, row.gate);
-    if (row.limits !== null && row.state === "running") this.#limits.end(tx, row.lane, row.limits, true);
+    const key = this.#look.keyOf(id);
+    if (key === null || !this.#cancel.run(tx, key)) return false;
     this.#endings.write(tx);
-    if (row.state === "running") {
-      tx.ended(row.key, row.fence);
-      // It may have been an exclusive claim: its queue is open again.
-      tx.ready(this.#catalog.lane(row.lane).queue);
-    }
-    tx.wrote();
     return true;
   }
 
   retry(tx: Tx, id: string): boolean | "key-taken" {
     const row = this.#find(id);
     if (row === undefined || !mayMove("retry", row.state)) return false;
+    // A work item that has ended is none any more: the next build does it again.
+    if (isPipelineQueue(this.#catalog.lane(row.lane).queue)) return false;
     if (row.slot !== null && this.#unfinished.row(row.slot) !== undefined) return "key-taken";
     const gate = row.limits === null ? null : this.#limits.admit(tx, { ...row, limits: row.limits });
     this.#retry.runNamed({ key: row.key, now: tx.now, gate });

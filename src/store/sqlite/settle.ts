@@ -3,8 +3,10 @@ import { EVENT_OF } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { type Fate, fateOf, type LeaseRef } from "../../core/lease.ts";
+import { isPipelineQueue } from "../../core/work.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../core/retry.ts";
-import type { Settlement } from "../store.ts";
+import type { NewJob, Settlement } from "../store.ts";
+import type { WorkEnd } from "../work.ts";
 import type { Catalog } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -15,6 +17,8 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Locks } from "./locks.ts";
 import type { Notes } from "./notes.ts";
+import type { Flows } from "./work/flows.ts";
+import type { Items } from "./work/items.ts";
 
 /** From this many on it pays to end them with one statement. */
 const MANY = 4;
@@ -29,11 +33,17 @@ export class Settle {
   readonly #events: JobEvents;
   readonly #locks: Locks;
   readonly #lanes: ClaimedLanes;
+  readonly #items: Items;
+  readonly #flows: Flows;
   /** Whether there are any locks, any notes: looked up once a batch. */
   #locked = false;
   #noted = false;
   /** Whether some queue asks for events. */
   #told = false;
+  /** Whether any job is a work item of a build. */
+  #built = false;
+  /** What the work items that have ended in this batch lead to. */
+  #next: NewJob[] = [];
   /** By lane, of this batch. */
   readonly #askedOf = new Map<number, boolean>();
   readonly #random: () => number;
@@ -57,6 +67,8 @@ export class Settle {
       events: JobEvents;
       locks: Locks;
       lanes: ClaimedLanes;
+      items: Items;
+      flows: Flows;
       random: () => number;
     },
   ) {
@@ -68,6 +80,8 @@ export class Settle {
     this.#events = parts.events;
     this.#locks = parts.locks;
     this.#lanes = parts.lanes;
+    this.#items = parts.items;
+    this.#flows = parts.flows;
     this.#random = parts.random;
     this.#succeed = db.prepare(
       `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
@@ -97,11 +111,13 @@ export class Settle {
     this.#locked = this.#locks.any();
     this.#noted = this.#notes.any();
     this.#told = this.#events.any(tx);
+    this.#built = this.#items.any();
+    this.#next = [];
     this.#askedOf.clear();
     this.#endings.begin(tx);
     const fates: Fate[] = [];
     for (let i = 0; i < settlements.length;) {
-      const silent = silentRun(settlements, i);
+      const silent = this.#silentRun(settlements, i);
       const together = silent.length >= MANY && this.#succeededTogether(tx, silent);
       for (const one of silent) fates.push(together ? "held" : this.#one(tx, one));
       i += silent.length;
@@ -109,6 +125,7 @@ export class Settle {
       if (next !== undefined) fates.push(this.#one(tx, next));
     }
     this.#endings.write(tx);
+    if (this.#next.length > 0) this.#enqueue.run(tx, this.#next);
     return fates;
   }
 
@@ -118,8 +135,13 @@ export class Settle {
     return fateOf(lease, row && { state: row[0], fence: row[1] });
   }
 
+  /** Takes back a lease that was judged; null when it is another by now. */
+  reclaim(tx: Tx, lease: LeaseRef & { expiresAt: number }, outcome: Outcome): Next | null {
+    return this.#end(tx, lease, outcome, { by: "reclaimer", expiresAt: lease.expiresAt });
+  }
+
   /** Decides by what is in the row, and writes it; null when the lease is gone, or no longer ends at `expiresAt`. */
-  end(tx: Tx, lease: LeaseRef, outcome: Outcome, expiresAt?: number): Next | null {
+  #end(tx: Tx, lease: LeaseRef, outcome: Outcome, { by, expiresAt, work }: Ended): Next | null {
     const row = this.#history.row(lease.job, lease.fence) as HistoryRow | undefined;
     if (row === undefined || (expiresAt ?? row[5]) !== row[5]) return null;
     const [attempt, errors, crashes, policy, lane, , priority, limits] = row;
@@ -145,6 +167,7 @@ export class Settle {
     );
     tx.wrote();
     if (isFinished(next.state)) this.#endings.add(lease.job, lane, next.state);
+    if (this.#isPipelines(lane)) this.#items.left(tx, lease.job, { outcome, next, by, work });
     this.#events.tell(tx, EVENT_OF[next.state], lane, lease.job);
     this.#lanes.forget(lease.job);
     tx.ready(this.#catalog.lane(lane).queue);
@@ -153,21 +176,48 @@ export class Settle {
   }
 
   #one(tx: Tx, settlement: Settlement): Fate {
+    const { work } = settlement;
     const outcome = this.#tenable(settlement);
-    if (outcome !== settlement.outcome) return this.end(tx, settlement, outcome) === null ? this.fate(settlement) : "held";
     const ended =
-      outcome.kind === "succeeded" ? this.#succeeded(tx, settlement, outcome.output) : this.end(tx, settlement, outcome) !== null;
+      outcome.kind === "succeeded"
+        ? this.#succeeded(tx, settlement, outcome.output)
+        : this.#end(tx, settlement, outcome, { by: "holder", work }) !== null;
     if (!ended) return this.fate(settlement);
-    if (settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
+    if (outcome !== settlement.outcome || settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
     // What is cancelled by what has ended so far goes first: its key is free for a follow-up.
     this.#endings.write(tx);
     this.#enqueue.run(tx, settlement.followUps);
     return "held";
   }
 
-  #tenable({ outcome, followUps }: Settlement): Outcome {
-    const refused = outcome.kind === "succeeded" && followUps !== undefined ? this.#enqueue.refused(followUps) : undefined;
-    return refused === undefined ? outcome : untenable(refused);
+  #tenable({ job, outcome, followUps, work }: Settlement): Outcome {
+    if (outcome.kind !== "succeeded") return outcome;
+    const refused = followUps === undefined ? undefined : this.#enqueue.refused(followUps);
+    if (refused !== undefined) return untenable(refused);
+    return (this.#isItem(job) ? this.#flows.untenable(job, work) : undefined) ?? outcome;
+  }
+
+  /** The settlements from `start` on that can be written together; the order in which they were given is kept. */
+  #silentRun(settlements: readonly Settlement[], start: number): readonly Settlement[] {
+    let end = start;
+    while (end < settlements.length && this.#isSilent(settlements[end] as Settlement)) end++;
+    return start === 0 && end === settlements.length ? settlements : settlements.slice(start, end);
+  }
+
+  #isSilent({ job, outcome, followUps, work }: Settlement): boolean {
+    const says = outcome.kind !== "succeeded" || outcome.output !== null || followUps !== undefined || work !== undefined;
+    return !says && !this.#isItem(job);
+  }
+
+  /** Where no build has open work, nothing is asked. */
+  #isItem(job: JobKey): boolean {
+    if (!this.#built) return false;
+    const lane = this.#lanes.lane(job);
+    return lane !== undefined && this.#isPipelines(lane);
+  }
+
+  #isPipelines(lane: number): boolean {
+    return isPipelineQueue(this.#catalog.lane(lane).queue);
   }
 
   /**
@@ -183,13 +233,14 @@ export class Settle {
     const all = ended === silent.length;
     if (!all) this.#rollback.run();
     this.#release.run();
-    if (all) for (const { job } of silent) this.#end(tx, job);
+    if (all) for (const { job } of silent) this.#wellEnded(tx, job);
     return all;
   }
 
-  #succeeded(tx: Tx, lease: LeaseRef, output: string | null): boolean {
-    if (this.#succeed.run(output, tx.now, lease.job, lease.fence) === 0) return false;
-    this.#end(tx, lease.job);
+  #succeeded(tx: Tx, { job, fence, work }: Settlement, output: string | null): boolean {
+    if (this.#succeed.run(output, tx.now, job, fence) === 0) return false;
+    const lane = this.#wellEnded(tx, job);
+    if (this.#built && this.#isPipelines(lane)) this.#next.push(...this.#flows.succeeded(tx, job, work));
     return true;
   }
 
@@ -200,7 +251,7 @@ export class Settle {
   }
 
   /** What a success means for everything around the job's row. */
-  #end(tx: Tx, job: JobKey): void {
+  #wellEnded(tx: Tx, job: JobKey): number {
     tx.wrote();
     const { lane, limits } = this.#lanes.take(job);
     this.#endings.add(job, lane, "succeeded");
@@ -209,7 +260,15 @@ export class Settle {
     // It may have been an exclusive claim: its queue is open again.
     if (this.#locked) tx.ready(this.#catalog.lane(lane).queue);
     if (this.#noted) this.#notes.dropCheckpoint(job);
+    return lane;
   }
+}
+
+/** Who says how an attempt has ended, and what more there is to it. */
+interface Ended {
+  by: "holder" | "reclaimer";
+  expiresAt?: number;
+  work?: WorkEnd | undefined;
 }
 
 type HistoryRow = [
@@ -222,14 +281,3 @@ type HistoryRow = [
   priority: number,
   limits: string | null,
 ];
-
-/** The settlements from `start` on that can be written together; the order in which they were given is kept. */
-function silentRun(settlements: readonly Settlement[], start: number): readonly Settlement[] {
-  let end = start;
-  while (end < settlements.length && isSilent(settlements[end] as Settlement)) end++;
-  return start === 0 && end === settlements.length ? settlements : settlements.slice(start, end);
-}
-
-function isSilent({ outcome, followUps }: Settlement): boolean {
-  return outcome.kind === "succeeded" && outcome.output === null && followUps === undefined;
-}

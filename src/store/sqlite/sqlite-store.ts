@@ -39,7 +39,9 @@ import type {
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive } from "../alive.ts";
+import type { Access } from "./builds/access.ts";
 import { Builds } from "./builds/builds.ts";
+import { Cancel } from "./cancel.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
@@ -62,6 +64,7 @@ import { Queues } from "./queues.ts";
 import { Schedules } from "./schedules.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
+import { Work } from "./work/work.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
 const NEEDS_CARE = 32 * 1024 * 1024;
@@ -82,6 +85,7 @@ export class SqliteStore implements Store {
   readonly durability: Durability;
   readonly clock: Clock;
   readonly builds: Builds;
+  readonly work: Work;
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
@@ -144,22 +148,26 @@ export class SqliteStore implements Store {
       settings,
       limits,
       endings,
+      items: this.#intake.work.items,
       events: jobEvents,
       locks: this.#locks,
       lanes: new ClaimedLanes(db),
       random: options.random,
     };
     this.#claim = new Claim(db, shared);
-    this.#settle = new Settle(db, { ...shared, enqueue, notes: this.#notes });
+    this.#settle = new Settle(db, { ...shared, enqueue, notes: this.#notes, flows: this.#intake.work.flows });
     this.#leases = new Leases(db, this.#settle);
     this.#look = new Look(db, { catalog, settings, tally });
-    this.#operate = new Operate(db, { ...shared, outbox: events, look: this.#look, tally, waits, expiring });
+    const cancel = new Cancel(db, { ...shared, waits });
+    this.#operate = new Operate(db, { ...shared, outbox: events, look: this.#look, tally, expiring, cancel });
     this.#healing = new Healing(db, { settle: this.#settle, endings, events });
-    this.builds = new Builds(db, this.#intake, {
+    const access: Access = {
       now: () => this.clock.now(),
       read: (run) => this.#read(run),
       write: (operation, run) => this.#write(operation, run),
-    });
+    };
+    this.builds = new Builds(db, this.#intake, access);
+    this.work = new Work(db, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes }, access);
     this.#group = new GroupCommit(db, {
       path,
       now: () => this.clock.now(),

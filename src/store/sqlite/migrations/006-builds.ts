@@ -94,6 +94,8 @@ create table holdfast_targets (
   trail        text not null,
   grouping     text,
   member       text,
+  -- The key of the result that says why it failed.
+  failure      integer,
   rev          integer not null,
   primary key (pipeline, segment, path)
 ) without rowid;
@@ -101,6 +103,8 @@ create index holdfast_targets_children on holdfast_targets (pipeline, segment, p
 create index holdfast_targets_groups on holdfast_targets (pipeline, segment, grouping, path) where member is not null and grouping is not null;
 
 -- One for each (build, stage, target) that was run. What was reused has none: its target's trail leads to the result.
+-- A success that was superseded in its own build is of no build any more (its negative key stands there): others may
+-- have reused it.
 create table holdfast_results (
   key          integer primary key autoincrement,
   build        integer not null,
@@ -122,7 +126,7 @@ create table holdfast_results (
   unique (build, stage, path)
 );
 create index holdfast_results_hash on holdfast_results (hash, key) where state = 'SUCCESS';
-create index holdfast_results_target on holdfast_results (pipeline, stage, path, key);
+create index holdfast_results_target on holdfast_results (pipeline, stage, path, build);
 create index holdfast_results_failed on holdfast_results (build, key) where state = 'FAILED';
 
 create table holdfast_artifacts (

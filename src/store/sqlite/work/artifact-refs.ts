@@ -1,0 +1,71 @@
+import { artifactMissing } from "../../../core/work.ts";
+import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import { OUTPUT, parseArtifactCursor } from "../../result-row.ts";
+import type { ArtifactRef, NamedArtifact, NewResult, WorkEnd } from "../../work.ts";
+import type { Connection, Statement } from "../driver.ts";
+
+/** Which artifacts there must be, and why: nothing that is referenced here is swept. */
+export class ArtifactRefs {
+  #missing: (hashes: Iterable<string>) => readonly string[] = () => [];
+  readonly #add: Statement;
+  readonly #setAside: Statement;
+  readonly #referenced: Statement;
+  readonly #page: Statement;
+
+  constructor(db: Connection) {
+    this.#add = db.prepare(
+      `insert into holdfast_artifacts (build, stage, path, name, hash, size) values (?, ?, ?, ?, ?, ?)
+       on conflict (build, stage, path, name) do update set hash = excluded.hash, size = excluded.size`,
+    );
+    this.#setAside = db.prepare("update holdfast_artifacts set build = ? where build = ? and stage = ? and path = ?");
+    // By holdfast_artifacts_hash.
+    this.#referenced = db.prepare(
+      "select value from json_each(?) as one where exists (select 1 from holdfast_artifacts where hash = one.value)",
+    );
+    this.#page = db.prepare(
+      `select build.id as build, stage, path, name, ref.hash, size
+       from holdfast_artifacts as ref join holdfast_builds as build on build.key = ref.build
+       where ref.build = (select key from holdfast_builds where id = :build) and (stage, path, name) > (:stage, :path, :name)
+       order by stage, path, name limit :limit`,
+    );
+  }
+
+  watch(missing: (hashes: Iterable<string>) => readonly string[]): void {
+    this.#missing = missing;
+  }
+
+  /** Those of what a work item's end names that are not there. Asked inside the transaction, where nothing is swept meanwhile. */
+  missingOf({ result, target }: WorkEnd): readonly string[] {
+    const named = [...(result === null ? [] : artifactsOf(result)), ...(target?.artifacts ?? [])];
+    return named.length === 0 ? [] : this.#missing(new Set(named.map(({ hash }) => hash)));
+  }
+
+  refuseMissing(hashes: ReadonlySet<string>): void {
+    const missing = hashes.size === 0 ? [] : this.#missing(hashes);
+    if (missing.length > 0) throw artifactMissing(missing);
+  }
+
+  add(build: BuildKey, stage: string, path: string, artifacts: readonly NamedArtifact[]): void {
+    for (const { name, hash, size } of artifacts) this.#add.run(build, stage, path, name, hash, size);
+  }
+
+  /** Those of a result that was superseded in its own build stay referenced, as those of no build. */
+  setAside(build: BuildKey, stage: string, path: string, result: ResultKey): void {
+    this.#setAside.run(-result, build, stage, path);
+  }
+
+  referenced(hashes: readonly string[]): ReadonlySet<string> {
+    return new Set(this.#referenced.rows(JSON.stringify(hashes)).map(([hash]) => hash as string));
+  }
+
+  page(build: string, { after, limit }: { after?: string; limit: number }): ArtifactRef[] {
+    const [stage, path, name] = parseArtifactCursor(after);
+    return this.#page.all<ArtifactRef>({ build, stage, path, name, limit });
+  }
+}
+
+/** All that a result refers to. */
+export function artifactsOf({ output, artifacts }: NewResult): readonly NamedArtifact[] {
+  if (output.artifact === null) return artifacts;
+  return [{ name: OUTPUT, hash: output.artifact, size: output.size }, ...artifacts];
+}

@@ -1,0 +1,129 @@
+import type { BuildKey, JobKey, ResultKey } from "../../../core/ids.ts";
+import { NOTHING } from "../../../core/cost.ts";
+import { completeTrail, type Trail } from "../../../core/trail.ts";
+import { withoutArtifacts, withoutResult } from "../../../core/work.ts";
+import type { Outcome } from "../../../core/retry.ts";
+import type { NewJob } from "../../store.ts";
+import type { Flow, ListedTarget, WorkEnd } from "../../work.ts";
+import type { Tx } from "../group-commit.ts";
+import type { Account, Accounts } from "./accounts.ts";
+import { type ArtifactRefs, artifactsOf } from "./artifact-refs.ts";
+import type { Item, Items } from "./items.ts";
+import type { Results } from "./results.ts";
+import type { Place, Standing, TargetRef, Targets } from "./targets.ts";
+
+/** How targets go on: by the success of a stage, or because a listing has found them. What they need to run is answered, for the caller to add. */
+export class Flows {
+  readonly #accounts: Accounts;
+  readonly #artifacts: ArtifactRefs;
+  readonly #items: Items;
+  readonly #results: Results;
+  readonly #targets: Targets;
+
+  constructor(parts: { accounts: Accounts; artifacts: ArtifactRefs; items: Items; results: Results; targets: Targets }) {
+    this.#accounts = parts.accounts;
+    this.#artifacts = parts.artifacts;
+    this.#items = parts.items;
+    this.#results = parts.results;
+    this.#targets = parts.targets;
+  }
+
+  /** What becomes of a success that cannot be written as it is; undefined: it can. */
+  untenable(job: JobKey, end: WorkEnd | undefined): Outcome | undefined {
+    if (end === undefined) return this.#items.get(job)?.kind === "stage" ? withoutResult() : undefined;
+    const missing = this.#artifacts.missingOf(end);
+    return missing.length === 0 ? undefined : withoutArtifacts(missing);
+  }
+
+  /** All that the success of a work item means. */
+  succeeded(tx: Tx, job: JobKey, end: WorkEnd | undefined): NewJob[] {
+    const item = this.#items.get(job);
+    if (item === undefined) return [];
+    const account = this.#accounts.of(item.build);
+    const made = this.#made(tx, account, item, end);
+    this.#items.end(item);
+    if (item.kind === "listing") account.listing = "done";
+    if (item.kind === "remove" && end?.forget !== undefined) this.#forget(account, item, end.forget);
+    if (end === undefined || end.target === null) return [];
+    const ref = { pipeline: account.pipeline, segment: item.segment, path: end.target.path };
+    return this.pass(tx, account, ref, end.target, this.#targets.standing(ref), made) ?? [];
+  }
+
+  /** Writes down where a target goes. Undefined: it is not as it was read any more, and is left alone. */
+  pass(
+    tx: Tx,
+    account: Account,
+    ref: TargetRef,
+    target: ListedTarget,
+    standing: Standing | undefined,
+    made: ResultKey | null,
+  ): NewJob[] | undefined {
+    if ((standing?.rev ?? 0) !== target.rev) return undefined;
+    const { build } = account;
+    this.passed(account, target);
+    if (target.artifacts !== undefined) this.#artifacts.add(build, "", ref.path, target.artifacts);
+    const jobs = (target.removals ?? []).map((job) => ofBuild(job, build));
+    const { flow } = target;
+    if (flow === null) this.#targets.seen(ref.pipeline, ref.segment, [target], build);
+    else this.#targets.put(ref, target, this.#placeOf(tx, account, ref, target, flow, made), build);
+    if (flow?.to === "work") jobs.push(ofBuild(flow.job, build));
+    return jobs;
+  }
+
+  /** Counts the stages that it had no need of. */
+  passed(account: Account, { passed }: ListedTarget): void {
+    for (const { stage, as } of passed) this.#accounts.count(account, stage, as, 1);
+  }
+
+  #placeOf(tx: Tx, account: Account, ref: TargetRef, { id }: ListedTarget, flow: Flow, made: ResultKey | null): Place {
+    const trail = made === null ? flow.trail : completeTrail(flow.trail, made);
+    switch (flow.to) {
+      case "work":
+        return onItsWay(trail, null);
+      case "end":
+        return { trail, done: flow.done, group: flow.group, member: flow.member, failure: null };
+      case "failed": {
+        const { stage, hash, error } = flow;
+        const record = { stage, hash, parts: null, cost: NOTHING, error };
+        return onItsWay(trail, this.#items.record(tx, account, { ...ref, id }, record).key);
+      }
+    }
+  }
+
+  /** The result's key; null: there is none. */
+  #made(tx: Tx, account: Account, item: Item, end: WorkEnd | undefined): ResultKey | null {
+    const result = end?.result ?? null;
+    const cost = this.#items.charge(item, "holder", end?.cost, result !== null);
+    if (item.kind !== "stage") return null;
+    const { stage, path } = item;
+    this.#accounts.count(account, stage, result === null ? "cached" : "ran", 1);
+    if (result === null) return null;
+    const { build, pipeline } = account;
+    const { hash, parts, output } = result;
+    const target = end?.target?.id ?? this.#targets.idOf({ pipeline, segment: item.segment, path }) ?? path;
+    const { key, again } = this.#results.put(
+      { build, pipeline, stage, path, target, hash, parts, output, cost, error: null },
+      tx.now,
+    );
+    if (again) this.#accounts.failed(account, stage, -1);
+    this.#artifacts.add(build, stage, path, artifactsOf(result));
+    return key;
+  }
+
+  /** Only when nothing of it is left to be removed, and nothing of that went wrong. */
+  #forget({ pipeline }: Account, item: Item, { path, rev }: { path: string; rev: number }): void {
+    const ref = { pipeline, segment: item.segment, path };
+    const standing = this.#targets.standing(ref);
+    if (standing?.rev !== rev || standing.failure !== null || this.#items.isRemoving({ ...item, path })) return;
+    this.#targets.remove(ref);
+  }
+}
+
+/** The jobs of a batch need not know of which build they are. */
+export function ofBuild(job: NewJob, build: BuildKey): NewJob {
+  return job.work?.build === null ? { ...job, work: { ...job.work, build } } : job;
+}
+
+function onItsWay(trail: Trail, failure: ResultKey | null): Place {
+  return { trail, done: null, group: null, member: null, failure };
+}

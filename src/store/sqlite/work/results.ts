@@ -1,0 +1,176 @@
+import type { Amount } from "../../../core/cost.ts";
+import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import type { JobError } from "../../../core/job.ts";
+import type { KeptValue } from "../../../core/value.ts";
+import { type OutputColumns, type ResultColumns, toOutput, toResult } from "../../result-row.ts";
+import type { FoundResult, StoredResult } from "../../work.ts";
+import type { Connection, Named, Statement } from "../driver.ts";
+import type { ArtifactRefs } from "./artifact-refs.ts";
+
+const OUTPUT = "output_hash, output_text, output_file, output_size";
+const COLUMNS = `result.key, build.id as build, result.stage, result.path, result.target, result.state, result.hash, result.parts,
+  ${OUTPUT}, result.micros, result.tokens, result.error, result.at`;
+const RESULT = `select ${COLUMNS} from holdfast_results as result left join holdfast_builds as build on build.key = result.build`;
+
+/** What a stage has come to for a target. */
+export interface MadeResult {
+  build: BuildKey;
+  pipeline: string;
+  stage: string;
+  path: string;
+  target: string;
+  hash: string;
+  parts: string | null;
+  output: KeptValue;
+  cost: Amount;
+  /** Null: it is a SUCCESS. */
+  error: JobError | null;
+}
+
+/** The record of what stages have made, and of what went wrong. */
+export class Results {
+  readonly #artifacts: ArtifactRefs;
+  readonly #own: Statement;
+  readonly #insert: Statement;
+  readonly #remove: Statement;
+  readonly #setAside: Statement;
+  readonly #recall: Statement;
+  readonly #lookUp: Statement;
+  readonly #byKey: Statement;
+  readonly #of: Statement;
+  readonly #ofBefore: Statement;
+  readonly #before: Statement;
+  readonly #ofStage: Statement;
+  readonly #failures: Statement;
+
+  constructor(db: Connection, artifacts: ArtifactRefs) {
+    this.#artifacts = artifacts;
+    this.#own = db.prepare("select key, state from holdfast_results where build = ? and stage = ? and path = ?");
+    this.#insert = db.prepare(
+      `insert into holdfast_results (build, pipeline, stage, path, target, state, hash, parts, ${OUTPUT}, micros, tokens, error, at)
+       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning key`,
+    );
+    this.#remove = db.prepare("delete from holdfast_results where key = ?");
+    this.#setAside = db.prepare("update holdfast_results set build = -key where key = ?");
+    this.#recall = db.prepare("delete from holdfast_results where key = ? and build = ? and state = 'FAILED' returning stage");
+    // Each by holdfast_results_hash, the newest first.
+    this.#lookUp = db.prepare(
+      `select one.key as place, result.key, ${OUTPUT} from json_each(:keys) as one cross join holdfast_results as result
+       on result.key = (
+         select key from holdfast_results
+         where hash = one.value ->> 1 and state = 'SUCCESS' and pipeline = :pipeline and stage = one.value ->> 0
+           and (one.value ->> 2 is null or build = one.value ->> 2)
+         order by key desc limit 1)`,
+    );
+    this.#byKey = db.prepare(
+      `select ${COLUMNS} from json_each(:keys) as one cross join holdfast_results as result on result.key = one.value
+       left join holdfast_builds as build on build.key = result.build order by one.key`,
+    );
+    this.#of = db.prepare(
+      `${RESULT} where result.build = (select key from holdfast_builds where id = :build) and stage = :stage and path = :path`,
+    );
+    // By holdfast_results_target; a build has one row at most.
+    const before = (state: string, than: string) =>
+      `${RESULT} where result.pipeline = (select pipeline from holdfast_builds where id = :build) and stage = :stage and path = :path
+         and result.build ${than} (select key from holdfast_builds where id = :build) and result.build > 0 ${state}
+       order by result.build desc limit 1`;
+    this.#ofBefore = db.prepare(before("and result.state = 'SUCCESS'", "<"));
+    this.#before = db.prepare(before("", "<"));
+    // From one path to the next, and of each its own row, else the newest SUCCESS before it.
+    this.#ofStage = db.prepare(
+      `with recursive of (build, pipeline) as (select key, pipeline from holdfast_builds where id = :build),
+       paths (path) as (
+         select min(path) from holdfast_results, of where holdfast_results.pipeline = of.pipeline and stage = :stage
+           and path >= coalesce(:after, '') and path is not :after
+         union all
+         select (
+           select min(path) from holdfast_results as result, of
+           where result.pipeline = of.pipeline and stage = :stage and result.path > paths.path)
+         from paths where path is not null)
+       select ${COLUMNS} from paths, of cross join holdfast_results as result on result.key = (
+         select key from holdfast_results as had
+         where had.pipeline = of.pipeline and had.stage = :stage and had.path = paths.path
+           and had.build <= of.build and had.build > 0 and (had.state = 'SUCCESS' or had.build = of.build)
+         order by had.build desc limit 1)
+       left join holdfast_builds as build on build.key = result.build
+       where paths.path is not null and result.state = 'SUCCESS' limit :limit`,
+    );
+    // By holdfast_results_failed.
+    this.#failures = db.prepare(
+      `${RESULT} where result.build = (select key from holdfast_builds where id = :build) and result.state = 'FAILED'
+       order by result.key limit :limit`,
+    );
+  }
+
+  /** In place of the one that this build had for this stage and target. `again`: that one was a failure. */
+  put(made: MadeResult, now: number): { key: ResultKey; again: boolean } {
+    const { build, stage, path } = made;
+    const old = this.#own.row(build, stage, path) as [ResultKey, StoredResult["state"]] | undefined;
+    if (old?.[1] === "SUCCESS") {
+      this.#setAside.run(old[0]);
+      this.#artifacts.setAside(build, stage, path, old[0]);
+    } else if (old !== undefined) this.#remove.run(old[0]);
+    return { key: this.#add(made, now), again: old?.[1] === "FAILED" };
+  }
+
+  /** Takes back what says that a target has failed in this build: the stage where it had, if it has. */
+  recall(build: BuildKey, failure: ResultKey): string | undefined {
+    return this.#recall.row(failure, build)?.[0] as string | undefined;
+  }
+
+  lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): (FoundResult | null)[] {
+    const found: (FoundResult | null)[] = keys.map(() => null);
+    const asked = JSON.stringify(keys.map(({ stage, hash, build }) => [stage, hash, build ?? null]));
+    const rows = this.#lookUp.all<OutputColumns & { place: number; key: ResultKey }>({ pipeline, keys: asked });
+    for (const row of rows) found[row.place] = { key: row.key, output: toOutput(row) };
+    return found;
+  }
+
+  byKey(keys: readonly ResultKey[]): StoredResult[] {
+    return read(this.#byKey, { keys: JSON.stringify(keys) });
+  }
+
+  of(build: string, stage: string, path: string): StoredResult | null {
+    const asked = { build, stage, path };
+    return read(this.#of, asked)[0] ?? read(this.#ofBefore, asked)[0] ?? null;
+  }
+
+  before(build: string, stage: string, path: string): StoredResult | null {
+    return read(this.#before, { build, stage, path })[0] ?? null;
+  }
+
+  ofStage(build: string, stage: string, { after, limit }: { after?: string; limit: number }): StoredResult[] {
+    return read(this.#ofStage, { build, stage, after: after ?? null, limit });
+  }
+
+  failures(build: string, limit: number): StoredResult[] {
+    return read(this.#failures, { build, limit });
+  }
+
+  #add(made: MadeResult, now: number): ResultKey {
+    const { build, pipeline, stage, path, target, hash, parts, output, cost, error } = made;
+    const row = this.#insert.row(
+      build,
+      pipeline,
+      stage,
+      path,
+      target,
+      error === null ? "SUCCESS" : "FAILED",
+      hash,
+      parts,
+      output.hash,
+      output.text,
+      output.artifact,
+      output.size,
+      cost.micros,
+      cost.tokens,
+      error === null ? null : JSON.stringify(error),
+      now,
+    );
+    return (row as [ResultKey])[0];
+  }
+}
+
+function read(statement: Statement, asked: Named): StoredResult[] {
+  return statement.all<ResultColumns>(asked).map(toResult);
+}

@@ -1,0 +1,176 @@
+import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import { type Trail, trailText } from "../../../core/trail.ts";
+import { TARGET, type TargetColumns, toTarget } from "../../target-row.ts";
+import type { ListedTarget, MemberPage, TargetPage, TargetRow } from "../../work.ts";
+import type { Connection, Named, Statement } from "../driver.ts";
+
+/** What names a target. */
+export interface TargetRef {
+  pipeline: string;
+  segment: number;
+  path: string;
+}
+
+/** How a target stands, for whoever compares and sets. */
+export interface Standing {
+  rev: number;
+  failure: ResultKey | null;
+}
+
+/** Where a target is by now: at the end of its segment, or on its way. */
+export interface Place {
+  trail: Trail;
+  done: string | null;
+  group: string | null;
+  member: string | null;
+  failure: ResultKey | null;
+}
+
+const SELECT = `select ${TARGET} from holdfast_targets`;
+const ONE = "pipeline = ? and segment = ? and path = ?";
+const OF = "where pipeline = :pipeline and segment = :segment";
+const AFTER = "and path >= coalesce(:after, '') and path is not :after";
+
+/** The targets of pipelines, by segment and path. */
+export class Targets {
+  readonly #byPath: Statement;
+  readonly #page: Statement;
+  readonly #unseen: Statement;
+  readonly #children: Statement;
+  readonly #unseenChildren: Statement;
+  readonly #ungrouped: Statement;
+  readonly #grouped: Statement;
+  readonly #groupsAfter: Statement;
+  readonly #standing: Statement;
+  readonly #standings: Statement;
+  readonly #put: Statement;
+  readonly #seen: Statement;
+  readonly #unmatched: Statement;
+  readonly #failed: Statement;
+  readonly #blame: Statement;
+  readonly #remove: Statement;
+  readonly #idOf: Statement;
+
+  constructor(db: Connection) {
+    this.#byPath = db.prepare(`${SELECT} ${OF} and path in (select value from json_each(:paths)) order by path`);
+    this.#page = db.prepare(`${SELECT} ${OF} ${AFTER} order by path limit :limit`);
+    this.#unseen = db.prepare(`${SELECT} ${OF} ${AFTER} and seen <> :unseen order by path limit :limit`);
+    // By holdfast_targets_children.
+    this.#children = db.prepare(`${SELECT} ${OF} and parent = :parent ${AFTER} order by path limit :limit`);
+    this.#unseenChildren = db.prepare(
+      `${SELECT} ${OF} and parent = :parent ${AFTER} and seen <> :unseen order by path limit :limit`,
+    );
+    this.#ungrouped = db.prepare(
+      `${SELECT} ${OF} ${AFTER} and member is not null and grouping is null order by path limit :limit`,
+    );
+    // Both by holdfast_targets_groups.
+    this.#grouped = db.prepare(
+      `${SELECT} ${OF} and grouping = :group ${AFTER} and member is not null and grouping is not null order by path limit :limit`,
+    );
+    this.#groupsAfter = db.prepare(
+      `${SELECT} ${OF} and member is not null and grouping is not null and grouping >= coalesce(:group, '') and grouping is not :group
+       order by grouping, path limit :limit`,
+    );
+    this.#standing = db.prepare(`select rev, failure from holdfast_targets where ${ONE}`);
+    this.#standings = db.prepare(
+      "select path, rev, failure from holdfast_targets where pipeline = ? and segment = ? and path in (select value from json_each(?))",
+    );
+    this.#put = db.prepare(
+      `insert into holdfast_targets (pipeline, segment, path, id, parent, hash, fingerprint, value_hash, value_text, value_file,
+         value_size, seen, done, trail, grouping, member, failure, rev)
+       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+       on conflict (pipeline, segment, path) do update set id = excluded.id, parent = excluded.parent, hash = excluded.hash,
+         fingerprint = excluded.fingerprint, value_hash = excluded.value_hash, value_text = excluded.value_text,
+         value_file = excluded.value_file, value_size = excluded.value_size, seen = excluded.seen, done = excluded.done,
+         trail = excluded.trail, grouping = excluded.grouping, member = excluded.member, failure = excluded.failure,
+         rev = excluded.rev`,
+    );
+    // Thousands at a time: all that a build costs for what has not changed.
+    this.#seen = db.prepare(
+      `update holdfast_targets as target set seen = ? from json_each(?) as one
+       where pipeline = ? and segment = ? and target.path = one.value ->> 0 and target.rev = one.value ->> 1`,
+    );
+    this.#unmatched = db.prepare(
+      `select one.key from json_each(?) as one where not exists (
+         select 1 from holdfast_targets as target
+         where pipeline = ? and segment = ? and target.path = one.value ->> 0 and target.rev = one.value ->> 1)`,
+    );
+    this.#failed = db.prepare(`update holdfast_targets set done = null, member = null, failure = ?, rev = rev + 1 where ${ONE}`);
+    this.#blame = db.prepare(`update holdfast_targets set failure = ? where ${ONE}`);
+    this.#remove = db.prepare(`delete from holdfast_targets where ${ONE}`);
+    this.#idOf = db.prepare(`select id from holdfast_targets where ${ONE}`);
+  }
+
+  byPath(pipeline: string, segment: number, paths: readonly string[]): TargetRow[] {
+    return read(this.#byPath, { pipeline, segment, paths: JSON.stringify(paths) });
+  }
+
+  page({ pipeline, segment, after, limit, parent, unseen }: TargetPage): TargetRow[] {
+    const asked = { pipeline, segment, after: after ?? null, limit };
+    if (parent === undefined) return unseen === undefined ? read(this.#page, asked) : read(this.#unseen, { ...asked, unseen });
+    const children = { ...asked, parent };
+    return unseen === undefined ? read(this.#children, children) : read(this.#unseenChildren, { ...children, unseen });
+  }
+
+  /** First those of no group, then group by group. */
+  members({ pipeline, segment, after, group, limit }: MemberPage): TargetRow[] {
+    const of = { pipeline, segment };
+    const within = (one: string | null, path: string | null, most: number) =>
+      one === null
+        ? read(this.#ungrouped, { ...of, after: path, limit: most })
+        : read(this.#grouped, { ...of, group: one, after: path, limit: most });
+    if (group !== undefined) return within(group, after?.path ?? null, limit);
+    const members = within(after?.group ?? null, after?.path ?? null, limit);
+    const left = limit - members.length;
+    if (left > 0) members.push(...read(this.#groupsAfter, { ...of, group: after?.group ?? null, limit: left }));
+    return members;
+  }
+
+  standing({ pipeline, segment, path }: TargetRef): Standing | undefined {
+    const row = this.#standing.row(pipeline, segment, path) as [number, ResultKey | null] | undefined;
+    return row && { rev: row[0], failure: row[1] };
+  }
+
+  standings(pipeline: string, segment: number, paths: readonly string[]): Map<string, Standing> {
+    const rows = this.#standings.rows(pipeline, segment, JSON.stringify(paths)) as [string, number, ResultKey | null][];
+    return new Map(rows.map(([path, rev, failure]) => [path, { rev, failure }]));
+  }
+
+  /** As it is by now, whatever it was. */
+  put({ pipeline, segment, path }: TargetRef, target: ListedTarget, place: Place, build: BuildKey): void {
+    const { id, parent, hash, fingerprint, value } = target;
+    const { trail, done, group, member, failure } = place;
+    const kept = [value.hash, value.text, value.artifact, value.size];
+    const placed = [done, trailText(trail), group, member, failure, target.rev + 1];
+    this.#put.run(pipeline, segment, path, id, parent, hash, fingerprint, ...kept, build, ...placed);
+  }
+
+  /** Marks those that are as they were read; the answer is which of them are not, by their places. */
+  seen(pipeline: string, segment: number, targets: readonly ListedTarget[], build: BuildKey): Set<number> {
+    const text = JSON.stringify(targets.map(({ path, rev }) => [path, rev]));
+    if (this.#seen.run(build, text, pipeline, segment) === targets.length) return new Set();
+    return new Set(this.#unmatched.rows(text, pipeline, segment).map(([place]) => place as number));
+  }
+
+  /** It goes nowhere, because of this. */
+  failed({ pipeline, segment, path }: TargetRef, failure: ResultKey): void {
+    this.#failed.run(failure, pipeline, segment, path);
+  }
+
+  /** It goes on as it does, but is not forgotten. */
+  blame({ pipeline, segment, path }: TargetRef, failure: ResultKey | null): void {
+    this.#blame.run(failure, pipeline, segment, path);
+  }
+
+  remove({ pipeline, segment, path }: TargetRef): void {
+    this.#remove.run(pipeline, segment, path);
+  }
+
+  idOf({ pipeline, segment, path }: TargetRef): string | undefined {
+    return this.#idOf.row(pipeline, segment, path)?.[0] as string | undefined;
+  }
+}
+
+function read(statement: Statement, asked: Named): TargetRow[] {
+  return statement.all<TargetColumns>(asked).map(toTarget);
+}

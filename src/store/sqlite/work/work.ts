@@ -1,0 +1,128 @@
+import type { CostHistory } from "../../../core/budget.ts";
+import type { Amount } from "../../../core/cost.ts";
+import type { BuildKey, JobKey, ResultKey } from "../../../core/ids.ts";
+import type { Fate, LeaseRef } from "../../../core/lease.ts";
+import type {
+  ArtifactRef,
+  Beginning,
+  FoundResult,
+  ListedBatch,
+  MemberPage,
+  StoredResult,
+  TargetPage,
+  TargetRow,
+  WorkStore,
+  WorkView,
+} from "../../work.ts";
+import type { Access } from "../builds/access.ts";
+import { Runs } from "../builds/runs.ts";
+import type { Cancel } from "../cancel.ts";
+import type { Connection } from "../driver.ts";
+import type { Intake } from "../intake.ts";
+import type { Notes } from "../notes.ts";
+import type { Settle } from "../settle.ts";
+import { Clear } from "./clear.ts";
+import { Ledger } from "./ledger.ts";
+import { Listing } from "./listing.ts";
+
+/** What builds work on, on one SQLite file. */
+export class Work implements WorkStore {
+  readonly #access: Access;
+  readonly #intake: Intake;
+  readonly #runs: Runs;
+  readonly #listing: Listing;
+  readonly #ledger: Ledger;
+  readonly #clear: Clear;
+
+  constructor(db: Connection, parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes }, access: Access) {
+    const { intake, settle, cancel, notes } = parts;
+    const { enqueue, endings, settings } = intake;
+    this.#access = access;
+    this.#intake = intake;
+    this.#runs = new Runs(db);
+    this.#listing = new Listing({ ...intake.work, settle, enqueue, endings, cancel, notes });
+    this.#ledger = new Ledger(db, { ...intake.work, settings, settle });
+    this.#clear = new Clear(db, { cancel, endings });
+  }
+
+  targets(pipeline: string, segment: number, paths: readonly string[]): Promise<TargetRow[]> {
+    return this.#access.read(() => this.#intake.work.targets.byPath(pipeline, segment, paths));
+  }
+
+  targetPage(page: TargetPage): Promise<TargetRow[]> {
+    return this.#access.read(() => this.#intake.work.targets.page(page));
+  }
+
+  members(page: MemberPage): Promise<TargetRow[]> {
+    return this.#access.read(() => this.#intake.work.targets.members(page));
+  }
+
+  listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate> {
+    return this.#access.write("listed", (tx) => this.#listing.run(tx, lease, batch));
+  }
+
+  lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): Promise<(FoundResult | null)[]> {
+    return this.#access.read(() => this.#intake.work.results.lookUp(pipeline, keys));
+  }
+
+  results(keys: readonly ResultKey[]): Promise<StoredResult[]> {
+    return this.#access.read(() => this.#intake.work.results.byKey(keys));
+  }
+
+  resultOf(build: string, stage: string, path: string): Promise<StoredResult | null> {
+    return this.#access.read(() => this.#intake.work.results.of(build, stage, path));
+  }
+
+  resultBefore(build: string, stage: string, path: string): Promise<StoredResult | null> {
+    return this.#access.read(() => this.#intake.work.results.before(build, stage, path));
+  }
+
+  resultsOf(build: string, stage: string, page: { after?: string; limit: number }): Promise<StoredResult[]> {
+    return this.#access.read(() => this.#intake.work.results.ofStage(build, stage, page));
+  }
+
+  failures(build: string, limit: number): Promise<StoredResult[]> {
+    return this.#access.read(() => this.#intake.work.results.failures(build, limit));
+  }
+
+  clearWork(pipeline: string, limit: number): Promise<number> {
+    return this.#access.write("cancel", (tx) => this.#clear.run(tx, pipeline, limit));
+  }
+
+  work(job: JobKey): Promise<WorkView | null> {
+    return this.#access.read(() => {
+      const { items, targets } = this.#intake.work;
+      const item = items.get(job);
+      if (item === undefined) return null;
+      const { kind, stage, segment, path } = item;
+      const build = this.#runs.get(item.build);
+      const [target = null] = kind === "listing" ? [] : targets.byPath(build.pipeline, segment, [path]);
+      return { kind, stage, build, segment, target };
+    });
+  }
+
+  begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]> {
+    return this.#access.write("begin", (tx) => this.#ledger.begin(tx, starts));
+  }
+
+  saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<Fate[]> {
+    return this.#access.write("costs", (tx) => this.#ledger.saveCosts(tx, reports));
+  }
+
+  costs(pipeline: string): Promise<Record<string, CostHistory>> {
+    return this.#access.read(() => this.#intake.work.accounts.costs(pipeline));
+  }
+
+  watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void {
+    this.#intake.work.artifacts.watch(missing);
+  }
+
+  /** With the write lock: what is under way has been committed, or undone, by then. */
+  referenced(hashes: readonly string[]): Promise<ReadonlySet<string>> {
+    return this.#access.write("prune", () => this.#intake.work.artifacts.referenced(hashes));
+  }
+
+  artifacts(build: string, page: { after?: string; limit: number }): Promise<ArtifactRef[]> {
+    return this.#access.read(() => this.#intake.work.artifacts.page(build, page));
+  }
+}

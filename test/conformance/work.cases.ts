@@ -1,0 +1,282 @@
+import assert from "node:assert/strict";
+import type { Claimed, Store } from "../../src/store/store.ts";
+import { seeBuild } from "./build-parts.ts";
+import { addOne, changesDuring, claimOne, ERROR, LEASE, pass, see, SUCCEEDED, takeBack } from "./parts.ts";
+import type { Check } from "./suite.ts";
+import {
+  again,
+  claimOf,
+  counts,
+  dollars,
+  ended,
+  everyWork,
+  FREE,
+  item,
+  list,
+  parsed,
+  parsing,
+  parsingOne,
+  result,
+  seeTarget,
+  settleItem,
+  site,
+  type Site,
+  target,
+  toEnd,
+  toWork,
+} from "./work-parts.ts";
+
+export function workCases(check: Check): void {
+  check("a work item is what its job was enqueued for, and is open until it ends", async ({ store }) => {
+    const at = await site(store);
+    const { build, lister } = at;
+    const lease = await parsingOne(store, at);
+    const view = await store.work.work(lease.job);
+    assert.deepEqual(
+      [view?.kind, view?.stage, view?.segment, view?.build.id, view?.target?.path],
+      ["stage", "parse", 0, build.id, "a"],
+    );
+    assert.deepEqual(await counts(store, build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
+    const listing = await store.work.work(lister.job);
+    assert.deepEqual([listing?.kind, listing?.stage, listing?.target], ["listing", "", null]);
+    await settleItem(store, lease, ended({ target: again(await seeTarget(store, "a"), toEnd("a")) }));
+    assert.equal(await store.work.work(lease.job), null);
+    assert.equal((await seeBuild(store, build)).open, 0);
+  });
+
+  check("one target, stage and build is one open item, however often it is asked for", async ({ store }) => {
+    const { build } = await site(store);
+    const [first] = await store.enqueue([item({ build })]);
+    assert.ok(first);
+    const more = await store.enqueue([item({ build }), item({ build, path: "b" }), item({ build, stage: "index" })]);
+    assert.deepEqual(
+      more.map((answer) => "duplicate" in answer && answer.duplicate),
+      [true, false, false],
+    );
+    assert.equal(more[0]?.id, first.id);
+    assert.equal((await seeBuild(store, build)).open, 3);
+    await store.cancel(first.id);
+    const [next] = await store.enqueue([item({ build })]);
+    assert.notEqual(next?.id, first.id, "and one more, when that has ended");
+  });
+
+  check("a success is one with its result, its target, its counts and the job of the next stage", async ({ store, clock }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    pass(clock, 50);
+    await parsed(store, at, lease, "a", { cost: dollars(3) });
+    assert.equal((await see(store, lease.id)).state, "succeeded");
+    const made = await store.work.resultOf(at.build.id, "parse", "a");
+    const { output, hash, parts } = result();
+    assert.deepEqual(made, {
+      key: made?.key,
+      build: at.build.id,
+      stage: "parse",
+      path: "a",
+      target: "a",
+      state: "SUCCESS",
+      hash,
+      parts,
+      output,
+      cost: dollars(3),
+      error: null,
+      at: clock.now(),
+    });
+    const row = await seeTarget(store, "a");
+    assert.deepEqual(row.trail, [{ stage: "parse", result: made?.key, output: output.hash }], "the trail leads to it");
+    assert.deepEqual([row.rev, row.done, row.member], [2, null, null]);
+    assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
+    const [next] = (await claimOf(store, at.build)) as [Claimed];
+    assert.equal((await store.work.work(next.job))?.stage, "index");
+  });
+
+  check("a success whose lease is gone changes nothing of all that", async ({ store }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    const row = await seeTarget(store, "a");
+    await takeBack(store, "stalled", lease);
+    const before = await everyWork(store, at.build);
+    const { job, fence } = lease;
+    const work = ended({ cost: dollars(3), target: again(row, toWork(at.build, "index", "a")) });
+    assert.deepEqual(await store.settle([{ job, fence, outcome: SUCCEEDED, work }]), ["lost"]);
+    assert.deepEqual(await everyWork(store, at.build), before);
+  });
+
+  check("many items end in one call, each with its own, beside jobs that are none", async ({ store }) => {
+    const at = await site(store);
+    const leases = await parsing(store, at, ["a", "b", "c"]);
+    await addOne(store, { name: "plain" });
+    const plain = await claimOne(store, { from: [{ queue: "plain", lease: LEASE }] });
+    const rows = await Promise.all(["a", "b", "c"].map((path) => seeTarget(store, path)));
+    const settlements = leases.map(({ job, fence }, i) => {
+      const row = rows[i] as (typeof rows)[number];
+      return { job, fence, outcome: SUCCEEDED, work: ended({ target: again(row, toWork(at.build, "index", row.path)) }) };
+    });
+    const { job, fence } = plain;
+    const fates = await store.settle([...settlements, { job, fence, outcome: SUCCEEDED }]);
+    assert.deepEqual(fates, ["held", "held", "held", "held"]);
+    assert.deepEqual(await counts(store, at.build), [3, 0, { parse: [3, 0, 0, 0, 0], index: [0, 0, 0, 0, 3] }]);
+    assert.equal((await claimOf(store, at.build)).length, 3);
+  });
+
+  check("an item that was found made already has no result of its own, and counts as cached", async ({ store }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    await parsed(store, at, lease, "a", { result: null });
+    assert.equal(await store.work.resultOf(at.build.id, "parse", "a"), null);
+    assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 1, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
+    assert.deepEqual(await store.work.costs("docs"), {}, "and says nothing about what the stage costs");
+  });
+
+  check("stages that a target passes on its way are counted", async ({ store }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    const passed = [{ stage: "index", as: "cached" }] as const;
+    await settleItem(store, lease, ended({ target: again(await seeTarget(store, "a"), toEnd("a"), { passed }) }));
+    assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [1, 0, 0, 0, 0], index: [0, 1, 0, 0, 0] }]);
+    const row = await seeTarget(store, "a");
+    assert.deepEqual([row.done, row.member, row.group], ["definition-1", "member of a", null]);
+  });
+
+  check("a result is kept, and the target left alone, when that is another by now", async ({ store }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    const row = { ...(await seeTarget(store, "a")), rev: 7 };
+    const passed = [{ stage: "index", as: "passed" }] as const;
+    await settleItem(store, lease, ended({ target: again(row, toWork(at.build, "index", "a"), { passed }) }));
+    assert.equal((await store.work.resultOf(at.build.id, "parse", "a"))?.state, "SUCCESS");
+    assert.equal((await seeTarget(store, "a")).rev, 1);
+    assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
+  });
+
+  check("a target that can go nowhere after a success has failed there", async ({ store }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    const flow = { to: "failed", trail: [], stage: "index", hash: "", error: ERROR } as const;
+    await settleItem(store, lease, ended({ target: again(await seeTarget(store, "a"), flow) }));
+    assert.deepEqual(await counts(store, at.build), [0, 1, { parse: [1, 0, 0, 0, 0], index: [0, 0, 1, 0, 0] }]);
+    const [failure] = await store.work.failures(at.build.id, 10);
+    assert.deepEqual([failure?.stage, failure?.path, failure?.error], ["index", "a", ERROR]);
+  });
+
+  const WAYS_TO_FAIL: Record<string, (store: Store, lease: Claimed) => Promise<unknown>> = {
+    failed: (store, lease) => settleItem(store, lease, undefined, { kind: "error", error: ERROR, retry: false }),
+    quarantined: (store, lease) => settleItem(store, lease, undefined, { kind: "unreadable", error: ERROR }),
+    "quarantined after its crashes": (store, lease) => takeBack(store, "crashed", lease),
+    cancelled: (store, lease) => store.cancel(lease.id),
+    "settled without what it made": (store, lease) => settleItem(store, lease, undefined),
+  };
+  for (const [way, act] of Object.entries(WAYS_TO_FAIL)) {
+    check(`an item that is ${way} is a failure on record, and its target is not at its end`, async ({ store }) => {
+      const at = await site(store);
+      const lease = await parsingOne(store, at, "a", { crashes: 1 });
+      await act(store, lease);
+      assert.deepEqual(await counts(store, at.build), [0, 1, { parse: [0, 0, 1, 0, 0], index: [0, 0, 0, 0, 0] }]);
+      const [failure] = await store.work.failures(at.build.id, 10);
+      const { error } = await see(store, lease.id);
+      assert.deepEqual([failure?.state, failure?.path, failure?.target], ["FAILED", "a", "a"]);
+      if (way === "cancelled") assert.equal(failure?.error?.code, "CANCELLED");
+      else assert.deepEqual(failure?.error, error);
+      const row = await seeTarget(store, "a");
+      assert.deepEqual([row.done, row.member, row.rev], [null, null, 2]);
+      assert.equal(await store.work.work(lease.job), null);
+      assert.equal(await store.retry(lease.id), false, "the next build does it again, not an operator");
+      assert.deepEqual(await claimOf(store, at.build), []);
+    });
+  }
+
+  check("the record of a failure has the context that the attempt had", async ({ store }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    const work = { cost: FREE, result: null, target: null, context: { hash: "context-9", parts: '{"version":9}' } };
+    await settleItem(store, lease, work, { kind: "error", error: ERROR, retry: false });
+    const [failure] = await store.work.failures(at.build.id, 10);
+    assert.deepEqual([failure?.hash, failure?.parts], ["context-9", '{"version":9}']);
+  });
+
+  check("an attempt that is tried again leaves its item open", async ({ store, clock }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    await settleItem(store, lease, undefined, { kind: "error", error: ERROR });
+    assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
+    pass(clock, 1_000);
+    const [second] = (await claimOf(store, at.build)) as [Claimed];
+    await parsed(store, at, second, "a");
+    assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
+  });
+
+  check("a listing that succeeds is done, and one that fails has failed", async ({ store }) => {
+    const first = await site(store);
+    await settleItem(store, first.lister, { cost: FREE, result: null, target: null });
+    assert.equal((await seeBuild(store, first.build)).listing, "done");
+    const second = await site(store, { pipeline: "blog", token: "token-2" });
+    await settleItem(store, second.lister, undefined, { kind: "error", error: ERROR, retry: false });
+    const { listing, open, failed } = await seeBuild(store, second.build);
+    assert.deepEqual([listing, open, failed], ["failed", 0, 0]);
+  });
+
+  check("a target is forgotten when the last of what is to be removed of it is gone", async ({ store }) => {
+    const at = await removing(store, ["parse", "index"]);
+    const [first, second] = await claimOf(store, at.build);
+    const forget = { path: "a", rev: 1 };
+    const work = { cost: FREE, result: null, target: null, forget };
+    await settleItem(store, first as Claimed, work);
+    await seeTarget(store, "a");
+    await settleItem(store, second as Claimed, work);
+    assert.deepEqual(await store.work.targets("docs", 0, ["a"]), []);
+    assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
+  });
+
+  check("a target is not forgotten when a removal has failed, or when it is back", async ({ store }) => {
+    const at = await removing(store, ["parse", "index"]);
+    const [first, second] = await claimOf(store, at.build);
+    await settleItem(store, first as Claimed, undefined, { kind: "error", error: ERROR, retry: false });
+    await settleItem(store, second as Claimed, { cost: FREE, result: null, target: null, forget: { path: "a", rev: 1 } });
+    await seeTarget(store, "a");
+    assert.deepEqual(await counts(store, at.build), [0, 1, { parse: [0, 0, 1, 0, 0], index: [0, 0, 0, 0, 0] }]);
+    await list(store, at, { gone: [{ path: "a", rev: 1, removals: [item({ build: at.build, kind: "remove" })] }] });
+    const [third] = await claimOf(store, at.build);
+    await list(store, at, { targets: [again(await seeTarget(store, "a"), toEnd("a"))] });
+    await settleItem(store, third as Claimed, { cost: FREE, result: null, target: null, forget: { path: "a", rev: 1 } });
+    assert.equal((await seeTarget(store, "a")).rev, 2);
+  });
+
+  check("work that is left of a build that has ended is cleared, and nobody has failed", async ({ store }) => {
+    const at = await site(store);
+    const leases = await parsing(store, at, ["a", "b", "c"]);
+    const other = await site(store, { pipeline: "blog", token: "token-2" });
+    assert.equal(await store.work.clearWork("docs", 100), 0, "not while it runs");
+    await store.builds.abandon(at.build.id, "enough", "operator");
+    const changes = await changesDuring(store, async () => {
+      assert.equal(await store.work.clearWork("docs", 2), 2);
+      assert.equal(await store.work.clearWork("docs", 100), 2, "the listing among them");
+    });
+    assert.equal(await store.work.clearWork("docs", 100), 0);
+    const told = changes.flatMap(({ ended: leasesEnded }) => leasesEnded.map(({ job }) => job));
+    assert.deepEqual(new Set(told), new Set([at.lister, ...leases].map(({ job }) => job)), "their holders are told");
+    assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
+    assert.deepEqual(await store.work.failures(at.build.id, 10), []);
+    for (const { id } of leases) assert.equal((await see(store, id)).state, "cancelled");
+    assert.equal((await see(store, other.lister.id)).state, "running");
+  });
+
+  check("an item that comes after a job that fails is cancelled with it", async ({ store }) => {
+    const { build } = await site(store);
+    const upstream = await addOne(store, { name: "plain" });
+    await store.enqueue([{ ...item({ build, path: "b" }), after: [upstream] }]);
+    assert.equal((await seeBuild(store, build)).open, 1);
+    await store.cancel(upstream);
+    await store.enqueue([{ ...item({ build, path: "c" }), after: [upstream] }]);
+    const { open, failed } = await seeBuild(store, build);
+    assert.deepEqual([open, failed], [0, 2]);
+  });
+}
+
+/** The target "a", gone, with what these stages have to remove. */
+async function removing(store: Store, stages: string[]): Promise<Site> {
+  const at = await site(store);
+  await list(store, at, { targets: [target("a", toEnd("a"))] });
+  const removals = stages.map((stage) => item({ build: at.build, kind: "remove", stage }));
+  await list(store, at, { gone: [{ path: "a", rev: 1, removals }] });
+  return at;
+}
