@@ -1,8 +1,10 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { Holdfast, Job } from "../../src/index.ts";
+import type { BuildRow } from "../../src/store/builds.ts";
 import { SCHEMA_VERSION as ON_SERVER } from "../../src/store/postgres/migrate.ts";
 import { SCHEMA_VERSION as IN_FILE } from "../../src/store/sqlite/migrate.ts";
+import { newLead } from "../conformance/build-parts.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
 import type { Scene } from "./scene.ts";
 import { type Place, variants, wherever } from "./wherever.ts";
@@ -112,6 +114,21 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
       assert.equal(ofWork(after).length, 1, "a tick is one job");
     };
   },
+  async build({ hf, before, committed }) {
+    const { builds } = hf.engine.store;
+    assert.equal(before.length, committed ? 1 : 0, "the job that lists its source is there with the build");
+    const found = await builds.newestBuild("docs");
+    assert.deepEqual([found?.state, found?.seq], committed ? ["ACTIVE", 1] : [undefined, undefined]);
+    assert.equal((await builds.leads()).length, committed ? 1 : 0);
+    assert.equal((await builds.audit({ after: 0, limit: 10 })).length, committed ? 1 : 0);
+    assert.equal((await hf.engine.store.events({ after: 0, limit: 10, types: ["build.*"] })).length, committed ? 1 : 0);
+    if (committed) await goesOn(hf);
+    return allSucceed;
+  },
+  async beat({ hf }) {
+    await goesOn(hf);
+    return allSucceed;
+  },
   async unregister({ scene, committed }) {
     // This test's own handle is one.
     assert.equal((await scene.witness.query("select id from {processes}")).length, committed ? 1 : 2);
@@ -137,6 +154,8 @@ wherever((stage, place) => {
     for (const [at, [operation, expected]] of Object.entries(OPERATIONS).entries()) {
       // Somebody else's synchronous work cannot wait for a server.
       if (operation === "transaction" && place === "server") continue;
+      // Not there yet.
+      if ((operation === "build" || operation === "beat") && place === "server") continue;
       for (const moment of variants(place, MOMENTS, at)) {
         test(`${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`, async (t) => {
           const scene = await stage(t, { bare: operation === "migrate" });
@@ -160,6 +179,24 @@ wherever((stage, place) => {
 async function dies(scene: Scene, point: string): Promise<void> {
   const child = scene.start("point", { point });
   assert.equal((await child.end()).signal, "SIGKILL", `it died at ${point}; on stderr: ${child.stderr}`);
+}
+
+/** The build that a dead process has led is CRASHED, once, and led by this one then. */
+async function goesOn(hf: Holdfast): Promise<void> {
+  const { store } = hf.engine;
+  const others = await store.probe();
+  const self = (await store.processes()).find(({ id }) => others.every(({ process }) => process.id !== id));
+  assert.ok(self !== undefined);
+  const dead = others.filter(({ life }) => life === "dead").map(({ process }) => process.id);
+  const orphans = await store.builds.orphan({ dead, alive: [] }, "orphaned_at_startup");
+  assert.deepEqual(
+    orphans.map(({ pipeline, state }) => [pipeline, state]),
+    [["docs", "CRASHED"]],
+  );
+  assert.deepEqual(await store.builds.orphan({ dead, alive: [] }, "orphaned_at_startup"), []);
+  const { id, hash, description } = orphans[0] as BuildRow;
+  const resumed = await store.builds.resume({ build: id, hash, description, lead: newLead(self.id, "the next") });
+  assert.equal("state" in resumed && resumed.state, "ACTIVE");
 }
 
 function allSucceed(jobs: Job[]): void {

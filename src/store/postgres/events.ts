@@ -13,9 +13,10 @@ export class Events {
     // Its transaction has its number before an event has its id; see `Numbering`.
     this.#insert = `
       with own as materialized (select pg_current_xact_id() as xid)
-      insert into ${s}.outbox (at, type, transition, job, data)
-      select ${s}.clock($1), type, transition, job, data
-      from own, unnest($2::text[], $3::text[], $4::text[], $5::text[]) with ordinality as event (type, transition, job, data, turn)
+      insert into ${s}.outbox (at, type, transition, job, build, data)
+      select ${s}.clock($1), type, transition, job, build, data
+      from own, unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) with ordinality
+        as event (type, transition, job, build, data, turn)
       where own.xid is not null
       order by turn`;
     this.#number = `select nextval('${s}.fence')`;
@@ -29,6 +30,7 @@ export class Events {
       listOf(events.map(({ type }) => type)),
       listOf(events.map(({ transition }) => transition)),
       listOf(events.map(({ job }) => job ?? null)),
+      listOf(events.map(({ build }) => build ?? null)),
       listOf(events.map(({ data }) => JSON.stringify(data))),
     );
     tx.wrote();

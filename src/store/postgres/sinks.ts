@@ -58,7 +58,7 @@ export class Sinks {
     const page = (from: string) => `
       select ${this.#numbering.isBehind("$1")}, ${EVENT} from (select) as always left join (${from}) as page on true order by seq`;
     // An operator's look: it may walk the outbox, which holds a week.
-    const asked = `seq > $2 and ($4::text is null or job = $4) and ($5::text[] is null or exists (
+    const asked = `seq > $2 and ($4::text is null or job = $4) and ($6::text is null or build = $6) and ($5::text[] is null or exists (
       select 1 from unnest($5::text[]) as asked (type)
       where events.type = asked.type or (asked.type like '%*' and starts_with(events.type, left(asked.type, -1)))))`;
     /**
@@ -136,12 +136,12 @@ export class Sinks {
   }
 
   #page(query: EventQuery): Promise<PageRow[]> {
-    const { after, limit, types, job, last = false } = query;
+    const { after, limit, types, job, build, last = false } = query;
     const { oldest, filtered, last: newest } = this.#sql;
     const { low } = this.#numbering;
     if (isPlain(query)) return this.#reader.rows(oldest, low, after, limit);
     const asked = types === undefined ? null : listOf(types);
-    return this.#reader.rows(last ? newest : filtered, low, after, limit, job ?? null, asked);
+    return this.#reader.rows(last ? newest : filtered, low, after, limit, job ?? null, asked, build ?? null);
   }
 
   newest(tx: Tx): Promise<number> {
@@ -248,6 +248,6 @@ function isBehind(rows: readonly (readonly [boolean, ...unknown[]])[]): boolean 
 }
 
 /** From a place on, whatever it is. */
-function isPlain({ types, job, last = false }: EventQuery): boolean {
-  return types === undefined && job === undefined && !last;
+function isPlain({ types, job, build, last = false }: EventQuery): boolean {
+  return types === undefined && job === undefined && build === undefined && !last;
 }

@@ -1,8 +1,10 @@
 import { appendFileSync } from "node:fs";
+import type { ProcessId } from "../../../src/core/ids.ts";
 import { type Holdfast, open } from "../../../src/index.ts";
 import { definitionOf } from "../../../src/runtime/definition.ts";
 import { newJob } from "../../../src/runtime/new-job.ts";
 import { crashAt } from "../../../src/testing/index.ts";
+import { ledBuild } from "../builds.ts";
 import { after, type WorkInput, workJob } from "../jobs.ts";
 import { say, told } from "./port.ts";
 
@@ -96,6 +98,18 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
     crashAt(point);
     hf.work([work, after]);
     return forever();
+  },
+  async build(hf) {
+    const holder = (await hf.engine.store.processes()).at(-1)?.id as ProcessId;
+    crashAt(point);
+    return hf.engine.store.builds.start(await ledBuild(work, holder));
+  },
+  async beat(hf) {
+    const holder = (await hf.engine.store.processes()).at(-1)?.id as ProcessId;
+    const build = await ledBuild(work, holder);
+    await hf.engine.store.builds.start(build);
+    crashAt(point);
+    return hf.engine.store.builds.beat({ pipeline: build.pipeline, token: build.lead.token });
   },
   async unregister(hf) {
     await accepted(hf, {});

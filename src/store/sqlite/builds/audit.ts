@@ -7,15 +7,17 @@ import type { Tx } from "../group-commit.ts";
 export class Audit {
   readonly #add: Statement;
   readonly #page: Statement;
+  readonly #about: Statement;
 
   constructor(db: Connection) {
     this.#add = db.prepare(
       `insert into holdfast_audit (at, actor, action, subject, before, after)
        values (:at, :by, :action, :subject, :before, :after) returning seq`,
     );
-    // By the primary key, or by holdfast_audit_subject.
     const read = "select seq, at, actor as by, action, subject, before, after from holdfast_audit";
-    this.#page = db.prepare(`${read} where seq > :after and (:subject is null or subject = :subject) order by seq limit :limit`);
+    this.#page = db.prepare(`${read} where seq > :after order by seq limit :limit`);
+    // By holdfast_audit_subject.
+    this.#about = db.prepare(`${read} where subject = :subject and seq > :after order by seq limit :limit`);
   }
 
   /** The entry's number. */
@@ -28,7 +30,11 @@ export class Audit {
   }
 
   page({ after, limit, subject }: { after: number; limit: number; subject?: string }): AuditEntry[] {
-    return this.#page.all<AuditColumns>({ after, limit, subject: subject ?? null }).map(toAuditEntry);
+    const rows =
+      subject === undefined
+        ? this.#page.all<AuditColumns>({ after, limit })
+        : this.#about.all<AuditColumns>({ after, limit, subject });
+    return rows.map(toAuditEntry);
   }
 }
 

@@ -33,7 +33,8 @@ export class Leads {
     this.#release = db.prepare("delete from holdfast_leads where build = :build");
     // By holdfast_builds_unended, whose condition is written out so that SQLite sees it.
     this.#orphans = db.prepare(
-      `select build.key from holdfast_builds as build left join holdfast_leads as lead on lead.build = build.key
+      `select build.key from holdfast_builds as build
+         left join holdfast_leads as lead on lead.pipeline = build.pipeline and lead.build = build.key
        where build.state = 'ACTIVE' and build.state not in ('SUCCESS', 'FAILED', 'ABANDONED')
          and (:pipeline is null or build.pipeline = :pipeline)
          and (lead.build is null or not ${REGISTERED}

@@ -1,0 +1,13 @@
+import type { ProcessId } from "../../src/core/ids.ts";
+import type { JobDef } from "../../src/index.ts";
+import { definitionOf } from "../../src/runtime/definition.ts";
+import { newJob } from "../../src/runtime/new-job.ts";
+import type { NewBuild } from "../../src/store/builds.ts";
+import { newBuild, newLead } from "../conformance/build-parts.ts";
+import type { WorkInput } from "./jobs.ts";
+
+/** A build whose listing is a job as any other, so that whoever works off what is left can work it off too. */
+export async function ledBuild(work: JobDef<WorkInput>, holder: ProcessId): Promise<NewBuild> {
+  const listing = await newJob(definitionOf(work), {});
+  return newBuild(newLead(holder), { queue: listing.queue, listing });
+}
