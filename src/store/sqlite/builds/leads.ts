@@ -40,7 +40,7 @@ export class Leads {
          and (lead.build is null or not ${REGISTERED}
            or lead.holder in (select value from json_each(:dead))
            or (lead.beat_at <= :now - ${LEAD_TTL} and lead.holder not in (select value from json_each(:alive))))
-       order by build.key`,
+       order by +build.key`,
     );
   }
 
