@@ -29,7 +29,17 @@ export function isPassing(error: unknown): boolean {
   return !(error instanceof RangeError);
 }
 
-const LASTING = new Set(["ID_TAKEN", "NO_SUCH_JOB", "NOT_JSON", "TEXT_INVALID", "VALUE_INVALID"]);
+const LASTING = new Set([
+  "COST_INVALID",
+  "GROUP_INVALID",
+  "ID_TAKEN",
+  "KEY_INVALID",
+  "NO_SUCH_JOB",
+  "NOT_JSON",
+  "TARGET_INVALID",
+  "TEXT_INVALID",
+  "VALUE_INVALID",
+]);
 
 /** The lease is gone: somebody else may run the job now, so this attempt's writes are refused. */
 export class LeaseLostError extends HoldfastError {

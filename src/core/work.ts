@@ -2,7 +2,7 @@ import { HoldfastError } from "./errors.ts";
 import { type JobError, toJobError } from "./job.ts";
 import type { Outcome } from "./retry.ts";
 
-/** Queues with this prefix are those of pipelines, and of nobody else. */
+/** What begins so is a pipeline's: queues, and names of jobs. */
 const PREFIX = "pipeline/";
 
 /**
@@ -18,22 +18,42 @@ export function isPipelineQueue(queue: string): boolean {
   return queue.startsWith(PREFIX);
 }
 
-/** The name of the jobs of a stage. Neither part holds a slash of its own that could be taken for this one: a stage's name has none. */
+/** The name of the jobs of a stage, whose name holds no slash. */
 export function stageJobName(pipeline: string, stage: string): string {
-  return `${pipeline}/${stage}`;
+  return `${PREFIX}${pipeline}/${stage}`;
 }
 
-/** The name of the job that lists the targets of a round; no stage has an empty name. */
+/** The name of the jobs that list targets; no stage has an empty name. */
 export function listingJobName(pipeline: string): string {
-  return `${pipeline}/`;
+  return stageJobName(pipeline, "");
 }
 
-export function refusePipelineQueue(queue: string): void {
-  if (!isPipelineQueue(queue)) return;
+/** Of a queue or a job that a user names. */
+export function refusePipelineName(name: string, what: string): string {
+  if (!name.startsWith(PREFIX)) return name;
+  throw new HoldfastError("NAME_INVALID", `${what} is "${name}", and what begins with "${PREFIX}" is a pipeline's.`, "Give another name.");
+}
+
+/** Between a target's id and those of its parents. No id holds it. */
+const BETWEEN = "\u001f";
+
+/** What names a target in its segment. */
+export function pathOf(parent: string | null, id: string): string {
+  return parent === null ? id : parent + BETWEEN + id;
+}
+
+/** For people: the ids one behind the other. */
+export function sayPath(path: string): string {
+  return path.replaceAll(BETWEEN, "/");
+}
+
+export function checkTargetId(id: unknown, what: string): string {
+  if (typeof id === "string" && id !== "" && id.length <= 4_096 && id.isWellFormed() && !id.includes(BETWEEN) && !id.includes("\0"))
+    return id;
   throw new HoldfastError(
-    "NAME_INVALID",
-    `The queue "${queue}" is one of a pipeline's.`,
-    `Give the job a queue whose name does not begin with "${PREFIX}".`,
+    "TARGET_INVALID",
+    `${what} is ${typeof id === "string" ? JSON.stringify(id.slice(0, 100)) : `no text but ${id === null ? "null" : typeof id}`}.`,
+    "Give each target a well-formed text of 1 to 4,096 characters.",
   );
 }
 

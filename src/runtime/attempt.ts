@@ -4,6 +4,7 @@ import { toJobError } from "../core/job.ts";
 import { fromJson, toJson } from "../core/json.ts";
 import type { Outcome } from "../core/retry.ts";
 import type { Claimed, ClaimSource, NewJob, Settlement } from "../store/store.ts";
+import type { WorkEnd } from "../store/work.ts";
 import type { EnqueueOptions, JobContext } from "./context.ts";
 import { type Definition, definitionOf } from "./definition.ts";
 import type { Engine, Owner } from "./engine.ts";
@@ -22,6 +23,16 @@ export interface Runnable {
   held: number;
 }
 
+/** Thrown by what the engine itself performs: the attempt ends so. */
+export class Ending extends Error {
+  readonly outcome: Outcome;
+
+  constructor(outcome: Outcome) {
+    super(`the attempt ends: ${outcome.kind}`);
+    this.outcome = outcome;
+  }
+}
+
 /** One attempt at one job in this process: its lease, its signal, and in the end the settlement that the store gets. */
 export class Attempt implements Owner, Settlement {
   readonly job: Claimed["job"];
@@ -36,6 +47,8 @@ export class Attempt implements Owner, Settlement {
   lost: LossReason | null = null;
   /** What the handler enqueued; it goes with a success, or not at all. */
   followUps: NewJob[] | undefined;
+  /** Of a work item: what belongs to its end, however it ends. */
+  work: WorkEnd | undefined;
   readonly #onLoss: (attempt: Attempt) => void;
   readonly #controller = new AbortController();
   #aborted: AbortCode | null = null;

@@ -8,6 +8,7 @@ import type { LeaseRef } from "../core/lease.ts";
 import { checkName, checkOneOf, refuseUnknown } from "../core/options.ts";
 import type { Outcome } from "../core/retry.ts";
 import { parse } from "../core/schema.ts";
+import { refusePipelineName } from "../core/work.ts";
 import type { Claimed, ClaimSource } from "../store/store.ts";
 import { abortReason } from "./attempt.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
@@ -83,7 +84,7 @@ function isAnyVersion(from: unknown): from is AnyVersion {
 }
 
 function named(from: unknown): { queue: string } | { name: string } {
-  if (typeof from === "string") return { queue: checkName(from, "The queue") };
+  if (typeof from === "string") return { queue: refusePipelineName(checkName(from, "The queue"), "The queue") };
   return { name: checkName((from as AnyVersion).anyVersionOf, "The name") };
 }
 

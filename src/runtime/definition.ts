@@ -1,8 +1,10 @@
-import type { JobDef, Run } from "../core/context.ts";
+import type { JobContext, JobDef, Run } from "../core/context.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { checkName, refuseUnknown } from "../core/options.ts";
 import { checkRunOptions, type RunOptions, type RunSettings } from "../core/run-options.ts";
 import type { StandardSchema } from "../core/schema.ts";
+import { refusePipelineName } from "../core/work.ts";
+import type { Attempt } from "./attempt.ts";
 import { type Declared, declared, type QueueOptions } from "./declaration.ts";
 
 export type { JobDef, Run, RunOptions };
@@ -24,6 +26,10 @@ export interface Definition extends JobDef, RunSettings {
   readonly output: StandardSchema | undefined;
   readonly run: Run<unknown, unknown> | undefined;
   readonly declared: Declared;
+  /** Instead of `run`: the engine's own, which also says what belongs to the attempt's end. */
+  readonly perform?: (attempt: Attempt, context: JobContext<unknown>) => Promise<void>;
+  /** It is claimed from its queue only. */
+  readonly bound?: boolean;
 }
 
 const JOB_OPTIONS = "name queue version retry crashes lease timeout concurrency limit onInterrupt input output run".split(" ");
@@ -43,9 +49,9 @@ export function job(
   options: JobOptions & { input?: StandardSchema; output?: StandardSchema; run?: Run<never, unknown> },
 ): JobDef<never, unknown, never> {
   refuseUnknown(options, JOB_OPTIONS, "job");
-  const name = checkName(options.name, "A job's name");
+  const name = refusePipelineName(checkName(options.name, "A job's name"), "A job's name");
   const where = `job "${name}"`;
-  const queue = options.queue === undefined ? name : checkName(queueName(options.queue), `The queue of ${where}`);
+  const queue = options.queue === undefined ? name : checkQueue(queueName(options.queue), where);
   const definition: Definition = {
     name,
     queue,
@@ -71,6 +77,11 @@ export function definitionOf(def: unknown): Definition {
     throw new HoldfastError("NOT_A_JOB", "This is not a job definition.", "Make one with job({ name, run }).");
   }
   return candidate as Definition;
+}
+
+function checkQueue(name: unknown, where: string): string {
+  const what = `The queue of ${where}`;
+  return refusePipelineName(checkName(name, what), what);
 }
 
 function checkRun(run: unknown, where: string): Run<unknown, unknown> | undefined {

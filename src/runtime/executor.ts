@@ -2,7 +2,7 @@ import { toJobError } from "../core/job.ts";
 import { fromJson, toJson } from "../core/json.ts";
 import type { Outcome } from "../core/retry.ts";
 import { parse } from "../core/schema.ts";
-import { type Attempt, contextFor } from "./attempt.ts";
+import { type Attempt, contextFor, Ending } from "./attempt.ts";
 import type { Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { failForGood, outcomeOf, unreadable } from "./outcome.ts";
@@ -39,11 +39,12 @@ export class Executor {
   }
 
   #call(attempt: Attempt, input: unknown): void {
-    const run = attempt.runnable.def.run as NonNullable<Definition["run"]>;
+    const { run, perform } = attempt.runnable.def;
     let result: unknown;
     let later: boolean;
     try {
-      result = run(contextFor(this.#engine, this.#progress, attempt, input));
+      const context = contextFor(this.#engine, this.#progress, attempt, input);
+      result = perform === undefined ? (run as NonNullable<Definition["run"]>)(context) : perform(attempt, context);
       later = isThenable(result);
     } catch (error) {
       return this.#threw(attempt, error);
@@ -84,7 +85,8 @@ export class Executor {
   }
 
   #threw(attempt: Attempt, error: unknown): void {
-    if (attempt.gaveUp(error)) this.#finish(attempt, { kind: "interrupted" });
+    if (error instanceof Ending) this.#finish(attempt, error.outcome);
+    else if (attempt.gaveUp(error)) this.#finish(attempt, { kind: "interrupted" });
     else this.#finish(attempt, outcomeOf(error, this.#engine.clock));
   }
 }

@@ -27,7 +27,7 @@ export class Runnables {
   }
 
   #add(def: Definition): void {
-    if (def.run === undefined) {
+    if (def.run === undefined && def.perform === undefined) {
       throw new HoldfastError("NO_HANDLER", `Job "${def.name}" has no handler.`, "Give `run` in job({ … }), or def.handle(run).");
     }
     const id = idOf(def);
@@ -38,7 +38,8 @@ export class Runnables {
         "Give each job once, or another name or version.",
       );
     }
-    this.#runnables.set(id, { def, source: { name: def.name, version: def.version, lease: def.lease }, held: 0 });
+    const { name, version, lease, queue } = def;
+    this.#runnables.set(id, { def, source: { name, version, lease, ...(def.bound ? { queue } : {}) }, held: 0 });
   }
 }
 

@@ -108,6 +108,7 @@ export class Settler {
       this.#engine.log.error("the end of a job can never be written, so it has failed", { job, name, error: String(lasting) });
       attempt.outcome = unwritable(attempt.outcome, toJobError(lasting));
       attempt.followUps = undefined;
+      if (attempt.work !== undefined) attempt.work = { ...attempt.work, result: null, target: null };
     }
     this.#refused.push(attempt);
   }
