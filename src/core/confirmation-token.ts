@@ -27,9 +27,14 @@ export interface StoredToken {
 export function mint(bytes: Uint8Array, build: PausedBuild, now: number): { token: string; stored: StoredToken } {
   if (bytes.length !== TOKEN_BYTES) throw new Error(`a token is made of ${TOKEN_BYTES} bytes, not of ${bytes.length}`);
   if (build.state !== "BUDGET_PAUSE") throw refusedToken({ code: "BUILD_NOT_PAUSED" }, build);
-  const token = PREFIX + Buffer.from(bytes).toString("base64url");
+  const token = tokenOf(bytes);
   const stored = { hash: hashToken(token), build: build.id, pause: build.seq, mintedAt: now, expiresAt: now + TOKEN_LIFE };
   return { token, stored: { ...stored, usedAt: null, replacedAt: null } };
+}
+
+/** As it is handed out. */
+export function tokenOf(bytes: Uint8Array): string {
+  return PREFIX + Buffer.from(bytes).toString("base64url");
 }
 
 /** By which a token is stored and looked up. */

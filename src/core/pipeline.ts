@@ -97,6 +97,10 @@ export function pipeline(
   });
 }
 
+export function isPipeline(given: unknown): given is Pipeline {
+  return typeof given === "object" && given !== null && Array.isArray((given as { definition?: PipelineDefinition }).definition?.stages);
+}
+
 /** The engine's view of what a user passed. */
 export function pipelineOf(given: unknown): PipelineDefinition {
   const { definition } = (typeof given === "object" && given !== null ? given : {}) as { definition?: PipelineDefinition };

@@ -1,4 +1,5 @@
 import { hostname } from "node:os";
+import type { Artifacts } from "../artifacts/artifacts.ts";
 import { Worker as Thread } from "node:worker_threads";
 import type { Clock } from "../core/clock.ts";
 import { HoldfastError } from "../core/errors.ts";
@@ -9,7 +10,9 @@ import type { Change, Claimed, Store, Works } from "../store/store.ts";
 import { bootId, processIdentity } from "./boot.ts";
 import { Holdings } from "./holdings.ts";
 import { Janitor } from "./janitor.ts";
+import { ArtifactFolder } from "./artifact-folder.ts";
 import { Keeper, type Loss, type LossReason } from "./keeper.ts";
+import { Leads } from "./leads.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import type { Log } from "./log.ts";
 import { Relays } from "./relays.ts";
@@ -33,6 +36,8 @@ export interface EngineOptions {
   program: string;
   recovery?: "auto" | "manual";
   onStop?: (drain: number) => void;
+  /** The folder of artifacts; default: beside the file. */
+  artifacts?: string;
 }
 
 /** What an open database consists of, shared by everything that works on it in this process. */
@@ -46,6 +51,9 @@ export class Engine {
   readonly janitor: Janitor;
   readonly scheduler: Scheduler;
   readonly relays: Relays;
+  readonly leads: Leads;
+  readonly program: string;
+  readonly artifactFolder: ArtifactFolder;
   /** By slot. */
   readonly #owners: (Owner | undefined)[] = [];
   readonly #works = new Set<readonly Works[]>();
@@ -74,7 +82,10 @@ export class Engine {
       });
       const engine = new Engine(store, location, options, self);
       // What a crash has left behind is found by whoever opens next.
-      if (options.recovery !== "manual") await engine.janitor.heal();
+      if (options.recovery !== "manual") {
+        await engine.janitor.heal();
+        await engine.janitor.orphans("orphaned_at_startup");
+      }
       return engine;
     } catch (error) {
       await store.close();
@@ -90,6 +101,18 @@ export class Engine {
     this.#threaded = location.key !== null && options.clock === systemClock;
     this.log = options.log;
     this.self = self;
+    this.program = options.program;
+    this.artifactFolder = new ArtifactFolder(store, location, this.clock, options.artifacts);
+    this.leads = new Leads({
+      store,
+      clock: this.clock,
+      log: this.log,
+      send: (message) => {
+        if (this.#threaded) this.keep();
+        this.#thread?.postMessage(message satisfies ToKeeper);
+        return this.#threaded;
+      },
+    });
     const { onStop } = options;
     this.janitor = new Janitor({
       store,
@@ -107,6 +130,11 @@ export class Engine {
       if (this.#thread === null && store.needsCare()) this.keep();
     }, CARE).unref();
     this.#care = () => clearInterval(interval);
+  }
+
+  /** Large outputs, snapshots, and what stages keep. */
+  artifacts(): Promise<Artifacts> {
+    return this.artifactFolder.open();
   }
 
   get closing(): boolean {
@@ -202,6 +230,7 @@ export class Engine {
     await this.janitor.stop();
     await this.#stopThread();
     await this.#letGo();
+    await this.artifactFolder.close();
     await this.store
       .unregister(this.self)
       .catch((error: unknown) => this.log.warn("could not sign off", { error: String(error) }));
@@ -234,6 +263,7 @@ export class Engine {
     };
     const thread = new Thread(url, { workerData: data });
     this.#thread = thread;
+    this.leads.resend();
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#kept = promise;
     thread.on("message", (message: FromKeeper) => {
@@ -245,6 +275,8 @@ export class Engine {
           return resolve();
         case "loss":
           return this.#lost(message.loss);
+        case "lead-lost":
+          return this.leads.lost(message.token);
         case "trouble":
           return this.log.warn("the keeper had trouble; it tries again", { error: message.message });
         case "closed":

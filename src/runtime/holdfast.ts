@@ -4,13 +4,15 @@ import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
 import { refuseUnknown } from "../core/options.ts";
+import { isPipeline, type Pipeline } from "../core/pipeline.ts";
 import type { Schedule } from "../core/schedule.ts";
 import { storable } from "../core/text.ts";
 import { locate } from "../store/open-store.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
 import type { Enqueued, EnqueueOptions } from "./context.ts";
-import { definitionOf, type JobDef } from "./definition.ts";
+import { Builds } from "./builds/builds.ts";
+import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import { Engine } from "./engine.ts";
 import type { RecoveryStats } from "./janitor.ts";
 import { Jobs } from "./jobs.ts";
@@ -43,6 +45,8 @@ export interface OpenOptions {
   clock?: { now(): number };
   /** Where events go, by name; of several processes with the same sink one delivers at a time. */
   sinks?: Record<string, SinkOptions>;
+  /** The folder of artifacts; default: beside the file. On PostgreSQL to be given, and shared by all workers. */
+  artifacts?: string;
   /** What this process is called in `status` and in what recovery reports; default: the script's path. */
   program?: string;
   /** Called when `holdfast stop` asks this process to stop; it may take that long over its running jobs, in milliseconds. */
@@ -59,6 +63,7 @@ export const OPEN_OPTIONS = [
   "log",
   "clock",
   "sinks",
+  "artifacts",
   "program",
   "onStop",
 ];
@@ -100,6 +105,7 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
       program,
       recovery,
       ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
+      ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
     });
   const { key } = location;
   if (key === null) {
@@ -160,6 +166,7 @@ export class Holdfast implements AsyncDisposable {
   readonly jobs: Jobs;
   readonly queues: Queues;
   readonly schedules: Schedules;
+  readonly builds: Builds;
   readonly recovery: {
     /** Recovers now what would be recovered by itself in a moment. */
     recoverStale(): Promise<RecoveryStats>;
@@ -195,6 +202,11 @@ export class Holdfast implements AsyncDisposable {
     this.jobs = new Jobs(engine, () => this.#refuseClosed(), this.#over.signal);
     this.queues = new Queues(engine, () => this.#refuseClosed());
     this.schedules = new Schedules(engine, () => this.#refuseClosed());
+    this.builds = new Builds(engine, {
+      refuseClosed: () => this.#refuseClosed(),
+      refuseClosing: () => this.#refuseClosing(),
+      work: (defs, concurrency) => this.#work(defs, { concurrency }),
+    });
     this.events = {
       subscribe: (on, options = {}) => {
         this.#refuseClosing();
@@ -296,13 +308,19 @@ export class Holdfast implements AsyncDisposable {
   }
 
   /** Runs these jobs here until it is stopped. Signals are left alone unless `signals` is true. */
-  work(defs: JobDef[], options: WorkOptions & { signals?: boolean } = {}): Worker {
+  work(defs: (JobDef | Pipeline)[], options: WorkOptions & { signals?: boolean } = {}): Worker {
     this.#refuseClosing();
     refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
-    if (!Array.isArray(defs)) throw notAList("work takes a list of jobs.");
-    const worker = new WorkerLoop(this.#engine, this.#progress, defs.map(definitionOf), options);
-    this.#workers.add(worker);
+    if (!Array.isArray(defs)) throw notAList("work takes a list of jobs and pipelines.");
+    const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def)]));
+    const worker = this.#work(all, options);
     if (options.signals) this.#ignoreSignals ??= onSignals(() => this.close());
+    return worker;
+  }
+
+  #work(defs: readonly Definition[], options: WorkOptions): Worker {
+    const worker = new WorkerLoop(this.#engine, this.#progress, defs, options);
+    this.#workers.add(worker);
     return worker;
   }
 
@@ -335,6 +353,7 @@ export class Holdfast implements AsyncDisposable {
   }
 
   async #close(): Promise<void> {
+    await this.builds.stopAll();
     await Promise.all([...this.#workers].map((worker) => worker.stop()));
     this.#progress.flush();
     await Promise.all([...this.#subscriptions].map((subscription) => subscription.endSoon()));

@@ -124,6 +124,19 @@ export class Janitor {
     }
   }
 
+  /** Builds whose orchestrator is gone can be resumed by another. Costs a look when there is none. */
+  async orphans(reason: "orphaned_at_startup" | "orchestrator_lost"): Promise<void> {
+    const { builds } = this.#store;
+    const leads = await builds.leads();
+    const lives = (holder: ProcessId) => holder === this.#self || this.#lives.get(holder) === "alive";
+    if (reason !== "orphaned_at_startup" && leads.every(({ holder }) => lives(holder))) return;
+    if (leads.length === 0 && (await builds.listBuilds({ state: "ACTIVE", limit: 1 })).items.length === 0) return;
+    if (leads.some(({ holder }) => !lives(holder))) await this.#probe();
+    const of = (...wanted: Life[]) => [...this.#lives].filter(([, life]) => wanted.includes(life)).map(([id]) => id);
+    const crashed = await builds.orphan({ dead: of("dead", "rebooted"), alive: [this.#self, ...of("alive")] }, reason);
+    for (const { id, pipeline } of crashed) this.#log.info("a build lost its orchestrator; it can be resumed", { build: id, pipeline });
+  }
+
   /** Everything there is to recover, now. */
   async recover(): Promise<RecoveryStats> {
     const processes = await this.#probe();
@@ -133,6 +146,7 @@ export class Janitor {
     for (const { process } of dead) entriesReclaimed += await this.#bury(process);
     entriesReclaimed += await this.#drain({ dead: [], skewed: true }, "lease expired");
     const locksCleaned = await this.#store.cleanLocks();
+    await this.orphans("orchestrator_lost");
     return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
   }
 
@@ -188,6 +202,7 @@ export class Janitor {
     }
     await this.#drain({ dead: [], skewed }, "lease expired");
     await this.#store.cleanLocks();
+    await this.orphans("orchestrator_lost");
     if (this.#onStop !== null) await this.#heed(this.#onStop);
     if (this.#expiring === null) await this.#expire();
     await this.#trim();

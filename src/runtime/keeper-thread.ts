@@ -1,8 +1,10 @@
 import { parentPort, workerData } from "node:worker_threads";
 import type { ProcessId } from "../core/ids.ts";
+import type { LockToken } from "../store/builds.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
 import { Holdings, NEVER } from "./holdings.ts";
 import { Keeper, type Loss } from "./keeper.ts";
+import { BEAT, type LeadMessage } from "./leads.ts";
 import { LeaseWatch } from "./lease-watch.ts";
 import { systemClock } from "./system-clock.ts";
 
@@ -19,10 +21,11 @@ export interface KeeperThreadData {
   holdings: SharedArrayBuffer;
   alert: boolean;
 }
-export type ToKeeper = "alert" | "close";
+export type ToKeeper = "alert" | "close" | LeadMessage;
 export type FromKeeper =
   | { type: "ready" }
   | { type: "loss"; loss: Loss }
+  | { type: "lead-lost"; token: string }
   | { type: "closed" }
   | { type: "trouble"; message: string };
 
@@ -49,12 +52,30 @@ port.on("message", (message: ToKeeper) => {
     alert = true;
     clearTimeout(tick);
     void round();
-  } else void close();
+  } else if (message === "close") void close();
+  else if ("lead" in message) leads.set(message.lead.token, message.lead);
+  else leads.delete(message.leave);
 });
+
+/** The locks of the pipelines that this process leads. */
+const leads = new Map<string, LockToken>();
+const beats = setInterval(() => void beat(), BEAT);
+
+async function beat(): Promise<void> {
+  for (const lock of [...leads.values()]) {
+    try {
+      if ((await store.builds.beat(lock)) || !leads.delete(lock.token)) continue;
+      say({ type: "lead-lost", token: lock.token });
+    } catch (error) {
+      say({ type: "trouble", message: String(error) });
+    }
+  }
+}
 
 async function close(): Promise<void> {
   closing = true;
   clearTimeout(tick);
+  clearInterval(beats);
   await keeper.round().catch(() => {});
   await store.close();
   watch.stop();

@@ -1,0 +1,77 @@
+import type { Build } from "../../core/build-view.ts";
+import type { BuildRow } from "../../store/builds.ts";
+import type { Engine } from "../engine.ts";
+import type { Orchestrator } from "./orchestrator.ts";
+import { viewBuild } from "./view.ts";
+
+/** Seen no more often than this, in milliseconds: a picture for people. */
+const FRAME = 100;
+
+/** A build that this process leads. */
+export class BuildHandle<All = unknown> {
+  readonly id: string;
+  readonly types?: { all: All };
+  readonly #engine: Engine;
+  #row: BuildRow;
+  #orchestrator!: Orchestrator;
+  #seen = 0;
+  #wake: (() => void)[] = [];
+  #done: Promise<Build> | null = null;
+
+  /** @internal */
+  constructor(engine: Engine, row: BuildRow) {
+    this.id = row.id;
+    this.#engine = engine;
+    this.#row = row;
+  }
+
+  /** @internal */
+  ledBy(orchestrator: Orchestrator, signal: AbortSignal | undefined): void {
+    this.#orchestrator = orchestrator;
+    this.#done = orchestrator.ended.then(({ row, token }) => viewBuild(this.#engine.store, row, token));
+    this.#done.catch(() => {});
+    if (signal === undefined) return;
+    const stop = (): void => void orchestrator.stop();
+    signal.addEventListener("abort", stop, { once: true });
+    void orchestrator.ended.then(() => signal.removeEventListener("abort", stop));
+  }
+
+  /** @internal */
+  saw(row: BuildRow): void {
+    this.#row = row;
+    this.#seen++;
+    for (const wake of this.#wake.splice(0)) wake();
+  }
+
+  /** How it ended, or was left: resolves in every state. */
+  done(): Promise<Build> {
+    return this.#done as Promise<Build>;
+  }
+
+  /** Lets what runs end, and leaves a build that can be resumed. */
+  async stop(): Promise<Build> {
+    await this.#orchestrator.stop();
+    return this.done();
+  }
+
+  /** The build as it goes on; the last one is as `done` answers. */
+  async *progress(): AsyncIterable<Build> {
+    let over = false;
+    const ended = this.done().then(
+      (build) => ((over = true), build),
+      () => ((over = true), null),
+    );
+    for (let seen = -1; !over; ) {
+      if (seen !== this.#seen) {
+        seen = this.#seen;
+        yield await viewBuild(this.#engine.store, this.#row);
+      }
+      const news = Promise.withResolvers<void>();
+      this.#wake.push(news.resolve);
+      if (seen === this.#seen) await Promise.race([news.promise, ended]);
+      if (!over) await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, FRAME))]);
+    }
+    const last = await ended;
+    if (last !== null) yield last;
+  }
+}

@@ -1,0 +1,220 @@
+import { randomUUID } from "node:crypto";
+import { hostname } from "node:os";
+import type { Build } from "../../core/build-view.ts";
+import { toBudget, fromBudget } from "../../core/budget.ts";
+import type { BuildState } from "../../core/build.ts";
+import { TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
+import type { Cost } from "../../core/cost.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
+import type { BuildRow, LeadView, LockConflict, NewLead } from "../../store/builds.ts";
+import type { Definition } from "../definition.ts";
+import type { Engine } from "../engine.ts";
+import type { Page } from "../jobs.ts";
+import type { Worker } from "../worker.ts";
+import { BuildHandle } from "./build-handle.ts";
+import { definitionsOf } from "./definitions.ts";
+import { Model } from "./model.ts";
+import { Orchestrator } from "./orchestrator.ts";
+import { programHash } from "./program.ts";
+import { type BuildOptions, checkBuildOptions, type CheckedOptions } from "./settings.ts";
+import { viewBuild } from "./view.ts";
+import { Worksite } from "./worksite.ts";
+
+/** Work items of ended builds that are cleared away in one commit. */
+const CLEARED = 1_000;
+
+export interface BuildsParts {
+  refuseClosed: () => void;
+  refuseClosing: () => void;
+  work: (defs: readonly Definition[], concurrency: number) => Worker;
+}
+
+/** Runs of pipelines. */
+export class Builds {
+  readonly #engine: Engine;
+  readonly #parts: BuildsParts;
+  readonly #sites = new Map<string, Worksite>();
+  readonly #led = new Set<Orchestrator>();
+
+  /** @internal */
+  constructor(engine: Engine, parts: BuildsParts) {
+    this.#engine = engine;
+    this.#parts = parts;
+  }
+
+  /** Starts a build here: this process leads it and works on it. What an earlier build has made and still holds is reused. */
+  async start<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): Promise<BuildHandle<All>> {
+    this.#parts.refuseClosing();
+    const site = this.#site(pipeline);
+    const checked = checkBuildOptions(site.model, options, "builds.start");
+    checked.signal?.throwIfAborted();
+    while ((await this.#engine.store.work.clearWork(site.model.name, CLEARED)) > 0);
+    const { model } = site;
+    const lead = await this.#lead();
+    const answer = await this.#engine.store.builds.start({
+      pipeline: model.name,
+      queue: model.queue,
+      hash: model.hash,
+      description: JSON.stringify(model.description),
+      options: JSON.stringify(checked.settings),
+      budget: checked.budget,
+      maxFailures: checked.maxFailures,
+      stages: [...model.places].map(({ stage }) => stage.name),
+      lead,
+      listing: model.listingJob(null, 0),
+    });
+    if ("paused" in answer) throw paused(model.name, answer.paused);
+    return this.#leading(site, answer, lead, checked);
+  }
+
+  /** Goes on with a build that was stopped, has crashed, or is paused: that one with a token and a new budget. */
+  async resume<T, I, O, All>(
+    pipeline: Pipeline<T, I, O, All>,
+    id: string,
+    options: BuildOptions & { token?: string } = {},
+  ): Promise<BuildHandle<All>> {
+    this.#parts.refuseClosing();
+    const site = this.#site(pipeline);
+    const checked = checkBuildOptions(site.model, options, "builds.resume");
+    checked.signal?.throwIfAborted();
+    const { model } = site;
+    const row = await this.#need(id);
+    const lead = await this.#lead();
+    const approval =
+      options.token === undefined ? {} : { approval: { token: options.token, budget: options.budget ?? fromBudget(row.budget) } };
+    const answer = await this.#engine.store.builds.resume({
+      build: id,
+      hash: model.hash,
+      description: JSON.stringify(model.description),
+      lead,
+      ...approval,
+    });
+    return this.#leading(site, answer, lead, checked);
+  }
+
+  /** Token and budget, without running anything: the next resume goes on. */
+  async approve(id: string, { token, budget }: { token: string; budget: Cost }): Promise<Build> {
+    this.#parts.refuseClosed();
+    toBudget(budget, "The new budget");
+    const row = await this.#engine.store.builds.approve(id, { token, budget }, this.#who());
+    return this.#view(row ?? (await this.#need(id)));
+  }
+
+  /** Another confirmation token for a paused build; those before it do not count any more. */
+  async mintToken(id: string): Promise<string> {
+    this.#parts.refuseClosed();
+    const bytes = crypto.getRandomValues(new Uint8Array(TOKEN_BYTES));
+    if ((await this.#engine.store.builds.mintToken(id, { bytes }, this.#who())) === null) throw noBuild(id);
+    return tokenOf(bytes);
+  }
+
+  async get(id: string): Promise<Build | null> {
+    this.#parts.refuseClosed();
+    const row = await this.#engine.store.builds.getBuild(id);
+    return row === null ? null : this.#view(row);
+  }
+
+  /** In creation order. */
+  async list(options: { pipeline?: string; state?: BuildState; limit?: number; after?: string } = {}): Promise<Page<Build>> {
+    this.#parts.refuseClosed();
+    const page = await this.#engine.store.builds.listBuilds({ limit: 50, ...options });
+    const items = await Promise.all(page.items.map((row) => this.#view(row)));
+    return { items, ...(page.next === undefined ? {} : { next: page.next }) };
+  }
+
+  /** Ends a build that will not be gone on with. What it has made is reused by the next. */
+  async abandon(id: string, reason: string): Promise<Build> {
+    this.#parts.refuseClosed();
+    const row = await this.#engine.store.builds.abandon(id, reason, this.#who());
+    if (row === null) throw noBuild(id);
+    return this.#view(row);
+  }
+
+  /** @internal A pipeline's stages, for a worker. */
+  definitions(pipeline: Pipeline): Definition[] {
+    return definitionsOf(this.#site(pipeline));
+  }
+
+  /** @internal */
+  async stopAll(): Promise<void> {
+    await Promise.all([...this.#led].map((orchestrator) => orchestrator.stop()));
+  }
+
+  #site(pipeline: unknown): Worksite {
+    const definition = pipelineOf(pipeline);
+    const known = this.#sites.get(definition.name);
+    if (known?.model.definition === definition) return known;
+    const site = new Worksite(this.#engine, new Model(definition, hostname()));
+    this.#sites.set(definition.name, site);
+    return site;
+  }
+
+  #leading<All>(
+    site: Worksite,
+    answer: BuildRow | LockConflict,
+    { token }: NewLead,
+    { concurrency, signal }: CheckedOptions,
+  ): BuildHandle<All> {
+    if ("conflict" in answer) throw conflict(answer.conflict);
+    const handle = new BuildHandle<All>(this.#engine, answer);
+    const orchestrator = new Orchestrator({
+      engine: this.#engine,
+      model: site.model,
+      row: answer,
+      lock: { pipeline: site.model.name, token },
+      worker: this.#parts.work(definitionsOf(site), concurrency),
+      onRow: (row) => handle.saw(row),
+    });
+    this.#led.add(orchestrator);
+    void orchestrator.ended.then(() => this.#led.delete(orchestrator));
+    handle.ledBy(orchestrator, signal);
+    return handle;
+  }
+
+  async #lead(): Promise<NewLead> {
+    return {
+      token: randomUUID(),
+      holder: this.#engine.self,
+      pid: process.pid,
+      host: hostname(),
+      program: this.#engine.program,
+      programHash: await programHash(),
+    };
+  }
+
+  #who(): string {
+    return `${this.#engine.program} (pid ${process.pid} on ${hostname()})`;
+  }
+
+  async #need(id: string): Promise<BuildRow> {
+    const row = await this.#engine.store.builds.getBuild(id);
+    if (row === null) throw noBuild(id);
+    return row;
+  }
+
+  #view(row: BuildRow): Promise<Build> {
+    return viewBuild(this.#engine.store, row);
+  }
+}
+
+function paused(pipeline: string, id: string): HoldfastError {
+  return new HoldfastError(
+    "BUDGET_PAUSED",
+    `Pipeline "${pipeline}" has a build that is paused for its budget: ${id}.`,
+    `Resume it with a token and a new budget, or abandon it: builds.mintToken("${id}") makes a token.`,
+  );
+}
+
+function conflict({ pipeline, build, pid, host, program, acquiredAt }: LeadView): HoldfastError {
+  const since = new Date(acquiredAt).toISOString();
+  return new HoldfastError(
+    "LOCK_CONFLICT",
+    `Build ${build} of pipeline "${pipeline}" is led by process ${pid} on ${host} (${program}), since ${since}.`,
+    "Wait until it is done, or stop that process. If it hangs: holdfast unlock.",
+  );
+}
+
+export function noBuild(id: string): HoldfastError {
+  return new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "Look at builds.list().");
+}

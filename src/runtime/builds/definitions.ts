@@ -1,0 +1,77 @@
+import type { JobContext } from "../../core/context.ts";
+import { NOTHING } from "../../core/cost.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { toJobError } from "../../core/job.ts";
+import { listingJobName, stageJobName } from "../../core/work.ts";
+import { type Attempt, Ending } from "../attempt.ts";
+import type { Definition } from "../definition.ts";
+import { failForGood } from "../outcome.ts";
+import { Lister } from "./lister.ts";
+import { StageRunner } from "./stage-runner.ts";
+import type { Worksite } from "./worksite.ts";
+
+/** Of a listing: it may be told by every commit that it goes on. */
+const LISTING_LEASE = 30_000;
+
+/** A pipeline's stages and its listing, as a worker runs them. */
+export function definitionsOf(site: Worksite): Definition[] {
+  const { model } = site;
+  const runner = new StageRunner(site);
+  const stages = [...model.places].map(({ stage, declared }) => ({
+    name: stageJobName(model.name, stage.name),
+    version: stage.version,
+    policy: stage.policy,
+    lease: stage.lease,
+    concurrency: stage.concurrency,
+    declared,
+    perform: (attempt: Attempt, job: JobContext<unknown>) => runner.perform(attempt, job),
+  }));
+  const listing = {
+    name: listingJobName(model.name),
+    version: 1,
+    policy: model.listingPolicy,
+    lease: LISTING_LEASE,
+    concurrency: undefined,
+    declared: { declaration: { queue: model.queue, name: listingJobName(model.name), limits: [] }, empty: true, keys: [] },
+    perform: (attempt: Attempt, job: JobContext<unknown>) => list(site, attempt, job),
+  };
+  return [...stages, listing].map((one) => ({
+    ...one,
+    queue: model.queue,
+    bound: true,
+    input: undefined,
+    output: undefined,
+    run: undefined,
+    handle: () => {
+      throw new Error("a stage has its handler");
+    },
+  }));
+}
+
+async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
+  attempt.work = { cost: NOTHING, result: null, target: null };
+  const view = await site.engine.store.work.work(attempt.job);
+  if (view === null) return;
+  const { round } = job.input as { round: number };
+  const cursor = (await job.checkpoint.load()) as string | undefined;
+  try {
+    const scope = site.scope(view.build);
+    const lister = new Lister({
+      scope,
+      enlister: site.enlister(scope, attempt.claimed, site.reader),
+      targets: site.targets,
+      values: site.values,
+      clock: site.engine.clock,
+      artifacts: site.artifacts,
+      folders: site.folders,
+      signal: attempt.signal,
+    });
+    await (round === 0 ? lister.source(cursor) : lister.groups(round, view.build.failed));
+  } catch (error) {
+    // What the definition itself is refused for is refused again.
+    if (error instanceof HoldfastError && LASTING.has(error.code)) throw new Ending(failForGood(toJobError(error)));
+    throw error;
+  }
+}
+
+const LASTING = new Set(["SOURCE_INVALID", "SOURCE_MISSING", "TARGET_INVALID", "NOT_JSON", "PIPELINE_CHANGED"]);

@@ -1,0 +1,134 @@
+import type { LeaseRef } from "../../core/lease.ts";
+import { LeaseLostError } from "../../core/errors.ts";
+import type { ResultKey } from "../../core/ids.ts";
+import type { Segment } from "../../core/segment.ts";
+import type { Trail } from "../../core/trail.ts";
+import type { NewJob } from "../../store/store.ts";
+import type { ListedBatch, ListedTarget, NamedArtifact, TargetRow } from "../../store/work.ts";
+import type { BuildScope } from "./scope.ts";
+import type { Reader, Traveller } from "./travel.ts";
+import type { LiveTargets } from "./live-targets.ts";
+import { listedTarget, Walker } from "./walker.ts";
+
+/** Targets that are written down in one commit. */
+export const BATCH = 500;
+
+/**
+ * Writes down which targets there are and what becomes of each, batch by batch, under the lease of the job that found
+ * them: a listing, or an expand. What it has written once is found so again: after a crash it may all be found anew.
+ */
+export class Enlister {
+  readonly walker: Walker;
+  readonly #scope: BuildScope;
+  readonly #lease: LeaseRef & { id: string };
+  readonly #targets: LiveTargets;
+
+  constructor(scope: BuildScope, lease: LeaseRef & { id: string }, reader: Reader, targets: LiveTargets) {
+    this.#scope = scope;
+    this.#lease = lease;
+    this.#targets = targets;
+    this.walker = new Walker(scope, reader, (parent, trail) => this.#expanded(parent, trail));
+  }
+
+  async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
+    const rows = await this.#scope.store.work.targets(this.#scope.model.name, segment.index, paths);
+    return new Map(rows.map((row) => [row.path, row]));
+  }
+
+  /** Those that were found, with what is known of them so far. `cursor`: where a listing goes on after them. */
+  async enlist(
+    segment: Segment,
+    found: readonly (Traveller & { artifacts?: readonly NamedArtifact[] })[],
+    rows: ReadonlyMap<string, TargetRow>,
+    cursor?: string,
+  ): Promise<void> {
+    const listed = await Promise.all(found.map((traveller) => this.#look(segment, traveller, rows.get(traveller.path))));
+    const targets = listed.filter((target) => target !== null);
+    await this.#write({ segment: segment.index, targets, ...(cursor === undefined ? {} : { cursor }) });
+  }
+
+  /** What was there and is not any more: what its stages have made is removed by them, where they know how. */
+  async gone(segment: Segment, parent?: string): Promise<void> {
+    for (let after: string | undefined; ; ) {
+      const page = await this.#scope.store.work.targetPage({
+        pipeline: this.#scope.model.name,
+        segment: segment.index,
+        unseen: this.#scope.build.key,
+        limit: BATCH,
+        ...(parent === undefined ? {} : { parent }),
+        ...(after === undefined ? {} : { after }),
+      });
+      if (page.length === 0) return;
+      await this.#forget(segment, page);
+      after = page.at(-1)?.path;
+    }
+  }
+
+  async #forget(segment: Segment, rows: readonly TargetRow[]): Promise<void> {
+    const below = this.#below(segment);
+    // Children first: as long as their parent is there, a crash in between is made up for.
+    if (below !== null) for (const { path } of rows) await this.gone(below, path);
+    const gone = rows.map(({ path, rev, trail }) => ({ path, rev, removals: this.#removals(segment, path, trail) }));
+    await this.#write({ segment: segment.index, targets: [], gone });
+  }
+
+  /** The segment of the children of this one's targets. */
+  #below({ index, then }: Segment): Segment | null {
+    return then === "expand" ? (this.#scope.model.segments[index + 1] as Segment) : null;
+  }
+
+  #removals(segment: Segment, path: string, trail: Trail): NewJob[] {
+    const own = new Set(segment.stages.filter(({ remove }) => remove !== null).map(({ name }) => name));
+    const { model, build } = this.#scope;
+    return trail
+      .filter(({ stage, result }) => own.has(stage) && result !== null)
+      .map(({ stage, result }) => {
+        const work = { build: build.key, path, segment: segment.index };
+        return model.removeJob(model.place(stage), work, { result: result as ResultKey, gone: true });
+      });
+  }
+
+  /** Null: this build has it already. */
+  async #look(
+    segment: Segment,
+    traveller: Traveller & { artifacts?: readonly NamedArtifact[] },
+    row: TargetRow | undefined,
+  ): Promise<ListedTarget | null> {
+    const isSeen = row !== undefined && row.seen === this.#scope.build.key;
+    if (isSeen && row.hash === traveller.hash && row.value.hash === traveller.value.hash) return null;
+    const rev = row?.rev ?? 0;
+    const artifacts = traveller.artifacts === undefined ? {} : { artifacts: traveller.artifacts };
+    if (row !== undefined && row.fingerprint === traveller.fingerprint && this.walker.isUnchanged(row, traveller, segment)) {
+      const { path, id, parent, hash, fingerprint, value } = traveller;
+      const passed = this.walker.unchanged(row, segment);
+      return { path, id, parent, hash, fingerprint, value, rev, passed, flow: null };
+    }
+    const walked = await this.walker.walk(traveller, segment, 0, traveller.inherited, row?.trail ?? []);
+    return { ...listedTarget(traveller, rev, walked), ...artifacts };
+  }
+
+  /** The parent would be expanded into the same again, so its children go on from what is known of them. */
+  async #expanded(parent: Traveller, trail: Trail): Promise<void> {
+    const segment = this.#scope.model.segments[parent.segment + 1] as Segment;
+    for (let after: string | undefined; ; ) {
+      const rows = await this.#scope.store.work.targetPage({
+        pipeline: this.#scope.model.name,
+        segment: segment.index,
+        parent: parent.path,
+        limit: BATCH,
+        ...(after === undefined ? {} : { after }),
+      });
+      if (rows.length === 0) return;
+      const found = rows.map((row) => this.#targets.child(row, { ...parent, trail }));
+      await this.enlist(segment, found, new Map(rows.map((row) => [row.path, row])));
+      after = rows.at(-1)?.path;
+    }
+  }
+
+  async #write(batch: Omit<ListedBatch, "build" | "pipeline">): Promise<void> {
+    const { store, build, model } = this.#scope;
+    if (batch.targets.length === 0 && batch.gone === undefined && batch.cursor === undefined) return;
+    const fate = await store.work.listed(this.#lease, { ...batch, build: build.key, pipeline: model.name });
+    if (fate !== "held") throw new LeaseLostError(this.#lease.id, "listing");
+  }
+}

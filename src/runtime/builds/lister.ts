@@ -1,0 +1,189 @@
+import type { Artifacts } from "../../artifacts/artifacts.ts";
+import type { Clock } from "../../core/clock.ts";
+import { type Fingerprint, needsHash } from "../../core/fingerprint.ts";
+import { type Glob, matchGlob } from "../../core/glob.ts";
+import { MembersHash } from "../../core/members-hash.ts";
+import { gatherSegment, type Segment } from "../../core/segment.ts";
+import type { FilesSource, ItemsSource } from "../../core/source.ts";
+import { checkTargetId } from "../../core/work.ts";
+import { NO_VALUE } from "../../core/value.ts";
+import type { NamedArtifact, TargetRow } from "../../store/work.ts";
+import { type FoundFile, listFiles } from "../sources/files.ts";
+import { fingerprintFile } from "../sources/fingerprint-file.ts";
+import { listItems } from "../sources/items.ts";
+import { snapshotFile } from "../targets/snapshot.ts";
+import { BATCH, type Enlister } from "./enlister.ts";
+import type { LiveTargets } from "./live-targets.ts";
+import type { BuildScope } from "./scope.ts";
+import type { Traveller } from "./travel.ts";
+import type { Values } from "./values.ts";
+
+/** Files that are read at the same time. */
+const READ_AT_ONCE = 16;
+
+export interface ListerParts {
+  scope: BuildScope;
+  enlister: Enlister;
+  targets: LiveTargets;
+  values: Values;
+  clock: Clock;
+  artifacts: () => Promise<Artifacts>;
+  /** Where relative roots begin, and what no listing of files looks into. */
+  folders: { cwd: string; skip: readonly string[] };
+  signal: AbortSignal;
+}
+
+type Found = Traveller & { artifacts?: readonly NamedArtifact[] };
+
+/**
+ * Lists the targets of a round: those of the source, or the groups of a gather. It commits as it goes, and goes on behind
+ * its cursor after a crash; what came before that is looked at again then, because it may have changed since.
+ */
+export class Lister {
+  readonly #parts: ListerParts;
+  readonly #only: readonly Glob[];
+
+  constructor(parts: ListerParts) {
+    this.#parts = parts;
+    this.#only = parts.scope.settings.only.targets.map((glob) => matchGlob(glob, "`only`"));
+  }
+
+  async source(cursor: string | undefined): Promise<void> {
+    const { scope, enlister } = this.#parts;
+    const { source } = scope.model.definition;
+    const segment = scope.model.segments[0] as Segment;
+    if (source.kind === "files") {
+      await this.#files(source, segment, cursor, null);
+      if (cursor !== undefined) await this.#files(source, segment, undefined, cursor);
+    } else {
+      await this.#items(source, segment, cursor);
+    }
+    // What was not asked for is not gone.
+    if (this.#only.length === 0) await enlister.gone(segment);
+  }
+
+  /** One target for each group of what has come to the end of the segment before. */
+  async groups(round: number, failed: number): Promise<void> {
+    const { scope, enlister } = this.#parts;
+    const segment = gatherSegment(scope.model.segments, round) as Segment;
+    const [gather] = segment.stages as [Segment["stages"][number]];
+    let group: { id: string; members: MembersHash } | null = gather.by === null ? this.#group(gather.name) : null;
+    let found: Found[] = [];
+    const end = (): void => {
+      if (group === null) return;
+      found.push(this.#parts.targets.plain(segment, group.id, group.members.end(failed), NO_VALUE));
+    };
+    for await (const row of this.#members(segment.index - 1)) {
+      const id = row.group ?? gather.name;
+      if (group?.id !== id) {
+        end();
+        group = this.#group(id);
+      }
+      group.members.add(row.path, row.member as string);
+      if (found.length >= BATCH) found = await this.#groupsListed(segment, found);
+    }
+    end();
+    await this.#groupsListed(segment, found);
+    await enlister.gone(segment);
+  }
+
+  async #groupsListed(segment: Segment, found: Found[]): Promise<Found[]> {
+    const { enlister } = this.#parts;
+    const rows = await enlister.rows(
+      segment,
+      found.map(({ path }) => path),
+    );
+    await enlister.enlist(segment, found, rows);
+    return [];
+  }
+
+  #group(id: string): { id: string; members: MembersHash } {
+    return { id, members: new MembersHash() };
+  }
+
+  async *#members(segment: number): AsyncIterable<TargetRow> {
+    const { scope, signal } = this.#parts;
+    for (let last: TargetRow | undefined; ; ) {
+      signal.throwIfAborted();
+      const after = last === undefined ? {} : { after: { group: last.group, path: last.path } };
+      const page = await scope.store.work.members({ pipeline: scope.model.name, segment, limit: 1_000, ...after });
+      yield* page;
+      last = page.at(-1);
+      if (last === undefined) return;
+    }
+  }
+
+  async #files(source: FilesSource, segment: Segment, after: string | undefined, upTo: string | null): Promise<void> {
+    const { folders } = this.#parts;
+    let batch: FoundFile[] = [];
+    for await (const file of listFiles(source, { ...folders, ...(after === undefined ? {} : { after }) })) {
+      const isLast = file.id === upTo;
+      if (this.#isWanted(file.id)) batch.push(file);
+      if (batch.length >= BATCH || isLast) batch = await this.#filesListed(source, segment, batch, upTo === null);
+      if (isLast) return;
+    }
+    await this.#filesListed(source, segment, batch, upTo === null);
+  }
+
+  async #filesListed(source: FilesSource, segment: Segment, files: FoundFile[], moves: boolean): Promise<FoundFile[]> {
+    const { enlister, signal } = this.#parts;
+    if (files.length === 0) return [];
+    signal.throwIfAborted();
+    const rows = await enlister.rows(
+      segment,
+      files.map(({ id }) => id),
+    );
+    const found: Found[] = [];
+    for (let at = 0; at < files.length; at += READ_AT_ONCE) {
+      const some = files.slice(at, at + READ_AT_ONCE);
+      const read = await Promise.all(some.map((file) => this.#file(source, file, rows.get(file.id))));
+      found.push(...read.filter((one) => one !== null));
+    }
+    await enlister.enlist(segment, found, rows, moves ? JSON.stringify(files.at(-1)?.id) : undefined);
+    return [];
+  }
+
+  /** Null: it has gone away meanwhile. */
+  async #file(source: FilesSource, { id, path, stat }: FoundFile, row: TargetRow | undefined): Promise<Found | null> {
+    const { targets, clock, artifacts } = this.#parts;
+    const before = row?.fingerprint ? (JSON.parse(row.fingerprint) as Fingerprint) : null;
+    if (before !== null && !needsHash(before, stat)) return targets.file(id, before, NO_VALUE);
+    if (!source.snapshot) {
+      const fingerprint = await fingerprintFile(path, stat, clock);
+      return fingerprint === null ? null : targets.file(id, fingerprint, NO_VALUE);
+    }
+    const fingerprint = await snapshotFile(await artifacts(), path, stat, clock);
+    if (fingerprint === null) return null;
+    const { hash, size } = fingerprint;
+    return { ...targets.file(id, fingerprint, NO_VALUE), artifacts: [{ name: "snapshot", hash, size }] };
+  }
+
+  async #items(source: ItemsSource, segment: Segment, cursor: string | undefined): Promise<void> {
+    let batch: { found: Found; cursor: string | null }[] = [];
+    for await (const item of listItems(source, cursor)) {
+      if (!this.#isWanted(item.id)) continue;
+      const value = await this.#parts.values.keepText(item.value);
+      const plain = this.#parts.targets.plain(segment, checkTargetId(item.id, "The id of an item"), item.hash, value);
+      const artifacts = value.artifact === null ? {} : { artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
+      batch.push({ found: { ...plain, ...artifacts }, cursor: item.cursor });
+      if (batch.length >= BATCH) batch = await this.#itemsListed(segment, batch);
+    }
+    await this.#itemsListed(segment, batch);
+  }
+
+  async #itemsListed(segment: Segment, batch: { found: Found; cursor: string | null }[]): Promise<typeof batch> {
+    const { enlister, signal } = this.#parts;
+    signal.throwIfAborted();
+    const last = batch.at(-1);
+    if (last === undefined) return [];
+    // The last word about an id counts.
+    const byPath = new Map(batch.map(({ found }) => [found.path, found]));
+    const rows = await enlister.rows(segment, [...byPath.keys()]);
+    await enlister.enlist(segment, [...byPath.values()], rows, last.cursor === null ? undefined : JSON.stringify(last.cursor));
+    return [];
+  }
+
+  #isWanted(id: string): boolean {
+    return this.#only.length === 0 || this.#only.some((glob) => glob.matches(id));
+  }
+}

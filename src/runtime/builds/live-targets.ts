@@ -1,0 +1,72 @@
+import type { Fingerprint } from "../../core/fingerprint.ts";
+import type { Segment } from "../../core/segment.ts";
+import type { Target } from "../../core/source.ts";
+import type { Trail } from "../../core/trail.ts";
+import type { KeptValue } from "../../core/value.ts";
+import type { TargetRow, WorkStore } from "../../store/work.ts";
+import type { Model } from "./model.ts";
+import type { Traveller } from "./travel.ts";
+
+/** How a target that is a file is shown to a pipeline's functions. */
+export type MakeFile = (id: string, fingerprint: Fingerprint) => Target;
+
+/** A target's parent, with what it has gone through. */
+export interface Parent extends Traveller {
+  readonly trail: Trail;
+}
+
+/** Rows as targets that stages can work on. */
+export class LiveTargets {
+  readonly #model: Model;
+  readonly #store: WorkStore;
+  readonly #makeFile: MakeFile;
+
+  constructor(model: Model, store: WorkStore, makeFile: MakeFile) {
+    this.#model = model;
+    this.#store = store;
+    this.#makeFile = makeFile;
+  }
+
+  /** A file, as a listing finds it. */
+  file(id: string, fingerprint: Fingerprint, value: KeptValue): Traveller {
+    return {
+      segment: 0,
+      path: id,
+      id,
+      parent: null,
+      hash: fingerprint.hash,
+      fingerprint: JSON.stringify(fingerprint),
+      value,
+      inherited: [],
+      target: this.#makeFile(id, fingerprint),
+    };
+  }
+
+  /** An item of a source, or a group of a gather. */
+  plain(segment: Segment, id: string, hash: string, value: KeptValue): Traveller {
+    const target = Object.freeze({ id, hash });
+    return { segment: segment.index, path: id, id, parent: null, hash, fingerprint: null, value, inherited: [], target };
+  }
+
+  child({ segment, path, id, hash, value }: Child, parent: Parent): Traveller {
+    const target = Object.freeze({ id, hash, parent: parent.target });
+    return { segment, path, id, parent: parent.path, hash, fingerprint: null, value, inherited: parent.trail, target };
+  }
+
+  /** With its parents, as they are in the store. */
+  async of(row: TargetRow): Promise<Parent> {
+    return { ...(await this.#traveller(row)), trail: row.trail };
+  }
+
+  async #traveller(row: TargetRow): Promise<Traveller> {
+    const segment = this.#model.segments[row.segment] as Segment;
+    if (row.parent !== null) {
+      const [above] = await this.#store.targets(this.#model.name, row.segment - 1, [row.parent]);
+      if (above !== undefined) return this.child(row, await this.of(above));
+    }
+    if (row.fingerprint !== null) return this.file(row.id, JSON.parse(row.fingerprint) as Fingerprint, row.value);
+    return this.plain(segment, row.id, row.hash, row.value);
+  }
+}
+
+export type Child = Pick<TargetRow, "segment" | "path" | "id" | "hash" | "value">;

@@ -1,0 +1,161 @@
+import { hash } from "node:crypto";
+import { HoldfastError } from "../../core/errors.ts";
+import { type Glob, matchGlob } from "../../core/glob.ts";
+import type { BuildKey } from "../../core/ids.ts";
+import { type PipelineDescription, describePipeline, pipelineHash } from "../../core/pipeline-description.ts";
+import type { PipelineDefinition } from "../../core/pipeline.ts";
+import type { Policy } from "../../core/retry.ts";
+import { type Segment, segmentsOf } from "../../core/segment.ts";
+import type { StageDefinition } from "../../core/stage.ts";
+import { listingJobName, pipelineQueue, stageJobName } from "../../core/work.ts";
+import type { NewJob } from "../../store/store.ts";
+import type { NewWork } from "../../store/work.ts";
+import { type Declared, limitKeys } from "../declaration.ts";
+
+/** Where a stage is. */
+export interface Place {
+  segment: Segment;
+  /** Among the stages of its segment. */
+  index: number;
+  stage: StageDefinition;
+  /** Among all stages of the pipeline. */
+  position: number;
+  declared: Declared;
+  glob: Glob | null;
+}
+
+/** A listing may take as long as it takes: it commits as it goes, and is given up only when it stands still. */
+const LISTING: Policy = {
+  attempts: 3,
+  backoff: "exponential",
+  delay: 1_000,
+  maxDelay: 60_000,
+  crashes: 10,
+  onInterrupt: "resume",
+  timeout: 7 * 86_400_000,
+};
+
+/** A pipeline as the engine runs it: its segments, and the jobs that its work items are. */
+export class Model {
+  readonly definition: PipelineDefinition;
+  readonly description: PipelineDescription;
+  readonly hash: string;
+  readonly segments: readonly Segment[];
+  readonly queue: string;
+  /** Only the host that lists the targets can work on them. */
+  readonly bound: boolean;
+  readonly #places = new Map<string, Place>();
+
+  constructor(definition: PipelineDefinition, host: string) {
+    this.definition = definition;
+    this.description = describePipeline(definition);
+    this.hash = pipelineHash(this.description);
+    this.segments = segmentsOf(definition.stages);
+    this.bound = definition.source.kind === "files" && !definition.source.snapshot;
+    this.queue = pipelineQueue(definition.name, this.bound ? host : null);
+    let position = 0;
+    for (const segment of this.segments)
+      for (const [index, stage] of segment.stages.entries())
+        this.#places.set(stage.name, {
+          segment,
+          index,
+          stage,
+          position: position++,
+          declared: this.#declare(stage),
+          glob: typeof stage.match === "string" ? matchGlob(stage.match, `stage "${stage.name}"`) : null,
+        });
+  }
+
+  get name(): string {
+    return this.definition.name;
+  }
+
+  get places(): Iterable<Place> {
+    return this.#places.values();
+  }
+
+  place(stage: string): Place {
+    const place = this.#places.get(stage);
+    if (place !== undefined) return place;
+    throw new HoldfastError(
+      "STAGE_UNKNOWN",
+      `Pipeline "${this.name}" has no stage "${stage}".`,
+      `Its stages are ${[...this.#places.keys()].join(", ") || "none"}.`,
+    );
+  }
+
+  /** Whether a stage is this one, or one behind it that the same targets go through. */
+  isFrom(stage: string, from: Place): boolean {
+    const place = this.#places.get(stage);
+    return place !== undefined && place.segment === from.segment && place.index >= from.index;
+  }
+
+  /** `limits` sees what the handler will see. */
+  stageJob(place: Place, work: { build: BuildKey; path: string; context: string }, input: unknown): NewJob {
+    const { stage, segment, declared, position } = place;
+    return {
+      ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
+      // What is nearest to its end goes first: targets are finished one after the other, not all at once at the end.
+      priority: position + 1,
+      input: JSON.stringify({ stage: stage.name, target: work.path }),
+      work: { build: work.build, kind: "stage", stage: stage.name, segment: segment.index, path: work.path },
+      ...(declared.empty ? {} : { declares: declared.declaration, limitKeys: this.#limitKeys(place, input, work.context) }),
+    };
+  }
+
+  /** Runs a stage's `remove` for what it once made. `gone`: the target is forgotten then. */
+  removeJob(place: Place, work: { build: BuildKey; path: string; segment: number }, what: { result: number; gone: boolean }): NewJob {
+    const { stage } = place;
+    return {
+      ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
+      priority: 0,
+      input: JSON.stringify({ stage: stage.name, target: work.path, remove: what }),
+      work: { build: work.build, kind: "remove", stage: stage.name, segment: work.segment, path: work.path },
+      ...(place.declared.empty ? {} : { declares: place.declared.declaration, limitKeys: place.declared.keys.map(() => "") }),
+    };
+  }
+
+  listingJob(build: BuildKey | null, round: number): NewJob {
+    const work: NewWork = { build, kind: "listing", stage: "", segment: this.#listed(round).index, path: "" };
+    return { ...this.#job(listingJobName(this.name), 1, LISTING), priority: 0, input: JSON.stringify({ round }), work };
+  }
+
+  /** The lease of a listing is that of any job; it is renewed while it goes on. */
+  get listingPolicy(): Policy {
+    return LISTING;
+  }
+
+  #listed(round: number): Segment {
+    return this.segments.find((segment) => segment.round === round && segment.from !== "expand") as Segment;
+  }
+
+  #job(name: string, version: number, policy: Policy): Omit<NewJob, "work"> {
+    return { name, queue: this.queue, version, policy, input: null, priority: 0, delay: 0 };
+  }
+
+  #declare({ name, limits, reuse }: StageDefinition): Declared {
+    // Where other targets may have the same bytes, one of them is worked on, and the others find what it made.
+    const alone = reuse === "bytes" ? [{ rule: { of: "job" as const, position: limits.length, keyed: true, concurrency: 1, rate: null }, key: undefined }] : [];
+    const all = [...limits, ...alone];
+    const sorted = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
+    const declaration = {
+      queue: this.queue,
+      name: stageJobName(this.name, name),
+      limits: sorted.map(({ rule }) => rule),
+    };
+    return { declaration, empty: sorted.length === 0, keys: sorted.map(({ key }) => key) };
+  }
+
+  #limitKeys({ declared, stage }: Place, input: unknown, context: string): string[] {
+    const keys = limitKeys(declared, input, stage.name);
+    if (stage.reuse !== "bytes") return keys;
+    const own = declared.declaration.limits.findIndex(({ position }) => position === stage.limits.length);
+    return keys.map((key, i) => (i === own ? context : key));
+  }
+}
+
+/** The same for every attempt at the same work, and for no other: for outside services. */
+export function workKey(databaseId: string, pipeline: string, stage: string, context: string): string {
+  return hash("sha256", JSON.stringify(["holdfast.work.1", databaseId, pipeline, stage, context]));
+}
+

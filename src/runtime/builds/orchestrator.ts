@@ -1,0 +1,161 @@
+import { randomBytes } from "node:crypto";
+import { nextBuildMove, startsNothingNew, type BuildProgress, type WantedMove } from "../../core/build.ts";
+import { TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { gatherSegment } from "../../core/segment.ts";
+import type { BuildRow, LockToken } from "../../store/builds.ts";
+import type { Engine } from "../engine.ts";
+import type { Worker } from "../worker.ts";
+import { BuildScope } from "./scope.ts";
+import type { Model } from "./model.ts";
+
+/** However many commits there are, it looks no more often than this. */
+const LOOK = 25;
+/** And no less often: nobody else's news may have been lost. */
+const LOOK_AGAIN = 1_000;
+/** Work that is under way when a build pauses has been paid for: it is waited for, this long. */
+const IN_FLIGHT = 24 * 3_600_000;
+
+export interface OrchestratorParts {
+  engine: Engine;
+  model: Model;
+  row: BuildRow;
+  lock: LockToken;
+  worker: Worker;
+  onRow: (row: BuildRow) => void;
+}
+
+/**
+ * Leads one build: sees to its rounds and to its end, and says that it lives. The work itself is done by workers, here and
+ * elsewhere. Every write of it names the lock's token, and when that is gone, it stops.
+ */
+export class Orchestrator {
+  /** The build as it was left. Resolves in every state. */
+  readonly ended: Promise<{ row: BuildRow; token?: string }>;
+  readonly #parts: OrchestratorParts;
+  readonly #scope: BuildScope;
+  readonly #end = Promise.withResolvers<{ row: BuildRow; token?: string }>();
+  readonly #quit: (() => void)[] = [];
+  #looking = false;
+  #again = false;
+  #timer: (() => void) | null = null;
+  #over = false;
+  #stopping: Promise<void> | null = null;
+
+  constructor(parts: OrchestratorParts) {
+    this.#parts = parts;
+    this.#scope = new BuildScope(parts.engine.store, parts.model, parts.row);
+    this.ended = this.#end.promise;
+    const { engine, lock } = parts;
+    this.#quit.push(
+      engine.store.onChange(() => this.#soon(LOOK)),
+      engine.leads.watch(lock, () => this.#lost()),
+    );
+    this.#soon(0);
+  }
+
+  /** Lets go of it: what runs may end within the worker's time, and the build goes on when somebody resumes it. */
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  async #stop(): Promise<void> {
+    if (this.#over) return;
+    await this.#parts.worker.stop();
+    // What has ended meanwhile may have been the last.
+    while (this.#looking) await new Promise((resolve) => setImmediate(resolve));
+    await this.#look();
+    if (!this.#over) await this.#move({ move: "crash", reason: "stopped" });
+    await this.ended;
+  }
+
+  #soon(delay: number): void {
+    if (this.#over) return;
+    if (this.#looking) this.#again = true;
+    else if (this.#timer === null || delay === 0) {
+      this.#timer?.();
+      this.#timer = this.#parts.engine.clock.after(delay, () => void this.#look());
+    }
+  }
+
+  async #look(): Promise<void> {
+    if (this.#looking || this.#over) return;
+    this.#timer?.();
+    this.#timer = null;
+    this.#looking = true;
+    this.#again = false;
+    const { engine, row: { id } } = this.#parts;
+    try {
+      const row = await engine.store.builds.getBuild(id);
+      if (row !== null) {
+        this.#parts.onRow(row);
+        await this.#lead(row);
+      }
+    } catch (error) {
+      engine.log.warn("leading a build failed; it is tried again", { build: id, error: String(error) });
+    }
+    this.#looking = false;
+    this.#soon(this.#again ? LOOK : LOOK_AGAIN);
+  }
+
+  async #lead(row: BuildRow): Promise<void> {
+    if (row.state !== "ACTIVE") return this.#finish(row);
+    if (this.#stopping !== null && row.open > 0) return;
+    const progress: BuildProgress = { ...row, running: 0, left: row.open };
+    const isFailing = startsNothingNew(progress);
+    if (!isFailing && row.listing === "done" && row.open === 0 && row.blocked === null) {
+      const next = this.#nextRound(row);
+      if (next !== null) {
+        await this.#parts.engine.store.builds.nextRound(row.id, next, this.#parts.model.listingJob(row.key, next), this.#parts.lock);
+        return;
+      }
+    }
+    const move = nextBuildMove(progress);
+    if (move !== null) await this.#move(move);
+  }
+
+  /** The round of the next gather, if it is to be run. */
+  #nextRound({ round, failed }: BuildRow): number | null {
+    const segment = gatherSegment(this.#parts.model.segments, round + 1);
+    const gather = segment?.stages[0];
+    if (gather === undefined || !this.#scope.includes(this.#parts.model.place(gather.name))) return null;
+    return failed === 0 || gather.partial ? round + 1 : null;
+  }
+
+  async #move(wanted: WantedMove): Promise<void> {
+    const { engine, row, lock } = this.#parts;
+    const minted = wanted.move === "pause" ? { bytes: new Uint8Array(randomBytes(TOKEN_BYTES)) } : undefined;
+    try {
+      const moved = await engine.store.builds.move(row.id, wanted, lock, minted);
+      if (moved === null) return this.#lost();
+      await this.#finish(moved, minted === undefined ? undefined : tokenOf(minted.bytes));
+    } catch (error) {
+      // Attempts are still in flight: their ends are news.
+      if (!(error instanceof HoldfastError) || error.code !== "BUILD_NOT_READY") throw error;
+    }
+  }
+
+  /** Somebody else leads it, or an operator has broken the lock: whatever is written here now is refused. */
+  #lost(): void {
+    if (this.#over) return;
+    this.#parts.engine.log.error("the lock of a pipeline is gone; its build is let go", { build: this.#parts.row.id });
+    void this.#read().then((row) => this.#finish(row));
+  }
+
+  async #finish(row: BuildRow, token?: string): Promise<void> {
+    if (this.#over) return;
+    this.#over = true;
+    this.#timer?.();
+    for (const quit of this.#quit.splice(0)) quit();
+    await this.#parts.worker.stop(row.state === "BUDGET_PAUSE" ? { drain: IN_FLIGHT } : {});
+    const last = await this.#read().catch(() => row);
+    this.#parts.onRow(last);
+    this.#end.resolve({ row: last, ...(token === undefined ? {} : { token }) });
+  }
+
+  async #read(): Promise<BuildRow> {
+    const { engine, row } = this.#parts;
+    return (await engine.store.builds.getBuild(row.id)) ?? row;
+  }
+}

@@ -1,0 +1,74 @@
+import { type CostHistory, estimate } from "../../core/budget.ts";
+import type { Clock } from "../../core/clock.ts";
+import { type Amount, NOTHING } from "../../core/cost.ts";
+import { LeaseLostError } from "../../core/errors.ts";
+import { stageEstimate } from "../../core/stage.ts";
+import type { BuildRow } from "../../store/builds.ts";
+import type { Store } from "../../store/store.ts";
+import { type Attempt, Ending } from "../attempt.ts";
+import type { Place } from "./model.ts";
+
+/** How long what is known of past costs is believed. */
+const FRESH = 1_000;
+/** Somebody else's end may leave room; where nothing is heard of it, it is asked again after this. */
+const ASK_AGAIN = 250;
+
+const NO_HISTORY: CostHistory = { attempts: 0, spent: NOTHING };
+
+/** Sets money aside for an attempt before it starts; while there is none, it waits, or gives the work back. */
+export class Purse {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #pipeline: string;
+  #costs: Promise<Record<string, CostHistory>> | null = null;
+  #askedAt = 0;
+
+  constructor(store: Store, clock: Clock, pipeline: string) {
+    this.#store = store;
+    this.#clock = clock;
+    this.#pipeline = pipeline;
+  }
+
+  /** Returns when the attempt may start. */
+  async begin(attempt: Attempt, build: BuildRow, place: Place, context: { target: unknown; input: unknown }): Promise<void> {
+    const isLimited = build.budget.micros !== null || build.budget.tokens !== null;
+    if (!isLimited && place.stage.estimate === null) return;
+    const amount = await this.estimate(place, context);
+    const { job, fence, claimed } = attempt;
+    for (;;) {
+      const [answer] = await this.#store.work.begin([{ job, fence, estimate: amount }]);
+      if (answer === "start") return;
+      if (answer === "lost") throw new LeaseLostError(claimed.id, "start");
+      if (answer === "pause") throw new Ending({ kind: "released" });
+      attempt.signal.throwIfAborted();
+      await this.#change(attempt.signal);
+    }
+  }
+
+  async estimate(place: Place, context: { target: unknown; input: unknown }): Promise<Amount> {
+    const { stage } = place;
+    const said = stageEstimate(stage, context);
+    return said ?? estimate(null, (await this.#history())[stage.name] ?? NO_HISTORY);
+  }
+
+  #history(): Promise<Record<string, CostHistory>> {
+    const now = this.#clock.monotonic();
+    if (this.#costs === null || now - this.#askedAt > FRESH) {
+      this.#askedAt = now;
+      this.#costs = this.#store.work.costs(this.#pipeline);
+    }
+    return this.#costs;
+  }
+
+  /** Until something was committed here, or a while has passed. */
+  #change(signal: AbortSignal): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const unlisten = this.#store.onChange(() => resolve(), { ownOnly: true });
+    const cancel = this.#clock.after(ASK_AGAIN, resolve);
+    signal.addEventListener("abort", () => resolve(), { once: true });
+    return promise.finally(() => {
+      unlisten();
+      cancel();
+    });
+  }
+}

@@ -1,0 +1,71 @@
+import { HoldfastError } from "../../core/errors.ts";
+import { NO_VALUE } from "../../core/value.ts";
+import type { NamedArtifact } from "../../store/work.ts";
+import { changingFile, type ChangingFile } from "../targets/file-target.ts";
+import type { Meter } from "./meter.ts";
+import { artifactTwice } from "./stage-context.ts";
+import type { Task } from "./stage-runner.ts";
+import { listedTarget } from "./walker.ts";
+import type { Worksite } from "./worksite.ts";
+
+/** One attempt while its handler runs: what it costs, what it keeps, and whether its bytes are still those it was claimed for. */
+export class Session {
+  readonly meter: Meter;
+  readonly artifacts: NamedArtifact[] = [];
+  readonly #site: Worksite;
+  readonly #task: Task;
+  readonly #names = new Set<string>();
+  readonly #file: ChangingFile | null;
+
+  constructor(site: Worksite, task: Task) {
+    this.#site = site;
+    this.#task = task;
+    this.meter = site.meters.open(task.attempt, task.place.stage.name);
+    this.#file = changingFile(task.traveller.target);
+  }
+
+  /** Before it is stored: two at once must not both be. */
+  refuseTwice(name: string): void {
+    if (this.#names.has(name)) throw artifactTwice(name, this.#task.place.stage.name);
+    this.#names.add(name);
+  }
+
+  keep(artifact: NamedArtifact): NamedArtifact {
+    this.artifacts.push(artifact);
+    return { ...artifact };
+  }
+
+  /** The last look before the commit. */
+  async isUnchanged(): Promise<boolean> {
+    return this.#file === null || this.#file.recheck();
+  }
+
+  isBytesChanged(error: unknown): boolean {
+    return this.#file !== null && error instanceof HoldfastError && error.code === "BYTES_CHANGED";
+  }
+
+  /** The file has other bytes by now: those get work of their own, from the first stage on, and this is over. */
+  async supersede(): Promise<void> {
+    const { attempt, scope, row, place, traveller } = this.#task;
+    const fingerprint = await (this.#file as ChangingFile).fingerprint();
+    const cost = this.meter.total;
+    if (fingerprint === null) {
+      // It is gone; the next listing finds that, and has it removed.
+      const flow = { to: "end" as const, trail: row.trail, done: null, group: null, member: null };
+      const target = listedTarget(traveller, row.rev, { flow, passed: [], removals: [] });
+      attempt.work = { cost, result: null, target };
+      return;
+    }
+    const now = this.#site.targets.file(row.id, fingerprint, NO_VALUE);
+    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
+    const walked = await walker.walk(now, place.segment, 0, [], row.trail);
+    attempt.work = { cost, result: null, target: listedTarget(now, row.rev, walked) };
+  }
+
+  close(): void {
+    const { work } = this.#task.attempt;
+    if (work !== undefined) work.cost = this.meter.total;
+    this.meter.closed = true;
+    this.#file?.dispose();
+  }
+}

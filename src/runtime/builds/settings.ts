@@ -1,0 +1,63 @@
+import { type Budget, toBudget } from "../../core/budget.ts";
+import type { Cost } from "../../core/cost.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { checkCount, refuseUnknown } from "../../core/options.ts";
+import type { Model } from "./model.ts";
+
+export interface BuildOptions {
+  /** How much it may spend before it pauses; default: what the pipeline says. */
+  budget?: Cost;
+  /** How many work items run at once in this process; default 8. */
+  concurrency?: number;
+  /** So many targets may fail before nothing new is started; default: what the pipeline says. */
+  maxFailures?: number;
+  /** Stages whose results are made anew. */
+  rerun?: string[];
+  /** Ids of targets, or globs of them: nothing else is looked at. Names of stages: nothing behind the last of them is run. */
+  only?: string[];
+  /** Stops it, as `stop` does. */
+  signal?: AbortSignal;
+}
+
+/** What is kept of them with the build, for whoever works on it. */
+export interface BuildSettings {
+  rerun: string[];
+  only: { stages: string[]; targets: string[] };
+}
+
+export interface CheckedOptions {
+  settings: BuildSettings;
+  budget: Budget;
+  maxFailures: number | null;
+  concurrency: number;
+  signal: AbortSignal | undefined;
+}
+
+const CONCURRENCY = 8;
+
+export function checkBuildOptions(model: Model, options: BuildOptions, where: string): CheckedOptions {
+  refuseUnknown(options, ["budget", "concurrency", "maxFailures", "rerun", "only", "signal", "token"], where);
+  const { budget, concurrency, maxFailures, rerun = [], only = [], signal } = options;
+  const { definition } = model;
+  for (const name of checkNames(rerun, "rerun")) model.place(name);
+  const names = new Set(definition.stages.map(({ name }) => name));
+  const chosen = checkNames(only, "only");
+  if (signal !== undefined && !(signal instanceof AbortSignal)) {
+    throw new HoldfastError("OPTION_INVALID", "`signal` is no AbortSignal.", "Give the `signal` of an AbortController.");
+  }
+  return {
+    settings: {
+      rerun,
+      only: { stages: chosen.filter((name) => names.has(name)), targets: chosen.filter((name) => !names.has(name)) },
+    },
+    budget: budget === undefined ? definition.budget : toBudget(budget, "`budget`"),
+    maxFailures: maxFailures === undefined ? definition.maxFailures : checkCount(maxFailures, "maxFailures", 0),
+    concurrency: checkCount(concurrency ?? CONCURRENCY, "concurrency", 1),
+    signal,
+  };
+}
+
+function checkNames(names: unknown, option: string): string[] {
+  if (Array.isArray(names) && names.every((name) => typeof name === "string" && name !== "")) return names as string[];
+  throw new HoldfastError("OPTION_INVALID", `\`${option}\` is no list of names.`, "Give texts in an array.");
+}

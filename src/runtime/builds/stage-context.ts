@@ -1,0 +1,49 @@
+import type { JobContext } from "../../core/context.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { checkName } from "../../core/options.ts";
+import type { StageContext } from "../../core/stage.ts";
+import { stepOf } from "../../core/trail.ts";
+import type { ArtifactData } from "../../artifacts/source.ts";
+import { workKey } from "./model.ts";
+import type { Session } from "./session.ts";
+import type { Task } from "./stage-runner.ts";
+import type { Worksite } from "./worksite.ts";
+
+/** What a stage's handler sees: plain properties, so that it may be spread. */
+export async function stageContext(
+  task: Task,
+  session: Session,
+  job: JobContext<unknown>,
+  site: Worksite,
+): Promise<StageContext<unknown, unknown, Record<string, unknown>>> {
+  const { place, trail, context, traveller, scope } = task;
+  const outputs: Record<string, unknown> = {};
+  for (const name of place.stage.uses) {
+    const step = stepOf(trail, name);
+    if (step !== undefined) outputs[name] = step.output === "none" ? undefined : await site.reader.output(step.result);
+  }
+  // What is run anew is done anew outside, too.
+  const subject = scope.reruns(place.stage.name) ? `${context.hash}:${scope.build.id}` : context.hash;
+  return {
+    ...job,
+    input: context.input,
+    target: traveller.target,
+    outputs,
+    idempotencyKey: workKey(site.engine.store.databaseId, site.model.name, place.stage.name, subject),
+    cost: (cost) => session.meter.add(cost),
+    artifact: async (name, data) => {
+      const named = checkName(name, "An artifact's name");
+      session.refuseTwice(named);
+      const { hash, size } = await (await site.artifacts()).put(data as ArtifactData);
+      return session.keep({ name: named, hash, size });
+    },
+  };
+}
+
+export function artifactTwice(name: string, stage: string): HoldfastError {
+  return new HoldfastError(
+    "ARTIFACT_TWICE",
+    `Stage "${stage}" keeps two artifacts named "${name}" of one target.`,
+    "Give each artifact of a target a name of its own.",
+  );
+}

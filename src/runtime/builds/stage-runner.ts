@@ -1,0 +1,154 @@
+import type { JobContext } from "../../core/context.ts";
+import { NOTHING } from "../../core/cost.ts";
+import { HoldfastError, isPassing } from "../../core/errors.ts";
+import { toJobError } from "../../core/job.ts";
+import type { Trail } from "../../core/trail.ts";
+import { NO_VALUE } from "../../core/value.ts";
+import type { NewResult, TargetRow, WorkView } from "../../store/work.ts";
+import { type Attempt, Ending } from "../attempt.ts";
+import { failForGood } from "../outcome.ts";
+import { Expansion } from "./expansion.ts";
+import { Inputs } from "./inputs.ts";
+import type { Place } from "./model.ts";
+import type { BuildScope } from "./scope.ts";
+import { Session } from "./session.ts";
+import { stageContext } from "./stage-context.ts";
+import type { Parent } from "./live-targets.ts";
+import { type Context, contextOf, loadInput, type Reader } from "./travel.ts";
+import { listedTarget } from "./walker.ts";
+import type { Worksite } from "./worksite.ts";
+
+/** A worker whose code is another looks again after this. */
+const OTHER_CODE = 5_000;
+
+/** All that is known of a work item when its handler is about to run. */
+export interface Task {
+  attempt: Attempt;
+  scope: BuildScope;
+  view: WorkView;
+  place: Place;
+  row: TargetRow;
+  traveller: Parent;
+  /** What the target has gone through before this stage. */
+  trail: Trail;
+  context: Context;
+}
+
+/** Runs one stage for one target, and says what follows from it. */
+export class StageRunner {
+  readonly #site: Worksite;
+
+  constructor(site: Worksite) {
+    this.#site = site;
+  }
+
+  async perform(attempt: Attempt, job: JobContext<unknown>): Promise<void> {
+    attempt.work = { cost: NOTHING, result: null, target: null };
+    const view = await this.#site.engine.store.work.work(attempt.job);
+    if (view?.target == null) throw new Ending(failForGood(toJobError(noTarget(attempt.claimed.id))));
+    const scope = this.#scope(view);
+    if (view.kind === "remove") return this.#remove(attempt, job, view, view.target);
+    const task = await this.#task(attempt, scope, view, view.target);
+    if (await this.#isMade(task)) return this.#reuse(task);
+    await this.#site.purse.begin(attempt, view.build, task.place, { target: task.traveller.target, input: task.context.input });
+    const session = new Session(this.#site, task);
+    try {
+      await this.#run(task, session, job);
+    } catch (error) {
+      if (!session.isBytesChanged(error)) throw error;
+      await session.supersede();
+    } finally {
+      session.close();
+    }
+  }
+
+  #scope({ build }: WorkView): BuildScope {
+    try {
+      return this.#site.scope(build);
+    } catch (error) {
+      throw new Ending({ kind: "later", delay: OTHER_CODE, error: toJobError(error) });
+    }
+  }
+
+  async #task(attempt: Attempt, scope: BuildScope, view: WorkView, row: TargetRow): Promise<Task> {
+    const place = this.#site.model.place(view.stage);
+    const traveller = await this.#site.targets.of(row);
+    const trail = row.trail.filter(({ stage }) => !this.#site.model.isFrom(stage, place));
+    const input = await loadInput(traveller, trail, this.#site.reader);
+    try {
+      const context = contextOf(place, traveller, trail, input);
+      if (attempt.work !== undefined) attempt.work.context = { hash: context.hash, parts: JSON.stringify(context.parts) };
+      return { attempt, scope, view, place, row, traveller, trail, context };
+    } catch (error) {
+      throw new Ending(failForGood(toJobError(error)));
+    }
+  }
+
+  /** Whether somebody else has made it since it was enqueued. Only where that can be: the same bytes, or children that are known. */
+  async #isMade({ attempt, scope, place, context }: Task): Promise<boolean> {
+    if (place.stage.reuse !== "bytes" && place.stage.kind !== "expand") return false;
+    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
+    return (await walker.lookUp(place, context)) !== null;
+  }
+
+  async #reuse({ attempt, scope, place, row, traveller, trail }: Task): Promise<void> {
+    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
+    const walked = await walker.walk(traveller, place.segment, place.index, trail, row.trail);
+    attempt.work = { cost: NOTHING, result: null, target: listedTarget(traveller, row.rev, walked) };
+  }
+
+  async #run(task: Task, session: Session, job: JobContext<unknown>): Promise<void> {
+    const { attempt, place, row, traveller, trail, context, scope } = task;
+    const { stage } = place;
+    const handed = await stageContext(task, session, job, this.#site);
+    const inputs = stage.kind === "gather" ? new Inputs(this.#site, task) : null;
+    if (inputs !== null) Object.assign(handed, { inputs, failed: task.view.build.failed });
+    const returned: unknown = await (stage.run as (context: unknown) => unknown)(handed);
+    if (stage.kind === "expand") await new Expansion(this.#site, task).run(returned);
+    const output = stage.kind === "expand" ? NO_VALUE : await this.#keep(returned, stage.name);
+    if (!(await session.isUnchanged())) return session.supersede();
+    const reader: Reader = {
+      value: (value) => this.#site.reader.value(value),
+      output: async (key) => (key === null ? returned : this.#site.reader.output(key)),
+    };
+    const enlister = this.#site.enlister(scope, attempt.claimed, reader);
+    const steps = stage.kind === "expand" ? trail : [...trail, { stage: stage.name, result: null, output: output.hash }];
+    const walked = await enlister.walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
+    const result: NewResult = {
+      hash: context.hash,
+      parts: JSON.stringify(context.parts),
+      output,
+      artifacts: session.artifacts,
+    };
+    attempt.work = { cost: session.meter.total, result, target: listedTarget(traveller, row.rev, walked) };
+  }
+
+  /** What cannot be kept the first time cannot be kept the next time either. */
+  async #keep(returned: unknown, stage: string) {
+    try {
+      return await this.#site.values.keep(returned, `The output of stage "${stage}"`);
+    } catch (error) {
+      throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
+    }
+  }
+
+  async #remove(attempt: Attempt, job: JobContext<unknown>, view: WorkView, row: TargetRow): Promise<void> {
+    const { stage } = this.#site.model.place(view.stage);
+    const { remove } = JSON.parse(attempt.claimed.input as string) as { remove: { result: number; gone: boolean } };
+    const { target } = await this.#site.targets.of(row);
+    const [result] = await this.#site.engine.store.work.results([remove.result as never]);
+    const output = result === undefined ? undefined : await this.#site.values.load(result.output);
+    const plain = { id: target.id, hash: target.hash, ...(target.parent === undefined ? {} : { parent: target.parent }) };
+    await stage.remove?.({ target: plain, output, idempotencyKey: `${job.idempotencyKey}:remove`, signal: job.signal });
+    const forget = remove.gone ? { forget: { path: row.path, rev: row.rev } } : {};
+    attempt.work = { cost: NOTHING, result: null, target: null, ...forget };
+  }
+}
+
+function noTarget(id: string): HoldfastError {
+  return new HoldfastError(
+    "TARGET_GONE",
+    `The work item ${id} is about a target that is not there any more.`,
+    "Nothing needs to be done: the next build lists what there is.",
+  );
+}

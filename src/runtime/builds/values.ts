@@ -1,0 +1,37 @@
+import type { Artifacts } from "../../artifacts/artifacts.ts";
+import { valueHash } from "../../core/context-hash.ts";
+import { toJson } from "../../core/json.ts";
+import { INLINE, inlineValue, type KeptValue, NO_VALUE } from "../../core/value.ts";
+
+/** Values that go from stage to stage: small JSON in rows, bytes and what is large in artifacts, by themselves. */
+export class Values {
+  readonly #artifacts: () => Promise<Artifacts>;
+
+  constructor(artifacts: () => Promise<Artifacts>) {
+    this.#artifacts = artifacts;
+  }
+
+  /** A handler's output, durable where it is in an artifact. `what` names it in errors. */
+  async keep(value: unknown, what: string): Promise<KeptValue> {
+    if (value instanceof Uint8Array) return this.#store(value);
+    const text = toJson(value, what);
+    return text === null ? NO_VALUE : this.keepText(text);
+  }
+
+  /** JSON text. */
+  async keepText(text: string): Promise<KeptValue> {
+    return text.length <= INLINE ? inlineValue(text) : this.#store(text);
+  }
+
+  async load({ hash, text, artifact }: KeptValue): Promise<unknown> {
+    if (text !== null) return JSON.parse(text);
+    if (artifact === null) return undefined;
+    const bytes = await (await this.#artifacts()).read(artifact);
+    return hash.startsWith("json:") ? JSON.parse(new TextDecoder().decode(bytes)) : bytes;
+  }
+
+  async #store(data: string | Uint8Array): Promise<KeptValue> {
+    const { hash: artifact, size } = await (await this.#artifacts()).put(data);
+    return { hash: valueHash(data), text: null, artifact, size };
+  }
+}

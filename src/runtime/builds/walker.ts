@@ -1,0 +1,155 @@
+import { memberHash } from "../../core/members-hash.ts";
+import { toJobError } from "../../core/job.ts";
+import type { BuildKey, ResultKey } from "../../core/ids.ts";
+import { doneMark, type Segment } from "../../core/segment.ts";
+import { groupOf } from "../../core/stage.ts";
+import { type Step, stepOf, type Trail } from "../../core/trail.ts";
+import type { NewJob } from "../../store/store.ts";
+import type { Flow, FoundResult, ListedTarget, Passed, TargetRow } from "../../store/work.ts";
+import { Batcher } from "./batcher.ts";
+import type { Model, Place } from "./model.ts";
+import type { BuildScope } from "./scope.ts";
+import { type Context, contextOf, inputHash, loadInput, type Reader, type Traveller } from "./travel.ts";
+
+/** Looked up in one statement. */
+const LOOKED_UP = 500;
+
+/** How far a target came, and what that means for it. */
+export interface Walked {
+  flow: Flow;
+  passed: Passed[];
+  removals: NewJob[];
+}
+
+/** Told of targets whose children are as they were when their parent was last expanded. */
+export type OnExpanded = (parent: Traveller, trail: Trail) => Promise<void>;
+
+/**
+ * Takes targets from stage to stage, as far as there are results for them: past those that do not match, through those
+ * that are there already, up to one that has to be run, or to the end of the segment. It writes nothing.
+ */
+export class Walker {
+  readonly #model: Model;
+  readonly #scope: BuildScope;
+  readonly #reader: Reader;
+  readonly #onExpanded: OnExpanded;
+  readonly #found: Batcher<{ stage: string; hash: string; build?: BuildKey }, FoundResult | null>;
+
+  constructor(scope: BuildScope, reader: Reader, onExpanded: OnExpanded) {
+    this.#scope = scope;
+    this.#model = scope.model;
+    this.#reader = reader;
+    this.#onExpanded = onExpanded;
+    this.#found = new Batcher(LOOKED_UP, (keys) => scope.store.work.lookUp(this.#model.name, keys));
+  }
+
+  /** From the stage of this index on. `old`: what it went through the last time. */
+  async walk(traveller: Traveller, segment: Segment, from: number, trail: Trail, old: Trail): Promise<Walked> {
+    const walked: Walked = { flow: { to: "end", trail, done: null, group: null, member: null }, passed: [], removals: [] };
+    const steps: Step[] = [...trail];
+    for (const stage of segment.stages.slice(from)) {
+      const place = this.#model.place(stage.name);
+      if (!this.#scope.includes(place)) {
+        walked.flow = { to: "end", trail: steps, done: null, group: null, member: null };
+        return walked;
+      }
+      try {
+        const went = await this.#step(traveller, place, steps, old, walked);
+        if (went !== null) {
+          walked.flow = went;
+          return walked;
+        }
+      } catch (error) {
+        walked.flow = { to: "failed", trail: this.#withOld(steps, old, place), stage: stage.name, hash: "", error: toJobError(error) };
+        return walked;
+      }
+    }
+    walked.flow = await this.#end(traveller, segment, steps);
+    return walked;
+  }
+
+  /** What a target that is all as it was has to say: nothing, but how often something was reused. */
+  unchanged(row: TargetRow, segment: Segment): Passed[] {
+    return segment.stages.map(({ name }) => ({ stage: name, as: stepOf(row.trail, name) === undefined ? "passed" : "cached" }));
+  }
+
+  /** Whether its last way is still the one it would go. */
+  isUnchanged(row: TargetRow, traveller: Traveller, segment: Segment): boolean {
+    if (row.done === null || row.hash !== traveller.hash || row.value.hash !== traveller.value.hash) return false;
+    if (!this.#scope.isWhole || segment.then === "expand") return false;
+    if (segment.stages.some(({ name }) => this.#scope.reruns(name))) return false;
+    return row.done === doneMark(segment, traveller.inherited);
+  }
+
+  /** Null: on to the next. */
+  async #step(traveller: Traveller, place: Place, steps: Step[], old: Trail, walked: Walked): Promise<Flow | null> {
+    const { stage } = place;
+    const needed = typeof stage.match === "function" || typeof stage.key === "function";
+    let input = needed ? await loadInput(traveller, steps, this.#reader) : undefined;
+    if (!matches(place, traveller, input)) {
+      walked.passed.push({ stage: stage.name, as: "passed" });
+      const before = stepOf(old, stage.name);
+      if (before !== undefined && stage.remove !== null) walked.removals.push(this.#removal(place, traveller, before));
+      return null;
+    }
+    const context = contextOf(place, traveller, steps, input);
+    // Children are written before their parent's end, so what they inherit must be there by then.
+    const waits = stage.kind === "expand" && steps.some(({ result }) => result === null);
+    const found = waits ? null : await this.lookUp(place, context);
+    if (found === null) {
+      if (!needed && !place.declared.empty) input = await loadInput(traveller, steps, this.#reader);
+      const work = { build: this.#scope.build.key, path: traveller.path, context: context.hash };
+      return { to: "work", trail: this.#withOld(steps, old, place), job: this.#model.stageJob(place, work, input) };
+    }
+    walked.passed.push({ stage: stage.name, as: "cached" });
+    if (stage.kind === "expand") await this.#onExpanded(traveller, steps);
+    else steps.push({ stage: stage.name, result: found.key, output: found.output.hash });
+    return null;
+  }
+
+  /** What there is for this context; of a stage that is to be run anew, only what this build has made. */
+  lookUp({ stage }: Place, { hash }: Context): Promise<FoundResult | null> {
+    const build = this.#scope.reruns(stage.name) ? { build: this.#scope.build.key } : {};
+    return this.#found.get({ stage: stage.name, hash, ...build });
+  }
+
+  async #end(traveller: Traveller, segment: Segment, steps: Step[]): Promise<Flow> {
+    const flow: Flow = { to: "end", trail: steps, done: doneMark(segment, traveller.inherited), group: null, member: null };
+    if (segment.gather === null) return flow;
+    try {
+      if (segment.gather.by !== null) {
+        flow.group = groupOf(segment.gather, traveller.target, await loadInput(traveller, steps, this.#reader));
+      }
+    } catch (error) {
+      return { to: "failed", trail: steps, stage: segment.gather.name, hash: "", error: toJobError(error) };
+    }
+    flow.member = memberHash({
+      target: traveller.path,
+      output: inputHash(traveller, steps),
+      outputs: Object.fromEntries(steps.map(({ stage, output }) => [stage, output])),
+    });
+    return flow;
+  }
+
+  /** With what it went through the last time from here on: if it does not come there again, that has to be removed. */
+  #withOld(steps: readonly Step[], old: Trail, from: Place): Trail {
+    return [...steps, ...old.filter(({ stage }) => this.#model.isFrom(stage, from))];
+  }
+
+  #removal(place: Place, { path }: Traveller, step: Step): NewJob {
+    const work = { build: this.#scope.build.key, path, segment: place.segment.index };
+    return this.#model.removeJob(place, work, { result: step.result as ResultKey, gone: false });
+  }
+}
+
+/** As the store writes it. */
+export function listedTarget(traveller: Traveller, rev: number, walked: Walked): ListedTarget {
+  const { path, id, parent, hash, fingerprint, value } = traveller;
+  const { passed, flow, removals } = walked;
+  return { path, id, parent, hash, fingerprint, value, rev, passed, flow, ...(removals.length > 0 ? { removals } : {}) };
+}
+
+function matches({ stage, glob }: Place, { target, id }: Traveller, input: unknown): boolean {
+  if (glob !== null) return glob.matches(id);
+  return typeof stage.match !== "function" || Boolean(stage.match(target, input));
+}
