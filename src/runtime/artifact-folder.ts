@@ -15,6 +15,7 @@ export class ArtifactFolder {
   readonly #clock: Clock;
   readonly #given: string | undefined;
   #opened: Promise<Artifacts> | null = null;
+  #artifacts: Artifacts | null = null;
   #temporary: string | null = null;
 
   constructor(store: Store, location: StoreLocation, clock: Clock, given: string | undefined) {
@@ -29,6 +30,12 @@ export class ArtifactFolder {
     if (this.#given !== undefined) return resolve(this.#given);
     if (this.#location.kind === "postgres") return null;
     return this.#location.path === ":memory:" ? this.#temporary : `${this.#location.path}-artifacts`;
+  }
+
+  /** For those who cannot wait, and know that it is open. */
+  get opened(): Artifacts {
+    if (this.#artifacts === null) throw new Error("the folder of artifacts is not open yet");
+    return this.#artifacts;
   }
 
   open(): Promise<Artifacts> {
@@ -55,6 +62,7 @@ export class ArtifactFolder {
     const driver = this.#location.kind === "sqlite" ? this.#location.driver : "node:sqlite";
     const artifacts = await Artifacts.open(path, { alive: (folder) => new Alive(folder, driver), clock: this.#clock });
     this.#store.work.watchArtifacts((hashes) => artifacts.missing(hashes));
+    this.#artifacts = artifacts;
     return artifacts;
   }
 }

@@ -1,8 +1,14 @@
+interface Waiting<K, V> {
+  key: K;
+  resolve: (value: V) => void;
+  reject: (error: unknown) => void;
+}
+
 /** Makes one call of many: what is asked for in one turn of the event loop is fetched together. */
 export class Batcher<K, V> {
   readonly #fetch: (keys: K[]) => Promise<readonly V[]>;
   readonly #most: number;
-  #waiting: { key: K; resolve: (value: V) => void; reject: (error: unknown) => void }[] = [];
+  #waiting: Waiting<K, V>[] = [];
 
   constructor(most: number, fetch: (keys: K[]) => Promise<readonly V[]>) {
     this.#most = most;
@@ -21,7 +27,7 @@ export class Batcher<K, V> {
     for (let at = 0; at < waiting.length; at += this.#most) void this.#answer(waiting.slice(at, at + this.#most));
   }
 
-  async #answer(batch: typeof this.#waiting): Promise<void> {
+  async #answer(batch: readonly Waiting<K, V>[]): Promise<void> {
     try {
       const values = await this.#fetch(batch.map(({ key }) => key));
       for (const [i, { resolve }] of batch.entries()) resolve(values[i] as V);

@@ -2,6 +2,7 @@ import type { Build } from "../../core/build-view.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Engine } from "../engine.ts";
 import type { Orchestrator } from "./orchestrator.ts";
+import type { Outputs } from "./outputs.ts";
 import { viewBuild } from "./view.ts";
 
 /** Seen no more often than this, in milliseconds: a picture for people. */
@@ -12,6 +13,7 @@ export class BuildHandle<All = unknown> {
   readonly id: string;
   readonly types?: { all: All };
   readonly #engine: Engine;
+  readonly #outputs: Outputs;
   #row: BuildRow;
   #orchestrator!: Orchestrator;
   #seen = 0;
@@ -19,7 +21,8 @@ export class BuildHandle<All = unknown> {
   #done: Promise<Build> | null = null;
 
   /** @internal */
-  constructor(engine: Engine, row: BuildRow) {
+  constructor(engine: Engine, row: BuildRow, outputs: Outputs) {
+    this.#outputs = outputs;
     this.id = row.id;
     this.#engine = engine;
     this.#row = row;
@@ -73,5 +76,15 @@ export class BuildHandle<All = unknown> {
     }
     const last = await ended;
     if (last !== null) yield last;
+  }
+
+  /** What a stage has made of a target; a stage with one target needs none named. */
+  output<N extends keyof All>(stage: N, target?: string): Promise<All[N]> {
+    return this.#outputs.one(this.#row, stage as string, target) as Promise<All[N]>;
+  }
+
+  /** All that a stage has made, in the order of the targets' ids. */
+  outputs<N extends keyof All>(stage: N): AsyncIterable<{ target: string; output: All[N] }> {
+    return this.#outputs.all(this.#row, stage as string) as AsyncIterable<{ target: string; output: All[N] }>;
   }
 }

@@ -6,18 +6,25 @@ import type { BuildState } from "../../core/build.ts";
 import { TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
 import type { Cost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
+import { refuseUnknown } from "../../core/options.ts";
 import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
+import type { Why } from "../../core/why.ts";
 import type { BuildRow, LeadView, LockConflict, NewLead } from "../../store/builds.ts";
 import type { Definition } from "../definition.ts";
 import type { Engine } from "../engine.ts";
 import type { Page } from "../jobs.ts";
 import type { Worker } from "../worker.ts";
 import { BuildHandle } from "./build-handle.ts";
+import { exportBuild } from "./export.ts";
 import { definitionsOf } from "./definitions.ts";
 import { Model } from "./model.ts";
 import { Orchestrator } from "./orchestrator.ts";
+import { Outputs } from "./outputs.ts";
+import { type Plan, plan } from "./plan.ts";
 import { programHash } from "./program.ts";
+import { explainBuild } from "./reasons.ts";
 import { type BuildOptions, checkBuildOptions, type CheckedOptions } from "./settings.ts";
+import { Values } from "./values.ts";
 import { viewBuild } from "./view.ts";
 import { Worksite } from "./worksite.ts";
 
@@ -131,6 +138,34 @@ export class Builds {
     return this.#view(row);
   }
 
+  /** What a build would run now, what it would reuse, and what that is estimated to cost. Changes nothing. */
+  async plan<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): Promise<Plan> {
+    this.#parts.refuseClosed();
+    const site = this.#site(pipeline);
+    const checked = checkBuildOptions(site.model, options, "builds.plan");
+    return plan(site, checked, checked.signal ?? new AbortController().signal);
+  }
+
+  /** Why a stage ran for a target in a build, or was reused, input by input. */
+  async why(id: string, stage: string, target: string): Promise<Why> {
+    this.#parts.refuseClosed();
+    return explainBuild(this.#engine.store, await this.#need(id), stage, target);
+  }
+
+  /** What a stage has made of a target; a stage with one target needs none named. */
+  async output(id: string, stage: string, target?: string): Promise<unknown> {
+    this.#parts.refuseClosed();
+    return this.#outputs().one(await this.#need(id), stage, target);
+  }
+
+  /** A folder with all that its stages have made, whole or not at all; answers where. */
+  async export(id: string, dir: string, options: { stages?: string[] } = {}): Promise<string> {
+    this.#parts.refuseClosed();
+    refuseUnknown(options, ["stages"], "builds.export");
+    const artifacts = await this.#engine.artifacts();
+    return exportBuild({ store: this.#engine.store, artifacts }, await this.#need(id), dir, options.stages);
+  }
+
   /** @internal A pipeline's stages, for a worker. */
   definitions(pipeline: Pipeline): Definition[] {
     return definitionsOf(this.#site(pipeline));
@@ -157,7 +192,7 @@ export class Builds {
     { concurrency, signal }: CheckedOptions,
   ): BuildHandle<All> {
     if ("conflict" in answer) throw conflict(answer.conflict);
-    const handle = new BuildHandle<All>(this.#engine, answer);
+    const handle = new BuildHandle<All>(this.#engine, answer, this.#outputs());
     const orchestrator = new Orchestrator({
       engine: this.#engine,
       model: site.model,
@@ -181,6 +216,10 @@ export class Builds {
       program: this.#engine.program,
       programHash: await programHash(),
     };
+  }
+
+  #outputs(): Outputs {
+    return new Outputs(this.#engine.store, new Values(() => this.#engine.artifacts()));
   }
 
   #who(): string {

@@ -50,6 +50,7 @@ export function definitionsOf(site: Worksite): Definition[] {
 
 async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
   attempt.work = { cost: NOTHING, result: null, target: null };
+  await site.ready();
   const view = await site.engine.store.work.work(attempt.job);
   if (view === null) return;
   const { round } = job.input as { round: number };
@@ -58,7 +59,7 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
     const scope = site.scope(view.build);
     const lister = new Lister({
       scope,
-      enlister: site.enlister(scope, attempt.claimed, site.reader),
+      register: site.enlister(scope, attempt.claimed, site.reader),
       targets: site.targets,
       values: site.values,
       clock: site.engine.clock,

@@ -13,11 +13,23 @@ import { listedTarget, Walker } from "./walker.ts";
 /** Targets that are written down in one commit. */
 export const BATCH = 500;
 
+/** A target that was found, and what of it is in artifacts. */
+export type Found = Traveller & { artifacts?: readonly NamedArtifact[] };
+
+/** Who is told which targets there are. */
+export interface Register {
+  rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>>;
+  /** Those that were found, with what is known of them so far. `cursor`: where a listing goes on after them. */
+  enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void>;
+  /** All were found that there are; those that were not are gone. `parent`: of its children. */
+  gone(segment: Segment, parent?: string): Promise<void>;
+}
+
 /**
  * Writes down which targets there are and what becomes of each, batch by batch, under the lease of the job that found
  * them: a listing, or an expand. What it has written once is found so again: after a crash it may all be found anew.
  */
-export class Enlister {
+export class Enlister implements Register {
   readonly walker: Walker;
   readonly #scope: BuildScope;
   readonly #lease: LeaseRef & { id: string };
@@ -35,10 +47,9 @@ export class Enlister {
     return new Map(rows.map((row) => [row.path, row]));
   }
 
-  /** Those that were found, with what is known of them so far. `cursor`: where a listing goes on after them. */
   async enlist(
     segment: Segment,
-    found: readonly (Traveller & { artifacts?: readonly NamedArtifact[] })[],
+    found: readonly Found[],
     rows: ReadonlyMap<string, TargetRow>,
     cursor?: string,
   ): Promise<void> {
@@ -89,11 +100,7 @@ export class Enlister {
   }
 
   /** Null: this build has it already. */
-  async #look(
-    segment: Segment,
-    traveller: Traveller & { artifacts?: readonly NamedArtifact[] },
-    row: TargetRow | undefined,
-  ): Promise<ListedTarget | null> {
+  async #look(segment: Segment, traveller: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
     const isSeen = row !== undefined && row.seen === this.#scope.build.key;
     if (isSeen && row.hash === traveller.hash && row.value.hash === traveller.value.hash) return null;
     const rev = row?.rev ?? 0;

@@ -3,13 +3,9 @@ import { HoldfastError } from "../../core/errors.ts";
 import { toJson } from "../../core/json.ts";
 import type { Segment } from "../../core/segment.ts";
 import { checkTargetId, pathOf } from "../../core/work.ts";
-import type { NamedArtifact } from "../../store/work.ts";
-import { BATCH } from "./enlister.ts";
+import { BATCH, type Found } from "./enlister.ts";
 import type { Task } from "./stage-runner.ts";
-import type { Traveller } from "./travel.ts";
 import type { Worksite } from "./worksite.ts";
-
-type Found = Traveller & { artifacts?: readonly NamedArtifact[] };
 
 /** Makes targets of what an expand yields, batch by batch: however many there are, and whatever of them was there before. */
 export class Expansion {

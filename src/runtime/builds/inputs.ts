@@ -1,3 +1,4 @@
+import type { Target } from "../../core/source.ts";
 import type { TargetRow } from "../../store/work.ts";
 import type { Task } from "./stage-runner.ts";
 import { loadInput } from "./travel.ts";
@@ -28,7 +29,10 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
         limit: PAGE,
         ...(last === undefined ? {} : { after: { group, path: last.path } }),
       });
-      yield* await Promise.all(page.map((member) => this.#member(member)));
+      const members = await Promise.all(page.map((member) => this.#member(member)));
+      yield* members;
+      // Copies of files that were asked for.
+      for (const { target } of members) await this.#site.fileOf(target as Target)?.dispose();
       last = page.at(-1);
       if (last === undefined) return;
     }

@@ -7,33 +7,37 @@ import { gatherSegment, type Segment } from "../../core/segment.ts";
 import type { FilesSource, ItemsSource } from "../../core/source.ts";
 import { checkTargetId } from "../../core/work.ts";
 import { NO_VALUE } from "../../core/value.ts";
-import type { NamedArtifact, TargetRow } from "../../store/work.ts";
-import { type FoundFile, listFiles } from "../sources/files.ts";
+import type { TargetRow } from "../../store/work.ts";
+import { type ListedFile, listFiles } from "../sources/files.ts";
 import { fingerprintFile } from "../sources/fingerprint-file.ts";
 import { listItems } from "../sources/items.ts";
 import { snapshotFile } from "../targets/snapshot.ts";
-import { BATCH, type Enlister } from "./enlister.ts";
+import { BATCH, type Found, type Register } from "./enlister.ts";
 import type { LiveTargets } from "./live-targets.ts";
 import type { BuildScope } from "./scope.ts";
-import type { Traveller } from "./travel.ts";
 import type { Values } from "./values.ts";
 
 /** Files that are read at the same time. */
 const READ_AT_ONCE = 16;
 
+/** Where relative roots begin, and what no listing of files looks into. */
+export interface Folders {
+  cwd: string;
+  skip: readonly string[];
+}
+
 export interface ListerParts {
   scope: BuildScope;
-  enlister: Enlister;
+  register: Register;
   targets: LiveTargets;
   values: Values;
   clock: Clock;
   artifacts: () => Promise<Artifacts>;
-  /** Where relative roots begin, and what no listing of files looks into. */
-  folders: { cwd: string; skip: readonly string[] };
+  folders: Folders;
   signal: AbortSignal;
+  /** Nothing is to be written: no snapshots are taken. */
+  dry?: boolean;
 }
-
-type Found = Traveller & { artifacts?: readonly NamedArtifact[] };
 
 /**
  * Lists the targets of a round: those of the source, or the groups of a gather. It commits as it goes, and goes on behind
@@ -49,7 +53,7 @@ export class Lister {
   }
 
   async source(cursor: string | undefined): Promise<void> {
-    const { scope, enlister } = this.#parts;
+    const { scope, register } = this.#parts;
     const { source } = scope.model.definition;
     const segment = scope.model.segments[0] as Segment;
     if (source.kind === "files") {
@@ -59,12 +63,12 @@ export class Lister {
       await this.#items(source, segment, cursor);
     }
     // What was not asked for is not gone.
-    if (this.#only.length === 0) await enlister.gone(segment);
+    if (this.#only.length === 0) await register.gone(segment);
   }
 
   /** One target for each group of what has come to the end of the segment before. */
   async groups(round: number, failed: number): Promise<void> {
-    const { scope, enlister } = this.#parts;
+    const { scope, register } = this.#parts;
     const segment = gatherSegment(scope.model.segments, round) as Segment;
     const [gather] = segment.stages as [Segment["stages"][number]];
     let group: { id: string; members: MembersHash } | null = gather.by === null ? this.#group(gather.name) : null;
@@ -84,16 +88,16 @@ export class Lister {
     }
     end();
     await this.#groupsListed(segment, found);
-    await enlister.gone(segment);
+    await register.gone(segment);
   }
 
   async #groupsListed(segment: Segment, found: Found[]): Promise<Found[]> {
-    const { enlister } = this.#parts;
-    const rows = await enlister.rows(
+    const { register } = this.#parts;
+    const rows = await register.rows(
       segment,
       found.map(({ path }) => path),
     );
-    await enlister.enlist(segment, found, rows);
+    await register.enlist(segment, found, rows);
     return [];
   }
 
@@ -115,7 +119,7 @@ export class Lister {
 
   async #files(source: FilesSource, segment: Segment, after: string | undefined, upTo: string | null): Promise<void> {
     const { folders } = this.#parts;
-    let batch: FoundFile[] = [];
+    let batch: ListedFile[] = [];
     for await (const file of listFiles(source, { ...folders, ...(after === undefined ? {} : { after }) })) {
       const isLast = file.id === upTo;
       if (this.#isWanted(file.id)) batch.push(file);
@@ -125,11 +129,11 @@ export class Lister {
     await this.#filesListed(source, segment, batch, upTo === null);
   }
 
-  async #filesListed(source: FilesSource, segment: Segment, files: FoundFile[], moves: boolean): Promise<FoundFile[]> {
-    const { enlister, signal } = this.#parts;
+  async #filesListed(source: FilesSource, segment: Segment, files: ListedFile[], moves: boolean): Promise<ListedFile[]> {
+    const { register, signal } = this.#parts;
     if (files.length === 0) return [];
     signal.throwIfAborted();
-    const rows = await enlister.rows(
+    const rows = await register.rows(
       segment,
       files.map(({ id }) => id),
     );
@@ -139,16 +143,16 @@ export class Lister {
       const read = await Promise.all(some.map((file) => this.#file(source, file, rows.get(file.id))));
       found.push(...read.filter((one) => one !== null));
     }
-    await enlister.enlist(segment, found, rows, moves ? JSON.stringify(files.at(-1)?.id) : undefined);
+    await register.enlist(segment, found, rows, moves ? JSON.stringify(files.at(-1)?.id) : undefined);
     return [];
   }
 
   /** Null: it has gone away meanwhile. */
-  async #file(source: FilesSource, { id, path, stat }: FoundFile, row: TargetRow | undefined): Promise<Found | null> {
-    const { targets, clock, artifacts } = this.#parts;
+  async #file(source: FilesSource, { id, path, stat }: ListedFile, row: TargetRow | undefined): Promise<Found | null> {
+    const { targets, clock, artifacts, dry } = this.#parts;
     const before = row?.fingerprint ? (JSON.parse(row.fingerprint) as Fingerprint) : null;
     if (before !== null && !needsHash(before, stat)) return targets.file(id, before, NO_VALUE);
-    if (!source.snapshot) {
+    if (!source.snapshot || dry) {
       const fingerprint = await fingerprintFile(path, stat, clock);
       return fingerprint === null ? null : targets.file(id, fingerprint, NO_VALUE);
     }
@@ -172,14 +176,14 @@ export class Lister {
   }
 
   async #itemsListed(segment: Segment, batch: { found: Found; cursor: string | null }[]): Promise<typeof batch> {
-    const { enlister, signal } = this.#parts;
+    const { register, signal } = this.#parts;
     signal.throwIfAborted();
     const last = batch.at(-1);
     if (last === undefined) return [];
     // The last word about an id counts.
     const byPath = new Map(batch.map(({ found }) => [found.path, found]));
-    const rows = await enlister.rows(segment, [...byPath.keys()]);
-    await enlister.enlist(segment, [...byPath.values()], rows, last.cursor === null ? undefined : JSON.stringify(last.cursor));
+    const rows = await register.rows(segment, [...byPath.keys()]);
+    await register.enlist(segment, [...byPath.values()], rows, last.cursor === null ? undefined : JSON.stringify(last.cursor));
     return [];
   }
 

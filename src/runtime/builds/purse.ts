@@ -47,8 +47,12 @@ export class Purse {
 
   async estimate(place: Place, context: { target: unknown; input: unknown }): Promise<Amount> {
     const { stage } = place;
-    const said = stageEstimate(stage, context);
-    return said ?? estimate(null, (await this.#history())[stage.name] ?? NO_HISTORY);
+    return stageEstimate(stage, context) ?? this.mean(stage.name);
+  }
+
+  /** What past attempts have cost, each; nothing while there are none. */
+  async mean(stage: string): Promise<Amount> {
+    return estimate(null, (await this.#history())[stage] ?? NO_HISTORY);
   }
 
   #history(): Promise<Record<string, CostHistory>> {

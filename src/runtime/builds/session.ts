@@ -1,7 +1,9 @@
 import { HoldfastError } from "../../core/errors.ts";
+import type { Fingerprint } from "../../core/fingerprint.ts";
 import { NO_VALUE } from "../../core/value.ts";
 import type { NamedArtifact } from "../../store/work.ts";
-import { changingFile, type ChangingFile } from "../targets/file-target.ts";
+import { fingerprintFile, statNow } from "../sources/fingerprint-file.ts";
+import type { ClaimedFile } from "../targets/file-target.ts";
 import type { Meter } from "./meter.ts";
 import { artifactTwice } from "./stage-context.ts";
 import type { Task } from "./stage-runner.ts";
@@ -15,13 +17,13 @@ export class Session {
   readonly #site: Worksite;
   readonly #task: Task;
   readonly #names = new Set<string>();
-  readonly #file: ChangingFile | null;
+  readonly #file: ClaimedFile | null;
 
   constructor(site: Worksite, task: Task) {
     this.#site = site;
     this.#task = task;
     this.meter = site.meters.open(task.attempt, task.place.stage.name);
-    this.#file = changingFile(task.traveller.target);
+    this.#file = site.fileOf(task.traveller.target);
   }
 
   /** Before it is stored: two at once must not both be. */
@@ -47,7 +49,7 @@ export class Session {
   /** The file has other bytes by now: those get work of their own, from the first stage on, and this is over. */
   async supersede(): Promise<void> {
     const { attempt, scope, row, place, traveller } = this.#task;
-    const fingerprint = await (this.#file as ChangingFile).fingerprint();
+    const fingerprint = await this.#fingerprint(row.id);
     const cost = this.meter.total;
     if (fingerprint === null) {
       // It is gone; the next listing finds that, and has it removed.
@@ -66,6 +68,13 @@ export class Session {
     const { work } = this.#task.attempt;
     if (work !== undefined) work.cost = this.meter.total;
     this.meter.closed = true;
-    this.#file?.dispose();
+    void this.#file?.dispose();
+  }
+
+  /** Of the file as it is now; null: it is gone. */
+  async #fingerprint(id: string): Promise<Fingerprint | null> {
+    const path = this.#site.pathOf(id);
+    const stat = statNow(path);
+    return stat === null ? null : fingerprintFile(path, stat, this.#site.engine.clock);
   }
 }

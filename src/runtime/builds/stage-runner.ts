@@ -44,6 +44,7 @@ export class StageRunner {
 
   async perform(attempt: Attempt, job: JobContext<unknown>): Promise<void> {
     attempt.work = { cost: NOTHING, result: null, target: null };
+    await this.#site.ready();
     const view = await this.#site.engine.store.work.work(attempt.job);
     if (view?.target == null) throw new Ending(failForGood(toJobError(noTarget(attempt.claimed.id))));
     const scope = this.#scope(view);
@@ -64,6 +65,8 @@ export class StageRunner {
 
   #scope({ build }: WorkView): BuildScope {
     try {
+      // What is left of an ended build is about to be cleared away.
+      if (build.state !== "ACTIVE" && build.state !== "BUDGET_PAUSE") throw new Error(`build ${build.id} is ${build.state}`);
       return this.#site.scope(build);
     } catch (error) {
       throw new Ending({ kind: "later", delay: OTHER_CODE, error: toJobError(error) });

@@ -1,10 +1,14 @@
+import { resolve } from "node:path";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
 import { HoldfastError } from "../../core/errors.ts";
+import type { Fingerprint } from "../../core/fingerprint.ts";
 import type { LeaseRef } from "../../core/lease.ts";
+import type { Target } from "../../core/source.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Engine } from "../engine.ts";
-import { fileTarget } from "../targets/file-target.ts";
+import { ClaimedFile } from "../targets/file-target.ts";
 import { Enlister } from "./enlister.ts";
+import type { Folders } from "./lister.ts";
 import { LiveTargets } from "./live-targets.ts";
 import { Meters } from "./meter.ts";
 import type { Model } from "./model.ts";
@@ -24,6 +28,8 @@ export class Worksite {
   readonly meters: Meters;
   readonly purse: Purse;
   readonly targets: LiveTargets;
+  readonly folders: Folders;
+  readonly #files = new WeakMap<Target, ClaimedFile>();
   #scope: BuildScope | null = null;
 
   constructor(engine: Engine, model: Model) {
@@ -34,6 +40,40 @@ export class Worksite {
     this.reader = new ResultReader(engine.store.work, this.values);
     this.meters = new Meters(engine);
     this.purse = new Purse(engine.store, engine.clock, model.name);
+    this.folders = { cwd: process.cwd(), skip: ownFiles(engine) };
+    this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claim(id, fingerprint));
+  }
+
+  /** Before the first attempt: copies of files, and snapshots, are in the folder of artifacts. */
+  async ready(): Promise<void> {
+    if (this.model.definition.source.kind === "files") await this.artifacts();
+  }
+
+  /** The file that a target is. */
+  fileOf(target: Target): ClaimedFile | null {
+    return this.#files.get(target) ?? null;
+  }
+
+  pathOf(id: string): string {
+    const { source } = this.model.definition;
+    return resolve(this.folders.cwd, (source.kind === "files" ? source.root : null) ?? ".", id);
+  }
+
+  #claim(id: string, fingerprint: Fingerprint): Target {
+    const { source } = this.model.definition;
+    const snapshot = source.kind === "files" && source.snapshot;
+    const { artifactFolder } = this.engine;
+    const file = new ClaimedFile({
+      id,
+      path: this.pathOf(id),
+      fingerprint,
+      snapshot,
+      get artifacts() {
+        return artifactFolder.opened;
+      },
+    });
+    this.#files.set(file.target, file);
+    return file.target;
   }
 
   /** The build, if this process knows its pipeline as it was when the build was started. */
@@ -52,4 +92,12 @@ export class Worksite {
   enlister(scope: BuildScope, lease: LeaseRef & { id: string }, reader: Reader): Enlister {
     return new Enlister(scope, lease, reader, this.targets);
   }
+}
+
+/** A database is no document of itself. */
+function ownFiles({ location, artifactFolder }: Engine): string[] {
+  const { path } = artifactFolder;
+  const own = location.kind === "sqlite" && location.path !== ":memory:" ? ["", "-wal", "-shm", "-journal", "-alive"] : [];
+  const database = location.kind === "sqlite" ? location.path : "";
+  return [...own.map((suffix) => database + suffix), ...(path === null ? [] : [path])];
 }

@@ -1,0 +1,192 @@
+import { type Amount, type Cost, NOTHING, plus, toCost } from "../../core/cost.ts";
+import { editedStages, type PipelineDescription } from "../../core/pipeline-description.ts";
+import { gatherSegment, type Segment } from "../../core/segment.ts";
+import { inlineValue, type KeptValue } from "../../core/value.ts";
+import type { BuildRow } from "../../store/builds.ts";
+import type { TargetRow } from "../../store/work.ts";
+import type { Found, Register } from "./enlister.ts";
+import { Lister } from "./lister.ts";
+import type { Parent } from "./live-targets.ts";
+import type { Place } from "./model.ts";
+import { BuildScope } from "./scope.ts";
+import type { CheckedOptions } from "./settings.ts";
+import { loadInput, type Traveller } from "./travel.ts";
+import { Values } from "./values.ts";
+import { Walker } from "./walker.ts";
+import type { Worksite } from "./worksite.ts";
+
+/** What a build would do now, and cost. */
+export interface Plan {
+  /** `unknown`: what comes behind something that has to run first. */
+  stages: Record<string, { run: number; cached: number; unknown: number; estimate: Cost }>;
+  /** Targets that are gone. */
+  removed: number;
+  estimate: Cost;
+  warnings: string[];
+}
+
+interface Counted {
+  run: number;
+  cached: number;
+  unknown: number;
+  estimate: Amount;
+}
+
+const PAGE = 500;
+
+/** Lists as a build would, and writes nothing. */
+export async function plan(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
+  const { store } = site.engine;
+  const newest = await store.builds.newestBuild(site.model.name);
+  const scope = new BuildScope(store, site.model, wouldBe(site, options));
+  const counter = new Counter(site, scope);
+  const values = new DryValues(site.artifacts);
+  const lister = new Lister({
+    scope,
+    register: counter,
+    targets: site.targets,
+    values,
+    clock: site.engine.clock,
+    artifacts: site.artifacts,
+    folders: site.folders,
+    signal,
+    dry: true,
+  });
+  await lister.source(undefined);
+  for (let round = 1; ; round++) {
+    const segment = gatherSegment(site.model.segments, round);
+    const gather = segment?.stages[0];
+    if (segment === undefined || gather === undefined || !scope.includes(site.model.place(gather.name))) break;
+    // What its members will be is known only if nothing has to run before.
+    if (counter.isSettled) await lister.groups(round, 0);
+    else counter.unknownGroups(segment);
+  }
+  return counter.plan(warningsOf(site, newest));
+}
+
+/** What is large stays in memory for a moment. */
+class DryValues extends Values {
+  override async keepText(text: string): Promise<KeptValue> {
+    return inlineValue(text);
+  }
+}
+
+/** A build that is not there, and has made nothing. */
+function wouldBe({ model }: Worksite, { settings, budget }: CheckedOptions): BuildRow {
+  return { key: 0, id: "", hash: model.hash, options: JSON.stringify(settings), budget } as unknown as BuildRow;
+}
+
+class Counter implements Register {
+  readonly #site: Worksite;
+  readonly #scope: BuildScope;
+  readonly #walker: Walker;
+  readonly #stages: Map<string, Counted>;
+  #known = 0;
+  #removed = 0;
+
+  constructor(site: Worksite, scope: BuildScope) {
+    this.#site = site;
+    this.#scope = scope;
+    this.#walker = new Walker(scope, site.reader, (parent, trail) => this.#children({ ...parent, trail }));
+    this.#stages = new Map(
+      [...site.model.places].map(({ stage }) => [stage.name, { run: 0, cached: 0, unknown: 0, estimate: NOTHING }]),
+    );
+  }
+
+  /** Nothing that was looked at so far has to run. */
+  get isSettled(): boolean {
+    return this.#known === this.#found && [...this.#stages.values()].every(({ run, unknown }) => run + unknown === 0) && this.#removed === 0;
+  }
+
+  #found = 0;
+
+  async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
+    const rows = await this.#site.engine.store.work.targets(this.#site.model.name, segment.index, paths);
+    return new Map(rows.map((row) => [row.path, row]));
+  }
+
+  async enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>): Promise<void> {
+    if (segment.from === "source") {
+      this.#found += found.length;
+      this.#known += found.filter(({ path }) => rows.has(path)).length;
+    }
+    await Promise.all(found.map((traveller) => this.#count(segment, traveller, rows.get(traveller.path))));
+  }
+
+  async gone(segment: Segment): Promise<void> {
+    if (segment.from !== "source") return;
+    this.#removed = (await this.#site.engine.store.work.countTargets(this.#site.model.name, segment.index)) - this.#known;
+  }
+
+  unknownGroups(segment: Segment): void {
+    for (const { name } of segment.stages) this.#of(name).unknown++;
+  }
+
+  plan(warnings: string[]): Plan {
+    let estimate = NOTHING;
+    for (const counted of this.#stages.values()) estimate = plus(estimate, counted.estimate);
+    const stages = [...this.#stages].map(([name, counted]) => [name, { ...counted, estimate: toCost(counted.estimate) }]);
+    return { stages: Object.fromEntries(stages) as Plan["stages"], removed: this.#removed, estimate: toCost(estimate), warnings };
+  }
+
+  async #count(segment: Segment, traveller: Traveller, row: TargetRow | undefined): Promise<void> {
+    if (row !== undefined && this.#walker.isUnchanged(row, traveller, segment)) {
+      for (const { stage, as } of this.#walker.unchanged(row, segment)) if (as === "cached") this.#of(stage).cached++;
+      return;
+    }
+    const { flow, passed } = await this.#walker.walk(traveller, segment, 0, traveller.inherited, row?.trail ?? []);
+    for (const { stage, as } of passed) if (as === "cached") this.#of(stage).cached++;
+    if (flow.to === "end") return;
+    const name = flow.to === "work" ? flow.job.work?.stage : flow.stage;
+    const place = this.#site.model.place(name as string);
+    const counted = this.#of(place.stage.name);
+    counted.run++;
+    if (flow.to === "work") counted.estimate = plus(counted.estimate, await this.#estimate(place, traveller, flow.trail));
+    await this.#unknown(place, segment);
+  }
+
+  async #estimate(place: Place, traveller: Traveller, trail: Parent["trail"]): Promise<Amount> {
+    const before = trail.filter(({ stage }) => !this.#site.model.isFrom(stage, place));
+    const input = place.stage.estimate === null ? undefined : await loadInput(traveller, before, this.#site.reader);
+    return this.#site.purse.estimate(place, { target: traveller.target, input });
+  }
+
+  /** What the stages behind it will find is known only then. They are reckoned by what they have cost so far. */
+  async #unknown(place: Place, segment: Segment): Promise<void> {
+    for (const stage of segment.stages.slice(place.index + 1)) {
+      const behind = this.#site.model.place(stage.name);
+      if (!this.#scope.includes(behind)) return;
+      const counted = this.#of(stage.name);
+      counted.unknown++;
+      counted.estimate = plus(counted.estimate, await this.#site.purse.mean(stage.name));
+    }
+  }
+
+  async #children(parent: Parent): Promise<void> {
+    const segment = this.#site.model.segments[parent.segment + 1] as Segment;
+    for (let after: string | undefined; ; ) {
+      const page = { pipeline: this.#site.model.name, segment: segment.index, parent: parent.path, limit: PAGE };
+      const rows = await this.#site.engine.store.work.targetPage({ ...page, ...(after === undefined ? {} : { after }) });
+      if (rows.length === 0) return;
+      const found = rows.map((row) => this.#site.targets.child(row, parent));
+      await this.enlist(segment, found, new Map(rows.map((row) => [row.path, row])));
+      after = rows.at(-1)?.path;
+    }
+  }
+
+  #of(stage: string): Counted {
+    return this.#stages.get(stage) as Counted;
+  }
+}
+
+/** What somebody who is about to spend money should know. */
+export function warningsOf(site: Worksite, newest: BuildRow | null): string[] {
+  const warnings: string[] = [];
+  if (newest !== null) {
+    const before = JSON.parse(newest.description) as PipelineDescription;
+    for (const stage of editedStages(before, site.model.description)) {
+      warnings.push(`The code of stage "${stage}" was edited, and its version was not raised: what it has made so far is reused.`);
+    }
+  }
+  return warnings;
+}

@@ -1,0 +1,45 @@
+import type { ContextParts } from "../../core/context-hash.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { editedStages, type PipelineDescription } from "../../core/pipeline-description.ts";
+import { type Why, why } from "../../core/why.ts";
+import type { BuildRow } from "../../store/builds.ts";
+import type { Store } from "../../store/store.ts";
+import type { StoredResult } from "../../store/work.ts";
+import type { BuildSettings } from "./settings.ts";
+
+/** Why a stage ran for a target in a build, or did not, input by input. */
+export async function explainBuild(store: Store, build: BuildRow, stage: string, target: string): Promise<Why> {
+  const after = await store.work.resultOf(build.id, stage, target);
+  if (after === null) {
+    throw new HoldfastError(
+      "NO_SUCH_OUTPUT",
+      `Build ${build.id} has no result of stage "${stage}" for ${JSON.stringify(target)}.`,
+      "It has not come there: look at the build's errors, at the stage's `match`, and at the target's id.",
+    );
+  }
+  const ran = after.build === build.id;
+  const before = ran ? await store.work.resultBefore(build.id, stage, target) : after;
+  return why({
+    ran,
+    before: partsOf(before),
+    after: partsOf(after) ?? NO_PARTS,
+    forced: (JSON.parse(build.options) as BuildSettings).rerun.includes(stage),
+    failedBefore: before?.state === "FAILED",
+    edited: await isEdited(store, build, before, stage),
+  });
+}
+
+const NO_PARTS: ContextParts = { stage: "", version: 0, key: null, input: "none", uses: {}, target: { id: "", hash: "" }, reuse: "target" };
+
+function partsOf(result: StoredResult | null): ContextParts | null {
+  return result === null || result.parts === null ? null : (JSON.parse(result.parts) as ContextParts);
+}
+
+/** Whether its code is not that of the result before, under the same version. */
+async function isEdited(store: Store, build: BuildRow, before: StoredResult | null, stage: string): Promise<boolean> {
+  if (before === null || before.build === build.id) return false;
+  const earlier = await store.builds.getBuild(before.build);
+  if (earlier === null) return false;
+  const described = ({ description }: BuildRow) => JSON.parse(description) as PipelineDescription;
+  return editedStages(described(earlier), described(build)).includes(stage);
+}
