@@ -61,7 +61,10 @@ export function viewOf(build: SeenBuild, stages: readonly CountedStage[], errors
     createdAt,
     ...(finishedAt === null ? {} : { finishedAt }),
     stages: Object.fromEntries(
-      stages.map((one, i) => [one.stage, { ran: one.ran, cached: one.cached, failed: one.failed, left: leftOf(build, stages, i) }]),
+      stages.map((one, i) => [
+        one.stage,
+        { ran: one.ran, cached: one.cached, failed: one.failed, left: leftOf(build, stages, i) },
+      ]),
     ),
     errors,
   };

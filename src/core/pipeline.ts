@@ -98,7 +98,11 @@ export function pipeline(
 }
 
 export function isPipeline(given: unknown): given is Pipeline {
-  return typeof given === "object" && given !== null && Array.isArray((given as { definition?: PipelineDefinition }).definition?.stages);
+  return (
+    typeof given === "object" &&
+    given !== null &&
+    Array.isArray((given as { definition?: PipelineDefinition }).definition?.stages)
+  );
 }
 
 /** The engine's view of what a user passed. */

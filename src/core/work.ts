@@ -31,7 +31,11 @@ export function listingJobName(pipeline: string): string {
 /** Of a queue or a job that a user names. */
 export function refusePipelineName(name: string, what: string): string {
   if (!name.startsWith(PREFIX)) return name;
-  throw new HoldfastError("NAME_INVALID", `${what} is "${name}", and what begins with "${PREFIX}" is a pipeline's.`, "Give another name.");
+  throw new HoldfastError(
+    "NAME_INVALID",
+    `${what} is "${name}", and what begins with "${PREFIX}" is a pipeline's.`,
+    "Give another name.",
+  );
 }
 
 /** Between a target's id and those of its parents. No id holds it. */
@@ -48,7 +52,14 @@ export function sayPath(path: string): string {
 }
 
 export function checkTargetId(id: unknown, what: string): string {
-  if (typeof id === "string" && id !== "" && id.length <= 4_096 && id.isWellFormed() && !id.includes(BETWEEN) && !id.includes("\0"))
+  if (
+    typeof id === "string" &&
+    id !== "" &&
+    id.length <= 4_096 &&
+    id.isWellFormed() &&
+    !id.includes(BETWEEN) &&
+    !id.includes("\0")
+  )
     return id;
   throw new HoldfastError(
     "TARGET_INVALID",

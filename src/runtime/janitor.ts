@@ -134,7 +134,8 @@ export class Janitor {
     if (leads.some(({ holder }) => !lives(holder))) await this.#probe();
     const of = (...wanted: Life[]) => [...this.#lives].filter(([, life]) => wanted.includes(life)).map(([id]) => id);
     const crashed = await builds.orphan({ dead: of("dead", "rebooted"), alive: [this.#self, ...of("alive")] }, reason);
-    for (const { id, pipeline } of crashed) this.#log.info("a build lost its orchestrator; it can be resumed", { build: id, pipeline });
+    for (const { id, pipeline } of crashed)
+      this.#log.info("a build lost its orchestrator; it can be resumed", { build: id, pipeline });
   }
 
   /** Everything there is to recover, now. */

@@ -13,8 +13,8 @@ import type { NewJob } from "./store.ts";
 export interface BuildStore {
   // ── builds ──
   /**
-   * Takes the lock of the pipeline and makes a build, PENDING → ACTIVE, with its first listing job, in one commit. What is
-   * left of an ended build's work is gone by then (`clearWork`); a CRASHED build of the pipeline is abandoned with it.
+   * Takes the lock of the pipeline and makes a build, PENDING → ACTIVE, with its first listing job, in one commit. A
+   * CRASHED build of the pipeline is abandoned with it; what is left of its work is for `clearWork`.
    */
   start(build: NewBuild): Promise<BuildRow | LockConflict | { paused: string }>;
   /** Takes the lock, uses the token up, sets the budget and goes on, in one commit. Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED). */

@@ -54,8 +54,8 @@ export function toOutput(row: OutputColumns): KeptValue {
   };
 }
 
-/** Under this name a result refers to the artifact that its output is kept in. */
-export const OUTPUT = "output";
+/** Under this name, which no user can give, a result refers to the artifact that its output is kept in. */
+export const OUTPUT = "";
 
 /** Where a page of a build's artifacts ended: what is given as `after` for the next. */
 export function artifactCursor({ stage, path, name }: Pick<ArtifactRef, "stage" | "path" | "name">): string {

@@ -22,6 +22,7 @@ export interface WorkStore {
   targets(pipeline: string, segment: number, paths: readonly string[]): Promise<TargetRow[]>;
   /** In the order of their paths' UTF-8 bytes. `unseen`: only those that this build has not listed. `parent`: only its children. */
   targetPage(page: TargetPage): Promise<TargetRow[]>;
+  countTargets(pipeline: string, segment: number): Promise<number>;
   /** Those that have come to the end of their segment, in the order of (group, path), null first. */
   members(page: MemberPage): Promise<TargetRow[]>;
   /** Writes down a batch of a listing, if its job is still held. Targets whose `rev` is not what was read are left alone. */
@@ -41,7 +42,7 @@ export interface WorkStore {
   failures(build: string, limit: number): Promise<StoredResult[]>;
 
   // ── work ──
-  /** Cancels at most `limit` open work items of builds of this pipeline that are CRASHED or have ended; answers how many there were. */
+  /** Cancels at most `limit` open work items of builds of this pipeline that have ended; answers how many there were. */
   clearWork(pipeline: string, limit: number): Promise<number>;
   /** What a work item is about. Null: there is none. */
   work(job: JobKey): Promise<WorkView | null>;
@@ -58,6 +59,8 @@ export interface WorkStore {
   /** Which of these are referenced, by all that is committed, and by whatever was under way when it was asked. */
   referenced(hashes: readonly string[]): Promise<ReadonlySet<string>>;
   artifacts(build: string, page: { after?: string; limit: number }): Promise<ArtifactRef[]>;
+  /** Those that a stage has kept of a target under names of its own. */
+  artifactsOf(result: Pick<StoredResult, "build" | "stage" | "path">): Promise<NamedArtifact[]>;
 }
 
 /** A target of one segment of a pipeline: what lies between source, expands and gathers. */

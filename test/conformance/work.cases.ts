@@ -119,12 +119,12 @@ export function workCases(check: Check): void {
     assert.equal((await claimOf(store, at.build)).length, 3);
   });
 
-  check("an item that was found made already has no result of its own, and counts as cached", async ({ store }) => {
+  check("an item that makes nothing has no result of its own, and counts as nothing by itself", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     await parsed(store, at, lease, "a", { result: null });
     assert.equal(await store.work.resultOf(at.build.id, "parse", "a"), null);
-    assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 1, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
+    assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
     assert.deepEqual(await store.work.costs("docs"), {}, "and says nothing about what the stage costs");
   });
 

@@ -64,7 +64,7 @@ export class BuildHandle<All = unknown> {
       (build) => ((over = true), build),
       () => ((over = true), null),
     );
-    for (let seen = -1; !over; ) {
+    for (let seen = -1; !over;) {
       if (seen !== this.#seen) {
         seen = this.#seen;
         yield await viewBuild(this.#engine.store, this.#row);

@@ -47,12 +47,7 @@ export class Enlister implements Register {
     return new Map(rows.map((row) => [row.path, row]));
   }
 
-  async enlist(
-    segment: Segment,
-    found: readonly Found[],
-    rows: ReadonlyMap<string, TargetRow>,
-    cursor?: string,
-  ): Promise<void> {
+  async enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void> {
     const listed = await Promise.all(found.map((traveller) => this.#look(segment, traveller, rows.get(traveller.path))));
     const targets = listed.filter((target) => target !== null);
     await this.#write({ segment: segment.index, targets, ...(cursor === undefined ? {} : { cursor }) });
@@ -60,7 +55,7 @@ export class Enlister implements Register {
 
   /** What was there and is not any more: what its stages have made is removed by them, where they know how. */
   async gone(segment: Segment, parent?: string): Promise<void> {
-    for (let after: string | undefined; ; ) {
+    for (let after: string | undefined; ;) {
       const page = await this.#scope.store.work.targetPage({
         pipeline: this.#scope.model.name,
         segment: segment.index,
@@ -117,7 +112,7 @@ export class Enlister implements Register {
   /** The parent would be expanded into the same again, so its children go on from what is known of them. */
   async #expanded(parent: Traveller, trail: Trail): Promise<void> {
     const segment = this.#scope.model.segments[parent.segment + 1] as Segment;
-    for (let after: string | undefined; ; ) {
+    for (let after: string | undefined; ;) {
       const rows = await this.#scope.store.work.targetPage({
         pipeline: this.#scope.model.name,
         segment: segment.index,

@@ -44,7 +44,11 @@ export class Expansion {
     const { place, traveller, trail } = this.#task;
     const where = `of the expand "${place.stage.name}"`;
     if (typeof one !== "object" || one === null || !("id" in one) || !("value" in one)) {
-      throw new HoldfastError("TARGET_INVALID", `A target ${where} has no id or no value.`, "Yield objects such as { id, value }.");
+      throw new HoldfastError(
+        "TARGET_INVALID",
+        `A target ${where} has no id or no value.`,
+        "Yield objects such as { id, value }.",
+      );
     }
     const id = checkTargetId(one.id, `The id of a target ${where}`);
     if (seen.size === seen.add(id).size) {

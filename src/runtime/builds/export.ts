@@ -52,7 +52,8 @@ async function exportedOf({ store, artifacts }: { store: Store; artifacts: Artif
   const files: Exported["files"] = [];
   if (output.hash !== "none") {
     const isBytes = output.hash.startsWith("bytes:");
-    const stored = output.artifact === null ? await artifacts.put(output.text ?? "") : { hash: output.artifact, size: output.size };
+    const stored =
+      output.artifact === null ? await artifacts.put(output.text ?? "") : { hash: output.artifact, size: output.size };
     files.push({ path: `${place}.${isBytes ? "bin" : "json"}`, name: "", hash: stored.hash, size: stored.size });
   }
   for (const { name, hash: content, size } of await store.work.artifactsOf(result)) {
@@ -62,7 +63,7 @@ async function exportedOf({ store, artifacts }: { store: Store; artifacts: Artif
 }
 
 async function* resultsOf(store: Store, build: BuildRow, stage: string): AsyncIterable<StoredResult> {
-  for (let after: string | undefined; ; ) {
+  for (let after: string | undefined; ;) {
     const page = await store.work.resultsOf(build.id, stage, { limit: PAGE, ...(after === undefined ? {} : { after }) });
     yield* page;
     after = page.at(-1)?.path;

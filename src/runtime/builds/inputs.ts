@@ -20,7 +20,7 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
   async *[Symbol.asyncIterator](): AsyncIterator<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
     const { place, row, attempt } = this.#task;
     const group = place.stage.by === null ? null : row.id;
-    for (let last: TargetRow | undefined; ; ) {
+    for (let last: TargetRow | undefined; ;) {
       attempt.signal.throwIfAborted();
       const page = await this.#site.engine.store.work.members({
         pipeline: this.#site.model.name,

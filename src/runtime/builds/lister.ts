@@ -107,7 +107,7 @@ export class Lister {
 
   async *#members(segment: number): AsyncIterable<TargetRow> {
     const { scope, signal } = this.#parts;
-    for (let last: TargetRow | undefined; ; ) {
+    for (let last: TargetRow | undefined; ;) {
       signal.throwIfAborted();
       const after = last === undefined ? {} : { after: { group: last.group, path: last.path } };
       const page = await scope.store.work.members({ pipeline: scope.model.name, segment, limit: 1_000, ...after });

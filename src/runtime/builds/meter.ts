@@ -37,7 +37,9 @@ export class Meters {
     if (reports.length === 0) return;
     this.#store.work
       .saveCosts(reports)
-      .catch((error: unknown) => this.#log.warn("costs were not written; they go with the attempt's end", { error: String(error) }));
+      .catch((error: unknown) =>
+        this.#log.warn("costs were not written; they go with the attempt's end", { error: String(error) }),
+      );
   }
 }
 

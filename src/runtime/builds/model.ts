@@ -104,7 +104,11 @@ export class Model {
   }
 
   /** Runs a stage's `remove` for what it once made. `gone`: the target is forgotten then. */
-  removeJob(place: Place, work: { build: BuildKey; path: string; segment: number }, what: { result: number; gone: boolean }): NewJob {
+  removeJob(
+    place: Place,
+    work: { build: BuildKey; path: string; segment: number },
+    what: { result: number; gone: boolean },
+  ): NewJob {
     const { stage } = place;
     return {
       ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
@@ -135,7 +139,10 @@ export class Model {
 
   #declare({ name, limits, reuse }: StageDefinition): Declared {
     // Where other targets may have the same bytes, one of them is worked on, and the others find what it made.
-    const alone = reuse === "bytes" ? [{ rule: { of: "job" as const, position: limits.length, keyed: true, concurrency: 1, rate: null }, key: undefined }] : [];
+    const alone =
+      reuse === "bytes"
+        ? [{ rule: { of: "job" as const, position: limits.length, keyed: true, concurrency: 1, rate: null }, key: undefined }]
+        : [];
     const all = [...limits, ...alone];
     const sorted = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
     const declaration = {
@@ -158,4 +165,3 @@ export class Model {
 export function workKey(databaseId: string, pipeline: string, stage: string, context: string): string {
   return hash("sha256", JSON.stringify(["holdfast.work.1", databaseId, pipeline, stage, context]));
 }
-

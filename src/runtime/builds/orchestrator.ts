@@ -85,7 +85,10 @@ export class Orchestrator {
     this.#timer = null;
     this.#looking = true;
     this.#again = false;
-    const { engine, row: { id } } = this.#parts;
+    const {
+      engine,
+      row: { id },
+    } = this.#parts;
     try {
       const row = await engine.store.builds.getBuild(id);
       if (row !== null) {
@@ -107,7 +110,12 @@ export class Orchestrator {
     if (!isFailing && row.listing === "done" && row.open === 0 && row.blocked === null) {
       const next = this.#nextRound(row);
       if (next !== null) {
-        await this.#parts.engine.store.builds.nextRound(row.id, next, this.#parts.model.listingJob(row.key, next), this.#parts.lock);
+        await this.#parts.engine.store.builds.nextRound(
+          row.id,
+          next,
+          this.#parts.model.listingJob(row.key, next),
+          this.#parts.lock,
+        );
         return;
       }
     }

@@ -54,10 +54,14 @@ export class Outputs {
     stage: string,
     kind: string,
   ): AsyncIterable<{ path: string; id: string; load: () => Promise<unknown> }> {
-    for (let after: string | undefined; ; ) {
+    for (let after: string | undefined; ;) {
       const page = { limit: PAGE, ...(after === undefined ? {} : { after }) };
       if (kind === "expand") {
-        const rows = await this.#store.work.targetPage({ pipeline: build.pipeline, segment: childSegment(build, stage), ...page });
+        const rows = await this.#store.work.targetPage({
+          pipeline: build.pipeline,
+          segment: childSegment(build, stage),
+          ...page,
+        });
         for (const { path, id, value } of rows) yield { path, id, load: () => this.#values.load(value) };
         after = rows.at(-1)?.path;
       } else {
@@ -108,11 +112,15 @@ function noOutput(build: string, stage: string, target: string | undefined): Hol
 
 function severalOutputs(stage: string, target: string | undefined): HoldfastError {
   if (target === undefined) {
-    return new HoldfastError("TARGET_NEEDED", `Stage "${stage}" has outputs of several targets.`, "Name the target whose output you want.");
+    return new HoldfastError(
+      "TARGET_NEEDED",
+      `Stage "${stage}" has outputs of several targets.`,
+      "Name the target whose output you want.",
+    );
   }
   return new HoldfastError(
     "TARGET_AMBIGUOUS",
     `Stage "${stage}" has several targets ${JSON.stringify(target)}, of different parents.`,
-    'Give the parent\'s id, a slash, and the target\'s: "parent/target".',
+    "Give the parent's id, a slash, and the target's: \"parent/target\".",
   );
 }

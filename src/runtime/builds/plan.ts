@@ -95,7 +95,11 @@ class Counter implements Register {
 
   /** Nothing that was looked at so far has to run. */
   get isSettled(): boolean {
-    return this.#known === this.#found && [...this.#stages.values()].every(({ run, unknown }) => run + unknown === 0) && this.#removed === 0;
+    return (
+      this.#known === this.#found &&
+      [...this.#stages.values()].every(({ run, unknown }) => run + unknown === 0) &&
+      this.#removed === 0
+    );
   }
 
   #found = 0;
@@ -164,7 +168,7 @@ class Counter implements Register {
 
   async #children(parent: Parent): Promise<void> {
     const segment = this.#site.model.segments[parent.segment + 1] as Segment;
-    for (let after: string | undefined; ; ) {
+    for (let after: string | undefined; ;) {
       const page = { pipeline: this.#site.model.name, segment: segment.index, parent: parent.path, limit: PAGE };
       const rows = await this.#site.engine.store.work.targetPage({ ...page, ...(after === undefined ? {} : { after }) });
       if (rows.length === 0) return;
@@ -185,7 +189,9 @@ export function warningsOf(site: Worksite, newest: BuildRow | null): string[] {
   if (newest !== null) {
     const before = JSON.parse(newest.description) as PipelineDescription;
     for (const stage of editedStages(before, site.model.description)) {
-      warnings.push(`The code of stage "${stage}" was edited, and its version was not raised: what it has made so far is reused.`);
+      warnings.push(
+        `The code of stage "${stage}" was edited, and its version was not raised: what it has made so far is reused.`,
+      );
     }
   }
   return warnings;

@@ -29,7 +29,15 @@ export async function explainBuild(store: Store, build: BuildRow, stage: string,
   });
 }
 
-const NO_PARTS: ContextParts = { stage: "", version: 0, key: null, input: "none", uses: {}, target: { id: "", hash: "" }, reuse: "target" };
+const NO_PARTS: ContextParts = {
+  stage: "",
+  version: 0,
+  key: null,
+  input: "none",
+  uses: {},
+  target: { id: "", hash: "" },
+  reuse: "target",
+};
 
 function partsOf(result: StoredResult | null): ContextParts | null {
   return result === null || result.parts === null ? null : (JSON.parse(result.parts) as ContextParts);

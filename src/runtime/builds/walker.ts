@@ -60,7 +60,13 @@ export class Walker {
           return walked;
         }
       } catch (error) {
-        walked.flow = { to: "failed", trail: this.#withOld(steps, old, place), stage: stage.name, hash: "", error: toJobError(error) };
+        walked.flow = {
+          to: "failed",
+          trail: this.#withOld(steps, old, place),
+          stage: stage.name,
+          hash: "",
+          error: toJobError(error),
+        };
         return walked;
       }
     }

@@ -55,7 +55,7 @@ export class Intake {
     const events = (this.jobEvents = new JobEvents(db, { catalog, settings, events: this.events }));
     const limits = (this.limits = new Limits(db, { catalog, settings }));
     const expiring = (this.expiring = new Expiring(db, { catalog, settings, tally }));
-    const accounts = new Accounts(db);
+    const accounts = new Accounts(db, settings);
     const artifacts = new ArtifactRefs(db);
     const results = new Results(db, artifacts);
     const targets = new Targets(db);

@@ -5,6 +5,7 @@ import type { BuildKey } from "../../../core/ids.ts";
 import type { BuildRow, StageCounts } from "../../builds.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
+import type { Settings } from "../settings.ts";
 
 type Count = Exclude<keyof StageCounts, "stage">;
 type Counts = Record<Count, number>;
@@ -20,6 +21,8 @@ export interface Account {
   ledger: Ledger;
   open: number;
   failed: number;
+  /** So many more may fail before nothing new is started. */
+  readonly mayFail: number;
   listing: BuildRow["listing"] | null;
   blocked: { reason: NonNullable<BuildRow["blocked"]>; refused: Amount } | null;
   readonly stages: Map<string, Counts>;
@@ -27,6 +30,7 @@ export interface Account {
 
 /** Counts and money of builds. They are summed up and written once for each operation: a settled batch is a few rows here. */
 export class Accounts {
+  readonly #settings: Settings;
   readonly #load: Statement;
   readonly #write: Statement;
   readonly #block: Statement;
@@ -37,9 +41,11 @@ export class Accounts {
   readonly #accounts = new Map<BuildKey, Account>();
   readonly #costs = new Map<string, { pipeline: string; stage: string } & CostHistory>();
 
-  constructor(db: Connection) {
+  constructor(db: Connection, settings: Settings) {
+    this.#settings = settings;
     this.#load = db.prepare(
-      `select pipeline, queue, state, budget_micros, budget_tokens, spent_micros, spent_tokens, reserved_micros, reserved_tokens
+      `select pipeline, queue, state, failed, max_failures, budget_micros, budget_tokens, spent_micros, spent_tokens,
+         reserved_micros, reserved_tokens
        from holdfast_builds where key = ?`,
     );
     this.#write = db.prepare(
@@ -104,7 +110,10 @@ export class Accounts {
   /** The last act of each operation, so that an undone one leaves nothing here. */
   write(tx: Tx): void {
     if (this.#accounts.size === 0) return;
-    for (const account of this.#accounts.values()) if (this.#writeOne(account)) tx.wrote();
+    for (const account of this.#accounts.values()) {
+      if (this.#writeOne(account)) tx.wrote();
+      if (account.failed > account.mayFail) this.#settings.pause(tx, account.queue, true);
+    }
     for (const { pipeline, stage, attempts, spent } of this.#costs.values()) {
       this.#spend.run(pipeline, stage, attempts, spent.micros, spent.tokens);
       tx.wrote();
@@ -133,7 +142,7 @@ export class Accounts {
   #read(build: BuildKey): Account {
     const row = this.#load.row(build);
     if (row === undefined) throw new Error(`there is no build ${build}`);
-    const [pipeline, queue, state, ...money] = row as [string, string, BuildState, ...(number | null)[]];
+    const [pipeline, queue, state, failed, most, ...money] = row as [string, string, BuildState, number, ...(number | null)[]];
     const ledger = toLedger(money as Money);
     return {
       build,
@@ -144,6 +153,7 @@ export class Accounts {
       ledger,
       open: 0,
       failed: 0,
+      mayFail: most === null ? Number.POSITIVE_INFINITY : (most as number) - failed,
       listing: null,
       blocked: null,
       stages: new Map(),

@@ -11,6 +11,7 @@ export class ArtifactRefs {
   readonly #setAside: Statement;
   readonly #referenced: Statement;
   readonly #page: Statement;
+  readonly #of: Statement;
 
   constructor(db: Connection) {
     this.#add = db.prepare(
@@ -21,6 +22,11 @@ export class ArtifactRefs {
     // By holdfast_artifacts_hash.
     this.#referenced = db.prepare(
       "select value from json_each(?) as one where exists (select 1 from holdfast_artifacts where hash = one.value)",
+    );
+    this.#of = db.prepare(
+      `select name, hash, size from holdfast_artifacts
+       where build = (select key from holdfast_builds where id = :build) and stage = :stage and path = :path and name <> ''
+       order by name`,
     );
     this.#page = db.prepare(
       `select build.id as build, stage, path, name, ref.hash, size
@@ -56,6 +62,11 @@ export class ArtifactRefs {
 
   referenced(hashes: readonly string[]): ReadonlySet<string> {
     return new Set(this.#referenced.rows(JSON.stringify(hashes)).map(([hash]) => hash as string));
+  }
+
+  /** Not the output's own. */
+  of(build: string, stage: string, path: string): NamedArtifact[] {
+    return this.#of.all<NamedArtifact>({ build, stage, path });
   }
 
   page(build: string, { after, limit }: { after?: string; limit: number }): ArtifactRef[] {

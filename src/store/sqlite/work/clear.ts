@@ -21,7 +21,7 @@ export class Clear {
          union all
          select (select min(build) from holdfast_work where build > open.build) from open where build is not null)
        select key from open join holdfast_builds on key = open.build
-       where pipeline = ? and state in ('CRASHED', 'SUCCESS', 'FAILED', 'ABANDONED')`,
+       where pipeline = ? and state in ('SUCCESS', 'FAILED', 'ABANDONED')`,
     );
     this.#jobs = db.prepare("select job from holdfast_work where build = ? limit ?");
   }

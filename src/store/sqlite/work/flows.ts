@@ -96,8 +96,9 @@ export class Flows {
     const cost = this.#items.charge(item, "holder", end?.cost, result !== null);
     if (item.kind !== "stage") return null;
     const { stage, path } = item;
-    this.#accounts.count(account, stage, result === null ? "cached" : "ran", 1);
+    // What it found made already, or has left to its new bytes, is counted where its target goes on.
     if (result === null) return null;
+    this.#accounts.count(account, stage, "ran", 1);
     const { build, pipeline } = account;
     const { hash, parts, output } = result;
     const target = end?.target?.id ?? this.#targets.idOf({ pipeline, segment: item.segment, path }) ?? path;

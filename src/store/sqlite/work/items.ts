@@ -176,11 +176,13 @@ export class Items {
   #fail(tx: Tx, item: Item, cost: Amount, error: JobError, context?: WorkEnd["context"]): void {
     this.end(item);
     const account = this.#accounts.of(item.build);
+    const { stage, segment, path } = item;
     if (item.kind === "listing") {
       account.listing = "failed";
-      return;
+      const { build, pipeline } = account;
+      const failure = { build, pipeline, stage, path, target: "", hash: "", parts: null, output: NO_VALUE, cost, error };
+      return void this.#results.put(failure, tx.now);
     }
-    const { stage, segment, path } = item;
     const ref = { pipeline: account.pipeline, segment, path };
     const id = this.#targets.idOf(ref) ?? path;
     const { key } = this.record(

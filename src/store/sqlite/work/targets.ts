@@ -35,6 +35,7 @@ const AFTER = "and path >= coalesce(:after, '') and path is not :after";
 export class Targets {
   readonly #byPath: Statement;
   readonly #page: Statement;
+  readonly #count: Statement;
   readonly #unseen: Statement;
   readonly #children: Statement;
   readonly #unseenChildren: Statement;
@@ -55,6 +56,7 @@ export class Targets {
     this.#byPath = db.prepare(`${SELECT} ${OF} and path in (select value from json_each(:paths)) order by path`);
     this.#page = db.prepare(`${SELECT} ${OF} ${AFTER} order by path limit :limit`);
     this.#unseen = db.prepare(`${SELECT} ${OF} ${AFTER} and seen <> :unseen order by path limit :limit`);
+    this.#count = db.prepare("select count(*) from holdfast_targets where pipeline = ? and segment = ?");
     // By holdfast_targets_children.
     this.#children = db.prepare(`${SELECT} ${OF} and parent = :parent ${AFTER} order by path limit :limit`);
     this.#unseenChildren = db.prepare(
@@ -103,6 +105,10 @@ export class Targets {
 
   byPath(pipeline: string, segment: number, paths: readonly string[]): TargetRow[] {
     return read(this.#byPath, { pipeline, segment, paths: JSON.stringify(paths) });
+  }
+
+  count(pipeline: string, segment: number): number {
+    return (this.#count.row(pipeline, segment) as [number])[0];
   }
 
   page({ pipeline, segment, after, limit, parent, unseen }: TargetPage): TargetRow[] {

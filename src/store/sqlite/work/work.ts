@@ -8,6 +8,7 @@ import type {
   FoundResult,
   ListedBatch,
   MemberPage,
+  NamedArtifact,
   StoredResult,
   TargetPage,
   TargetRow,
@@ -51,6 +52,10 @@ export class Work implements WorkStore {
 
   targetPage(page: TargetPage): Promise<TargetRow[]> {
     return this.#access.read(() => this.#intake.work.targets.page(page));
+  }
+
+  countTargets(pipeline: string, segment: number): Promise<number> {
+    return this.#access.read(() => this.#intake.work.targets.count(pipeline, segment));
   }
 
   members(page: MemberPage): Promise<TargetRow[]> {
@@ -124,5 +129,9 @@ export class Work implements WorkStore {
 
   artifacts(build: string, page: { after?: string; limit: number }): Promise<ArtifactRef[]> {
     return this.#access.read(() => this.#intake.work.artifacts.page(build, page));
+  }
+
+  artifactsOf({ build, stage, path }: Pick<StoredResult, "build" | "stage" | "path">): Promise<NamedArtifact[]> {
+    return this.#access.read(() => this.#intake.work.artifacts.of(build, stage, path));
   }
 }
