@@ -57,6 +57,11 @@ export function toOutput(row: OutputColumns): KeptValue {
 /** Under this name, which no user can give, a result refers to the artifact that its output is kept in. */
 export const OUTPUT = "";
 
+/** As it is read from whichever database. */
+export function toArtifactRef({ build, stage, path, name, hash, size }: ArtifactRef): ArtifactRef {
+  return { build, stage, path, name, hash, size };
+}
+
 /** Where a page of a build's artifacts ended: what is given as `after` for the next. */
 export function artifactCursor({ stage, path, name }: Pick<ArtifactRef, "stage" | "path" | "name">): string {
   return JSON.stringify([stage, path, name]);

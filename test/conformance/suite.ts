@@ -1,6 +1,7 @@
 import { describe, test } from "node:test";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import type { Store } from "../../src/store/store.ts";
+import { budgetCases } from "./budget.cases.ts";
 import { buildCases } from "./builds.cases.ts";
 import { claimCases } from "./claim.cases.ts";
 import { dependencyCases } from "./dependencies.cases.ts";
@@ -18,8 +19,10 @@ import { noteCases } from "./notes.cases.ts";
 import { operateCases } from "./operate.cases.ts";
 import { processCases } from "./processes.cases.ts";
 import { queueCases } from "./queues.cases.ts";
+import { resultCases } from "./results.cases.ts";
 import { scheduleCases } from "./schedules.cases.ts";
 import { settleCases } from "./settle.cases.ts";
+import { targetCases } from "./targets.cases.ts";
 import { tokenCases } from "./tokens.cases.ts";
 import { transactCases } from "./transact.cases.ts";
 import { workCases } from "./work.cases.ts";
@@ -70,6 +73,9 @@ const AREAS: Record<string, (check: Check) => void> = {
   "confirmation tokens": tokenCases,
   "orchestrators' locks": leadCases,
   work: workCases,
+  targets: targetCases,
+  results: resultCases,
+  budgets: budgetCases,
 };
 
 /**

@@ -1,6 +1,5 @@
 import assert from "node:assert/strict";
 import type { Amount } from "../../src/core/cost.ts";
-import type { BuildKey, ResultKey } from "../../src/core/ids.ts";
 import type { LeaseRef } from "../../src/core/lease.ts";
 import type { Outcome, Policy } from "../../src/core/retry.ts";
 import { inlineValue } from "../../src/core/value.ts";
@@ -135,12 +134,11 @@ export async function everyWork(store: Store, build: BuildRow): Promise<object> 
   };
 }
 
-export function keyOf(n: number): ResultKey {
-  return n as ResultKey;
-}
-
-export function otherBuild(n: number): BuildKey {
-  return n as BuildKey;
+/** Another build of the same pipeline, whose listing runs. */
+export async function next(store: Store, { build }: Site): Promise<Site> {
+  await store.builds.abandon(build.id, "another follows", "operator");
+  await store.work.clearWork(build.pipeline, 1_000);
+  return site(store, { token: `after ${build.id}` });
 }
 
 /** Claims what can be claimed of a build. */

@@ -1,6 +1,6 @@
 import { artifactMissing } from "../../../core/work.ts";
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { OUTPUT, parseArtifactCursor } from "../../result-row.ts";
+import { OUTPUT, parseArtifactCursor, toArtifactRef } from "../../result-row.ts";
 import type { ArtifactRef, NamedArtifact, NewResult, WorkEnd } from "../../work.ts";
 import type { Connection, Statement } from "../driver.ts";
 
@@ -71,7 +71,7 @@ export class ArtifactRefs {
 
   page(build: string, { after, limit }: { after?: string; limit: number }): ArtifactRef[] {
     const [stage, path, name] = parseArtifactCursor(after);
-    return this.#page.all<ArtifactRef>({ build, stage, path, name, limit });
+    return this.#page.all<ArtifactRef>({ build, stage, path, name, limit }).map(toArtifactRef);
   }
 }
 

@@ -1,0 +1,279 @@
+import assert from "node:assert/strict";
+import { UNLIMITED } from "../../src/core/budget.ts";
+import type { Amount } from "../../src/core/cost.ts";
+import type { Claimed, Judgement, Store } from "../../src/store/store.ts";
+import { rests, seeBuild } from "./build-parts.ts";
+import { changesDuring, ERROR, pass, SUCCEEDED, takeBack } from "./parts.ts";
+import type { Check } from "./suite.ts";
+import { claimOf, dollars, ended, everyWork, money, parsing, parsingOne, result, settleItem, site } from "./work-parts.ts";
+
+/** Five dollars, as the builds of these cases have. */
+const FIVE = { micros: 5_000_000, tokens: null };
+
+export function budgetCases(check: Check): void {
+  check("estimates are set aside in order, as far as the budget goes", async ({ store }) => {
+    const at = await site(store, { budget: FIVE });
+    const leases = await parsing(store, at, ["a", "b", "c", "d"]);
+    const estimates = [200, 250, 100, 10].map(dollars);
+    const starts = leases.map((lease, i) => ({ ...lease, estimate: estimates[i] as Amount }));
+    assert.deepEqual(await store.work.begin(starts), ["start", "start", "wait", "wait"]);
+    assert.deepEqual(await money(store, at.build), { spent: 0, reserved: 4_500_000 });
+    await settleItem(store, leases[0] as Claimed, ended({ cost: dollars(150) }));
+    assert.deepEqual(await money(store, at.build), { spent: 1_500_000, reserved: 2_500_000 });
+    assert.deepEqual(await store.work.begin(starts.slice(2)), ["start", "wait"], "what has cost less leaves room for others");
+    assert.deepEqual((await seeBuild(store, at.build)).blocked, null);
+    assert.equal(await rests(store, at.build), false);
+  });
+
+  check("tokens are a limit, too", async ({ store }) => {
+    const at = await site(store, { budget: { micros: null, tokens: 100 } });
+    const [a, b] = (await parsing(store, at, ["a", "b"])) as [Claimed, Claimed];
+    const estimate = { micros: 9_000_000_000, tokens: 60 };
+    assert.deepEqual(await store.work.begin([{ ...a, estimate }]), ["start"]);
+    assert.deepEqual(await store.work.begin([{ ...b, estimate }]), ["wait"]);
+    assert.deepEqual((await seeBuild(store, at.build)).reserved, estimate);
+  });
+
+  check("what will never fit stops its queue, and is written into its build, without a word to others", async ({ store }) => {
+    const at = await site(store, { budget: FIVE });
+    const [a, b, c] = (await parsing(store, at, ["a", "b", "c"])) as [Claimed, Claimed, Claimed];
+    const events = await store.newestEvent();
+    const starts = [
+      { ...a, estimate: dollars(100) },
+      { ...b, estimate: dollars(600) },
+      { ...c, estimate: dollars(1) },
+    ];
+    assert.deepEqual(await store.work.begin(starts), ["start", "pause", "pause"]);
+    const build = await seeBuild(store, at.build);
+    assert.deepEqual([build.state, build.blocked, build.refused], ["ACTIVE", "budget_precheck_block", dollars(600)]);
+    assert.deepEqual(build.reserved, dollars(100));
+    assert.equal(await rests(store, at.build), true);
+    assert.equal(await store.newestEvent(), events);
+    await settleItem(store, a, ended({ cost: dollars(501) }));
+    assert.deepEqual(await store.work.begin(starts.slice(2)), ["pause"]);
+    assert.equal((await seeBuild(store, at.build)).blocked, "budget_exceeded");
+  });
+
+  check("nothing starts in a build that is not ACTIVE, and what runs may end", async ({ store }) => {
+    const at = await site(store, { budget: FIVE });
+    const [a, b] = (await parsing(store, at, ["a", "b"])) as [Claimed, Claimed];
+    await store.work.begin([{ ...a, estimate: dollars(10) }]);
+    await store.builds.move(at.build.id, { move: "crash", reason: "stopped" }, at.lock);
+    const before = await everyWork(store, at.build);
+    assert.deepEqual(await store.work.begin([{ ...b, estimate: dollars(1) }]), ["pause"]);
+    assert.deepEqual(await everyWork(store, at.build), before);
+    await settleItem(store, a, ended({ cost: dollars(4) }));
+    assert.deepEqual(await money(store, at.build), { spent: 40_000, reserved: 0 });
+  });
+
+  check("whoever has lost its lease starts nothing, and what it says of its cost is refused", async ({ store }) => {
+    const at = await site(store, { budget: FIVE });
+    const [a, b] = (await parsing(store, at, ["a", "b"])) as [Claimed, Claimed];
+    await takeBack(store, "stalled", a);
+    await store.cancel(b.id);
+    const before = await everyWork(store, at.build);
+    const plain = { ...a, job: 9_999 as typeof a.job };
+    const said = [a, b, plain].map(({ job, fence }) => ({ job, fence, estimate: dollars(1), cost: dollars(1) }));
+    assert.deepEqual(await store.work.begin(said), ["lost", "lost", "lost"]);
+    assert.deepEqual(await store.work.saveCosts(said), ["lost", "cancelled", "gone"]);
+    assert.deepEqual(await everyWork(store, at.build), before);
+  });
+
+  check("who asks twice has it set aside once", async ({ store }) => {
+    const at = await site(store, { budget: FIVE });
+    const lease = await parsingOne(store, at);
+    const start = (cents: number) => store.work.begin([{ ...lease, estimate: dollars(cents) }]);
+    assert.deepEqual([await start(300), await start(300), await start(400)], [["start"], ["start"], ["start"]]);
+    assert.deepEqual(await money(store, at.build), { spent: 0, reserved: 4_000_000 });
+    const changes = await changesDuring(store, () => start(400));
+    assert.deepEqual(changes, [], "and writes nothing then");
+  });
+
+  check("without a limit all that is asked for starts", async ({ store }) => {
+    const at = await site(store, { budget: UNLIMITED });
+    const lease = await parsingOne(store, at);
+    assert.deepEqual(await store.work.begin([{ ...lease, estimate: dollars(100_000_000) }]), ["start"]);
+  });
+
+  /** What an attempt is charged that was estimated at 50 cents and has saved 20 of them; by how it ends. */
+  const WAYS_OUT: Record<string, { act: (store: Store, lease: Claimed) => Promise<unknown>; cents: number }> = {
+    "succeeds, and says 70": { act: (store, lease) => settleItem(store, lease, ended({ cost: dollars(70) })), cents: 70 },
+    "fails, and says 70": {
+      act: (store, lease) =>
+        settleItem(store, lease, ended({ cost: dollars(70), result: null }), { kind: "error", error: ERROR, retry: false }),
+      cents: 70,
+    },
+    "is tried again, and says nothing": {
+      act: (store, lease) => settleItem(store, lease, undefined, { kind: "error", error: ERROR }),
+      cents: 20,
+    },
+    "comes back later": {
+      act: (store, lease) => settleItem(store, lease, undefined, { kind: "later", delay: 1, error: ERROR }),
+      cents: 20,
+    },
+    "is interrupted by its own worker": {
+      act: (store, lease) => settleItem(store, lease, undefined, { kind: "interrupted" }),
+      cents: 20,
+    },
+    "is given back before it began": {
+      act: (store, lease) => settleItem(store, lease, undefined, { kind: "released" }),
+      cents: 0,
+    },
+    "crashes, as its own worker says": {
+      act: (store, lease) => settleItem(store, lease, undefined, { kind: "crashed" }),
+      cents: 50,
+    },
+    "is cancelled": { act: (store, lease) => store.cancel(lease.id), cents: 50 },
+    "is reclaimed as crashed": { act: (store, lease) => takeBack(store, "crashed", lease), cents: 50 },
+    "is reclaimed as stalled": { act: (store, lease) => takeBack(store, "stalled", lease), cents: 50 },
+    "is reclaimed after a reboot": { act: (store, lease) => takeBack(store, "interrupted", lease), cents: 50 },
+  };
+  for (const [way, { act, cents }] of Object.entries(WAYS_OUT)) {
+    check(`an attempt that ${way} is charged ${cents} cents, and nothing stays set aside for it`, async ({ store }) => {
+      const at = await site(store, { budget: FIVE });
+      const lease = await parsingOne(store, at);
+      assert.deepEqual(await store.work.begin([{ ...lease, estimate: dollars(50) }]), ["start"]);
+      assert.deepEqual(await store.work.saveCosts([{ ...lease, cost: dollars(20) }]), ["held"]);
+      await act(store, lease);
+      assert.deepEqual(await money(store, at.build), { spent: cents * 10_000, reserved: 0 });
+      const expected = cents === 0 ? {} : { parse: { attempts: 1, spent: dollars(cents) } };
+      assert.deepEqual(await store.work.costs("docs"), expected);
+    });
+  }
+
+  check("a result has cost what all its attempts have", async ({ store, clock }) => {
+    const at = await site(store, { budget: FIVE });
+    const first = await parsingOne(store, at);
+    await store.work.begin([{ ...first, estimate: dollars(5) }]);
+    await takeBack(store, "crashed", first);
+    const [second] = (await claimOf(store, at.build)) as [Claimed];
+    await settleItem(store, second, ended({ cost: dollars(7), result: null }), { kind: "error", error: ERROR });
+    pass(clock, 1_000);
+    const [third] = (await claimOf(store, at.build)) as [Claimed];
+    await settleItem(store, third, ended({ cost: dollars(11) }));
+    assert.deepEqual((await store.work.resultOf(at.build.id, "parse", "a"))?.cost, dollars(23));
+    assert.deepEqual(await store.work.costs("docs"), { parse: { attempts: 3, spent: dollars(23) } });
+    assert.deepEqual(await money(store, at.build), { spent: 230_000, reserved: 0 });
+  });
+
+  check("what an attempt has saved is not charged to the next", async ({ store }) => {
+    const at = await site(store, { budget: FIVE });
+    const first = await parsingOne(store, at);
+    await store.work.saveCosts([{ ...first, cost: dollars(20) }]);
+    await settleItem(store, first, undefined, { kind: "later", delay: 0, error: ERROR });
+    const [second] = (await claimOf(store, at.build)) as [Claimed];
+    await takeBack(store, "stalled", second);
+    assert.deepEqual(await money(store, at.build), { spent: 200_000, reserved: 0 });
+  });
+
+  check(
+    "however attempts begin and end, what is spent is what they were charged, and in the end nothing is set aside",
+    async (ground) => {
+      const { store, clock } = ground;
+      const seed = Math.floor(Math.random() * 2 ** 31);
+      try {
+        await wander(store, (millis) => pass(clock, millis), lcg(seed));
+      } catch (error) {
+        throw new Error(`with the seed ${seed}`, { cause: error });
+      }
+    },
+  );
+}
+
+/** One attempt that runs, as the test knows it. */
+interface Attempt {
+  lease: Claimed;
+  estimate: number;
+  saved: number;
+}
+
+const VERDICTS: Judgement["verdict"][] = ["crashed", "stalled", "interrupted"];
+
+/** A build of thirty targets whose attempts end in every way there is, in any order, many of them in one call. */
+async function wander(store: Store, passTime: (millis: number) => void, random: () => number): Promise<void> {
+  const pick = (n: number) => Math.floor(random() * n);
+  const at = await site(store, { budget: { micros: 40_000_000, tokens: null } });
+  const { build } = at;
+  const first = await parsing(
+    store,
+    at,
+    Array.from({ length: 30 }, (_, i) => `t${i}`),
+    { crashes: 4, attempts: 4 },
+  );
+  let running = first.map((lease): Attempt => ({ lease, estimate: 0, saved: 0 }));
+  let spent = 0;
+  for (let step = 0; step < 60; step++) {
+    const some = running.filter(() => random() < 0.3);
+    const left = new Set<Attempt>();
+    const out = (one: Attempt, charge: number) => {
+      left.add(one);
+      spent += charge;
+    };
+    switch (pick(6)) {
+      case 0: {
+        const wanted = some.map(({ lease }) => ({ ...lease, estimate: cost(pick(900_000)) }));
+        const answers = await store.work.begin(wanted);
+        for (const [i, one] of some.entries()) one.estimate = answers[i] === "start" ? (wanted[i]?.estimate.micros ?? 0) : 0;
+        break;
+      }
+      case 1: {
+        for (const one of some) one.saved = pick(900_000);
+        await store.work.saveCosts(some.map(({ lease, saved }) => ({ ...lease, cost: cost(saved) })));
+        break;
+      }
+      case 2: {
+        const settlements = some.map((one) => {
+          const { job, fence } = one.lease;
+          const says = random() < 0.5 ? pick(900_000) : undefined;
+          const kind = pick(4);
+          out(one, kind === 3 ? 0 : (says ?? (kind === 0 ? 0 : one.saved)));
+          const work = ended({ cost: cost(says ?? 0), result: kind === 0 ? result({ hash: `of ${job}` }) : null });
+          if (kind === 0) return { job, fence, outcome: SUCCEEDED, work };
+          const outcomes = [
+            { kind: "error", error: ERROR } as const,
+            { kind: "later", delay: 1, error: ERROR } as const,
+            { kind: "released" } as const,
+          ];
+          return { job, fence, outcome: outcomes[kind - 1] as (typeof outcomes)[number], ...(says !== undefined && { work }) };
+        });
+        assert.ok((await store.settle(settlements)).every((fate) => fate === "held"));
+        break;
+      }
+      case 3:
+        for (const one of some) out(one, Math.max(one.saved, one.estimate));
+        await takeBack(store, VERDICTS[pick(3)] as Judgement["verdict"], ...some.map(({ lease }) => lease));
+        break;
+      case 4:
+        for (const one of some.slice(0, 1)) {
+          await store.cancel(one.lease.id);
+          out(one, Math.max(one.saved, one.estimate));
+        }
+        break;
+      case 5:
+        passTime(60_000);
+        await store.resume(build.queue);
+        for (const lease of await claimOf(store, build, 10)) running.push({ lease, estimate: 0, saved: 0 });
+    }
+    running = running.filter((one) => !left.has(one));
+    const reserved = running.reduce((sum, { estimate }) => sum + estimate, 0);
+    assert.deepEqual(await money(store, build), { spent, reserved }, `after step ${step}`);
+  }
+  await store.builds.abandon(build.id, "enough", "operator");
+  await store.work.clearWork("docs", 1_000);
+  for (const { saved, estimate } of running) spent += Math.max(saved, estimate);
+  assert.deepEqual(await money(store, build), { spent, reserved: 0 });
+  assert.equal((await store.work.costs("docs")).parse?.spent.micros ?? 0, spent);
+  const { open, stages } = await seeBuild(store, build);
+  assert.deepEqual([open, ...stages.map((stage) => stage.open)], [0, 0, 0]);
+  assert.deepEqual((await store.counts({ queue: build.queue })).running, 0);
+}
+
+function cost(micros: number): Amount {
+  return { micros, tokens: 0 };
+}
+
+/** Numbers in [0, 1) that are the same for the same seed. */
+function lcg(seed: number): () => number {
+  let state = seed;
+  return () => (state = (state * 1_103_515_245 + 12_345) % 2 ** 31) / 2 ** 31;
+}

@@ -1,0 +1,216 @@
+import assert from "node:assert/strict";
+import type { BuildKey, ResultKey } from "../../src/core/ids.ts";
+import { inlineValue, type KeptValue } from "../../src/core/value.ts";
+import { artifactCursor } from "../../src/store/result-row.ts";
+import type { Claimed, Store } from "../../src/store/store.ts";
+import type { ArtifactRef, NewResult, StoredResult } from "../../src/store/work.ts";
+import { ERROR, see } from "./parts.ts";
+import type { Check } from "./suite.ts";
+import {
+  again,
+  claimOf,
+  counts,
+  dollars,
+  ended,
+  everyWork,
+  list,
+  next,
+  parsing,
+  parsingOne,
+  result,
+  seeTarget,
+  settleItem,
+  site,
+  type Site,
+  target,
+  toEnd,
+  toWork,
+} from "./work-parts.ts";
+
+export function resultCases(check: Check): void {
+  check("the newest success of a context hash is found, of its own pipeline and stage only", async ({ store }) => {
+    const first = await site(store);
+    const old = await make(store, first, "a", { hash: "context-1", output: inlineValue('"old"') });
+    await fail(store, first, "b");
+    const second = await next(store, first);
+    const made = await make(store, second, "a", { hash: "context-1", output: inlineValue('"new"') });
+    const keys = [
+      { stage: "parse", hash: "context-1" },
+      { stage: "parse", hash: "context-2" },
+      { stage: "index", hash: "context-1" },
+      { stage: "parse", hash: "of a failure" },
+      { stage: "parse", hash: "context-1", build: first.build.key },
+      { stage: "parse", hash: "context-1", build: 99 as BuildKey },
+    ];
+    const found = { key: made.key, output: inlineValue('"new"') };
+    const before = { key: old.key, output: inlineValue('"old"') };
+    assert.deepEqual(await store.work.lookUp("docs", keys), [found, null, null, null, before, null]);
+    assert.deepEqual(await store.work.lookUp("blog", keys.slice(0, 1)), [null]);
+    assert.deepEqual(await store.work.lookUp("docs", []), []);
+  });
+
+  check("results are read by their keys, in the order in which they are asked for", async ({ store }) => {
+    const at = await site(store);
+    const a = await make(store, at, "a");
+    const b = await make(store, at, "b");
+    assert.deepEqual(await store.work.results([b.key, 99 as ResultKey, a.key]), [b, a]);
+  });
+
+  check("a build had its own result for a target, else the newest success from before it", async ({ store }) => {
+    const first = await site(store);
+    const a1 = await make(store, first, "a");
+    const b1 = await make(store, first, "b");
+    const second = await next(store, first);
+    const a2 = await make(store, second, "a");
+    const b2 = await fail(store, second, "b");
+    const third = await next(store, second);
+    const a3 = await make(store, third, "a");
+    const of = (at: Site, path: string) => store.work.resultOf(at.build.id, "parse", path);
+    assert.deepEqual(await Promise.all([first, second, third].map((at) => of(at, "a"))), [a1, a2, a3]);
+    assert.deepEqual(await of(first, "b"), b1);
+    assert.deepEqual(await of(second, "b"), b2, "what failed has failed");
+    assert.deepEqual(await of(third, "b"), b1);
+    assert.equal(await of(third, "c"), null);
+    assert.equal(await store.work.resultOf("b00000000000000000", "parse", "a"), null);
+    const before = (at: Site, path: string) => store.work.resultBefore(at.build.id, "parse", path);
+    assert.deepEqual(await Promise.all([first, second, third].map((at) => before(at, "a"))), [null, a1, a2]);
+    assert.deepEqual(await before(third, "b"), b2);
+    const all = async (at: Site) => (await store.work.resultsOf(at.build.id, "parse", { limit: 10 })).map(({ key }) => key);
+    assert.deepEqual(await all(first), [a1.key, b1.key]);
+    assert.deepEqual(await all(second), [a2.key]);
+    assert.deepEqual(await all(third), [a3.key, b1.key]);
+  });
+
+  check("the results of a stage come page by page, in the order of paths", async ({ store }) => {
+    const at = await site(store);
+    const paths = ["", "a", "b", "c", "d", "é"];
+    for (const path of paths.toReversed()) await make(store, at, path);
+    const seen: string[] = [];
+    for (let after: string | undefined; ;) {
+      const page = await store.work.resultsOf(at.build.id, "parse", { limit: 2, ...(after !== undefined && { after }) });
+      seen.push(...page.map(({ path }) => path));
+      after = page.at(-1)?.path;
+      if (after === undefined) break;
+    }
+    assert.deepEqual(seen, paths);
+  });
+
+  check("failures are in the order in which they happened", async ({ store }) => {
+    const at = await site(store);
+    const [c, a, b] = [await fail(store, at, "c"), await fail(store, at, "a"), await fail(store, at, "b")];
+    await make(store, at, "d");
+    assert.deepEqual(await store.work.failures(at.build.id, 10), [c, a, b]);
+    assert.deepEqual(await store.work.failures(at.build.id, 2), [c, a]);
+  });
+
+  check("a result that is made again in its build takes the place of the one before", async ({ store }) => {
+    const at = await site(store);
+    const old = await make(store, at, "a", { hash: "context-1", output: file("old", 3) });
+    await fail(store, at, "a");
+    const failed = await store.work.resultOf(at.build.id, "parse", "a");
+    assert.equal(failed?.state, "FAILED");
+    assert.deepEqual((await counts(store, at.build)).slice(0, 2), [0, 1]);
+    const made = await make(store, at, "a", { hash: "context-2", output: file("new", 3) });
+    assert.deepEqual(await store.work.resultOf(at.build.id, "parse", "a"), made);
+    assert.deepEqual(await store.work.resultsOf(at.build.id, "parse", { limit: 10 }), [made]);
+    assert.deepEqual((await counts(store, at.build)).slice(0, 2), [0, 0]);
+    assert.deepEqual(await store.work.failures(at.build.id, 10), []);
+    // Another target may have reused what it was, and goes on with it.
+    assert.deepEqual(await store.work.results([old.key]), [{ ...old, build: "" }]);
+    assert.deepEqual(await store.work.referenced(["old", "new"]), new Set(["old", "new"]));
+    assert.deepEqual(
+      (await store.work.artifacts(at.build.id, { limit: 10 })).map(({ hash }) => hash),
+      ["new"],
+    );
+  });
+
+  check("what a result and a listing name in artifacts is referenced, by build, stage, target and name", async ({ store }) => {
+    const at = await site(store);
+    await list(store, at, {
+      targets: [target("a", toWork(at.build, "parse", "a"), { artifacts: [{ name: "snapshot", hash: "s", size: 5 }] })],
+    });
+    const [lease] = await claimOf(store, at.build);
+    const artifacts = [{ name: "page.html", hash: "p", size: 7 }];
+    const target1 = again(await seeTarget(store, "a"), toEnd("a"), { artifacts: [{ name: "value", hash: "v", size: 9 }] });
+    await settleItem(store, lease as Claimed, ended({ result: result({ output: file("o", 3), artifacts }), target: target1 }));
+    const ref = (stage: string, name: string, hash: string, size: number): ArtifactRef => {
+      return { build: at.build.id, stage, path: "a", name, hash, size };
+    };
+    const all = [
+      ref("", "snapshot", "s", 5),
+      ref("", "value", "v", 9),
+      ref("parse", "output", "o", 3),
+      ref("parse", "page.html", "p", 7),
+    ];
+    assert.deepEqual(await store.work.artifacts(at.build.id, { limit: 10 }), all);
+    const first = await store.work.artifacts(at.build.id, { limit: 3 });
+    const after = artifactCursor(first.at(-1) as ArtifactRef);
+    assert.deepEqual([...first, ...(await store.work.artifacts(at.build.id, { limit: 3, after }))], all);
+    assert.deepEqual(await store.work.referenced(["p", "x", "s", "o"]), new Set(["p", "s", "o"]));
+    assert.deepEqual(await store.work.referenced([]), new Set());
+  });
+
+  check("a success that names an artifact which is not there is an error of its attempt", async ({ store }) => {
+    const at = await site(store);
+    store.work.watchArtifacts((hashes) => [...hashes].filter((hash) => hash !== "there"));
+    const lease = await parsingOne(store, at);
+    const flow = toWork(at.build, "index", "a");
+    const work = ended({
+      cost: dollars(2),
+      result: result({ output: file("there", 3), artifacts: [{ name: "x", hash: "lost", size: 1 }] }),
+      target: again(await seeTarget(store, "a"), flow),
+    });
+    await settleItem(store, lease, work);
+    const job = await see(store, lease.id);
+    assert.deepEqual([job.state, job.error?.code], ["pending", "ARTIFACT_MISSING"]);
+    assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
+    assert.deepEqual(await store.work.artifacts(at.build.id, { limit: 10 }), []);
+    assert.deepEqual((await store.work.costs("docs")).parse?.spent, dollars(2), "which has cost what it has");
+  });
+
+  check("a batch that names an artifact which is not there is refused whole", async ({ store }) => {
+    const at = await site(store);
+    store.work.watchArtifacts((hashes) => [...hashes]);
+    const before = await everyWork(store, at.build);
+    const artifacts = [{ name: "snapshot", hash: "lost", size: 1 }];
+    const listed = list(store, at, { targets: [target("a", toEnd("a")), target("b", toEnd("b"), { artifacts })], cursor: "1" });
+    await assert.rejects(listed, { code: "ARTIFACT_MISSING" });
+    assert.deepEqual(await everyWork(store, at.build), before);
+  });
+
+  check("what is referenced by whatever is under way is told, too", async ({ store }) => {
+    const at = await site(store);
+    const [lease] = (await parsing(store, at, ["a"])) as [Claimed];
+    const { job, fence } = lease;
+    const work = ended({ result: result({ output: file("o", 3) }) });
+    const settled = store.settle([{ job, fence, outcome: { kind: "succeeded", output: null }, work }]);
+    assert.deepEqual(await store.work.referenced(["o"]), new Set(["o"]));
+    await settled;
+  });
+}
+
+function file(artifact: string, size: number): KeptValue {
+  return { hash: `bytes:${artifact}`, text: null, artifact, size };
+}
+
+/** Runs the stage "parse" for a target. */
+async function make(store: Store, at: Site, path: string, given: Partial<NewResult> = {}): Promise<StoredResult> {
+  const lease = await run(store, at, path);
+  await settleItem(store, lease, ended({ result: result(given), target: again(await seeTarget(store, path), toEnd(path)) }));
+  return (await store.work.resultOf(at.build.id, "parse", path)) as StoredResult;
+}
+
+async function fail(store: Store, at: Site, path: string): Promise<StoredResult> {
+  const lease = await run(store, at, path);
+  const work = ended({ result: null, context: { hash: "of a failure", parts: "{}" } });
+  await settleItem(store, lease, work, { kind: "error", error: ERROR, retry: false });
+  return (await store.work.resultOf(at.build.id, "parse", path)) as StoredResult;
+}
+
+async function run(store: Store, at: Site, path: string): Promise<Claimed> {
+  const [row] = await store.work.targets("docs", 0, [path]);
+  const flow = toWork(at.build, "parse", path);
+  await list(store, at, { targets: [row === undefined ? target(path, flow) : again(row, flow)] });
+  const [lease] = await claimOf(store, at.build);
+  return lease as Claimed;
+}

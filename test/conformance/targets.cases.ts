@@ -1,0 +1,310 @@
+import assert from "node:assert/strict";
+import type { Trail } from "../../src/core/trail.ts";
+import { inlineValue } from "../../src/core/value.ts";
+import type { Claimed, Store } from "../../src/store/store.ts";
+import type { MemberPage, TargetPage, TargetRow } from "../../src/store/work.ts";
+import { seeBuild } from "./build-parts.ts";
+import { changesDuring, claim, ERROR, LEASE, see, takeBack } from "./parts.ts";
+import type { Check } from "./suite.ts";
+import {
+  again,
+  claimOf,
+  counts,
+  dollars,
+  everyWork,
+  item,
+  list,
+  money,
+  next,
+  parsing,
+  parsingOne,
+  seeTarget,
+  settleItem,
+  site,
+  target,
+  toEnd,
+  toWork,
+} from "./work-parts.ts";
+
+export function targetCases(check: Check): void {
+  check("a target that is listed comes back as it was given", async ({ store }) => {
+    const at = await site(store);
+    const trail: Trail = [{ stage: "split", result: null, output: "none" }];
+    const given = target("p/ä☃", toEnd("p/ä☃", { trail, group: "g" }), {
+      parent: "p",
+      fingerprint: '{"size":3}',
+      value: { hash: "bytes:ab", text: null, artifact: "ab", size: 3 },
+    });
+    await list(store, at, { targets: [given] });
+    const row: TargetRow = {
+      segment: 0,
+      path: "p/ä☃",
+      id: "ä☃",
+      parent: "p",
+      hash: "hash of p/ä☃",
+      fingerprint: '{"size":3}',
+      value: given.value,
+      seen: at.build.key,
+      done: "definition-1",
+      trail,
+      group: "g",
+      member: "member of p/ä☃",
+      rev: 1,
+    };
+    assert.deepEqual(await store.work.targets("docs", 0, ["other", "p/ä☃"]), [row], "those that are not there are left out");
+    assert.deepEqual(await store.work.targets("docs", 1, ["p/ä☃"]), []);
+    assert.deepEqual(await store.work.targets("blog", 0, ["p/ä☃"]), []);
+  });
+
+  check("a batch is one with the job's checkpoint, and nothing of it is there when the lease is gone", async ({ store }) => {
+    const at = await site(store);
+    await list(store, at, { targets: [target("a", toEnd("a"))], cursor: '"a"' });
+    assert.equal(await store.loadCheckpoint(at.lister.job), '"a"');
+    await list(store, at, { targets: [target("b", toEnd("b"))] });
+    assert.equal(await store.loadCheckpoint(at.lister.job), '"a"', "without one it stays as it was");
+    await takeBack(store, "stalled", at.lister);
+    const before = await everyWork(store, at.build);
+    const targets = [target("c", toWork(at.build, "parse", "c"))];
+    const batch = { build: at.build.key, pipeline: "docs", segment: 0, targets, cursor: '"c"' };
+    assert.equal(await store.work.listed(at.lister, batch), "lost");
+    assert.deepEqual(await everyWork(store, at.build), before);
+    const [next] = await claimOf(store, at.build);
+    await store.cancel((next as Claimed).id);
+    assert.equal(await store.work.listed(next as Claimed, batch), "cancelled");
+    assert.deepEqual(await store.work.targets("docs", 0, ["c"]), []);
+  });
+
+  check("an item of a stage lists, too, under its own lease", async ({ store }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    const children = ["a/1", "a/2"].map((path) => target(path, toWork(at.build, "index", path, { segment: 1 }), { parent: "a" }));
+    await list(store, { ...at, lister: lease }, { segment: 1, targets: children, cursor: "1" });
+    assert.equal((await store.work.targetPage({ pipeline: "docs", segment: 1, parent: "a", limit: 10 })).length, 2);
+    assert.equal((await claimOf(store, at.build)).length, 2);
+  });
+
+  check("what has not changed is only seen, and counted as it passes", async ({ store }) => {
+    const first = await site(store);
+    const paths = Array.from({ length: 50 }, (_, i) => `t${String(i).padStart(2, "0")}`);
+    await list(store, first, { targets: paths.map((path) => target(path, toEnd(path))) });
+    const second = await next(store, first);
+    const rows = await store.work.targets("docs", 0, paths);
+    const passed = [
+      { stage: "parse", as: "cached" },
+      { stage: "index", as: "passed" },
+    ] as const;
+    await list(store, second, { targets: rows.map((row) => again(row, null, { passed })) });
+    const seen = await store.work.targets("docs", 0, paths);
+    for (const row of rows) row.seen = second.build.key;
+    assert.deepEqual(seen, rows);
+    assert.deepEqual(await counts(store, second.build), [0, 0, { parse: [0, 50, 0, 0, 0], index: [0, 0, 0, 50, 0] }]);
+  });
+
+  check("a target that is not as it was read is left alone, whatever is said of it", async ({ store }) => {
+    const at = await site(store);
+    await list(store, at, { targets: ["a", "b", "c"].map((path) => target(path, toEnd(path))) });
+    const rows = await store.work.targets("docs", 0, ["a", "b", "c"]);
+    const [a, b, c] = rows.map((row) => ({ ...row, rev: 5 })) as [TargetRow, TargetRow, TargetRow];
+    const passed = [{ stage: "parse", as: "cached" }] as const;
+    await list(store, at, {
+      targets: [
+        again(a, null, { passed }),
+        again(b, toWork(at.build, "parse", "b"), { passed }),
+        target("c", toEnd("c"), { passed }),
+      ],
+      gone: [
+        { path: "a", rev: 9, removals: [item({ build: at.build, kind: "remove" })] },
+        { path: c.path, rev: c.rev, removals: [] },
+      ],
+    });
+    assert.deepEqual(await store.work.targets("docs", 0, ["a", "b", "c"]), rows);
+    assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
+  });
+
+  check("among those that are as they were, the others are not counted", async ({ store }) => {
+    const at = await site(store);
+    await list(store, at, { targets: ["a", "b", "c"].map((path) => target(path, toEnd(path))) });
+    const second = await next(store, at);
+    const [a, b, c] = (await store.work.targets("docs", 0, ["a", "b", "c"])) as [TargetRow, TargetRow, TargetRow];
+    const passed = [{ stage: "parse", as: "cached" }] as const;
+    await list(store, second, { targets: [a, { ...b, rev: 2 }, c].map((row) => again(row, null, { passed })) });
+    const seen = await store.work.targets("docs", 0, ["a", "b", "c"]);
+    assert.deepEqual(
+      seen.map((row) => row.seen),
+      [second.build.key, at.build.key, second.build.key],
+    );
+    assert.deepEqual((await counts(store, second.build))[2].parse, [0, 2, 0, 0, 0]);
+  });
+
+  check("a target that is superseded gives up its open item, which is nobody's failure", async ({ store }) => {
+    const at = await site(store);
+    const [lease] = (await parsing(store, at, ["a", "b"])) as [Claimed];
+    await store.work.begin([{ ...lease, estimate: dollars(7) }]);
+    const row = await seeTarget(store, "a");
+    const flow = toWork(at.build, "parse", "a");
+    const changes = await changesDuring(store, () =>
+      list(store, at, { targets: [again(row, flow, { hash: "another", value: inlineValue('"another"') })] }),
+    );
+    assert.deepEqual(
+      changes.flatMap(({ ended }) => ended.map(({ job }) => job)),
+      [lease.job],
+      "its holder is told",
+    );
+    assert.equal((await see(store, lease.id)).state, "cancelled");
+    assert.deepEqual(await counts(store, at.build), [2, 0, { parse: [0, 0, 0, 0, 2], index: [0, 0, 0, 0, 0] }]);
+    assert.deepEqual(await money(store, at.build), { spent: 70_000, reserved: 0 }, "nobody knows what it has paid");
+    const { hash, rev } = await seeTarget(store, "a");
+    assert.deepEqual([hash, rev], ["another", 2]);
+    assert.equal((await claimOf(store, at.build)).length, 1);
+  });
+
+  check("a failure is taken back when its target is another, or gone", async ({ store }) => {
+    const at = await site(store);
+    for (const lease of await parsing(store, at, ["a", "b", "c"])) {
+      await settleItem(store, lease, undefined, { kind: "error", error: ERROR, retry: false });
+    }
+    assert.equal((await seeBuild(store, at.build)).failed, 3);
+    await list(store, at, {
+      targets: [again(await seeTarget(store, "a"), toWork(at.build, "parse", "a"), { hash: "another" })],
+      gone: [{ path: "b", rev: 2, removals: [] }],
+    });
+    assert.deepEqual(await counts(store, at.build), [1, 1, { parse: [0, 0, 1, 0, 1], index: [0, 0, 0, 0, 0] }]);
+    const failures = await store.work.failures(at.build.id, 10);
+    assert.deepEqual(
+      failures.map(({ path }) => path),
+      ["c"],
+    );
+    const second = await next(store, at);
+    await list(store, second, { targets: [again(await seeTarget(store, "c"), toWork(second.build, "parse", "c"))] });
+    assert.equal((await store.work.failures(at.build.id, 10)).length, 1, "but not in the record of an earlier build");
+    assert.equal((await seeBuild(store, second.build)).failed, 0);
+  });
+
+  check("a target that can go nowhere from the start has failed", async ({ store }) => {
+    const at = await site(store);
+    await list(store, at, {
+      targets: [target("a", { to: "failed", trail: [], stage: "parse", hash: "context-1", error: ERROR })],
+    });
+    assert.deepEqual(await counts(store, at.build), [0, 1, { parse: [0, 0, 1, 0, 0], index: [0, 0, 0, 0, 0] }]);
+    const [failure] = await store.work.failures(at.build.id, 10);
+    assert.deepEqual([failure?.path, failure?.hash, failure?.error], ["a", "context-1", ERROR]);
+  });
+
+  check("what is gone is forgotten at once where nothing has to be removed, and else kept until it is", async ({ store }) => {
+    const at = await site(store);
+    await list(store, at, { targets: ["a", "b"].map((path) => target(path, toEnd(path))) });
+    const removals = [item({ build: at.build, kind: "remove" })];
+    const gone = [
+      { path: "a", rev: 1, removals },
+      { path: "b", rev: 1, removals: [] },
+    ];
+    await list(store, at, { gone });
+    await list(store, at, { gone });
+    assert.deepEqual(
+      (await store.work.targets("docs", 0, ["a", "b"])).map(({ path }) => path),
+      ["a"],
+    );
+    const [removal, ...more] = await claimOf(store, at.build);
+    assert.deepEqual([(await store.work.work((removal as Claimed).job))?.kind, more.length], ["remove", 0]);
+    assert.equal((await seeBuild(store, at.build)).open, 1);
+  });
+
+  check("a target that is gone gives up its open item", async ({ store }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at);
+    await list(store, at, { gone: [{ path: "a", rev: 1, removals: [] }] });
+    assert.equal((await see(store, lease.id)).state, "cancelled");
+    assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
+  });
+
+  check("a stage that does not match any more has its removals beside the target's own work", async ({ store }) => {
+    const at = await site(store);
+    await list(store, at, { targets: [target("a", toEnd("a"))] });
+    const removals = [item({ build: at.build, kind: "remove", stage: "parse" })];
+    await list(store, at, { targets: [again(await seeTarget(store, "a"), toWork(at.build, "index", "a"), { removals })] });
+    const leases = await claimOf(store, at.build);
+    const views = await Promise.all(leases.map(({ job }) => store.work.work(job)));
+    assert.deepEqual(
+      views.map((view) => [view?.kind, view?.stage]),
+      [
+        ["remove", "parse"],
+        ["stage", "index"],
+      ],
+    );
+    await settleItem(store, leases[0] as Claimed, undefined, { kind: "error", error: ERROR, retry: false });
+    assert.equal((await seeTarget(store, "a")).rev, 2, "which goes on, whatever becomes of them");
+  });
+
+  check("pages of targets are in the order of their paths' bytes, whichever are asked for", async ({ store }) => {
+    const at = await site(store);
+    const paths = ["", "B", "a", "a/b", "z", "é", "☃", "🙂", "\uffff"];
+    await list(store, at, { targets: paths.map((path) => target(path, toEnd(path), { id: "x" })) });
+    const children = [3, 1, 2].map((n) => target(`a/${n}`, toEnd("x"), { parent: "a" }));
+    await list(store, at, { segment: 1, targets: [...children, target("b/1", toEnd("x"), { parent: "b" })] });
+    const ordered = paths.toSorted((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
+    assert.deepEqual(await pathsOf(store, { pipeline: "docs", segment: 0, limit: 2 }), ordered);
+    assert.deepEqual(await pathsOf(store, { pipeline: "docs", segment: 1, limit: 2, parent: "a" }), ["a/1", "a/2", "a/3"]);
+    const second = await next(store, at);
+    const seen = await store.work.targets("docs", 0, ["B", "z"]);
+    await list(store, second, { targets: seen.map((row) => again(row, null)) });
+    const unseen = second.build.key;
+    assert.deepEqual(
+      await pathsOf(store, { pipeline: "docs", segment: 0, limit: 2, unseen }),
+      ordered.filter((path) => path !== "B" && path !== "z"),
+    );
+    const [child] = await store.work.targets("docs", 1, ["a/2"]);
+    await list(store, second, { segment: 1, targets: [again(child as TargetRow, null)] });
+    assert.deepEqual(await pathsOf(store, { pipeline: "docs", segment: 1, limit: 1, unseen, parent: "a" }), ["a/1", "a/3"]);
+  });
+
+  check("members are those at the end of their segment, those of no group first, then group by group", async ({ store }) => {
+    const at = await site(store);
+    const grouped: [string, string | null][] = [
+      ["e", "y"],
+      ["d", "x"],
+      ["c", null],
+      ["b", "x"],
+      ["a", null],
+      ["f", ""],
+    ];
+    await list(store, at, { targets: grouped.map(([path, group]) => target(path, toEnd(path, { group }))) });
+    await list(store, at, { targets: [target("on its way", toWork(at.build, "parse", "on its way"))] });
+    const page: MemberPage = { pipeline: "docs", segment: 0, limit: 2 };
+    assert.deepEqual(await membersOf(store, page), ["a", "c", "f", "b", "d", "e"]);
+    assert.deepEqual(await membersOf(store, { ...page, limit: 1 }), ["a", "c", "f", "b", "d", "e"]);
+    assert.deepEqual(await membersOf(store, { ...page, limit: 100 }), ["a", "c", "f", "b", "d", "e"]);
+    assert.deepEqual(await membersOf(store, { ...page, limit: 1, group: "x" }), ["b", "d"]);
+    assert.deepEqual(await membersOf(store, { ...page, limit: 1, group: null }), ["a", "c"]);
+    assert.deepEqual(await membersOf(store, { ...page, group: "nobody's" }), []);
+  });
+
+  check("a target whose stage fails is no member any more", async ({ store }) => {
+    const at = await site(store);
+    await list(store, at, { targets: [target("a", toEnd("a"))] });
+    const { build } = at;
+    await store.enqueue([item({ build })]);
+    const [lease] = await claim(store, { from: [{ queue: build.queue, lease: LEASE }] });
+    await settleItem(store, lease as Claimed, undefined, { kind: "error", error: ERROR, retry: false });
+    assert.deepEqual(await membersOf(store, { pipeline: "docs", segment: 0, limit: 10 }), []);
+  });
+}
+
+/** Page by page. */
+async function pathsOf(store: Store, page: TargetPage): Promise<string[]> {
+  const paths: string[] = [];
+  for (let rows = await store.work.targetPage(page); rows.length > 0;) {
+    paths.push(...rows.map(({ path }) => path));
+    rows = await store.work.targetPage({ ...page, after: paths.at(-1) as string });
+  }
+  return paths;
+}
+
+async function membersOf(store: Store, page: MemberPage): Promise<string[]> {
+  const members: TargetRow[] = [];
+  for (let rows = await store.work.members(page); rows.length > 0;) {
+    members.push(...rows);
+    const { group, path } = rows.at(-1) as TargetRow;
+    rows = await store.work.members({ ...page, after: { group, path } });
+  }
+  return members.map(({ path }) => path);
+}
