@@ -11,7 +11,7 @@ export interface Segment {
   from: "source" | "expand" | "gather";
   stages: readonly StageDefinition[];
   /** What comes behind it. */
-  then: "expand" | "gather" | "nothing";
+  ends: "expand" | "gather" | "nothing";
   /** The gather that comes behind it. */
   gather: StageDefinition | null;
   /** 0 for what comes of the source, then one more behind each gather. */
@@ -29,8 +29,8 @@ export function segmentsOf(stages: readonly StageDefinition[]): Segment[] {
   return segments.map(({ from, stages: own }, index) => {
     if (from === "gather") round++;
     const next = segments[index + 1];
-    const then = next === undefined ? "nothing" : (next.from as "expand" | "gather");
-    return { index, from, stages: own, then, gather: then === "gather" ? (next?.stages[0] as StageDefinition) : null, round };
+    const ends = next === undefined ? "nothing" : (next.from as "expand" | "gather");
+    return { index, from, stages: own, ends, gather: ends === "gather" ? (next?.stages[0] as StageDefinition) : null, round };
   });
 }
 

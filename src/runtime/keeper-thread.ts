@@ -62,7 +62,7 @@ const leads = new Map<string, LockToken>();
 const beats = setInterval(() => void beat(), BEAT);
 
 async function beat(): Promise<void> {
-  for (const lock of [...leads.values()]) {
+  for (const lock of leads.values()) {
     try {
       if ((await store.builds.beat(lock)) || !leads.delete(lock.token)) continue;
       say({ type: "lead-lost", token: lock.token });

@@ -53,7 +53,7 @@ export class Leads {
   }
 
   async #beat(): Promise<void> {
-    for (const { lock } of [...this.#held.values()]) {
+    for (const { lock } of this.#held.values()) {
       try {
         if (!(await this.#store.builds.beat(lock))) this.lost(lock.token);
       } catch (error) {

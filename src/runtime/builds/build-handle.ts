@@ -59,23 +59,23 @@ export class BuildHandle<All = unknown> {
 
   /** The build as it goes on; the last one is as `done` answers. */
   async *progress(): AsyncIterable<Build> {
-    let over = false;
-    const ended = this.done().then(
-      (build) => ((over = true), build),
-      () => ((over = true), null),
-    );
-    for (let seen = -1; !over;) {
+    const ended = this.done();
+    const over = ended.then(() => true);
+    for (let seen = -1; ;) {
       if (seen !== this.#seen) {
         seen = this.#seen;
         yield await viewBuild(this.#engine.store, this.#row);
       }
-      const news = Promise.withResolvers<void>();
-      this.#wake.push(news.resolve);
-      if (seen === this.#seen) await Promise.race([news.promise, ended]);
-      if (!over) await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, FRAME))]);
+      const news = Promise.withResolvers<false>();
+      this.#wake.push(() => news.resolve(false));
+      if (seen === this.#seen && (await Promise.race([news.promise, over]))) break;
+      const pause = Promise.withResolvers<false>();
+      const timer = setTimeout(() => pause.resolve(false), FRAME);
+      const isOver = await Promise.race([over, pause.promise]);
+      clearTimeout(timer);
+      if (isOver) break;
     }
-    const last = await ended;
-    if (last !== null) yield last;
+    yield await ended;
   }
 
   /** What a stage has made of a target; a stage with one target needs none named. */

@@ -17,35 +17,43 @@ const LISTING_LEASE = 30_000;
 export function definitionsOf(site: Worksite): Definition[] {
   const { model } = site;
   const runner = new StageRunner(site);
-  const stages = [...model.places].map(({ stage, declared }) => ({
-    name: stageJobName(model.name, stage.name),
-    version: stage.version,
-    policy: stage.policy,
-    lease: stage.lease,
-    concurrency: stage.concurrency,
-    declared,
-    perform: (attempt: Attempt, job: JobContext<unknown>) => runner.perform(attempt, job),
-  }));
-  const listing = {
-    name: listingJobName(model.name),
+  const stages = [...model.places].map(({ stage, declared }) =>
+    definition(model.queue, {
+      name: stageJobName(model.name, stage.name),
+      version: stage.version,
+      policy: stage.policy,
+      lease: stage.lease,
+      concurrency: stage.concurrency,
+      declared,
+      perform: (attempt, job) => runner.perform(attempt, job),
+    }),
+  );
+  const name = listingJobName(model.name);
+  const listing = definition(model.queue, {
+    name,
     version: 1,
     policy: model.listingPolicy,
     lease: LISTING_LEASE,
     concurrency: undefined,
-    declared: { declaration: { queue: model.queue, name: listingJobName(model.name), limits: [] }, empty: true, keys: [] },
-    perform: (attempt: Attempt, job: JobContext<unknown>) => list(site, attempt, job),
-  };
-  return [...stages, listing].map((one) => ({
-    ...one,
-    queue: model.queue,
+    declared: { declaration: { queue: model.queue, name, limits: [] }, empty: true, keys: [] },
+    perform: (attempt, job) => list(site, attempt, job),
+  });
+  return [...stages, listing];
+}
+
+type Own = "name" | "version" | "policy" | "lease" | "concurrency" | "declared" | "perform";
+
+function definition(queue: string, own: Pick<Definition, Own>): Definition {
+  const made: Definition = {
+    ...own,
+    queue,
     bound: true,
     input: undefined,
     output: undefined,
     run: undefined,
-    handle: () => {
-      throw new Error("a stage has its handler");
-    },
-  }));
+    handle: () => made,
+  };
+  return made;
 }
 
 async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>): Promise<void> {

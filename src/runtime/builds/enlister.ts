@@ -79,8 +79,8 @@ export class Enlister implements Register {
   }
 
   /** The segment of the children of this one's targets. */
-  #below({ index, then }: Segment): Segment | null {
-    return then === "expand" ? (this.#scope.model.segments[index + 1] as Segment) : null;
+  #below({ index, ends }: Segment): Segment | null {
+    return ends === "expand" ? (this.#scope.model.segments[index + 1] as Segment) : null;
   }
 
   #removals(segment: Segment, path: string, trail: Trail): NewJob[] {

@@ -13,7 +13,7 @@ export class Meters {
   readonly #clock: Clock;
   readonly #log: Log;
   #unsaved = new Map<Meter, LeaseRef>();
-  #cancel: (() => void) | null = null;
+  #saving = false;
 
   constructor(parts: { store: Store; clock: Clock; log: Log }) {
     this.#store = parts.store;
@@ -24,12 +24,14 @@ export class Meters {
   open(lease: LeaseRef, stage: string): Meter {
     return new Meter(`A cost of stage "${stage}"`, (meter) => {
       this.#unsaved.set(meter, lease);
-      this.#cancel ??= this.#clock.after(SOON, () => this.#save());
+      if (this.#saving) return;
+      this.#saving = true;
+      this.#clock.after(SOON, () => this.#save());
     });
   }
 
   #save(): void {
-    this.#cancel = null;
+    this.#saving = false;
     const reports = [...this.#unsaved]
       .filter(([meter]) => !meter.closed)
       .map(([{ total }, { job, fence }]) => ({ job, fence, cost: total }));

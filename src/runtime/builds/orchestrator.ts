@@ -39,6 +39,8 @@ export class Orchestrator {
   #looking = false;
   #again = false;
   #timer: (() => void) | null = null;
+  /** When that is, on the monotonic clock. */
+  #due = 0;
   #over = false;
   #stopping: Promise<void> | null = null;
 
@@ -72,11 +74,13 @@ export class Orchestrator {
 
   #soon(delay: number): void {
     if (this.#over) return;
-    if (this.#looking) this.#again = true;
-    else if (this.#timer === null || delay === 0) {
-      this.#timer?.();
-      this.#timer = this.#parts.engine.clock.after(delay, () => void this.#look());
-    }
+    if (this.#looking) return void (this.#again = true);
+    const { clock } = this.#parts.engine;
+    const due = clock.monotonic() + delay;
+    if (this.#timer !== null && this.#due <= due) return;
+    this.#timer?.();
+    this.#due = due;
+    this.#timer = clock.after(delay, () => void this.#look());
   }
 
   async #look(): Promise<void> {

@@ -48,6 +48,9 @@ async function isEdited(store: Store, build: BuildRow, before: StoredResult | nu
   if (before === null || before.build === build.id) return false;
   const earlier = await store.builds.getBuild(before.build);
   if (earlier === null) return false;
-  const described = ({ description }: BuildRow) => JSON.parse(description) as PipelineDescription;
   return editedStages(described(earlier), described(build)).includes(stage);
+}
+
+function described({ description }: BuildRow): PipelineDescription {
+  return JSON.parse(description) as PipelineDescription;
 }

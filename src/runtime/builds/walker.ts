@@ -82,7 +82,7 @@ export class Walker {
   /** Whether its last way is still the one it would go. */
   isUnchanged(row: TargetRow, traveller: Traveller, segment: Segment): boolean {
     if (row.done === null || row.hash !== traveller.hash || row.value.hash !== traveller.value.hash) return false;
-    if (!this.#scope.isWhole || segment.then === "expand") return false;
+    if (!this.#scope.isWhole || segment.ends === "expand") return false;
     if (segment.stages.some(({ name }) => this.#scope.reruns(name))) return false;
     return row.done === doneMark(segment, traveller.inherited);
   }
