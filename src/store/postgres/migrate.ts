@@ -7,10 +7,18 @@ import * as queues from "./migrations/002-queues.ts";
 import * as dependencies from "./migrations/003-dependencies.ts";
 import * as schedules from "./migrations/004-schedules.ts";
 import * as events from "./migrations/005-events.ts";
+import * as builds from "./migrations/006-builds.ts";
 import type { Session } from "./session.ts";
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly { name: string; sql: (schema: string) => string }[] = [jobs, queues, dependencies, schedules, events];
+const MIGRATIONS: readonly { name: string; sql: (schema: string) => string }[] = [
+  jobs,
+  queues,
+  dependencies,
+  schedules,
+  events,
+  builds,
+];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 
 export interface Migrated {
