@@ -14,6 +14,7 @@ describe("PostgreSQL", { skip: noServer }, () => {
     {
       missing: {
         builds: soon,
+        "builds and their work": soon,
         "confirmation tokens": soon,
         "orchestrators' locks": soon,
         work: soon,

@@ -2,6 +2,7 @@ import { describe, test } from "node:test";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import type { Store } from "../../src/store/store.ts";
 import { budgetCases } from "./budget.cases.ts";
+import { buildFactCases } from "./build-facts.cases.ts";
 import { buildCases } from "./builds.cases.ts";
 import { claimCases } from "./claim.cases.ts";
 import { dependencyCases } from "./dependencies.cases.ts";
@@ -70,6 +71,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   group: groupCases,
   transact: transactCases,
   builds: buildCases,
+  "builds and their work": buildFactCases,
   "confirmation tokens": tokenCases,
   "orchestrators' locks": leadCases,
   work: workCases,
