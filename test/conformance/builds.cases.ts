@@ -225,6 +225,8 @@ export function buildCases(check: Check): void {
       await refused(store, "BUILD_STATE", () => store.builds.move(led.build.id, wanted, { by: "operator" }));
     }
     await refused(store, "BUILD_NOT_PAUSED", () => store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator"));
+    await started(store, { token: "token-2" });
+    await refused(store, "BUILD_STATE", () => store.builds.resume(resuming(led, { token: "token-3" })));
   });
 
   check("an operator abandons a build in any state, and its orchestrator has no lock any more", async ({ store, clock }) => {
