@@ -46,7 +46,6 @@ export class Targets {
   readonly #standings: Statement;
   readonly #put: Statement;
   readonly #seen: Statement;
-  readonly #unmatched: Statement;
   readonly #failed: Statement;
   readonly #blame: Statement;
   readonly #remove: Statement;
@@ -87,15 +86,10 @@ export class Targets {
          trail = excluded.trail, grouping = excluded.grouping, member = excluded.member, failure = excluded.failure,
          rev = excluded.rev`,
     );
-    // Thousands at a time: all that a build costs for what has not changed.
+    // Hundreds at a time: all that a build costs for what has not changed. Joined to the list, the whole table is walked.
     this.#seen = db.prepare(
-      `update holdfast_targets as target set seen = ? from json_each(?) as one
-       where pipeline = ? and segment = ? and target.path = one.value ->> 0 and target.rev = one.value ->> 1`,
-    );
-    this.#unmatched = db.prepare(
-      `select one.key from json_each(?) as one where not exists (
-         select 1 from holdfast_targets as target
-         where pipeline = ? and segment = ? and target.path = one.value ->> 0 and target.rev = one.value ->> 1)`,
+      `update holdfast_targets set seen = ?
+       where pipeline = ? and segment = ? and path in (select value from json_each(?))`,
     );
     this.#failed = db.prepare(`update holdfast_targets set done = null, member = null, failure = ?, rev = rev + 1 where ${ONE}`);
     this.#blame = db.prepare(`update holdfast_targets set failure = ? where ${ONE}`);
@@ -153,9 +147,13 @@ export class Targets {
 
   /** Marks those that are as they were read; the answer is which of them are not, by their places. */
   seen(pipeline: string, segment: number, targets: readonly ListedTarget[], build: BuildKey): Set<number> {
-    const text = JSON.stringify(targets.map(({ path, rev }) => [path, rev]));
-    if (this.#seen.run(build, text, pipeline, segment) === targets.length) return new Set();
-    return new Set(this.#unmatched.rows(text, pipeline, segment).map(([place]) => place as number));
+    const paths = targets.map(({ path }) => path);
+    const standings = this.standings(pipeline, segment, paths);
+    const others = new Set<number>();
+    for (const [place, { path, rev }] of targets.entries()) if (standings.get(path)?.rev !== rev) others.add(place);
+    const same = others.size === 0 ? paths : paths.filter((_, place) => !others.has(place));
+    this.#seen.run(build, pipeline, segment, JSON.stringify(same));
+    return others;
   }
 
   /** It goes nowhere, because of this. */
