@@ -38,36 +38,6 @@ export function refusePipelineName(name: string, what: string): string {
   );
 }
 
-/** Between a target's id and those of its parents. No id holds it. */
-const BETWEEN = "\u001f";
-
-/** What names a target in its segment. */
-export function pathOf(parent: string | null, id: string): string {
-  return parent === null ? id : parent + BETWEEN + id;
-}
-
-/** For people: the ids one behind the other. */
-export function sayPath(path: string): string {
-  return path.replaceAll(BETWEEN, "/");
-}
-
-export function checkTargetId(id: unknown, what: string): string {
-  if (
-    typeof id === "string" &&
-    id !== "" &&
-    id.length <= 4_096 &&
-    id.isWellFormed() &&
-    !id.includes(BETWEEN) &&
-    !id.includes("\0")
-  )
-    return id;
-  throw new HoldfastError(
-    "TARGET_INVALID",
-    `${what} is ${typeof id === "string" ? JSON.stringify(id.slice(0, 100)) : `no text but ${id === null ? "null" : typeof id}`}.`,
-    "Give each target a well-formed text of 1 to 4,096 characters.",
-  );
-}
-
 /** A success and what it names are one. An artifact that is not there may be made anew, by another attempt. */
 export function artifactMissing(hashes: readonly string[]): HoldfastError {
   const [first, ...others] = hashes;

@@ -139,7 +139,7 @@ export function resultCases(check: Check): void {
     const all = [
       ref("", "snapshot", "s", 5),
       ref("", "value", "v", 9),
-      ref("parse", "output", "o", 3),
+      ref("parse", "", "o", 3),
       ref("parse", "page.html", "p", 7),
     ];
     assert.deepEqual(await store.work.artifacts(at.build.id, { limit: 10 }), all);

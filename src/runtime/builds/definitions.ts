@@ -83,4 +83,4 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
   }
 }
 
-const LASTING = new Set(["SOURCE_INVALID", "SOURCE_MISSING", "TARGET_INVALID", "NOT_JSON", "PIPELINE_CHANGED"]);
+const LASTING = new Set(["SOURCE_INVALID", "SOURCE_MISSING", "TARGET_ID_INVALID", "NOT_JSON", "PIPELINE_CHANGED"]);

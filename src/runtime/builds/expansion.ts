@@ -2,7 +2,7 @@ import { hash } from "node:crypto";
 import { HoldfastError } from "../../core/errors.ts";
 import { toJson } from "../../core/json.ts";
 import type { Segment } from "../../core/segment.ts";
-import { checkTargetId, pathOf } from "../../core/work.ts";
+import { checkTargetId, pathOf } from "../../core/target-id.ts";
 import { BATCH, type Found } from "./enlister.ts";
 import type { Task } from "./stage-runner.ts";
 import type { Worksite } from "./worksite.ts";

@@ -3,7 +3,7 @@ import type { Artifacts } from "../../artifacts/artifacts.ts";
 import { toCost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { PipelineDescription } from "../../core/pipeline-description.ts";
-import { sayPath } from "../../core/work.ts";
+import { sayPath } from "../../core/target-id.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 import type { StoredResult } from "../../store/work.ts";

@@ -5,7 +5,7 @@ import { type Glob, matchGlob } from "../../core/glob.ts";
 import { MembersHash } from "../../core/members-hash.ts";
 import { gatherSegment, type Segment } from "../../core/segment.ts";
 import type { FilesSource, ItemsSource } from "../../core/source.ts";
-import { checkTargetId } from "../../core/work.ts";
+import { checkTargetId } from "../../core/target-id.ts";
 import { NO_VALUE } from "../../core/value.ts";
 import type { TargetRow } from "../../store/work.ts";
 import { type ListedFile, listFiles } from "../sources/files.ts";

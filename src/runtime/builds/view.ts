@@ -1,6 +1,6 @@
 import { type Build, type CountedStage, viewOf } from "../../core/build-view.ts";
 import type { PipelineDescription } from "../../core/pipeline-description.ts";
-import { sayPath } from "../../core/work.ts";
+import { sayPath } from "../../core/target-id.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 
