@@ -56,7 +56,6 @@ export class Builds {
     const site = this.#site(pipeline);
     const checked = checkBuildOptions(site.model, options, "builds.start");
     checked.signal?.throwIfAborted();
-    while ((await this.#engine.store.work.clearWork(site.model.name, CLEARED)) > 0);
     const { model } = site;
     const lead = await this.#lead();
     const answer = await this.#engine.store.builds.start({
@@ -72,6 +71,8 @@ export class Builds {
       listing: model.listingJob(null, 0),
     });
     if ("paused" in answer) throw paused(model.name, answer.paused);
+    // What the builds before it have left undone stands in the same queue; whoever takes it meanwhile gives it back.
+    if (!("conflict" in answer)) while ((await this.#engine.store.work.clearWork(model.name, CLEARED)) > 0);
     return this.#leading(site, answer, lead, checked);
   }
 
