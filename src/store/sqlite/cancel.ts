@@ -8,7 +8,7 @@ import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Waits } from "./waits.ts";
-import type { Items } from "./work/items.ts";
+import type { Items } from "../work/items.ts";
 
 interface Row {
   key: JobKey;
@@ -53,7 +53,7 @@ export class Cancel {
     const row = this.#take(tx, job);
     if (row === undefined) return false;
     this.#events.always(tx, "job.cancelled", row.key);
-    if (isPipelineQueue(this.#catalog.lane(row.lane).queue)) this.#items.cancelled(tx, row.key, row.state);
+    if (isPipelineQueue(this.#catalog.lane(row.lane).queue)) this.#items.cancelled(tx.now, row.key, row.state);
     return true;
   }
 

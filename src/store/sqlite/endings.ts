@@ -13,7 +13,7 @@ import type { Settings } from "./settings.ts";
 import type { Tally } from "./tally.ts";
 import type { Waits } from "./waits.ts";
 import type { Accounts } from "./work/accounts.ts";
-import type { Items } from "./work/items.ts";
+import type { Items } from "../work/items.ts";
 
 interface Ended {
   job: JobKey;
@@ -151,7 +151,7 @@ export class Endings {
     this.#cancel.run(JSON.stringify(error), tx.now, JSON.stringify(jobs));
     for (const [key, lane] of rows) {
       this.#events.tell(tx, "job.cancelled", lane, key);
-      if (isPipelineQueue(this.#catalog.lane(lane).queue)) this.#items.cancelled(tx, key, "waiting");
+      if (isPipelineQueue(this.#catalog.lane(lane).queue)) this.#items.cancelled(tx.now, key, "waiting");
       this.add(key, lane, "cancelled");
     }
   }

@@ -6,6 +6,7 @@ import { ELSEWHERE, isLarge, publicId, slotOf } from "../job-row.ts";
 import { limitsText } from "../../core/turnstile.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { NewWork } from "../work.ts";
+import type { Items } from "../work/items.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
@@ -14,7 +15,7 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
-import type { Items } from "./work/items.ts";
+import type { ItemTable } from "./work/item-table.ts";
 
 const ROWS = 25;
 
@@ -29,6 +30,7 @@ export class Enqueue {
   readonly #waits: Waits;
   readonly #endings: Endings;
   readonly #events: JobEvents;
+  readonly #table: ItemTable;
   readonly #items: Items;
   readonly #insert: Statement;
   readonly #insertMany: Statement;
@@ -53,6 +55,7 @@ export class Enqueue {
       waits: Waits;
       endings: Endings;
       events: JobEvents;
+      table: ItemTable;
       items: Items;
     },
   ) {
@@ -62,6 +65,7 @@ export class Enqueue {
     this.#waits = parts.waits;
     this.#endings = parts.endings;
     this.#events = parts.events;
+    this.#table = parts.table;
     this.#items = parts.items;
     this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
     // Many rows a statement: half again as fast as one by one.
@@ -123,7 +127,7 @@ export class Enqueue {
       if (large) this.#insertInput.run(key, job.input);
       if (id !== null) this.#insertId.run(id, key, job.name, job.id === undefined ? 0 : 1);
       if (job.work !== undefined) this.#items.add(key, job.work);
-      if (job.work !== undefined && broken) this.#items.cancelled(tx, key, "waiting");
+      if (job.work !== undefined && broken) this.#items.cancelled(tx.now, key, "waiting");
       if (this.#settings.view.tells(job.queue)) {
         flush();
         this.#events.always(tx, "job.enqueued", key);
@@ -159,7 +163,7 @@ export class Enqueue {
 
   /** A work item is open once. */
   #twin(work: NewWork): Enqueued | undefined {
-    const id = this.#items.twin(work);
+    const id = this.#table.twin(work);
     return id === undefined ? undefined : { id, duplicate: true };
   }
 

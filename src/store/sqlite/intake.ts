@@ -1,5 +1,8 @@
 import { refusedWhole } from "../../core/admission.ts";
 import type { Enqueued, NewJob } from "../store.ts";
+import { ArtifactWatch } from "../work/artifact-watch.ts";
+import { Flows } from "../work/flows.ts";
+import { Items } from "../work/items.ts";
 import { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { Endings } from "./endings.ts";
@@ -14,8 +17,7 @@ import { Tally } from "./tally.ts";
 import { Waits } from "./waits.ts";
 import { Accounts } from "./work/accounts.ts";
 import { ArtifactRefs } from "./work/artifact-refs.ts";
-import { Flows } from "./work/flows.ts";
-import { Items } from "./work/items.ts";
+import { ItemTable } from "./work/item-table.ts";
 import { Results } from "./work/results.ts";
 import { Targets } from "./work/targets.ts";
 
@@ -34,9 +36,11 @@ export class Intake {
   /** What builds work on. */
   readonly work: {
     accounts: Accounts;
+    watch: ArtifactWatch;
     artifacts: ArtifactRefs;
     results: Results;
     targets: Targets;
+    table: ItemTable;
     items: Items;
     flows: Flows;
   };
@@ -59,18 +63,15 @@ export class Intake {
     const artifacts = new ArtifactRefs(db);
     const results = new Results(db, artifacts);
     const targets = new Targets(db);
-    const items = new Items(db, { accounts, results, targets });
-    this.work = {
-      accounts,
-      artifacts,
-      results,
-      targets,
-      items,
-      flows: new Flows({ accounts, artifacts, items, results, targets }),
-    };
+    const table = new ItemTable(db);
+    const watch = new ArtifactWatch();
+    const rows = { items: table, targets, results, artifacts };
+    const items = new Items({ books: accounts, rows });
+    const flows = new Flows({ books: accounts, watch, items, rows });
+    this.work = { accounts, watch, artifacts, results, targets, table, items, flows };
     const parts = { catalog, settings, tally, waits, limits, expiring, events, items, accounts };
     const endings = (this.endings = new Endings(db, parts));
-    this.enqueue = new Enqueue(db, { catalog, settings, limits, waits, endings, events, items });
+    this.enqueue = new Enqueue(db, { catalog, settings, limits, waits, endings, events, table, items });
     this.#mark = db.prepare("savepoint holdfast_enqueue");
     this.#undo = db.prepare("rollback to holdfast_enqueue");
     this.#keep = db.prepare("release holdfast_enqueue");

@@ -17,8 +17,9 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Locks } from "./locks.ts";
 import type { Notes } from "./notes.ts";
-import type { Flows } from "./work/flows.ts";
-import type { Items } from "./work/items.ts";
+import type { ItemTable } from "./work/item-table.ts";
+import type { Flows } from "../work/flows.ts";
+import type { Items } from "../work/items.ts";
 
 /** From this many on it pays to end them with one statement. */
 const MANY = 4;
@@ -33,6 +34,7 @@ export class Settle {
   readonly #events: JobEvents;
   readonly #locks: Locks;
   readonly #lanes: ClaimedLanes;
+  readonly #table: ItemTable;
   readonly #items: Items;
   readonly #flows: Flows;
   /** Whether there are any locks, any notes: looked up once a batch. */
@@ -67,6 +69,7 @@ export class Settle {
       events: JobEvents;
       locks: Locks;
       lanes: ClaimedLanes;
+      table: ItemTable;
       items: Items;
       flows: Flows;
       random: () => number;
@@ -80,6 +83,7 @@ export class Settle {
     this.#events = parts.events;
     this.#locks = parts.locks;
     this.#lanes = parts.lanes;
+    this.#table = parts.table;
     this.#items = parts.items;
     this.#flows = parts.flows;
     this.#random = parts.random;
@@ -111,7 +115,7 @@ export class Settle {
     this.#locked = this.#locks.any();
     this.#noted = this.#notes.any();
     this.#told = this.#events.any(tx);
-    this.#built = this.#items.any();
+    this.#built = this.#table.any();
     this.#next = [];
     this.#askedOf.clear();
     this.#endings.begin(tx);
@@ -167,7 +171,7 @@ export class Settle {
     );
     tx.wrote();
     if (isFinished(next.state)) this.#endings.add(lease.job, lane, next.state);
-    if (this.#isPipelines(lane)) this.#items.left(tx, lease.job, { outcome, next, by, work });
+    if (this.#isPipelines(lane)) this.#items.left(tx.now, lease.job, { outcome, next, by, work });
     this.#events.tell(tx, EVENT_OF[next.state], lane, lease.job);
     this.#lanes.forget(lease.job);
     tx.ready(this.#catalog.lane(lane).queue);
@@ -240,7 +244,7 @@ export class Settle {
   #succeeded(tx: Tx, { job, fence, work }: Settlement, output: string | null): boolean {
     if (this.#succeed.run(output, tx.now, job, fence) === 0) return false;
     const lane = this.#wellEnded(tx, job);
-    if (this.#built && this.#isPipelines(lane)) this.#next.push(...this.#flows.succeeded(tx, job, work));
+    if (this.#built && this.#isPipelines(lane)) this.#next.push(...this.#flows.succeeded(tx.now, job, work));
     return true;
   }
 

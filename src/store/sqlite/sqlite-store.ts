@@ -149,6 +149,7 @@ export class SqliteStore implements Store {
       limits,
       endings,
       items: this.#intake.work.items,
+      table: this.#intake.work.table,
       events: jobEvents,
       locks: this.#locks,
       lanes: new ClaimedLanes(db),

@@ -1,12 +1,11 @@
-import { artifactMissing } from "../../../core/work.ts";
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { OUTPUT, parseArtifactCursor, toArtifactRef } from "../../result-row.ts";
-import type { ArtifactRef, NamedArtifact, NewResult, WorkEnd } from "../../work.ts";
+import { parseArtifactCursor, toArtifactRef } from "../../result-row.ts";
+import type { ArtifactRef, NamedArtifact } from "../../work.ts";
+import type { ArtifactRows } from "../../work/rows.ts";
 import type { Connection, Statement } from "../driver.ts";
 
 /** Which artifacts there must be, and why: nothing that is referenced here is swept. */
-export class ArtifactRefs {
-  #missing: (hashes: Iterable<string>) => readonly string[] = () => [];
+export class ArtifactRefs implements ArtifactRows {
   readonly #add: Statement;
   readonly #setAside: Statement;
   readonly #referenced: Statement;
@@ -36,21 +35,6 @@ export class ArtifactRefs {
     );
   }
 
-  watch(missing: (hashes: Iterable<string>) => readonly string[]): void {
-    this.#missing = missing;
-  }
-
-  /** Those of what a work item's end names that are not there. Asked inside the transaction, where nothing is swept meanwhile. */
-  missingOf({ result, target }: WorkEnd): readonly string[] {
-    const named = [...(result === null ? [] : artifactsOf(result)), ...(target?.artifacts ?? [])];
-    return named.length === 0 ? [] : this.#missing(new Set(named.map(({ hash }) => hash)));
-  }
-
-  refuseMissing(hashes: ReadonlySet<string>): void {
-    const missing = hashes.size === 0 ? [] : this.#missing(hashes);
-    if (missing.length > 0) throw artifactMissing(missing);
-  }
-
   add(build: BuildKey, stage: string, path: string, artifacts: readonly NamedArtifact[]): void {
     for (const { name, hash, size } of artifacts) this.#add.run(build, stage, path, name, hash, size);
   }
@@ -73,10 +57,4 @@ export class ArtifactRefs {
     const [stage, path, name] = parseArtifactCursor(after);
     return this.#page.all<ArtifactRef>({ build, stage, path, name, limit }).map(toArtifactRef);
   }
-}
-
-/** All that a result refers to. */
-export function artifactsOf({ output, artifacts }: NewResult): readonly NamedArtifact[] {
-  if (output.artifact === null) return artifacts;
-  return [{ name: OUTPUT, hash: output.artifact, size: output.size }, ...artifacts];
 }

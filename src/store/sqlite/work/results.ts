@@ -1,9 +1,7 @@
-import type { Amount } from "../../../core/cost.ts";
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import type { JobError } from "../../../core/job.ts";
-import type { KeptValue } from "../../../core/value.ts";
 import { type OutputColumns, type ResultColumns, toOutput, toResult } from "../../result-row.ts";
 import type { FoundResult, StoredResult } from "../../work.ts";
+import type { MadeResult, ResultRows } from "../../work/rows.ts";
 import type { Connection, Named, Statement } from "../driver.ts";
 import type { ArtifactRefs } from "./artifact-refs.ts";
 
@@ -12,23 +10,8 @@ const COLUMNS = `result.key, build.id as build, result.stage, result.path, resul
   ${OUTPUT}, result.micros, result.tokens, result.error, result.at`;
 const RESULT = `select ${COLUMNS} from holdfast_results as result left join holdfast_builds as build on build.key = result.build`;
 
-/** What a stage has come to for a target. */
-export interface MadeResult {
-  build: BuildKey;
-  pipeline: string;
-  stage: string;
-  path: string;
-  target: string;
-  hash: string;
-  parts: string | null;
-  output: KeptValue;
-  cost: Amount;
-  /** Null: it is a SUCCESS. */
-  error: JobError | null;
-}
-
 /** The record of what stages have made, and of what went wrong. */
-export class Results {
+export class Results implements ResultRows {
   readonly #artifacts: ArtifactRefs;
   readonly #own: Statement;
   readonly #insert: Statement;

@@ -1,30 +1,9 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { type Trail, trailText } from "../../../core/trail.ts";
+import { trailText } from "../../../core/trail.ts";
 import { TARGET, type TargetColumns, toTarget } from "../../target-row.ts";
 import type { ListedTarget, MemberPage, TargetPage, TargetRow } from "../../work.ts";
+import type { Place, Standing, TargetRef, TargetRows } from "../../work/rows.ts";
 import type { Connection, Named, Statement } from "../driver.ts";
-
-/** What names a target. */
-export interface TargetRef {
-  pipeline: string;
-  segment: number;
-  path: string;
-}
-
-/** How a target stands, for whoever compares and sets. */
-export interface Standing {
-  rev: number;
-  failure: ResultKey | null;
-}
-
-/** Where a target is by now: at the end of its segment, or on its way. */
-export interface Place {
-  trail: Trail;
-  done: string | null;
-  group: string | null;
-  member: string | null;
-  failure: ResultKey | null;
-}
 
 const SELECT = `select ${TARGET} from holdfast_targets`;
 const ONE = "pipeline = ? and segment = ? and path = ?";
@@ -32,7 +11,7 @@ const OF = "where pipeline = :pipeline and segment = :segment";
 const AFTER = "and path >= coalesce(:after, '') and path is not :after";
 
 /** The targets of pipelines, by segment and path. */
-export class Targets {
+export class Targets implements TargetRows {
   readonly #byPath: Statement;
   readonly #page: Statement;
   readonly #count: Statement;
@@ -136,13 +115,16 @@ export class Targets {
     return new Map(rows.map(([path, rev, failure]) => [path, { rev, failure }]));
   }
 
-  /** As it is by now, whatever it was. */
   put({ pipeline, segment, path }: TargetRef, target: ListedTarget, place: Place, build: BuildKey): void {
     const { id, parent, hash, fingerprint, value } = target;
     const { trail, done, group, member, failure } = place;
     const kept = [value.hash, value.text, value.artifact, value.size];
     const placed = [done, trailText(trail), group, member, failure, target.rev + 1];
     this.#put.run(pipeline, segment, path, id, parent, hash, fingerprint, ...kept, build, ...placed);
+  }
+
+  see({ pipeline, segment }: TargetRef, target: ListedTarget, build: BuildKey): void {
+    this.seen(pipeline, segment, [target], build);
   }
 
   /** Marks those that are as they were read; the answer is which of them are not, by their places. */
@@ -156,12 +138,10 @@ export class Targets {
     return others;
   }
 
-  /** It goes nowhere, because of this. */
   failed({ pipeline, segment, path }: TargetRef, failure: ResultKey): void {
     this.#failed.run(failure, pipeline, segment, path);
   }
 
-  /** It goes on as it does, but is not forgotten. */
   blame({ pipeline, segment, path }: TargetRef, failure: ResultKey | null): void {
     this.#blame.run(failure, pipeline, segment, path);
   }

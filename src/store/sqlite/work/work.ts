@@ -96,8 +96,8 @@ export class Work implements WorkStore {
 
   work(job: JobKey): Promise<WorkView | null> {
     return this.#access.read(() => {
-      const { items, targets } = this.#intake.work;
-      const item = items.get(job);
+      const { table, targets } = this.#intake.work;
+      const item = table.get(job);
       if (item === undefined) return null;
       const { kind, stage, segment, path } = item;
       const build = this.#runs.get(item.build);
@@ -119,7 +119,7 @@ export class Work implements WorkStore {
   }
 
   watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void {
-    this.#intake.work.artifacts.watch(missing);
+    this.#intake.work.watch.watch(missing);
   }
 
   /** With the write lock: what is under way has been committed, or undone, by then. */

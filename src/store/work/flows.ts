@@ -1,57 +1,59 @@
-import type { BuildKey, JobKey, ResultKey } from "../../../core/ids.ts";
-import { NOTHING } from "../../../core/cost.ts";
-import { completeTrail, type Trail } from "../../../core/trail.ts";
-import { withoutArtifacts, withoutResult } from "../../../core/work.ts";
-import type { Outcome } from "../../../core/retry.ts";
-import type { NewJob } from "../../store.ts";
-import type { Flow, ListedTarget, WorkEnd } from "../../work.ts";
-import type { Tx } from "../group-commit.ts";
-import type { Account, Accounts } from "./accounts.ts";
-import { type ArtifactRefs, artifactsOf } from "./artifact-refs.ts";
-import type { Item, Items } from "./items.ts";
-import type { Results } from "./results.ts";
-import type { Place, Standing, TargetRef, Targets } from "./targets.ts";
+import type { BuildKey, JobKey, ResultKey } from "../../core/ids.ts";
+import { NOTHING } from "../../core/cost.ts";
+import { completeTrail, type Trail } from "../../core/trail.ts";
+import { withoutArtifacts, withoutResult } from "../../core/work.ts";
+import type { Outcome } from "../../core/retry.ts";
+import type { NewJob } from "../store.ts";
+import type { Flow, ListedTarget, WorkEnd } from "../work.ts";
+import { type ArtifactWatch, artifactsOf } from "./artifact-watch.ts";
+import type { Account, Books } from "./books.ts";
+import type { Items } from "./items.ts";
+import type { ArtifactRows, Item, ItemRows, Place, ResultRows, Standing, TargetRef, TargetRows, WorkRows } from "./rows.ts";
 
 /** How targets go on: by the success of a stage, or because a listing has found them. What they need to run is answered, for the caller to add. */
 export class Flows {
-  readonly #accounts: Accounts;
-  readonly #artifacts: ArtifactRefs;
+  readonly #books: Books;
+  readonly #watch: ArtifactWatch;
   readonly #items: Items;
-  readonly #results: Results;
-  readonly #targets: Targets;
+  readonly #itemRows: ItemRows;
+  readonly #artifacts: ArtifactRows;
+  readonly #results: ResultRows;
+  readonly #targets: TargetRows;
 
-  constructor(parts: { accounts: Accounts; artifacts: ArtifactRefs; items: Items; results: Results; targets: Targets }) {
-    this.#accounts = parts.accounts;
-    this.#artifacts = parts.artifacts;
+  constructor(parts: { books: Books; watch: ArtifactWatch; items: Items; rows: WorkRows }) {
+    this.#books = parts.books;
+    this.#watch = parts.watch;
     this.#items = parts.items;
-    this.#results = parts.results;
-    this.#targets = parts.targets;
+    this.#itemRows = parts.rows.items;
+    this.#artifacts = parts.rows.artifacts;
+    this.#results = parts.rows.results;
+    this.#targets = parts.rows.targets;
   }
 
   /** What becomes of a success that cannot be written as it is; undefined: it can. */
   untenable(job: JobKey, end: WorkEnd | undefined): Outcome | undefined {
-    if (end === undefined) return this.#items.get(job)?.kind === "stage" ? withoutResult() : undefined;
-    const missing = this.#artifacts.missingOf(end);
+    if (end === undefined) return this.#itemRows.get(job)?.kind === "stage" ? withoutResult() : undefined;
+    const missing = this.#watch.missingOf(end);
     return missing.length === 0 ? undefined : withoutArtifacts(missing);
   }
 
   /** All that the success of a work item means. */
-  succeeded(tx: Tx, job: JobKey, end: WorkEnd | undefined): NewJob[] {
-    const item = this.#items.get(job);
+  succeeded(now: number, job: JobKey, end: WorkEnd | undefined): NewJob[] {
+    const item = this.#itemRows.get(job);
     if (item === undefined) return [];
-    const account = this.#accounts.of(item.build);
-    const made = this.#made(tx, account, item, end);
+    const account = this.#books.of(item.build);
+    const made = this.#made(now, account, item, end);
     this.#items.end(item);
     if (item.kind === "listing") account.listing = "done";
     if (item.kind === "remove" && end?.forget !== undefined) this.#forget(account, item, end.forget);
     if (end === undefined || end.target === null) return [];
     const ref = { pipeline: account.pipeline, segment: item.segment, path: end.target.path };
-    return this.pass(tx, account, ref, end.target, this.#targets.standing(ref), made) ?? [];
+    return this.pass(now, account, ref, end.target, this.#targets.standing(ref), made) ?? [];
   }
 
   /** Writes down where a target goes. Undefined: it is not as it was read any more, and is left alone. */
   pass(
-    tx: Tx,
+    now: number,
     account: Account,
     ref: TargetRef,
     target: ListedTarget,
@@ -64,18 +66,18 @@ export class Flows {
     if (target.artifacts !== undefined) this.#artifacts.add(build, "", ref.path, target.artifacts);
     const jobs = (target.removals ?? []).map((job) => ofBuild(job, build));
     const { flow } = target;
-    if (flow === null) this.#targets.seen(ref.pipeline, ref.segment, [target], build);
-    else this.#targets.put(ref, target, this.#placeOf(tx, account, ref, target, flow, made), build);
+    if (flow === null) this.#targets.see(ref, target, build);
+    else this.#targets.put(ref, target, this.#placeOf(now, account, ref, target, flow, made), build);
     if (flow?.to === "work") jobs.push(ofBuild(flow.job, build));
     return jobs;
   }
 
   /** Counts the stages that it had no need of. */
   passed(account: Account, { passed }: ListedTarget): void {
-    for (const { stage, as } of passed) this.#accounts.count(account, stage, as, 1);
+    for (const { stage, as } of passed) this.#books.count(account, stage, as, 1);
   }
 
-  #placeOf(tx: Tx, account: Account, ref: TargetRef, { id }: ListedTarget, flow: Flow, made: ResultKey | null): Place {
+  #placeOf(now: number, account: Account, ref: TargetRef, { id }: ListedTarget, flow: Flow, made: ResultKey | null): Place {
     const trail = made === null ? flow.trail : completeTrail(flow.trail, made);
     switch (flow.to) {
       case "work":
@@ -85,28 +87,28 @@ export class Flows {
       case "failed": {
         const { stage, hash, error } = flow;
         const record = { stage, hash, parts: null, cost: NOTHING, error };
-        return onItsWay(trail, this.#items.record(tx, account, { ...ref, id }, record).key);
+        return onItsWay(trail, this.#items.record(now, account, { ...ref, id }, record).key);
       }
     }
   }
 
   /** The result's key; null: there is none. */
-  #made(tx: Tx, account: Account, item: Item, end: WorkEnd | undefined): ResultKey | null {
+  #made(now: number, account: Account, item: Item, end: WorkEnd | undefined): ResultKey | null {
     const result = end?.result ?? null;
     const cost = this.#items.charge(item, "holder", end?.cost, result !== null);
     if (item.kind !== "stage") return null;
     const { stage, path } = item;
     // What it found made already, or has left to its new bytes, is counted where its target goes on.
     if (result === null) return null;
-    this.#accounts.count(account, stage, "ran", 1);
+    this.#books.count(account, stage, "ran", 1);
     const { build, pipeline } = account;
     const { hash, parts, output } = result;
     const target = end?.target?.id ?? this.#targets.idOf({ pipeline, segment: item.segment, path }) ?? path;
     const { key, again } = this.#results.put(
       { build, pipeline, stage, path, target, hash, parts, output, cost, error: null },
-      tx.now,
+      now,
     );
-    if (again) this.#accounts.failed(account, stage, -1);
+    if (again) this.#books.failed(account, stage, -1);
     this.#artifacts.add(build, stage, path, artifactsOf(result));
     return key;
   }
@@ -115,7 +117,7 @@ export class Flows {
   #forget({ pipeline }: Account, item: Item, { path, rev }: { path: string; rev: number }): void {
     const ref = { pipeline, segment: item.segment, path };
     const standing = this.#targets.standing(ref);
-    if (standing?.rev !== rev || standing.failure !== null || this.#items.isRemoving({ ...item, path })) return;
+    if (standing?.rev !== rev || standing.failure !== null || this.#itemRows.isRemoving({ ...item, path })) return;
     this.#targets.remove(ref);
   }
 }
