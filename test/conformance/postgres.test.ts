@@ -13,10 +13,7 @@ describe("PostgreSQL", { skip: noServer }, () => {
     postgresOn(() => server),
     {
       missing: {
-        builds: soon,
         "builds and their work": soon,
-        "confirmation tokens": soon,
-        "orchestrators' locks": soon,
         work: soon,
         targets: soon,
         results: soon,

@@ -37,8 +37,9 @@ export class Events {
   }
 
   /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
-  async act(tx: Tx, type: string, subject: string, data: object = about(type, subject)): Promise<void> {
+  async act(tx: Tx, type: string, subject: string, data: object = about(type, subject), build?: string): Promise<void> {
     const [[number]] = (await tx.rows<[Fence]>(this.#number)) as [[Fence]];
-    await this.add(tx, [{ type, transition: change(type, subject, number, ++this.#told), data }]);
+    const transition = change(type, subject, number, ++this.#told);
+    await this.add(tx, [{ type, transition, data, ...(build === undefined ? {} : { build }) }]);
   }
 }

@@ -40,6 +40,8 @@ import type {
   Tick,
   Works,
 } from "../store.ts";
+import type { Access } from "./builds/access.ts";
+import { Builds } from "./builds/builds.ts";
 import { Ends } from "./ends.ts";
 import { cut, Group, type GroupOptions } from "./group.ts";
 import type { Tx } from "./transaction.ts";
@@ -92,6 +94,7 @@ export class PostgresStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
   readonly clock: Clock;
+  readonly builds: Builds;
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #group: Group;
@@ -170,6 +173,8 @@ export class PostgresStore implements Store {
     this.#outlooks = new Outlooks(s, { rows: reader.rows, catalog });
     this.#queues = new Queues({ settings, events: this.#intake.events });
     this.#sinks = new Sinks(s, { reader, events: this.#intake.events, databaseId: this.databaseId });
+    const access: Access = { at: this.#at, read: reader.rows, write: (...how) => this.#write(...how) };
+    this.builds = new Builds(s, this.#intake, access);
     this.#guests = new Guests({
       s,
       address: writer.address,

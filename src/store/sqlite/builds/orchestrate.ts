@@ -1,8 +1,7 @@
 import { orchestrator } from "../../../core/audit.ts";
-import { approve, type Budget, fromBudget } from "../../../core/budget.ts";
-import { type BuildFacts, hasEnded, mayMoveBuild, type WantedMove } from "../../../core/build.ts";
-import { refusedToken } from "../../../core/confirmation-token.ts";
-import { pipelineChanged, type PipelineDescription } from "../../../core/pipeline-description.ts";
+import type { Budget } from "../../../core/budget.ts";
+import { hasEnded, type WantedMove } from "../../../core/build.ts";
+import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED } from "../../build-moves.ts";
 import { listingOf, noSuchBuild } from "../../build-row.ts";
 import type { BuildRow, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
@@ -37,12 +36,9 @@ export class Orchestrate {
     this.#crashUnled(tx, pipeline, by);
     const left = this.#runs.unended(pipeline);
     if (left?.state === "BUDGET_PAUSE") return { paused: left.id };
-    if (left !== null) {
-      const note = "another build was started";
-      this.#moves.make(tx, left, { move: "abandon", reason: "abandoned", note }, {}, { by });
-    }
+    if (left !== null) this.#moves.make(tx, left, REPLACED, {}, { by });
     const made = this.#runs.insert(tx, wanted);
-    const build = this.#moves.make(tx, made, { move: "start", reason: "started" }, { holdsLock: true }, { by });
+    const build = this.#moves.make(tx, made, STARTED, { holdsLock: true }, { by });
     this.#leads.take(tx, pipeline, build.key, lead);
     this.#list(tx, build, wanted.listing);
     return this.#runs.get(build.key);
@@ -57,14 +53,9 @@ export class Orchestrate {
     if (conflict !== null) return { conflict };
     this.#crashUnled(tx, pipeline, by);
     const build = this.#runs.get(key);
-    const samePipeline = build.hash === wanted.hash;
-    if (!samePipeline && mayMoveBuild("resume", build.state)) {
-      throw pipelineChanged(build.id, described(build.description), described(wanted.description));
-    }
-    const budget = this.#approved(tx, build, wanted);
-    const reason = build.state === "BUDGET_PAUSE" ? "budget_approved" : "resumed";
-    const facts: BuildFacts = { holdsLock: true, samePipeline, approved: true };
-    const resumed = this.#moves.make(tx, build, { move: "resume", reason }, facts, { by, budget });
+    const { move, facts } = resumption(build, wanted);
+    const budget = this.#budget(tx, build, wanted);
+    const resumed = this.#moves.make(tx, build, move, facts, { by, budget });
     this.#leads.take(tx, pipeline, key, wanted.lead);
     return resumed;
   }
@@ -75,13 +66,8 @@ export class Orchestrate {
     const lead = "token" in lock ? this.#leads.holding(build.key, lock) : null;
     if (lead === null && "token" in lock) return null;
     const by = "token" in lock ? orchestrator(lead as NonNullable<typeof lead>) : lock.by;
-    const facts: BuildFacts = {
-      holdsLock: lead !== null,
-      running: this.#runs.running(build),
-      left: build.open + (build.listing === "done" ? 0 : 1),
-      failed: build.failed,
-      tokenMinted: mint !== undefined,
-    };
+    const running = this.#runs.running(build);
+    const facts = factsOf(build, { holdsLock: lead !== null, running, tokenMinted: mint !== undefined });
     const moved = this.#moves.make(tx, build, wanted, facts, { by });
     if (wanted.move === "pause" && mint !== undefined) this.#tokens.mint(tx, moved, mint);
     return moved;
@@ -98,18 +84,12 @@ export class Orchestrate {
   /** Whoever takes the lock of one that is gone finds its build as that one has left it. */
   #crashUnled(tx: Tx, pipeline: string, by: string): void {
     for (const key of this.#leads.unledOf(pipeline)) {
-      const lost = { move: "crash", reason: "orchestrator_lost" } as const;
-      this.#moves.make(tx, this.#runs.get(key), lost, { holderGone: true }, { by });
+      this.#moves.make(tx, this.#runs.get(key), LOST, { holderGone: true }, { by });
     }
   }
 
-  /** The budget with which a build goes on: that of the token, or the one that it has, if it needs none, or none any more. */
-  #approved(tx: Tx, build: BuildRow, { approval }: ResumeBuild): Budget {
-    if (approval !== undefined) return this.#tokens.use(tx, build, approval);
-    if (build.state !== "BUDGET_PAUSE") return build.budget;
-    if (!build.approved) throw refusedToken({ code: "TOKEN_NEEDED" }, build);
-    // What was in flight at the pause may have cost more since than was approved.
-    return approve(build, fromBudget(build.budget), build.refused);
+  #budget(tx: Tx, build: BuildRow, { approval }: ResumeBuild): Budget {
+    return approval === undefined ? budgetOf(build) : this.#tokens.use(tx, build, approval);
   }
 
   #list(tx: Tx, build: BuildRow, listing: NewJob): void {
@@ -119,8 +99,4 @@ export class Orchestrate {
       throw new Error(`the listing of build ${build.id} was not taken in`);
     }
   }
-}
-
-function described(text: string): PipelineDescription {
-  return JSON.parse(text) as PipelineDescription;
 }

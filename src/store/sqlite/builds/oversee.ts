@@ -1,6 +1,7 @@
 import { leadSubject, RECOVERY } from "../../../core/audit.ts";
 import type { BuildReason } from "../../../core/build.ts";
 import type { ProcessId } from "../../../core/ids.ts";
+import { brokenBy } from "../../build-moves.ts";
 import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
 import type { Events } from "../events.ts";
 import type { Tx } from "../group-commit.ts";
@@ -57,8 +58,7 @@ export class Oversee {
     const { holder, pid, host, program } = lead;
     this.#events.act(tx, "lead.broken", pipeline, { pipeline, holder, pid, host, program, by }, build.id);
     this.#leads.release(tx, build.key);
-    const lost = { move: "crash", reason: "orchestrator_lost", note: `the lock was broken by ${by}` } as const;
-    if (build.state === "ACTIVE") this.#moves.make(tx, build, lost, { holderGone: true }, { by });
+    if (build.state === "ACTIVE") this.#moves.make(tx, build, brokenBy(by), { holderGone: true }, { by });
     return true;
   }
 

@@ -1,0 +1,125 @@
+import type { BuildReason, BuildState, WantedMove } from "../../../core/build.ts";
+import type {
+  Approval,
+  AuditEntry,
+  BuildFilter,
+  BuildRow,
+  BuildStore,
+  LeadView,
+  LockConflict,
+  LockToken,
+  MintedToken,
+  NewBuild,
+  ResumeBuild,
+} from "../../builds.ts";
+import type { NewJob } from "../../store.ts";
+import type { Enqueue } from "../enqueue.ts";
+import type { Events } from "../events.ts";
+import type { Limits } from "../limits.ts";
+import type { Settings } from "../settings.ts";
+import type { Access } from "./access.ts";
+import { Audit } from "./audit.ts";
+import { type Known, Leads } from "./leads.ts";
+import { Moves } from "./moves.ts";
+import { Orchestrate } from "./orchestrate.ts";
+import { Oversee } from "./oversee.ts";
+import { Runs } from "./runs.ts";
+import { Tokens } from "./tokens.ts";
+
+/** Builds on a PostgreSQL server. */
+export class Builds implements BuildStore {
+  readonly #access: Access;
+  readonly #limits: Limits;
+  readonly #runs: Runs;
+  readonly #leads: Leads;
+  readonly #audit: Audit;
+  readonly #orchestrate: Orchestrate;
+  readonly #oversee: Oversee;
+
+  constructor(s: string, parts: { settings: Settings; limits: Limits; events: Events; enqueue: Enqueue }, access: Access) {
+    this.#access = access;
+    const { settings, events, enqueue } = parts;
+    const limits = (this.#limits = parts.limits);
+    const runs = (this.#runs = new Runs(s));
+    const leads = (this.#leads = new Leads(s));
+    const audit = (this.#audit = new Audit(s));
+    const tokens = new Tokens(s);
+    const moves = new Moves({ runs, leads, audit, events, settings });
+    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, settings, limits });
+    this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events });
+  }
+
+  start(build: NewBuild): Promise<BuildRow | LockConflict | { paused: string }> {
+    return this.#access.write(
+      "build",
+      (tx) => this.#orchestrate.start(tx, build),
+      () => this.#limits.queuesOf([build.listing]),
+    );
+  }
+
+  resume(build: ResumeBuild): Promise<BuildRow | LockConflict> {
+    return this.#access.write("build", (tx) => this.#orchestrate.resume(tx, build));
+  }
+
+  move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null> {
+    return this.#access.write("build", (tx) => this.#orchestrate.move(tx, build, move, lock, mint));
+  }
+
+  abandon(build: string, note: string, by: string): Promise<BuildRow | null> {
+    return this.#access.write("build", (tx) => this.#oversee.abandon(tx, build, note, by));
+  }
+
+  approve(build: string, approval: Approval, by: string): Promise<BuildRow | null> {
+    return this.#access.write("build", (tx) => this.#oversee.approve(tx, build, approval, by));
+  }
+
+  mintToken(build: string, minted: MintedToken, by: string): Promise<BuildRow | null> {
+    return this.#access.write("build", (tx) => this.#oversee.mintToken(tx, build, minted, by));
+  }
+
+  nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean> {
+    return this.#access.write(
+      "build",
+      (tx) => this.#orchestrate.nextRound(tx, build, round, listing, lock),
+      () => this.#limits.queuesOf([listing]),
+    );
+  }
+
+  getBuild(id: string): Promise<BuildRow | null> {
+    return this.#runs.find(this.#access.read, id);
+  }
+
+  async listBuilds(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }> {
+    return this.#runs.list(this.#access.read, filter);
+  }
+
+  newestBuild(pipeline: string, state?: BuildState): Promise<BuildRow | null> {
+    return this.#runs.newest(this.#access.read, pipeline, state ?? null);
+  }
+
+  beat(lock: LockToken): Promise<boolean> {
+    return this.#access.write("beat", (tx) => this.#leads.beat(tx, lock));
+  }
+
+  getLead(pipeline: string): Promise<LeadView | null> {
+    return this.#leads.find(this.#access.read, pipeline);
+  }
+
+  leads(): Promise<LeadView[]> {
+    return this.#leads.all(this.#access.read);
+  }
+
+  breakLead(pipeline: string, by: string): Promise<boolean> {
+    return this.#access.write("build", (tx) => this.#oversee.breakLead(tx, pipeline, by));
+  }
+
+  /** Asked again and again, mostly for nothing: then nothing is written. */
+  async orphan(known: Known, reason: BuildReason): Promise<BuildRow[]> {
+    const found = await this.#leads.unled(this.#access.read, this.#access.at(), known);
+    return found.length === 0 ? [] : this.#access.write("build", (tx) => this.#oversee.orphan(tx, known, reason));
+  }
+
+  audit(query: { after: number; limit: number; subject?: string }): Promise<AuditEntry[]> {
+    return this.#audit.page(this.#access.read, query);
+  }
+}

@@ -1,0 +1,130 @@
+import { orchestrator } from "../../../core/audit.ts";
+import { hasEnded, type WantedMove } from "../../../core/build.ts";
+import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED } from "../../build-moves.ts";
+import { listingOf, noSuchBuild } from "../../build-row.ts";
+import type { BuildRow, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
+import type { NewJob } from "../../store.ts";
+import type { Enqueue } from "../enqueue.ts";
+import type { Limits } from "../limits.ts";
+import type { Settings } from "../settings.ts";
+import type { Tx } from "../transaction.ts";
+import type { Leads } from "./leads.ts";
+import type { Moves } from "./moves.ts";
+import type { Runs } from "./runs.ts";
+import type { Tokens } from "./tokens.ts";
+
+/**
+ * What an orchestrator does to builds: under the lock of their pipeline, every time. First comes the lock of the queue, if it
+ * has limits, then the pipeline's turn, then the build's row, then what belongs to it.
+ */
+export class Orchestrate {
+  readonly #runs: Runs;
+  readonly #leads: Leads;
+  readonly #tokens: Tokens;
+  readonly #moves: Moves;
+  readonly #enqueue: Enqueue;
+  readonly #settings: Settings;
+  readonly #limits: Limits;
+
+  constructor(parts: {
+    runs: Runs;
+    leads: Leads;
+    tokens: Tokens;
+    moves: Moves;
+    enqueue: Enqueue;
+    settings: Settings;
+    limits: Limits;
+  }) {
+    this.#runs = parts.runs;
+    this.#leads = parts.leads;
+    this.#tokens = parts.tokens;
+    this.#moves = parts.moves;
+    this.#enqueue = parts.enqueue;
+    this.#settings = parts.settings;
+    this.#limits = parts.limits;
+  }
+
+  async start(tx: Tx, wanted: NewBuild): Promise<BuildRow | LockConflict | { paused: string }> {
+    const { pipeline, lead } = wanted;
+    const by = orchestrator(lead);
+    await this.#prepare(tx, wanted.listing);
+    await this.#leads.turn(tx, pipeline);
+    const conflict = await this.#leads.held(tx.rows, pipeline);
+    if (conflict !== null) return { conflict };
+    const found = await this.#runs.lockUnended(tx, pipeline);
+    const left = found && (await this.#crashUnled(tx, found, by));
+    if (left?.state === "BUDGET_PAUSE") return { paused: left.id };
+    if (left !== null) await this.#moves.make(tx, left, REPLACED, {}, { by });
+    const made = await this.#runs.insert(tx, wanted);
+    const build = await this.#moves.make(tx, made, STARTED, { holdsLock: true }, { by });
+    await this.#leads.take(tx, pipeline, build.key, lead);
+    await this.#list(tx, build, wanted.listing);
+    return this.#runs.get(tx.rows, build.key);
+  }
+
+  async resume(tx: Tx, wanted: ResumeBuild): Promise<BuildRow | LockConflict> {
+    const asked = await this.#runs.find(tx.rows, wanted.build);
+    if (asked === null) throw noSuchBuild(wanted.build);
+    const { pipeline, key } = asked;
+    const by = orchestrator(wanted.lead);
+    await this.#leads.turn(tx, pipeline);
+    const found = await this.#runs.lockKey(tx, key);
+    const conflict = hasEnded(found.state) ? null : await this.#leads.held(tx.rows, pipeline);
+    if (conflict !== null) return { conflict };
+    const build = await this.#crashUnled(tx, found, by);
+    const { move, facts } = resumption(build, wanted);
+    const { approval } = wanted;
+    const budget = approval === undefined ? budgetOf(build) : await this.#tokens.use(tx, build, approval);
+    const resumed = await this.#moves.make(tx, build, move, facts, { by, budget });
+    await this.#leads.take(tx, pipeline, key, wanted.lead);
+    return resumed;
+  }
+
+  async move(
+    tx: Tx,
+    id: string,
+    wanted: WantedMove,
+    lock: LockToken | { by: string },
+    mint?: MintedToken,
+  ): Promise<BuildRow | null> {
+    const build = await this.#runs.lock(tx, id);
+    if (build === null) return null;
+    const lead = "token" in lock ? await this.#leads.holding(tx.rows, build.key, lock) : null;
+    if (lead === null && "token" in lock) return null;
+    const by = "token" in lock ? orchestrator(lead as NonNullable<typeof lead>) : lock.by;
+    const running = await this.#runs.running(tx.rows, build);
+    const facts = factsOf(build, { holdsLock: lead !== null, running, tokenMinted: mint !== undefined });
+    const moved = await this.#moves.make(tx, build, wanted, facts, { by });
+    if (wanted.move === "pause" && mint !== undefined) await this.#tokens.mint(tx, moved, mint);
+    return moved;
+  }
+
+  async nextRound(tx: Tx, id: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean> {
+    await this.#prepare(tx, listing);
+    const build = await this.#runs.lock(tx, id);
+    if (build === null || (await this.#leads.holding(tx.rows, build.key, lock)) === null) return false;
+    if (!(await this.#runs.nextRound(tx, build, round))) return false;
+    await this.#list(tx, build, listing);
+    return true;
+  }
+
+  /** Whoever takes the lock of one that is gone finds its build as that one has left it: nobody who lives leads it. */
+  async #crashUnled(tx: Tx, build: BuildRow, by: string): Promise<BuildRow> {
+    if (build.state !== "ACTIVE") return build;
+    return this.#moves.make(tx, build, LOST, { holderGone: true }, { by });
+  }
+
+  /** Before any row is locked. */
+  async #prepare(tx: Tx, listing: NewJob): Promise<void> {
+    await this.#settings.at(tx);
+    await this.#limits.lock(tx, this.#limits.queuesOf([listing]));
+  }
+
+  async #list(tx: Tx, build: BuildRow, listing: NewJob): Promise<void> {
+    const [answer] = await this.#enqueue.run(tx, [listingOf(build.key, listing)]);
+    // A round that nobody lists would never end.
+    if (answer === undefined || !("duplicate" in answer) || answer.duplicate) {
+      throw new Error(`the listing of build ${build.id} was not taken in`);
+    }
+  }
+}

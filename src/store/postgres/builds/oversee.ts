@@ -1,0 +1,78 @@
+import { leadSubject, RECOVERY } from "../../../core/audit.ts";
+import type { BuildReason } from "../../../core/build.ts";
+import { brokenBy } from "../../build-moves.ts";
+import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
+import type { Events } from "../events.ts";
+import { Overtaken } from "../faults.ts";
+import type { Tx } from "../transaction.ts";
+import type { Audit } from "./audit.ts";
+import type { Known, Leads } from "./leads.ts";
+import type { Moves } from "./moves.ts";
+import type { Runs } from "./runs.ts";
+import type { Tokens } from "./tokens.ts";
+
+/** What operators do to builds, and what is done about those whose orchestrators are gone: whatever the lock. */
+export class Oversee {
+  readonly #runs: Runs;
+  readonly #leads: Leads;
+  readonly #tokens: Tokens;
+  readonly #moves: Moves;
+  readonly #audit: Audit;
+  readonly #events: Events;
+
+  constructor(parts: { runs: Runs; leads: Leads; tokens: Tokens; moves: Moves; audit: Audit; events: Events }) {
+    this.#runs = parts.runs;
+    this.#leads = parts.leads;
+    this.#tokens = parts.tokens;
+    this.#moves = parts.moves;
+    this.#audit = parts.audit;
+    this.#events = parts.events;
+  }
+
+  async abandon(tx: Tx, id: string, note: string, by: string): Promise<BuildRow | null> {
+    const build = await this.#runs.lock(tx, id);
+    return build && this.#moves.make(tx, build, { move: "abandon", reason: "abandoned", note }, {}, { by });
+  }
+
+  async approve(tx: Tx, id: string, approval: Approval, by: string): Promise<BuildRow | null> {
+    const build = await this.#runs.lock(tx, id);
+    if (build === null) return null;
+    const approved = await this.#runs.approve(tx, build, await this.#tokens.use(tx, build, approval));
+    await this.#moves.act(tx, "build.approved", build, approved, { by });
+    return approved;
+  }
+
+  async mintToken(tx: Tx, id: string, minted: MintedToken, by: string): Promise<BuildRow | null> {
+    const build = await this.#runs.lock(tx, id);
+    if (build === null) return null;
+    const { expiresAt } = await this.#tokens.mint(tx, build, minted);
+    await this.#moves.act(tx, "build.token_minted", build, build, { by, more: { expiresAt } });
+    return build;
+  }
+
+  async breakLead(tx: Tx, pipeline: string, by: string): Promise<boolean> {
+    const seen = await this.#leads.find(tx.rows, pipeline);
+    if (seen === null) return false;
+    const build = (await this.#runs.lock(tx, seen.build)) as BuildRow;
+    const lead = await this.#leads.find(tx.rows, pipeline);
+    if (lead === null) return false;
+    if (lead.build !== build.id) throw new Overtaken("Somebody else leads another build of the pipeline by now.");
+    await this.#audit.add(tx, { by, action: "lead.broken", subject: leadSubject(pipeline), before: lead, after: null });
+    const { holder, pid, host, program } = lead;
+    await this.#events.act(tx, "lead.broken", pipeline, { pipeline, holder, pid, host, program, by }, build.id);
+    await this.#leads.release(tx, build.key);
+    if (build.state === "ACTIVE") await this.#moves.make(tx, build, brokenBy(by), { holderGone: true }, { by });
+    return true;
+  }
+
+  /** One after the other in the order of their keys, as everybody does. Each is looked at again when its row is locked. */
+  async orphan(tx: Tx, known: Known, reason: BuildReason): Promise<BuildRow[]> {
+    const crashed: BuildRow[] = [];
+    for (const key of await this.#leads.unled(tx.rows, tx.at, known)) {
+      const build = await this.#runs.lockKey(tx, key);
+      if ((await this.#leads.unled(tx.rows, tx.at, known, key)).length === 0) continue;
+      crashed.push(await this.#moves.make(tx, build, { move: "crash", reason }, { holderGone: true }, { by: RECOVERY }));
+    }
+    return crashed;
+  }
+}
