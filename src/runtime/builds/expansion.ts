@@ -3,7 +3,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import { toJson } from "../../core/json.ts";
 import type { Segment } from "../../core/segment.ts";
 import { checkTargetId, pathOf } from "../../core/target-id.ts";
-import { BATCH, type Found } from "./enlister.ts";
+import { BATCH, type Enlister, type Found } from "./enlister.ts";
 import type { Task } from "./stage-runner.ts";
 import type { Worksite } from "./worksite.ts";
 
@@ -11,33 +11,41 @@ import type { Worksite } from "./worksite.ts";
 export class Expansion {
   readonly #site: Worksite;
   readonly #task: Task;
+  readonly #segment: Segment;
+  readonly #enlister: Enlister;
+  readonly #seen = new Set<string>();
+  #batch: Found[] = [];
 
   constructor(site: Worksite, task: Task) {
     this.#site = site;
     this.#task = task;
+    this.#segment = site.model.segments[task.place.segment.index + 1] as Segment;
+    this.#enlister = site.enlister(task.scope, task.attempt.claimed, site.reader);
   }
 
+  /** All that it yields. */
   async run(yielded: unknown): Promise<void> {
-    const { place, attempt, scope, traveller } = this.#task;
-    const segment = this.#site.model.segments[place.segment.index + 1] as Segment;
-    const enlister = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
-    const seen = new Set<string>();
-    let batch: Found[] = [];
-    const write = async (): Promise<void> => {
-      attempt.signal.throwIfAborted();
-      const rows = await enlister.rows(
-        segment,
-        batch.map(({ path }) => path),
-      );
-      await enlister.enlist(segment, batch, rows);
-      batch = [];
-    };
-    for await (const one of this.#iterate(yielded)) {
-      batch.push(await this.#child(one, seen, segment));
-      if (batch.length >= BATCH) await write();
-    }
-    await write();
-    await enlister.gone(segment, traveller.path);
+    for await (const one of this.#iterate(yielded)) await this.add(one);
+    await this.end();
+  }
+
+  async add(one: unknown): Promise<void> {
+    this.#batch.push(await this.#child(one, this.#seen, this.#segment));
+    if (this.#batch.length >= BATCH) await this.#write();
+  }
+
+  /** There are no more; those that were there before and did not come again are gone. */
+  async end(): Promise<void> {
+    await this.#write();
+    await this.#enlister.gone(this.#segment, this.#task.traveller.path);
+  }
+
+  async #write(): Promise<void> {
+    this.#task.attempt.signal.throwIfAborted();
+    const batch = this.#batch;
+    this.#batch = [];
+    const paths = batch.map(({ path }) => path);
+    await this.#enlister.enlist(this.#segment, batch, await this.#enlister.rows(this.#segment, paths));
   }
 
   async #child(one: unknown, seen: Set<string>, segment: Segment): Promise<Found> {

@@ -8,7 +8,7 @@ import type { Values } from "./values.ts";
 
 const PAGE = 200;
 
-/** One output of a build, by the target's id; where several parents have a child of that id, by theirs and its own. */
+/** One output of a build, by the target's own id. */
 export interface Output {
   target: string;
   output: unknown;
@@ -44,8 +44,8 @@ export class Outputs {
 
   /** In the order of their paths. */
   async *all(build: BuildRow, stage: string): AsyncIterable<Output> {
-    for await (const { path, id, load } of this.#each(build, stage, kindOf(build, stage))) {
-      yield { target: path === id ? id : sayPath(path), output: await load() };
+    for await (const { id, load } of this.#each(build, stage, kindOf(build, stage))) {
+      yield { target: id, output: await load() };
     }
   }
 

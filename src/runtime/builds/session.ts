@@ -17,6 +17,7 @@ export class Session {
   readonly #site: Worksite;
   readonly #task: Task;
   readonly #names = new Set<string>();
+  #spoiled = false;
   readonly #file: ClaimedFile | null;
 
   constructor(site: Worksite, task: Task) {
@@ -37,8 +38,14 @@ export class Session {
     return { ...artifact };
   }
 
+  /** Other bytes were seen, where this process does not see it. */
+  spoil(): void {
+    this.#spoiled = true;
+  }
+
   /** The last look before the commit. */
   async isUnchanged(): Promise<boolean> {
+    if (this.#spoiled) return false;
     return this.#file === null || this.#file.recheck();
   }
 

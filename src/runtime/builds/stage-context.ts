@@ -9,13 +9,15 @@ import type { Session } from "./session.ts";
 import type { Task } from "./stage-runner.ts";
 import type { Worksite } from "./worksite.ts";
 
+export type HandedContext = StageContext<unknown, unknown, Record<string, unknown>>;
+
 /** What a stage's handler sees: plain properties, so that it may be spread. */
 export async function stageContext(
   task: Task,
   session: Session,
   job: JobContext<unknown>,
   site: Worksite,
-): Promise<StageContext<unknown, unknown, Record<string, unknown>>> {
+): Promise<HandedContext> {
   const { place, trail, context, traveller, scope } = task;
   const outputs: Record<string, unknown> = {};
   for (const name of place.stage.uses) {

@@ -9,10 +9,11 @@ import { type Attempt, Ending } from "../attempt.ts";
 import { failForGood } from "../outcome.ts";
 import { Expansion } from "./expansion.ts";
 import { Inputs } from "./inputs.ts";
+import { callIsolated } from "./isolated/call.ts";
 import type { Place } from "./model.ts";
 import type { BuildScope } from "./scope.ts";
 import { Session } from "./session.ts";
-import { stageContext } from "./stage-context.ts";
+import { type HandedContext, stageContext } from "./stage-context.ts";
 import type { Parent } from "./live-targets.ts";
 import { type Context, contextOf, loadInput, type Reader } from "./travel.ts";
 import { listedTarget } from "./walker.ts";
@@ -104,10 +105,7 @@ export class StageRunner {
     const { attempt, place, row, traveller, trail, context, scope } = task;
     const { stage } = place;
     const handed = await stageContext(task, session, job, this.#site);
-    const inputs = stage.kind === "gather" ? new Inputs(this.#site, task) : null;
-    if (inputs !== null) Object.assign(handed, { inputs, failed: task.view.build.failed });
-    const returned: unknown = await (stage.run as (context: unknown) => unknown)(handed);
-    if (stage.kind === "expand") await new Expansion(this.#site, task).run(returned);
+    const returned = await this.#call(task, handed, job, session);
     const output = stage.kind === "expand" ? NO_VALUE : await this.#keep(returned, stage.name);
     if (!(await session.isUnchanged())) return session.supersede();
     const reader: Reader = {
@@ -124,6 +122,18 @@ export class StageRunner {
       artifacts: session.artifacts,
     };
     attempt.work = { cost: session.meter.total, result, target: listedTarget(traveller, row.rev, walked) };
+  }
+
+  /** The handler, here or in a process of its own; what an expand yields has become targets then. */
+  async #call(task: Task, handed: HandedContext, job: JobContext<unknown>, session: Session): Promise<unknown> {
+    const { stage } = task.place;
+    const inputs = new Inputs(this.#site, task);
+    const expansion = stage.kind === "expand" ? new Expansion(this.#site, task) : null;
+    if (stage.isolate === "process") return callIsolated({ site: this.#site, task, handed, job, session, inputs, expansion });
+    if (stage.kind === "gather") Object.assign(handed, { inputs, failed: task.view.build.failed });
+    const returned: unknown = await (stage.run as (context: unknown) => unknown)(handed);
+    await expansion?.run(returned);
+    return returned;
   }
 
   /** What cannot be kept the first time cannot be kept the next time either. */

@@ -8,6 +8,7 @@ import type { BuildRow } from "../../store/builds.ts";
 import type { Engine } from "../engine.ts";
 import { ClaimedFile } from "../targets/file-target.ts";
 import { Enlister } from "./enlister.ts";
+import type { ToldTarget } from "./isolated/messages.ts";
 import type { Folders } from "./lister.ts";
 import { LiveTargets } from "./live-targets.ts";
 import { Meters } from "./meter.ts";
@@ -30,6 +31,7 @@ export class Worksite {
   readonly targets: LiveTargets;
   readonly folders: Folders;
   readonly #files = new WeakMap<Target, ClaimedFile>();
+  readonly #told = new WeakMap<Target, NonNullable<ToldTarget["file"]>>();
   #scope: BuildScope | null = null;
 
   constructor(engine: Engine, model: Model) {
@@ -54,6 +56,18 @@ export class Worksite {
     return this.#files.get(target) ?? null;
   }
 
+  /** As it is told to a process of its own. */
+  tell(target: Target): ToldTarget {
+    const { id, hash, parent } = target;
+    const file = this.#told.get(target);
+    return {
+      id,
+      hash,
+      ...(parent === undefined ? {} : { parent: this.tell(parent) }),
+      ...(file === undefined ? {} : { file }),
+    };
+  }
+
   pathOf(id: string): string {
     const { source } = this.model.definition;
     return resolve(this.folders.cwd, (source.kind === "files" ? source.root : null) ?? ".", id);
@@ -73,6 +87,7 @@ export class Worksite {
       },
     });
     this.#files.set(file.target, file);
+    this.#told.set(file.target, { path: this.pathOf(id), fingerprint, snapshot });
     return file.target;
   }
 

@@ -1,0 +1,26 @@
+import { files, pipeline } from "../../src/index.ts";
+
+/** Each stage in a process of its own; one line kills its process the first time, another always. */
+export const isolated = pipeline("isolated", { module: import.meta.url })
+  .source(files("*.txt", { root: process.env["ISOLATED_FILES"] ?? "." }))
+  .expand("lines", { isolate: "process" }, async function* ({ target }) {
+    const text = new TextDecoder().decode(await target.bytes());
+    for (const [i, line] of text.split("\n").entries()) yield { id: `${target.id}#${i}`, value: line };
+  })
+  .stage(
+    "upper",
+    { isolate: "process", crashes: 2, retry: { delay: 1 } },
+    async ({ input, cost, artifact, target, attempt, log }) => {
+      if (input === "dies" || (input === "dies once" && attempt === 1)) process.kill(process.pid, "SIGKILL");
+      if (input === "throws") throw new Error("it threw");
+      cost({ usd: 0.5 });
+      log.info("worked", { pid: process.pid });
+      await artifact("line.txt", input);
+      return { line: input.toUpperCase(), bytes: target.parent.size, pid: process.pid };
+    },
+  )
+  .gather("all", { isolate: "process", partial: true }, async ({ inputs, failed }) => {
+    const lines: string[] = [];
+    for await (const { output, target } of inputs) lines.push(`${target.id} ${output.line} ${output.bytes}`);
+    return new TextEncoder().encode(`${lines.join("\n")}\n${failed} failed`);
+  });

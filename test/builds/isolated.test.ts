@@ -1,0 +1,50 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, test } from "node:test";
+import { type Build, open } from "../../src/index.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "holdfast-isolated-"));
+// Read by the module, here and in the processes that it is loaded in.
+process.env["ISOLATED_FILES"] = folder;
+const { isolated } = await import("./isolated-pipeline.ts");
+
+describe("a stage in a process of its own", () => {
+  let build: Build;
+  let text: string;
+  const pids = new Set<number>();
+
+  before(async () => {
+    writeFileSync(join(folder, "a.txt"), "one\ndies once");
+    writeFileSync(join(folder, "b.txt"), "dies\nthrows");
+    await using hf = await open(join(folder, "work.db"), { durability: "process" });
+    const handle = await hf.builds.start(isolated, { concurrency: 4 });
+    build = await handle.done();
+    text = new TextDecoder().decode(await handle.output("all"));
+    for await (const { output } of handle.outputs("upper")) pids.add(output.pid);
+  });
+
+  after(() => rmSync(folder, { recursive: true, force: true }));
+
+  test("gets the claimed bytes, and its outputs go on, as bytes or as JSON", () => {
+    assert.equal(text, "a.txt#0 ONE 13\na.txt#1 DIES ONCE 13\n2 failed");
+  });
+
+  test("is another process each time, and none of them is this one", () => {
+    assert.equal(pids.size, 2);
+    assert.ok(!pids.has(process.pid));
+  });
+
+  test("takes nobody with it when it dies, and has failed when it dies again and again", () => {
+    assert.deepEqual(build.errors.map(({ target, message }) => [target, message]).toSorted(), [
+      ["b.txt#0", "It took its worker down, or was left behind by it, 2 times."],
+      ["b.txt#1", "it threw"],
+    ]);
+    assert.deepEqual([build.state, build.reason], ["FAILED", "targets_failed"]);
+  });
+
+  test("is charged what it said", () => {
+    assert.equal(build.spent.usd, 1);
+  });
+});
