@@ -11,7 +11,7 @@ export interface ResultColumns extends OutputColumns {
   stage: string;
   path: string;
   target: string;
-  state: "SUCCESS" | "FAILED";
+  state: StoredResult["state"];
   hash: string;
   parts: string | null;
   micros: number;

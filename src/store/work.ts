@@ -32,11 +32,11 @@ export interface WorkStore {
   /** The newest SUCCESS for each context hash, if there is one. `build`: only of that build (a rerun's). */
   lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): Promise<(FoundResult | null)[]>;
   results(keys: readonly ResultKey[]): Promise<StoredResult[]>;
-  /** The result that a build had for a target: its own, else the newest SUCCESS of that target from before it. */
+  /** The result that a build had for a target: its own, else what the newest build before it had that did not fail. */
   resultOf(build: string, stage: string, path: string): Promise<StoredResult | null>;
   /** The one before that, for `why`: the newest of that stage and target from an earlier build. */
   resultBefore(build: string, stage: string, path: string): Promise<StoredResult | null>;
-  /** All SUCCESS results that a build had for a stage, in the order of paths. */
+  /** All results that a build had for a stage, other than failures, in the order of paths. */
   resultsOf(build: string, stage: string, page: { after?: string; limit: number }): Promise<StoredResult[]>;
   /** The first of what failed in a build, in the order in which it did. */
   failures(build: string, limit: number): Promise<StoredResult[]>;
@@ -119,6 +119,8 @@ export type Flow =
 export interface Passed {
   stage: string;
   as: "cached" | "passed";
+  /** The result that the target has of this stage from this build on, where it had another or none; null: it has none any more. */
+  result?: ResultKey | null;
 }
 
 export interface ListedTarget {
@@ -144,8 +146,11 @@ export interface ListedBatch {
   pipeline: string;
   segment: number;
   targets: readonly ListedTarget[];
-  /** Paths of targets that are gone, each with the removals that it needs first; one without is forgotten at once. */
-  gone?: readonly { path: string; rev: number; removals: readonly NewJob[] }[];
+  /**
+   * Paths of targets that are gone, each with the removals that it needs first; one without is forgotten at once. `had`: the
+   * stages that it has results of, and which have none for it from this build on.
+   */
+  gone?: readonly { path: string; rev: number; removals: readonly NewJob[]; had?: readonly string[] }[];
   /** For the job's checkpoint: where the listing goes on. Undefined: as it was. */
   cursor?: string;
 }
@@ -217,7 +222,8 @@ export interface StoredResult {
   path: string;
   /** The target's own id, for people. */
   target: string;
-  state: "SUCCESS" | "FAILED";
+  /** REUSED: made by an earlier build, or for another target, and taken over in this one. */
+  state: "SUCCESS" | "FAILED" | "REUSED";
   hash: string;
   parts: string | null;
   output: KeptValue;

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import type { Amount } from "../../src/core/cost.ts";
 import type { BuildKey, ResultKey } from "../../src/core/ids.ts";
 import { inlineValue, type KeptValue } from "../../src/core/value.ts";
 import { artifactCursor } from "../../src/store/result-row.ts";
@@ -13,6 +14,7 @@ import {
   dollars,
   ended,
   everyWork,
+  FREE,
   list,
   next,
   parsing,
@@ -80,6 +82,71 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await all(second), [a2.key]);
     assert.deepEqual(await all(third), [a3.key, b1.key]);
   });
+
+  check(
+    "what is reused from elsewhere is the build's own from then on, with its artifacts, and costs nothing",
+    async ({ store }) => {
+      const first = await site(store);
+      const artifacts = [{ name: "page.html", hash: "p", size: 7 }];
+      const a = await make(store, first, "a", { output: file("o", 3), artifacts }, dollars(2));
+      const second = await next(store, first);
+      await list(store, second, {
+        targets: [target("b", toEnd("b"), { passed: [{ stage: "parse", as: "cached", result: a.key }] })],
+      });
+      const b = (await store.work.resultOf(second.build.id, "parse", "b")) as StoredResult;
+      const taken = { build: second.build.id, path: "b", target: "b", state: "REUSED" as const, cost: FREE };
+      assert.deepEqual(b, { ...a, key: b.key, at: b.at, ...taken });
+      assert.deepEqual(await store.work.resultsOf(second.build.id, "parse", { limit: 10 }), [a, b]);
+      assert.deepEqual(await store.work.resultsOf(first.build.id, "parse", { limit: 10 }), [a]);
+      assert.deepEqual(await store.work.artifactsOf(b), artifacts);
+      const found = await store.work.lookUp("docs", [{ stage: "parse", hash: a.hash }]);
+      assert.equal(found[0]?.key, a.key, "only what was made is found");
+      const made = await make(store, second, "b", { hash: "context-2" });
+      assert.deepEqual(await store.work.resultOf(second.build.id, "parse", "b"), made, "what is made takes its place");
+      assert.deepEqual(await store.work.artifactsOf(made), []);
+      assert.deepEqual((await counts(store, second.build)).slice(0, 2), [0, 0]);
+    },
+  );
+
+  check("a target that has again what it had long ago has that, and not what it had last", async ({ store }) => {
+    const first = await site(store);
+    const old = await make(store, first, "a", { hash: "context-1", output: inlineValue('"old"') });
+    const second = await next(store, first);
+    const other = await make(store, second, "a", { hash: "context-2", output: inlineValue('"other"') });
+    const third = await next(store, second);
+    const passed = [{ stage: "parse", as: "cached" as const, result: old.key }];
+    await list(store, third, { targets: [again(await seeTarget(store, "a"), toEnd("a"), { passed })] });
+    const of = async (at: Site) => (await store.work.resultOf(at.build.id, "parse", "a"))?.output;
+    assert.deepEqual(await Promise.all([first, second, third].map(of)), [old.output, other.output, old.output]);
+    const fourth = await next(store, third);
+    assert.deepEqual(await of(fourth), old.output);
+  });
+
+  check(
+    "a target that is gone, or is passed by, has no result from then on; the builds before have it still",
+    async ({ store }) => {
+      const first = await site(store);
+      const a = await make(store, first, "a");
+      const b = await make(store, first, "b");
+      const second = await next(store, first);
+      const { rev } = await seeTarget(store, "a");
+      const passed = [{ stage: "parse", as: "passed" as const, result: null }];
+      await list(store, second, {
+        targets: [again(await seeTarget(store, "b"), toEnd("b"), { passed })],
+        gone: [{ path: "a", rev, removals: [], had: ["parse"] }],
+      });
+      const all = async (at: Site) => store.work.resultsOf(at.build.id, "parse", { limit: 10 });
+      assert.deepEqual(await all(second), []);
+      assert.deepEqual(await all(first), [a, b]);
+      assert.equal(await store.work.resultOf(second.build.id, "parse", "a"), null);
+      assert.deepEqual(await store.work.resultOf(first.build.id, "parse", "a"), a);
+      const third = await next(store, second);
+      assert.deepEqual(await all(third), []);
+      assert.deepEqual(await store.work.resultBefore(third.build.id, "parse", "a"), a);
+      const made = await make(store, third, "a");
+      assert.deepEqual(await all(third), [made]);
+    },
+  );
 
   check("the results of a stage come page by page, in the order of paths", async ({ store }) => {
     const at = await site(store);
@@ -194,9 +261,16 @@ function file(artifact: string, size: number): KeptValue {
 }
 
 /** Runs the stage "parse" for a target. */
-async function make(store: Store, at: Site, path: string, given: Partial<NewResult> = {}): Promise<StoredResult> {
+async function make(
+  store: Store,
+  at: Site,
+  path: string,
+  given: Partial<NewResult> = {},
+  cost: Amount = FREE,
+): Promise<StoredResult> {
   const lease = await run(store, at, path);
-  await settleItem(store, lease, ended({ result: result(given), target: again(await seeTarget(store, path), toEnd(path)) }));
+  const end = ended({ cost, result: result(given), target: again(await seeTarget(store, path), toEnd(path)) });
+  await settleItem(store, lease, end);
   return (await store.work.resultOf(at.build.id, "parse", path)) as StoredResult;
 }
 

@@ -74,7 +74,11 @@ export class Enlister implements Register {
     const below = this.#below(segment);
     // Children first: as long as their parent is there, a crash in between is made up for.
     if (below !== null) for (const { path } of rows) await this.gone(below, path);
-    const gone = rows.map(({ path, rev, trail }) => ({ path, rev, removals: this.#removals(segment, path, trail) }));
+    const own = new Set(segment.stages.map(({ name }) => name));
+    const gone = rows.map(({ path, rev, trail }) => {
+      const had = trail.filter(({ stage }) => own.has(stage)).map(({ stage }) => stage);
+      return { path, rev, had, removals: this.#removals(segment, path, trail) };
+    });
     await this.#write({ segment: segment.index, targets: [], gone });
   }
 

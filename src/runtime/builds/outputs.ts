@@ -74,7 +74,7 @@ export class Outputs {
   }
 
   async #load(result: StoredResult, stage: string): Promise<unknown> {
-    if (result.state === "SUCCESS") return this.#values.load(result.output);
+    if (result.state !== "FAILED") return this.#values.load(result.output);
     throw new HoldfastError(
       "TARGET_FAILED",
       `Stage "${stage}" failed for ${JSON.stringify(sayPath(result.path))}: ${result.error?.message ?? "unknown"}`,

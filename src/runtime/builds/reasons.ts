@@ -17,7 +17,7 @@ export async function explainBuild(store: Store, build: BuildRow, stage: string,
       "It has not come there: look at the build's errors, at the stage's `match`, and at the target's id.",
     );
   }
-  const ran = after.build === build.id;
+  const ran = after.build === build.id && after.state !== "REUSED";
   const before = ran ? await store.work.resultBefore(build.id, stage, target) : after;
   return why({
     ran,

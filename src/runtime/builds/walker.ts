@@ -50,7 +50,7 @@ export class Walker {
     for (const stage of segment.stages.slice(from)) {
       const place = this.#model.place(stage.name);
       if (!this.#scope.includes(place)) {
-        walked.flow = { to: "end", trail: steps, done: null, group: null, member: null };
+        walked.flow = { to: "end", trail: this.#withOld(steps, old, place), done: null, group: null, member: null };
         return walked;
       }
       try {
@@ -93,8 +93,8 @@ export class Walker {
     const needed = typeof stage.match === "function" || typeof stage.key === "function";
     let input = needed ? await loadInput(traveller, steps, this.#reader) : undefined;
     if (!matches(place, traveller, input)) {
-      walked.passed.push({ stage: stage.name, as: "passed" });
       const before = stepOf(old, stage.name);
+      walked.passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });
       if (before !== undefined && stage.remove !== null) walked.removals.push(this.#removal(place, traveller, before));
       return null;
     }
@@ -107,9 +107,14 @@ export class Walker {
       const work = { build: this.#scope.build.key, path: traveller.path, context: context.hash };
       return { to: "work", trail: this.#withOld(steps, old, place), job: this.#model.stageJob(place, work, input) };
     }
-    walked.passed.push({ stage: stage.name, as: "cached" });
-    if (stage.kind === "expand") await this.#onExpanded(traveller, steps);
-    else steps.push({ stage: stage.name, result: found.key, output: found.output.hash });
+    if (stage.kind === "expand") {
+      walked.passed.push({ stage: stage.name, as: "cached" });
+      await this.#onExpanded(traveller, steps);
+      return null;
+    }
+    const isOther = stepOf(old, stage.name)?.result !== found.key;
+    walked.passed.push({ stage: stage.name, as: "cached", ...(isOther ? { result: found.key } : {}) });
+    steps.push({ stage: stage.name, result: found.key, output: found.output.hash });
     return null;
   }
 

@@ -31,10 +31,13 @@ export class Arrivals {
     return this.#flows.pass(now, account, ref, target, standing, null) ?? [];
   }
 
-  gone(account: Account, batch: ListedBatch, { path, rev, removals }: Gone, standing: Standing | undefined): NewJob[] {
+  gone(now: number, account: Account, batch: ListedBatch, one: Gone, standing: Standing | undefined): NewJob[] {
+    const { path, rev, removals, had = [] } = one;
     if (standing?.rev !== rev) return [];
-    const ref = { pipeline: batch.pipeline, segment: batch.segment, path };
+    const { build, pipeline } = account;
+    const ref = { pipeline, segment: batch.segment, path };
     this.#supersede(account, batch.segment, path, standing);
+    for (const stage of had) this.#results.reuse({ build, pipeline, stage, path, target: path }, null, now);
     if (removals.length === 0) this.#targets.remove(ref);
     else if (standing.failure !== null) this.#targets.blame(ref, null);
     return removals.map((job) => ofBuild(job, account.build));

@@ -63,6 +63,7 @@ export class Flows {
     if ((standing?.rev ?? 0) !== target.rev) return undefined;
     const { build } = account;
     this.passed(account, target);
+    this.#reused(now, account, ref, target);
     if (target.artifacts !== undefined) this.#artifacts.add(build, "", ref.path, target.artifacts);
     const jobs = (target.removals ?? []).map((job) => ofBuild(job, build));
     const { flow } = target;
@@ -75,6 +76,11 @@ export class Flows {
   /** Counts the stages that it had no need of. */
   passed(account: Account, { passed }: ListedTarget): void {
     for (const { stage, as } of passed) this.#books.count(account, stage, as, 1);
+  }
+
+  #reused(now: number, { build, pipeline }: Account, { path }: TargetRef, { id, passed }: ListedTarget): void {
+    for (const { stage, result } of passed)
+      if (result !== undefined) this.#results.reuse({ build, pipeline, stage, path, target: id }, result, now);
   }
 
   #placeOf(now: number, account: Account, ref: TargetRef, { id }: ListedTarget, flow: Flow, made: ResultKey | null): Place {

@@ -98,6 +98,11 @@ export interface MadeResult {
 export interface ResultRows {
   /** In place of the one that this build had for this stage and target. `again`: that one was a failure. */
   put(made: MadeResult, now: number): { key: ResultKey; again: boolean };
+  /**
+   * From this build on, a target has this result of a stage: one of an earlier build, or of another target. Null: it has none
+   * any more. What it has besides is as it was: nothing is written of it.
+   */
+  reuse(by: Pick<MadeResult, "build" | "pipeline" | "stage" | "path" | "target">, result: ResultKey | null, now: number): void;
   /** Takes back what says that a target has failed in this build: the stage where it had, if it has. */
   recall(build: BuildKey, failure: ResultKey): string | undefined;
 }

@@ -124,7 +124,7 @@ create table ${s}.results (
   stage        text collate "C" not null,
   path         text collate "C" not null,
   target       text collate "C" not null,
-  state        text collate "C" not null check (state in ('SUCCESS', 'FAILED')),
+  state        text collate "C" not null check (state in ('SUCCESS', 'FAILED', 'REUSED', 'GONE')),
   hash         text collate "C" not null,
   parts        text,
   output_hash  text collate "C" not null,

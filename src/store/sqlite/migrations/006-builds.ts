@@ -102,7 +102,8 @@ create table holdfast_targets (
 create index holdfast_targets_children on holdfast_targets (pipeline, segment, parent, path) where parent is not null;
 create index holdfast_targets_groups on holdfast_targets (pipeline, segment, grouping, path) where member is not null and grouping is not null;
 
--- One for each (build, stage, target) that was run. What was reused has none: its target's trail leads to the result.
+-- One for each (build, stage, target) that was run. What was reused has none, as long as it is what the target had before:
+-- REUSED is a copy of what was made earlier or for another target, and GONE says that there is nothing from this build on.
 -- A success that was superseded in its own build is of no build any more (its negative key stands there): others may
 -- have reused it.
 create table holdfast_results (
@@ -112,7 +113,7 @@ create table holdfast_results (
   stage        text not null,
   path         text not null,
   target       text not null,
-  state        text not null check (state in ('SUCCESS', 'FAILED')),
+  state        text not null check (state in ('SUCCESS', 'FAILED', 'REUSED', 'GONE')),
   hash         text not null,
   parts        text,
   output_hash  text not null,

@@ -82,7 +82,7 @@ export class Listing {
     );
     return [
       ...changed.flatMap((one) => arrivals.changed(tx.now, account, batch, one, standings.get(one.path))),
-      ...gone.flatMap((one) => arrivals.gone(account, batch, one, standings.get(one.path))),
+      ...gone.flatMap((one) => arrivals.gone(tx.now, account, batch, one, standings.get(one.path))),
     ];
   }
 }

@@ -15,6 +15,8 @@ export class Results implements ResultRows {
   readonly #artifacts: ArtifactRefs;
   readonly #own: Statement;
   readonly #insert: Statement;
+  readonly #copy: Statement;
+  readonly #gone: Statement;
   readonly #remove: Statement;
   readonly #setAside: Statement;
   readonly #recall: Statement;
@@ -32,6 +34,14 @@ export class Results implements ResultRows {
     this.#insert = db.prepare(
       `insert into holdfast_results (build, pipeline, stage, path, target, state, hash, parts, ${OUTPUT}, micros, tokens, error, at)
        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning key`,
+    );
+    this.#copy = db.prepare(
+      `insert into holdfast_results (build, pipeline, stage, path, target, state, hash, parts, ${OUTPUT}, micros, tokens, error, at)
+       select ?, pipeline, stage, ?, ?, 'REUSED', hash, parts, ${OUTPUT}, 0, 0, null, ? from holdfast_results where key = ?`,
+    );
+    this.#gone = db.prepare(
+      `insert into holdfast_results (build, pipeline, stage, path, target, state, hash, output_hash, at)
+       values (?, ?, ?, ?, ?, 'GONE', '', 'none', ?)`,
     );
     this.#remove = db.prepare("delete from holdfast_results where key = ?");
     this.#setAside = db.prepare("update holdfast_results set build = -key where key = ?");
@@ -57,9 +67,9 @@ export class Results implements ResultRows {
       `${RESULT} where result.pipeline = (select pipeline from holdfast_builds where id = :build) and stage = :stage and path = :path
          and result.build ${than} (select key from holdfast_builds where id = :build) and result.build > 0 ${state}
        order by result.build desc limit 1`;
-    this.#ofBefore = db.prepare(before("and result.state = 'SUCCESS'", "<"));
-    this.#before = db.prepare(before("", "<"));
-    // From one path to the next, and of each its own row, else the newest SUCCESS before it.
+    this.#ofBefore = db.prepare(before("and result.state <> 'FAILED'", "<"));
+    this.#before = db.prepare(before("and result.state <> 'GONE'", "<"));
+    // From one path to the next, and of each its own row, else the newest before it that is no failure.
     this.#ofStage = db.prepare(
       `with recursive of (build, pipeline) as (select key, pipeline from holdfast_builds where id = :build),
        paths (path) as (
@@ -73,10 +83,10 @@ export class Results implements ResultRows {
        select ${COLUMNS} from paths, of cross join holdfast_results as result on result.key = (
          select key from holdfast_results as had
          where had.pipeline = of.pipeline and had.stage = :stage and had.path = paths.path
-           and had.build <= of.build and had.build > 0 and (had.state = 'SUCCESS' or had.build = of.build)
+           and had.build <= of.build and had.build > 0 and (had.state <> 'FAILED' or had.build = of.build)
          order by had.build desc limit 1)
        left join holdfast_builds as build on build.key = result.build
-       where paths.path is not null and result.state = 'SUCCESS' limit :limit`,
+       where paths.path is not null and result.state in ('SUCCESS', 'REUSED') limit :limit`,
     );
     // By holdfast_results_failed.
     this.#failures = db.prepare(
@@ -87,13 +97,30 @@ export class Results implements ResultRows {
 
   /** In place of the one that this build had for this stage and target. `again`: that one was a failure. */
   put(made: MadeResult, now: number): { key: ResultKey; again: boolean } {
-    const { build, stage, path } = made;
-    const old = this.#own.row(build, stage, path) as [ResultKey, StoredResult["state"]] | undefined;
-    if (old?.[1] === "SUCCESS") {
-      this.#setAside.run(old[0]);
-      this.#artifacts.setAside(build, stage, path, old[0]);
-    } else if (old !== undefined) this.#remove.run(old[0]);
-    return { key: this.#add(made, now), again: old?.[1] === "FAILED" };
+    const again = this.#replace(made) === "FAILED";
+    return { key: this.#add(made, now), again };
+  }
+
+  reuse(by: Pick<MadeResult, "build" | "pipeline" | "stage" | "path" | "target">, result: ResultKey | null, now: number): void {
+    const { build, pipeline, stage, path, target } = by;
+    this.#replace(by);
+    if (result === null) return void this.#gone.run(build, pipeline, stage, path, target, now);
+    this.#copy.run(build, path, target, now, result);
+    this.#artifacts.copy(result, build, path);
+  }
+
+  /** Makes room for another. Whoever has reused what was made keeps it. The answer is what was there. */
+  #replace({ build, stage, path }: Pick<MadeResult, "build" | "stage" | "path">): string | undefined {
+    const [key, state] = (this.#own.row(build, stage, path) ?? []) as [ResultKey?, string?];
+    if (key === undefined) return undefined;
+    if (state === "SUCCESS") {
+      this.#setAside.run(key);
+      this.#artifacts.setAside(build, stage, path, key);
+    } else {
+      this.#remove.run(key);
+      this.#artifacts.drop(build, stage, path);
+    }
+    return state;
   }
 
   /** Takes back what says that a target has failed in this build: the stage where it had, if it has. */
@@ -115,7 +142,8 @@ export class Results implements ResultRows {
 
   of(build: string, stage: string, path: string): StoredResult | null {
     const asked = { build, stage, path };
-    return read(this.#of, asked)[0] ?? read(this.#ofBefore, asked)[0] ?? null;
+    const found = read(this.#of, asked)[0] ?? read(this.#ofBefore, asked)[0];
+    return found === undefined || isGone(found) ? null : found;
   }
 
   before(build: string, stage: string, path: string): StoredResult | null {
@@ -152,6 +180,10 @@ export class Results implements ResultRows {
     );
     return (row as [ResultKey])[0];
   }
+}
+
+function isGone({ state }: { state: string }): boolean {
+  return state === "GONE";
 }
 
 function read(statement: Statement, asked: Named): StoredResult[] {
