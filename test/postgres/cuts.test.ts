@@ -4,6 +4,7 @@ import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { addOne } from "../conformance/parts.ts";
 import { SEED } from "../crash/random.ts";
+import { BUILD_DEEDS } from "./build-deeds.ts";
 import { DEEDS } from "./deeds.ts";
 import { Proxy } from "./proxy.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
@@ -33,7 +34,7 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
   });
   let n = 0;
 
-  for (const [name, prepare] of Object.entries(DEEDS)) {
+  for (const [name, prepare] of Object.entries({ ...DEEDS, ...BUILD_DEEDS })) {
     for (const when of ["before", "after"] as const) {
       const what = when === "before" ? "before it reaches the server" : "before its answer comes back";
       test(`of ${name}, ${what}: the answer is the truth`, { timeout: 60_000 }, async (t) => {

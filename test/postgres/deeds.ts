@@ -9,12 +9,12 @@ export interface Deed {
   check(answer: unknown): Promise<void>;
 }
 
-function deed<Answer>(act: (store: Store) => Promise<Answer>, check: (answer: Answer) => Promise<void>): Deed {
+export function deed<Answer>(act: (store: Store) => Promise<Answer>, check: (answer: Answer) => Promise<void>): Deed {
   return { act, check: (answer) => check(answer as Answer) };
 }
 
 /** Makes ready, by way of a store that nobody cuts, for the n-th time. */
-type Prepare = (direct: Store, n: number) => Promise<Deed>;
+export type Prepare = (direct: Store, n: number) => Promise<Deed>;
 
 const TOLD: Declaration = declaring([], {
   queue: "told",
@@ -257,7 +257,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 };
 
 /** In the order in which they came. */
-async function idsOf(store: Store, name: string): Promise<string[]> {
+export async function idsOf(store: Store, name: string): Promise<string[]> {
   const ids: string[] = [];
   for (let after: string | undefined; ;) {
     const page = await store.list({ name, limit: 1_000, ...(after !== undefined && { after }) });

@@ -1,3 +1,4 @@
+import { Turn } from "./builds/turn.ts";
 import { Catalog } from "./catalog.ts";
 import { Counter } from "./counter.ts";
 import { Endings } from "./endings.ts";
@@ -24,6 +25,7 @@ export class Intake {
   readonly expiring: Expiring;
   readonly endings: Endings;
   readonly enqueue: Enqueue;
+  readonly turn: Turn;
   readonly #counter: Counter;
 
   /** `knows`: what is committed for sure, and need not be looked up again. */
@@ -31,6 +33,7 @@ export class Intake {
     const counter = (this.#counter = new Counter(s));
     const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
     const locks = new QueueLocks(s);
+    this.turn = new Turn(s);
     const settings = (this.settings = new Settings(s, { ...options, locks, counter }));
     const tally = (this.tally = new Tally(s, { apart: !options.speaks, random: options.random }));
     this.events = new Events(s);
@@ -45,8 +48,11 @@ export class Intake {
   /** What comes before everything else in a transaction: null when it is nothing. */
   first(tx: Tx, queues: readonly string[]): Promise<void> | null {
     const locked = this.limits.lockWanted(tx, queues);
+    const turned = this.turn.takeWanted(tx);
     const held = this.#counter.holdWanted(tx);
-    return locked === null && held === null ? null : Promise.all([locked, held]).then(() => {});
+    // From here on nothing is waited for that comes before it.
+    if (turned !== null) tx.isLate = true;
+    return locked === null && turned === null && held === null ? null : Promise.all([locked, turned, held]).then(() => {});
   }
 
   /** Others have changed what is known here, or something was undone. */

@@ -104,6 +104,12 @@ export class Settings {
     return this.#view;
   }
 
+  /** After others were waited for, who may have changed them: what is decided from here on need not be decided again. */
+  async refresh(tx: Tx): Promise<void> {
+    const [[counted]] = (await tx.rows<[number]>(this.#sql.counted)) as [[number]];
+    if (counted !== this.#seen) await this.load(tx.rows);
+  }
+
   async load(rows: Rows): Promise<void> {
     const [[counted]] = (await rows<[number]>(this.#sql.counted)) as [[number]];
     const queues = await rows<QueueValues>(this.#sql.queues);

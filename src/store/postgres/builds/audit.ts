@@ -13,20 +13,18 @@ type Row = [
   after: AuditColumns["after"],
 ];
 
-/** Who did what to builds, and how they were before and after it: written in the transaction of the act. */
+/**
+ * Who did what to builds, and how they were before and after it: written in the transaction of the act, in the turn of
+ * builds. So whoever has read up to a number has missed none before it.
+ */
 export class Audit {
   readonly #sql: Record<"add" | "page" | "about", string>;
 
   constructor(s: string) {
     const read = `select seq, at, actor, action, subject, before, after from ${s}.audit`;
     this.#sql = {
-      // One after the other until their commits: whoever has read up to a number has missed none before it.
       add: `
-        with turn as materialized (
-          select pg_advisory_xact_lock(hashtextextended('holdfast audit ${s.replaceAll("'", "''")}', 0))::text as mine)
-        insert into ${s}.audit (at, actor, action, subject, before, after)
-        select $1::bigint, $2, $3, $4, $5, $6 from turn where mine is not null
-        returning seq`,
+        insert into ${s}.audit (at, actor, action, subject, before, after) values ($1, $2, $3, $4, $5, $6) returning seq`,
       page: `${read} where seq > $1 order by seq limit $2`,
       // By audit_subject.
       about: `${read} where subject = $3 and seq > $1 order by seq limit $2`,

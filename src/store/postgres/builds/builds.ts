@@ -17,6 +17,7 @@ import type { Enqueue } from "../enqueue.ts";
 import type { Events } from "../events.ts";
 import type { Limits } from "../limits.ts";
 import type { Settings } from "../settings.ts";
+import type { Tx } from "../transaction.ts";
 import type { Access } from "./access.ts";
 import { Audit } from "./audit.ts";
 import { type Known, Leads } from "./leads.ts";
@@ -25,64 +26,65 @@ import { Orchestrate } from "./orchestrate.ts";
 import { Oversee } from "./oversee.ts";
 import { Runs } from "./runs.ts";
 import { Tokens } from "./tokens.ts";
+import type { Turn } from "./turn.ts";
 
 /** Builds on a PostgreSQL server. */
 export class Builds implements BuildStore {
   readonly #access: Access;
+  readonly #settings: Settings;
   readonly #limits: Limits;
+  readonly #turn: Turn;
   readonly #runs: Runs;
   readonly #leads: Leads;
   readonly #audit: Audit;
   readonly #orchestrate: Orchestrate;
   readonly #oversee: Oversee;
 
-  constructor(s: string, parts: { settings: Settings; limits: Limits; events: Events; enqueue: Enqueue }, access: Access) {
+  constructor(
+    s: string,
+    parts: { settings: Settings; limits: Limits; events: Events; enqueue: Enqueue; turn: Turn },
+    access: Access,
+  ) {
     this.#access = access;
-    const { settings, events, enqueue } = parts;
-    const limits = (this.#limits = parts.limits);
+    const { events, enqueue } = parts;
+    const settings = (this.#settings = parts.settings);
+    this.#limits = parts.limits;
+    this.#turn = parts.turn;
     const runs = (this.#runs = new Runs(s));
     const leads = (this.#leads = new Leads(s));
     const audit = (this.#audit = new Audit(s));
     const tokens = new Tokens(s);
     const moves = new Moves({ runs, leads, audit, events, settings });
-    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, settings, limits });
+    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue });
     this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events });
   }
 
   start(build: NewBuild): Promise<BuildRow | LockConflict | { paused: string }> {
-    return this.#access.write(
-      "build",
-      (tx) => this.#orchestrate.start(tx, build),
-      () => this.#limits.queuesOf([build.listing]),
-    );
+    return this.#act((tx) => this.#orchestrate.start(tx, build), [build.listing]);
   }
 
   resume(build: ResumeBuild): Promise<BuildRow | LockConflict> {
-    return this.#access.write("build", (tx) => this.#orchestrate.resume(tx, build));
+    return this.#act((tx) => this.#orchestrate.resume(tx, build));
   }
 
   move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null> {
-    return this.#access.write("build", (tx) => this.#orchestrate.move(tx, build, move, lock, mint));
+    return this.#act((tx) => this.#orchestrate.move(tx, build, move, lock, mint));
   }
 
   abandon(build: string, note: string, by: string): Promise<BuildRow | null> {
-    return this.#access.write("build", (tx) => this.#oversee.abandon(tx, build, note, by));
+    return this.#act((tx) => this.#oversee.abandon(tx, build, note, by));
   }
 
   approve(build: string, approval: Approval, by: string): Promise<BuildRow | null> {
-    return this.#access.write("build", (tx) => this.#oversee.approve(tx, build, approval, by));
+    return this.#act((tx) => this.#oversee.approve(tx, build, approval, by));
   }
 
   mintToken(build: string, minted: MintedToken, by: string): Promise<BuildRow | null> {
-    return this.#access.write("build", (tx) => this.#oversee.mintToken(tx, build, minted, by));
+    return this.#act((tx) => this.#oversee.mintToken(tx, build, minted, by));
   }
 
   nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean> {
-    return this.#access.write(
-      "build",
-      (tx) => this.#orchestrate.nextRound(tx, build, round, listing, lock),
-      () => this.#limits.queuesOf([listing]),
-    );
+    return this.#act((tx) => this.#orchestrate.nextRound(tx, build, round, listing, lock), [listing]);
   }
 
   getBuild(id: string): Promise<BuildRow | null> {
@@ -110,16 +112,27 @@ export class Builds implements BuildStore {
   }
 
   breakLead(pipeline: string, by: string): Promise<boolean> {
-    return this.#access.write("build", (tx) => this.#oversee.breakLead(tx, pipeline, by));
+    return this.#act((tx) => this.#oversee.breakLead(tx, pipeline, by));
   }
 
   /** Asked again and again, mostly for nothing: then nothing is written. */
   async orphan(known: Known, reason: BuildReason): Promise<BuildRow[]> {
     const found = await this.#leads.unled(this.#access.read, this.#access.at(), known);
-    return found.length === 0 ? [] : this.#access.write("build", (tx) => this.#oversee.orphan(tx, known, reason));
+    return found.length === 0 ? [] : this.#act((tx) => this.#oversee.orphan(tx, known, reason));
   }
 
   audit(query: { after: number; limit: number; subject?: string }): Promise<AuditEntry[]> {
     return this.#audit.page(this.#access.read, query);
+  }
+
+  /** In the turn of builds; before it come the locks of the queues of jobs that it adds. */
+  #act<T>(run: (tx: Tx) => Promise<T>, jobs: readonly NewJob[] = []): Promise<T> {
+    const act = async (tx: Tx) => {
+      await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
+      await this.#turn.take(tx);
+      await this.#settings.refresh(tx);
+      return run(tx);
+    };
+    return this.#access.write("build", act, () => this.#limits.queuesOf(jobs));
   }
 }

@@ -24,12 +24,9 @@ export interface Known {
   alive: readonly ProcessId[];
 }
 
-/**
- * Who leads the builds of each pipeline: the orchestrator's lock. It is taken in the pipeline's turn, and changed or let go
- * under its build's row: whoever has locked that row finds here what is so until his commit.
- */
+/** Who leads the builds of each pipeline: the orchestrator's lock. It changes hands in the turn of builds only. */
 export class Leads {
-  readonly #sql: Record<"turn" | "find" | "held" | "all" | "take" | "beat" | "release" | "unled", string>;
+  readonly #sql: Record<"find" | "held" | "all" | "take" | "beat" | "release" | "unled", string>;
 
   constructor(s: string) {
     // Those whose process is on the list: a dead one is struck off when it is found, and its lock is free with that.
@@ -38,7 +35,6 @@ export class Leads {
         lead.program_hash, lead.acquired_at, lead.beat_at
       from ${s}.leads as lead join ${s}.builds as build on build.key = lead.build`;
     this.#sql = {
-      turn: `select pg_advisory_xact_lock(hashtextextended('holdfast leads ${s.replaceAll("'", "''")} ' || $1::text, 0))::text`,
       find: `${read} where lead.pipeline = $1`,
       held: `${read} where lead.pipeline = $1 and ${registered}`,
       all: `${read} order by lead.pipeline`,
@@ -54,20 +50,11 @@ export class Leads {
         select build.key from clock, ${s}.builds as build
           left join ${s}.leads as lead on lead.pipeline = build.pipeline and lead.build = build.key
         where build.state = 'ACTIVE' and build.state not in ('SUCCESS', 'FAILED', 'ABANDONED')
-          and ($2::bigint is null or build.key = $2)
           and (lead.build is null or not ${registered}
-            or lead.holder = any($3::bigint[])
-            or (lead.beat_at <= clock.now - ${LEAD_TTL} and lead.holder <> all($4::bigint[])))
+            or lead.holder = any($2::bigint[])
+            or (lead.beat_at <= clock.now - ${LEAD_TTL} and lead.holder <> all($3::bigint[])))
         order by build.key`,
     };
-  }
-
-  /**
-   * Of all who want to lead builds of this pipeline one decides, and the others wait for its commit. It comes before the
-   * rows of its builds; the next statement finds what those have left who were before.
-   */
-  async turn(tx: Tx, pipeline: string): Promise<void> {
-    await tx.rows(this.#sql.turn, pipeline);
   }
 
   /** Null: nobody has it, or only one who is gone. */
@@ -112,10 +99,10 @@ export class Leads {
 
   /**
    * ACTIVE builds that nobody leads, or somebody who is not registered any more, or, by what is known of processes, is gone,
-   * or of whom nothing was heard for too long. Of all, or this one.
+   * or of whom nothing was heard for too long.
    */
-  async unled(rows: Rows, at: number | null, { dead, alive }: Known, build: BuildKey | null = null): Promise<BuildKey[]> {
-    const found = await rows<[BuildKey]>(this.#sql.unled, at, build, listOf(dead), listOf(alive));
+  async unled(rows: Rows, at: number | null, { dead, alive }: Known): Promise<BuildKey[]> {
+    const found = await rows<[BuildKey]>(this.#sql.unled, at, listOf(dead), listOf(alive));
     return found.map(([key]) => key);
   }
 }

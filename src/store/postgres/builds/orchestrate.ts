@@ -5,50 +5,31 @@ import { listingOf, noSuchBuild } from "../../build-row.ts";
 import type { BuildRow, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
 import type { Enqueue } from "../enqueue.ts";
-import type { Limits } from "../limits.ts";
-import type { Settings } from "../settings.ts";
 import type { Tx } from "../transaction.ts";
 import type { Leads } from "./leads.ts";
 import type { Moves } from "./moves.ts";
 import type { Runs } from "./runs.ts";
 import type { Tokens } from "./tokens.ts";
 
-/**
- * What an orchestrator does to builds: under the lock of their pipeline, every time. First comes the lock of the queue, if it
- * has limits, then the pipeline's turn, then the build's row, then what belongs to it.
- */
+/** What an orchestrator does to builds: under the lock of their pipeline, every time, and in the turn of builds. */
 export class Orchestrate {
   readonly #runs: Runs;
   readonly #leads: Leads;
   readonly #tokens: Tokens;
   readonly #moves: Moves;
   readonly #enqueue: Enqueue;
-  readonly #settings: Settings;
-  readonly #limits: Limits;
 
-  constructor(parts: {
-    runs: Runs;
-    leads: Leads;
-    tokens: Tokens;
-    moves: Moves;
-    enqueue: Enqueue;
-    settings: Settings;
-    limits: Limits;
-  }) {
+  constructor(parts: { runs: Runs; leads: Leads; tokens: Tokens; moves: Moves; enqueue: Enqueue }) {
     this.#runs = parts.runs;
     this.#leads = parts.leads;
     this.#tokens = parts.tokens;
     this.#moves = parts.moves;
     this.#enqueue = parts.enqueue;
-    this.#settings = parts.settings;
-    this.#limits = parts.limits;
   }
 
   async start(tx: Tx, wanted: NewBuild): Promise<BuildRow | LockConflict | { paused: string }> {
     const { pipeline, lead } = wanted;
     const by = orchestrator(lead);
-    await this.#prepare(tx, wanted.listing);
-    await this.#leads.turn(tx, pipeline);
     const conflict = await this.#leads.held(tx.rows, pipeline);
     if (conflict !== null) return { conflict };
     const found = await this.#runs.lockUnended(tx, pipeline);
@@ -63,12 +44,10 @@ export class Orchestrate {
   }
 
   async resume(tx: Tx, wanted: ResumeBuild): Promise<BuildRow | LockConflict> {
-    const asked = await this.#runs.find(tx.rows, wanted.build);
-    if (asked === null) throw noSuchBuild(wanted.build);
-    const { pipeline, key } = asked;
+    const found = await this.#runs.lock(tx, wanted.build);
+    if (found === null) throw noSuchBuild(wanted.build);
+    const { pipeline, key } = found;
     const by = orchestrator(wanted.lead);
-    await this.#leads.turn(tx, pipeline);
-    const found = await this.#runs.lockKey(tx, key);
     const conflict = hasEnded(found.state) ? null : await this.#leads.held(tx.rows, pipeline);
     if (conflict !== null) return { conflict };
     const build = await this.#crashUnled(tx, found, by);
@@ -100,7 +79,6 @@ export class Orchestrate {
   }
 
   async nextRound(tx: Tx, id: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean> {
-    await this.#prepare(tx, listing);
     const build = await this.#runs.lock(tx, id);
     if (build === null || (await this.#leads.holding(tx.rows, build.key, lock)) === null) return false;
     if (!(await this.#runs.nextRound(tx, build, round))) return false;
@@ -112,12 +90,6 @@ export class Orchestrate {
   async #crashUnled(tx: Tx, build: BuildRow, by: string): Promise<BuildRow> {
     if (build.state !== "ACTIVE") return build;
     return this.#moves.make(tx, build, LOST, { holderGone: true }, { by });
-  }
-
-  /** Before any row is locked. */
-  async #prepare(tx: Tx, listing: NewJob): Promise<void> {
-    await this.#settings.at(tx);
-    await this.#limits.lock(tx, this.#limits.queuesOf([listing]));
   }
 
   async #list(tx: Tx, build: BuildRow, listing: NewJob): Promise<void> {

@@ -3,7 +3,6 @@ import type { BuildReason } from "../../../core/build.ts";
 import { brokenBy } from "../../build-moves.ts";
 import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
 import type { Events } from "../events.ts";
-import { Overtaken } from "../faults.ts";
 import type { Tx } from "../transaction.ts";
 import type { Audit } from "./audit.ts";
 import type { Known, Leads } from "./leads.ts";
@@ -11,7 +10,7 @@ import type { Moves } from "./moves.ts";
 import type { Runs } from "./runs.ts";
 import type { Tokens } from "./tokens.ts";
 
-/** What operators do to builds, and what is done about those whose orchestrators are gone: whatever the lock. */
+/** What operators do to builds, and what is done about those whose orchestrators are gone: whatever the lock, and in the turn of builds. */
 export class Oversee {
   readonly #runs: Runs;
   readonly #leads: Leads;
@@ -51,12 +50,9 @@ export class Oversee {
   }
 
   async breakLead(tx: Tx, pipeline: string, by: string): Promise<boolean> {
-    const seen = await this.#leads.find(tx.rows, pipeline);
-    if (seen === null) return false;
-    const build = (await this.#runs.lock(tx, seen.build)) as BuildRow;
     const lead = await this.#leads.find(tx.rows, pipeline);
     if (lead === null) return false;
-    if (lead.build !== build.id) throw new Overtaken("Somebody else leads another build of the pipeline by now.");
+    const build = (await this.#runs.lock(tx, lead.build)) as BuildRow;
     await this.#audit.add(tx, { by, action: "lead.broken", subject: leadSubject(pipeline), before: lead, after: null });
     const { holder, pid, host, program } = lead;
     await this.#events.act(tx, "lead.broken", pipeline, { pipeline, holder, pid, host, program, by }, build.id);
@@ -65,12 +61,10 @@ export class Oversee {
     return true;
   }
 
-  /** One after the other in the order of their keys, as everybody does. Each is looked at again when its row is locked. */
   async orphan(tx: Tx, known: Known, reason: BuildReason): Promise<BuildRow[]> {
     const crashed: BuildRow[] = [];
     for (const key of await this.#leads.unled(tx.rows, tx.at, known)) {
       const build = await this.#runs.lockKey(tx, key);
-      if ((await this.#leads.unled(tx.rows, tx.at, known, key)).length === 0) continue;
       crashed.push(await this.#moves.make(tx, build, { move: "crash", reason }, { holderGone: true }, { by: RECOVERY }));
     }
     return crashed;

@@ -97,7 +97,7 @@ export class Runs {
     return build as BuildRow;
   }
 
-  /** The one of this pipeline that has not ended, locked. In the pipeline's turn nobody makes another meanwhile. */
+  /** The one of this pipeline that has not ended, locked. In the turn of builds nobody makes another meanwhile. */
   async lockUnended(tx: Tx, pipeline: string): Promise<BuildRow | null> {
     const locked = tx.rows(this.#sql.lockUnended, pipeline);
     const [, [build]] = await Promise.all([locked, this.#read(tx.rows(this.#sql.unended, pipeline))]);

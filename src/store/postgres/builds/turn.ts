@@ -1,0 +1,42 @@
+import { Overtaken } from "../faults.ts";
+import type { Tx } from "../transaction.ts";
+
+/**
+ * Whoever moves builds, or does anything else to them that is written down, has the turn until the commit: these acts are few,
+ * and come one after the other. So of two who want to lead a pipeline the second finds the first, and entries of the audit
+ * are committed in the order of their numbers. It comes after the locks of queues and before any row.
+ */
+export class Turn {
+  readonly #sql: Record<"take" | "tryTake", string>;
+  /** Somebody else had it when it was too late to wait: when the transaction runs again, it takes it first. */
+  #wanted = false;
+
+  constructor(s: string) {
+    const name = `hashtextextended('holdfast builds ${s.replaceAll("'", "''")}', 0)`;
+    this.#sql = {
+      take: `select pg_advisory_xact_lock(${name})::text is not null`,
+      tryTake: `select pg_try_advisory_xact_lock(${name})`,
+    };
+  }
+
+  /** The next statement finds what those have left who had it before. */
+  async take(tx: Tx): Promise<void> {
+    const taken = this.#take(tx);
+    tx.isLate = true;
+    await taken;
+  }
+
+  /** Before any row; null when it is not wanted. Whatever else is taken first may still be waited for. */
+  takeWanted(tx: Tx): Promise<void> | null {
+    if (!this.#wanted) return null;
+    tx.onCommit(() => (this.#wanted = false));
+    return this.#take(tx);
+  }
+
+  async #take(tx: Tx): Promise<void> {
+    const [row] = await tx.rows<[boolean]>(tx.isLate ? this.#sql.tryTake : this.#sql.take);
+    if (row?.[0]) return;
+    this.#wanted = true;
+    throw new Overtaken("Somebody else moves builds.", { soon: true });
+  }
+}

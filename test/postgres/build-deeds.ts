@@ -1,0 +1,108 @@
+import assert from "node:assert/strict";
+import { mint, TOKEN_BYTES } from "../../src/core/confirmation-token.ts";
+import { listingJobName } from "../../src/core/work.ts";
+import type { BuildRow } from "../../src/store/builds.ts";
+import type { Store } from "../../src/store/store.ts";
+import { listing, made, newBuild, newLead, PAUSED, resuming, started, STOPPED, toldOf } from "../conformance/build-parts.ts";
+import { register } from "../conformance/parts.ts";
+import { deed, idsOf, type Prepare } from "./deeds.ts";
+
+/** What is done to builds: a second build, a second transition or a token that is lost would be found out. */
+export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
+  "start of a build, where another one has crashed": async (direct, n) => {
+    const pipeline = "started";
+    await endLast(direct, pipeline);
+    const crashed = await started(direct, { pipeline, token: `before ${n}` });
+    await direct.builds.move(crashed.build.id, STOPPED, crashed.lock);
+    const before = await idsOf(direct, listingJobName(pipeline));
+    const lead = newLead(await register(direct), `lead ${n}`);
+    return deed(
+      (store) => store.builds.start(newBuild(lead, { pipeline })),
+      async (answer: object) => {
+        const build = await isTrue(direct, answer);
+        assert.equal((await direct.builds.getLead(pipeline))?.build, build.id);
+        assert.equal(await direct.builds.beat({ pipeline, token: lead.token }), true);
+        await hasTold(direct, crashed.build, ["build.started", "build.crashed", "build.abandoned"]);
+        await hasTold(direct, build, ["build.started"]);
+        assert.equal((await idsOf(direct, listingJobName(pipeline))).length, before.length + 1, "it is listed once");
+      },
+    );
+  },
+
+  "pause of a build, with a token for it": async (direct, n) => {
+    const pipeline = "paused";
+    await endLast(direct, pipeline);
+    const led = await started(direct, { pipeline, token: `lead ${n}` });
+    return deed(
+      (store) => store.builds.move(led.build.id, PAUSED, led.lock, { bytes: bytesOf(n) }),
+      async (answer: object | null) => {
+        const build = await isTrue(direct, answer);
+        assert.deepEqual([build.state, build.seq], ["BUDGET_PAUSE", 2]);
+        assert.equal(await direct.builds.getLead(pipeline), null);
+        await hasTold(direct, build, ["build.started", "build.paused"]);
+        const resumed = await direct.builds.resume(resuming(led, { approval: approvalOf(n) }));
+        assert.equal(made(resumed).seq, 3, "the token is good");
+      },
+    );
+  },
+
+  "resume of a build by a token, and its next round": async (direct, n) => {
+    const pipeline = "resumed";
+    await endLast(direct, pipeline);
+    const led = await started(direct, { pipeline, token: `lead ${n}` });
+    await direct.builds.move(led.build.id, PAUSED, led.lock, { bytes: bytesOf(n) });
+    const before = await idsOf(direct, listingJobName(pipeline));
+    const lock = { pipeline, token: `again ${n}` };
+    return deed(
+      (store) =>
+        Promise.all([
+          store.builds.resume(resuming(led, { approval: approvalOf(n), token: lock.token })),
+          store.builds.nextRound(led.build.id, 1, listing(pipeline, 1), lock),
+          store.builds.beat(lock),
+        ]),
+      async ([answer, next, beats]: [object, boolean, boolean]) => {
+        const { state, seq, budget } = made(answer);
+        assert.deepEqual([state, seq, budget.micros, next, beats], ["ACTIVE", 3, 9_000_000, true, true]);
+        assert.equal((await direct.builds.getBuild(led.build.id))?.round, 1);
+        await hasTold(direct, led.build, ["build.started", "build.paused", "build.resumed"]);
+        assert.equal((await idsOf(direct, listingJobName(pipeline))).length, before.length + 1, "the round is listed once");
+      },
+    );
+  },
+};
+
+async function endLast(direct: Store, pipeline: string): Promise<void> {
+  const last = await direct.builds.newestBuild(pipeline);
+  if (last !== null && last.finishedAt === null) await direct.builds.abandon(last.id, "the next one", "test");
+}
+
+async function isTrue(direct: Store, answer: object | null): Promise<BuildRow> {
+  const build = made(answer);
+  assert.deepEqual(await direct.builds.getBuild(build.id), build);
+  return build;
+}
+
+/** Each once, in this order; and so it is in the audit. */
+async function hasTold(direct: Store, build: BuildRow, types: string[]): Promise<void> {
+  assert.deepEqual(
+    (await toldOf(direct, build)).map(({ type }) => type),
+    types,
+  );
+  const entries = await direct.builds.audit({ after: 0, limit: 10, subject: build.id });
+  assert.deepEqual(
+    entries.map(({ action }) => action),
+    types,
+  );
+}
+
+/** Others for each. */
+function bytesOf(n: number): Uint8Array {
+  const bytes = new Uint8Array(TOKEN_BYTES);
+  new DataView(bytes.buffer).setUint32(0, n);
+  return bytes;
+}
+
+function approvalOf(n: number): { token: string; budget: { usd: number } } {
+  const { token } = mint(bytesOf(n), { id: "any", state: "BUDGET_PAUSE", seq: 0 }, 0);
+  return { token, budget: { usd: 9 } };
+}
