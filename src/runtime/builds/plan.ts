@@ -8,6 +8,7 @@ import type { Found, Register } from "./enlister.ts";
 import { Lister } from "./lister.ts";
 import type { Parent } from "./live-targets.ts";
 import type { Place } from "./model.ts";
+import { Purse } from "./purse.ts";
 import { BuildScope } from "./scope.ts";
 import type { CheckedOptions } from "./settings.ts";
 import { loadInput, type Traveller } from "./travel.ts";
@@ -80,6 +81,8 @@ class Counter implements Register {
   readonly #site: Worksite;
   readonly #scope: BuildScope;
   readonly #walker: Walker;
+  /** Its own: what it says is of now. */
+  readonly #purse: Purse;
   readonly #stages: Map<string, Counted>;
   #known = 0;
   #removed = 0;
@@ -88,6 +91,7 @@ class Counter implements Register {
     this.#site = site;
     this.#scope = scope;
     this.#walker = new Walker(scope, site.reader, (parent, trail) => this.#children({ ...parent, trail }));
+    this.#purse = new Purse(site.engine.store, site.engine.clock, site.model.name);
     this.#stages = new Map(
       [...site.model.places].map(({ stage }) => [stage.name, { run: 0, cached: 0, unknown: 0, estimate: NOTHING }]),
     );
@@ -145,14 +149,16 @@ class Counter implements Register {
     const place = this.#site.model.place(name as string);
     const counted = this.#of(place.stage.name);
     counted.run++;
-    if (flow.to === "work") counted.estimate = plus(counted.estimate, await this.#estimate(place, traveller, flow.trail));
+    // First reckoned, then added: others are counted meanwhile.
+    const amount = flow.to === "work" ? await this.#estimate(place, traveller, flow.trail) : NOTHING;
+    counted.estimate = plus(counted.estimate, amount);
     await this.#unknown(place, segment);
   }
 
   async #estimate(place: Place, traveller: Traveller, trail: Parent["trail"]): Promise<Amount> {
     const before = trail.filter(({ stage }) => !this.#site.model.isFrom(stage, place));
     const input = place.stage.estimate === null ? undefined : await loadInput(traveller, before, this.#site.reader);
-    return this.#site.purse.estimate(place, { target: traveller.target, input });
+    return this.#purse.estimate(place, { target: traveller.target, input });
   }
 
   /** What the stages behind it will find is known only then. They are reckoned by what they have cost so far. */
@@ -161,8 +167,9 @@ class Counter implements Register {
       const behind = this.#site.model.place(stage.name);
       if (!this.#scope.includes(behind)) return;
       const counted = this.#of(stage.name);
+      const mean = await this.#purse.mean(stage.name);
       counted.unknown++;
-      counted.estimate = plus(counted.estimate, await this.#site.purse.mean(stage.name));
+      counted.estimate = plus(counted.estimate, mean);
     }
   }
 
