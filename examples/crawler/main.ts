@@ -2,6 +2,8 @@
  * Crawls three sites with two worker processes, from one page on: each page enqueues those that it links to. Over all
  * processes, no site gets more than two requests at once or more than twenty a second. In the middle every worker is
  * killed with SIGKILL; new ones go on where the crawl was.
+ *
+ *   node examples/crawler/main.ts [folder]
  */
 import { type ChildProcess, fork } from "node:child_process";
 import { once } from "node:events";

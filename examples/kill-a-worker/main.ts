@@ -1,6 +1,8 @@
 /**
  * Fills a queue, works it with several processes, kills one of them in the middle with SIGKILL, and then asks the
  * database what happened.
+ *
+ *   node examples/kill-a-worker/main.ts [jobs]
  */
 import { type ChildProcess, fork } from "node:child_process";
 import { once } from "node:events";
@@ -10,10 +12,10 @@ import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { styleText } from "node:util";
 import { type Holdfast, type Job, open } from "../../src/index.ts";
-import { Bar } from "./bar.ts";
+import { Bar } from "../bar.ts";
 import { index, receipt } from "./jobs.ts";
 
-const JOBS = 4_000;
+const JOBS = Number(process.argv[2] ?? 4_000);
 const WORKERS = 4;
 
 const folder = mkdtempSync(join(tmpdir(), "holdfast-demo-"));

@@ -1,6 +1,8 @@
 /**
  * A merge queue: three processes share one checkout, and whoever holds the exclusive claim merges the next branch. One
  * of them is killed with SIGKILL in the middle of a merge; another one cleans up after it and goes on.
+ *
+ *   node examples/merge-queue/main.ts [folder]
  */
 import { type ChildProcess, fork } from "node:child_process";
 import { once } from "node:events";

@@ -1,6 +1,8 @@
 /**
  * Batches at half past two in Berlin, every night, with nobody there for some of them: the machine is off for five days,
  * and what was missed is made up for when it is back. A week passes in a moment, on a clock that is moved by hand.
+ *
+ *   node examples/nightly-batches/main.ts [folder]
  */
 import { join } from "node:path";
 import { type Holdfast, open } from "../../src/index.ts";

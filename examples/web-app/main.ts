@@ -1,6 +1,8 @@
 /**
  * A shop: orders come in over HTTP (Hono), are rows in the shop's own tables (Drizzle), and are shipped by a worker. The
  * order and its job are one commit in one file, so that no order is forgotten and none is shipped that was not placed.
+ *
+ *   node examples/web-app/main.ts [folder]
  */
 import { join } from "node:path";
 import { serve } from "@hono/node-server";

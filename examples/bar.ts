@@ -2,13 +2,15 @@ import { styleText } from "node:util";
 
 const WIDTH = 40;
 
-/** A progress bar where somebody looks, a line a tenth where nobody does. */
+/** A progress bar where somebody looks, and where nobody does a line whenever another `step` percent are done. */
 export class Bar {
   readonly #total: number;
-  #tenth = -1;
+  readonly #step: number;
+  #steps = -1;
 
-  constructor(total: number) {
+  constructor(total: number, step = 10) {
     this.#total = total;
+    this.#step = step;
   }
 
   show(done: number, note: string): void {
@@ -18,8 +20,8 @@ export class Bar {
       const full = Math.round(fraction * WIDTH);
       const bar = styleText("green", "█".repeat(full)) + styleText("gray", "░".repeat(WIDTH - full));
       process.stdout.write(`\r\u001b[K${bar} ${percent}  ${note}`);
-    } else if (Math.floor(fraction * 10) > this.#tenth) {
-      this.#tenth = Math.floor(fraction * 10);
+    } else if (Math.floor((fraction * 100) / this.#step) > this.#steps) {
+      this.#steps = Math.floor((fraction * 100) / this.#step);
       process.stdout.write(`${percent}  ${note}\n`);
     }
   }

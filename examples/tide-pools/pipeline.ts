@@ -1,0 +1,52 @@
+import { join } from "node:path";
+import { files, pipeline } from "../../src/index.ts";
+import { type Answer, price } from "./service.ts";
+
+export const LIBRARY = join(import.meta.dirname, "library");
+
+/** Part of the key of what it makes: with another model, or other words, every summary is made anew. */
+const ASKED = { model: "limpet-1", prompt: "Say in two sentences what is strange about this creature." };
+
+/** `service`: where the language model is. `onRun`: told of every start of a handler. */
+export function tidePools(service: string, onRun: (stage: string, target: string) => void = () => {}) {
+  return pipeline("tide-pools")
+    .source(files("*.md", { root: LIBRARY }))
+    .stage("parse", { version: 1 }, async ({ target }) => {
+      onRun("parse", target.id);
+      return parse(new TextDecoder().decode(await target.bytes()));
+    })
+    .stage(
+      "summarise",
+      // What is estimated is set aside before a request is made, and charged if nobody lives to say what it came to.
+      { key: ASKED, estimate: ({ input }) => price(input.text), uses: ["parse"] },
+      async ({ target, input, outputs, cost, idempotencyKey, signal }) => {
+        onRun("summarise", target.id);
+        const headers = { "idempotency-key": idempotencyKey };
+        const response = await fetch(service, { method: "POST", body: input.text, headers, signal });
+        const { summary, billed } = (await response.json()) as Answer;
+        cost(billed);
+        return { title: outputs.parse.title, zones: outputs.parse.zones, summary };
+      },
+    )
+    .gather("index", {}, async ({ inputs, artifact }) => {
+      onRun("index", "index");
+      const lines = ["# Tide pools", ""];
+      const zones: Record<string, string[]> = {};
+      for await (const { target, output } of inputs) {
+        lines.push(`- [${output.title}](${target.id}): ${output.summary}`);
+        for (const zone of output.zones) (zones[zone] ??= []).push(output.title);
+      }
+      await artifact("index.md", `${lines.join("\n")}\n`);
+      return { documents: lines.length - 2, zones };
+    });
+}
+
+/** A title, a line with the creature's name and where on the shore it lives, and the text. */
+function parse(document: string): { title: string; zones: string[]; text: string } {
+  const [title = "", where = "", ...text] = document.split("\n\n");
+  const zones = where
+    .slice(where.lastIndexOf(",") + 1)
+    .replace("zone", "")
+    .split(" and ");
+  return { title: title.replace(/^# /, ""), zones: zones.map((zone) => zone.trim()), text: text.join("\n\n").trim() };
+}
