@@ -6,7 +6,13 @@ export interface Step {
   stage: string;
   /** Where the output is. Null: it is written in the same commit. */
   result: ResultKey | null;
+  /** Of an expand: `childrenOf` what they were made from, or `none` as soon as others are being made. */
   output: ValueHash;
+}
+
+/** What stands in a trail for the children that an expand has made in this context. They are there once, whatever was before. */
+export function childrenOf(context: string): ValueHash {
+  return `members:${context}`;
 }
 
 /** The stages that a target has gone through, in their order; those of its parent come first. */

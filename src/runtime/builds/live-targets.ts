@@ -50,7 +50,9 @@ export class LiveTargets {
 
   child({ segment, path, id, hash, value }: Child, parent: Parent): Traveller {
     const target = Object.freeze({ id, hash, parent: parent.target });
-    return { segment, path, id, parent: parent.path, hash, fingerprint: null, value, inherited: parent.trail, target };
+    // That it was expanded is of no concern to them.
+    const inherited = parent.trail.filter(({ stage }) => !this.#model.isExpand(stage));
+    return { segment, path, id, parent: parent.path, hash, fingerprint: null, value, inherited, target };
   }
 
   /** With its parents, as they are in the store. */

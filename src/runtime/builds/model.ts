@@ -84,6 +84,10 @@ export class Model {
     );
   }
 
+  isExpand(stage: string): boolean {
+    return this.#places.get(stage)?.stage.kind === "expand";
+  }
+
   /** Whether a stage is this one, or one behind it that the same targets go through. */
   isFrom(stage: string, from: Place): boolean {
     const place = this.#places.get(stage);

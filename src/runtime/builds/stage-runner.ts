@@ -2,7 +2,7 @@ import type { JobContext } from "../../core/context.ts";
 import { NOTHING } from "../../core/cost.ts";
 import { HoldfastError, isPassing } from "../../core/errors.ts";
 import { toJobError } from "../../core/job.ts";
-import type { Trail } from "../../core/trail.ts";
+import { childrenOf, type Trail } from "../../core/trail.ts";
 import { NO_VALUE } from "../../core/value.ts";
 import type { NewResult, TargetRow, WorkView } from "../../store/work.ts";
 import { type Attempt, Ending } from "../attempt.ts";
@@ -89,10 +89,10 @@ export class StageRunner {
   }
 
   /** Whether somebody else has made it since it was enqueued. Only where that can be: the same bytes, or children that are known. */
-  async #isMade({ attempt, scope, place, context }: Task): Promise<boolean> {
+  async #isMade({ attempt, scope, place, context, row }: Task): Promise<boolean> {
     if (place.stage.reuse !== "bytes" && place.stage.kind !== "expand") return false;
     const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
-    return (await walker.lookUp(place, context)) !== null;
+    return (await walker.lookUp(place, context, row.trail)) !== null;
   }
 
   async #reuse({ attempt, scope, place, row, traveller, trail }: Task): Promise<void> {
@@ -113,7 +113,8 @@ export class StageRunner {
       output: async (key) => (key === null ? returned : this.#site.reader.output(key)),
     };
     const enlister = this.#site.enlister(scope, attempt.claimed, reader);
-    const steps = stage.kind === "expand" ? trail : [...trail, { stage: stage.name, result: null, output: output.hash }];
+    const step = { stage: stage.name, result: null, output: stage.kind === "expand" ? childrenOf(context.hash) : output.hash };
+    const steps = [...trail, step];
     const walked = await enlister.walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
     const result: NewResult = {
       hash: context.hash,

@@ -3,7 +3,7 @@ import { toJobError } from "../../core/job.ts";
 import type { BuildKey, ResultKey } from "../../core/ids.ts";
 import { doneMark, type Segment } from "../../core/segment.ts";
 import { groupOf } from "../../core/stage.ts";
-import { type Step, stepOf, type Trail } from "../../core/trail.ts";
+import { childrenOf, type Step, stepOf, type Trail } from "../../core/trail.ts";
 import type { NewJob } from "../../store/store.ts";
 import type { Flow, FoundResult, ListedTarget, Passed, TargetRow } from "../../store/work.ts";
 import { Batcher } from "./batcher.ts";
@@ -101,15 +101,17 @@ export class Walker {
     const context = contextOf(place, traveller, steps, input);
     // Children are written before their parent's end, so what they inherit must be there by then.
     const waits = stage.kind === "expand" && steps.some(({ result }) => result === null);
-    const found = waits ? null : await this.lookUp(place, context);
+    const found = waits ? null : await this.lookUp(place, context, old);
     if (found === null) {
       if (!needed && !place.declared.empty) input = await loadInput(traveller, steps, this.#reader);
       const work = { build: this.#scope.build.key, path: traveller.path, context: context.hash };
-      return { to: "work", trail: this.#withOld(steps, old, place), job: this.#model.stageJob(place, work, input) };
+      const trail = this.#outdated(place, context, this.#withOld(steps, old, place));
+      return { to: "work", trail, job: this.#model.stageJob(place, work, input) };
     }
     if (stage.kind === "expand") {
       walked.passed.push({ stage: stage.name, as: "cached" });
-      await this.#onExpanded(traveller, steps);
+      await this.#onExpanded(traveller, [...steps]);
+      steps.push({ stage: stage.name, result: found.key, output: childrenOf(context.hash) });
       return null;
     }
     const isOther = stepOf(old, stage.name)?.result !== found.key;
@@ -118,8 +120,12 @@ export class Walker {
     return null;
   }
 
-  /** What there is for this context; of a stage that is to be run anew, only what this build has made. */
-  lookUp({ stage }: Place, { hash }: Context): Promise<FoundResult | null> {
+  /**
+   * What there is for this context; of a stage that is to be run anew, only what this build has made. Of an expand there is
+   * something only if the target's children are those: others may have been made since, or only those of its copy.
+   */
+  async lookUp({ stage }: Place, { hash }: Context, old: Trail): Promise<FoundResult | null> {
+    if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
     const build = this.#scope.reruns(stage.name) ? { build: this.#scope.build.key } : {};
     return this.#found.get({ stage: stage.name, hash, ...build });
   }
@@ -145,6 +151,13 @@ export class Walker {
   /** With what it went through the last time from here on: if it does not come there again, that has to be removed. */
   #withOld(steps: readonly Step[], old: Trail, from: Place): Trail {
     return [...steps, ...old.filter(({ stage }) => this.#model.isFrom(stage, from))];
+  }
+
+  /** From the moment when others may be made, children are not known to be those of their context any more. */
+  #outdated({ stage }: Place, { hash }: Context, trail: Trail): Trail {
+    if (stage.kind !== "expand") return trail;
+    const isSame = ({ output }: Step) => output === childrenOf(hash) && !this.#scope.reruns(stage.name);
+    return trail.map((step) => (step.stage !== stage.name || isSame(step) ? step : { ...step, output: "none" }));
   }
 
   #removal(place: Place, { path }: Traveller, step: Step): NewJob {
