@@ -1,0 +1,245 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { files, items, pipeline } from "../../src/index.ts";
+import { type Built, counts, ONCE, refusal, type Yard, yard } from "./parts.ts";
+
+/** Files of lines "id=text"; each line is a target, and is said aloud. */
+function lines({ root, ran }: Yard, options: { split?: object; say?: object } = {}) {
+  return pipeline("lines")
+    .source(files("**/*", { root }))
+    .stage("read", {}, async ({ target }) => {
+      ran.push(`read ${target.id}`);
+      return new TextDecoder().decode(await target.bytes());
+    })
+    .expand("split", options.split ?? {}, function* ({ input, target }) {
+      ran.push(`split ${target.id}`);
+      for (const line of input.split("\n").filter((one) => one !== "")) {
+        const [id = "", value = ""] = line.split("=");
+        yield { id, value };
+      }
+    })
+    .stage("say", options.say ?? {}, ({ input, target }) => {
+      ran.push(`say ${target.parent.id}/${target.id}`);
+      return input.toUpperCase();
+    });
+}
+
+test("each child goes its own way, and knows its parent", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "x=one\ny=two", b: "x=three" });
+  const built = await here.succeed(lines(here));
+  assert.deepEqual(await byParent(built, "say"), [
+    ["x", "ONE"],
+    ["y", "TWO"],
+    ["x", "THREE"],
+  ]);
+  assert.deepEqual(await byParent(built, "split"), [
+    ["x", "one"],
+    ["y", "two"],
+    ["x", "three"],
+  ]);
+  assert.equal(await built.handle.output("say", "a/y"), "TWO");
+  assert.equal(await built.handle.output("say", "y"), "TWO");
+  await assert.rejects(built.handle.output("say", "x"), refusal("TARGET_AMBIGUOUS"));
+  assert.deepEqual(counts(built, "split"), [2, 0, 0, 0]);
+  assert.deepEqual(counts(built, "say"), [3, 0, 0, 0]);
+});
+
+test("the children of an unchanged parent are reused, and a changed one is expanded anew", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "x=one\ny=two", b: "x=three" });
+  await here.succeed(lines(here));
+  here.taken();
+  const again = await here.succeed(lines(here));
+  assert.deepEqual(here.taken(), []);
+  assert.deepEqual(
+    [counts(again, "split"), counts(again, "say")],
+    [
+      [0, 2, 0, 0],
+      [0, 3, 0, 0],
+    ],
+  );
+  here.write({ a: "x=one\ny=2\nz=new" });
+  const third = await here.succeed(lines(here));
+  assert.deepEqual(here.taken(), ["read a", "say a/y", "say a/z", "split a"], "what has the same id and value is reused");
+  assert.deepEqual(await byParent(third, "say"), [
+    ["x", "ONE"],
+    ["y", "2"],
+    ["z", "NEW"],
+    ["x", "THREE"],
+  ]);
+});
+
+test("children that are gone, with their parent or alone, are removed", async (t) => {
+  const here = await yard(t);
+  const removed: string[] = [];
+  const say = { remove: ({ target }: { target: { id: string } }) => void removed.push(target.id) };
+  here.write({ a: "x=one\ny=two", b: "z=three" });
+  await here.succeed(lines(here, { say }));
+  here.write({ a: "x=one" });
+  assert.deepEqual(await byParent(await here.succeed(lines(here, { say })), "say"), [
+    ["x", "ONE"],
+    ["z", "THREE"],
+  ]);
+  assert.deepEqual(removed, ["y"]);
+  here.remove("b");
+  const built = await here.succeed(lines(here, { say }));
+  assert.deepEqual(removed, ["y", "z"]);
+  assert.deepEqual(await byParent(built, "say"), [["x", "ONE"]]);
+  assert.deepEqual(await byParent(built, "split"), [["x", "one"]]);
+});
+
+test("a parent that is again what it once was has the children that it had then", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "x=one\ny=two" });
+  await here.succeed(lines(here));
+  here.write({ a: "y=other\nz=three" });
+  await here.succeed(lines(here));
+  here.write({ a: "x=one\ny=two" });
+  const built = await here.succeed(lines(here));
+  assert.deepEqual(await byParent(built, "say"), [
+    ["x", "ONE"],
+    ["y", "TWO"],
+  ]);
+  assert.deepEqual(await byParent(built, "split"), [
+    ["x", "one"],
+    ["y", "two"],
+  ]);
+});
+
+test("by bytes, a copy of a parent has children of its own", async (t) => {
+  const here = await yard(t);
+  const docs = () => lines(here, { split: { reuse: "bytes" } });
+  here.write({ a: "x=one", b: "x=one" });
+  assert.deepEqual(await byParent(await here.succeed(docs()), "say"), [
+    ["x", "ONE"],
+    ["x", "ONE"],
+  ]);
+  here.write({ c: "x=one" });
+  assert.deepEqual(await byParent(await here.succeed(docs()), "say"), [
+    ["x", "ONE"],
+    ["x", "ONE"],
+    ["x", "ONE"],
+  ]);
+});
+
+test("a changed stage of the children runs for those of an unchanged parent", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "x=one\ny=two" });
+  await here.succeed(lines(here));
+  here.taken();
+  await here.succeed(lines(here, { say: { version: 2 } }));
+  assert.deepEqual(here.taken(), ["say a/x", "say a/y"]);
+});
+
+test("`remove` of an expand is called when its parent is gone", async (t) => {
+  const here = await yard(t);
+  const removed: string[] = [];
+  const split = { remove: ({ target }: { target: { id: string } }) => void removed.push(target.id) };
+  here.write({ a: "x=one", b: "x=one" });
+  await here.succeed(lines(here, { split }));
+  here.remove("a");
+  await here.succeed(lines(here, { split }));
+  assert.deepEqual(removed, ["a"]);
+});
+
+test("two children of one id fail their parent, with both names said, and its siblings go on", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "x=one\nx=two", b: "x=three" });
+  const built = await here.build(lines(here, { split: ONCE }));
+  assert.equal(built.state, "FAILED");
+  assert.equal(built.errors.length, 1);
+  assert.deepEqual([built.errors[0]?.stage, built.errors[0]?.target], ["split", "a"]);
+  assert.match(built.errors[0]?.message ?? "", /Two targets.*"x"/);
+  assert.ok(here.ran.includes("say b/x"));
+});
+
+test("what is no target, or nothing that can be iterated, is said", async (t) => {
+  const here = await yard(t);
+  for (const [answer, says] of [
+    [[{ value: 1 }], /no id or no value/],
+    [[{ id: "", value: 1 }], /id of a target/],
+    [7, /iterated/],
+    [[{ id: "x", value: new Map() }], /value of target "x"/],
+  ] as const) {
+    const built = await here.build(
+      pipeline("odd")
+        .source(items(() => ["a"], { id: (id) => id }))
+        .expand("split", ONCE, () => answer as never),
+    );
+    assert.equal(built.state, "FAILED");
+    assert.match(built.errors[0]?.message ?? "", says);
+  }
+});
+
+test("a child may use what its parent went through, and its change counts", async (t) => {
+  const here = await yard(t);
+  const seen: unknown[] = [];
+  const state = { title: "T" };
+  const docs = () =>
+    pipeline("books")
+      .source(items(() => ["book"], { id: (id) => id }))
+      .stage("title", { key: state.title }, () => state.title)
+      .stage("text", {}, () => "one two")
+      .expand("words", {}, ({ input }) => input.split(" ").map((value) => ({ id: value, value })))
+      .stage("say", { uses: ["title"] }, ({ outputs, input }) => (seen.push([outputs.title, input]), input));
+  await here.succeed(docs());
+  assert.deepEqual(seen.splice(0).sort(), [
+    ["T", "one"],
+    ["T", "two"],
+  ]);
+  await here.succeed(docs());
+  assert.deepEqual(seen, []);
+  state.title = "U";
+  await here.succeed(docs());
+  assert.deepEqual(seen.sort(), [
+    ["U", "one"],
+    ["U", "two"],
+  ]);
+});
+
+test("an expand may be the first, follow another, and yield asynchronously or nothing", async (t) => {
+  const here = await yard(t);
+  const docs = pipeline("tree")
+    .source(items(() => [1, 2], { id: (n) => `n${n}` }))
+    .expand("outer", {}, async function* ({ input }) {
+      for (let i = 0; i < input; i++) yield { id: `o${i}`, value: input * 10 + i };
+    })
+    .expand("inner", {}, ({ input }) => (input === 20 ? [] : [{ id: "i", value: input }]))
+    .stage("add", {}, ({ input, target }) => [input + 1, target.parent.parent.id]);
+  const built = await here.succeed(docs);
+  assert.deepEqual(await byParent(built, "add"), [
+    ["i", [11, "n1"]],
+    ["i", [22, "n2"]],
+  ]);
+  const again = await here.succeed(docs);
+  assert.deepEqual(
+    [counts(again, "outer"), counts(again, "inner"), counts(again, "add")],
+    [
+      [0, 2, 0, 0],
+      [0, 3, 0, 0],
+      [0, 2, 0, 0],
+    ],
+  );
+});
+
+test("thousands of children are written down in batches", async (t) => {
+  const here = await yard(t);
+  const docs = pipeline("many")
+    .source(items(() => ["a"], { id: (id) => id }))
+    .expand("split", {}, function* () {
+      for (let i = 0; i < 1_234; i++) yield { id: `c${i}`, value: i };
+    })
+    .stage("double", {}, ({ input }) => input * 2);
+  const built = await here.succeed(docs);
+  assert.deepEqual(counts(built, "double"), [1_234, 0, 0, 0]);
+  assert.equal(await built.handle.output("double", "c1233"), 2_466);
+  assert.deepEqual(counts(await here.succeed(docs), "double"), [0, 1_234, 0, 0]);
+});
+
+/** What a stage has made of each target, in the order of their parents and theirs. */
+async function byParent({ handle }: Built, stage: string): Promise<[string, unknown][]> {
+  const all: [string, unknown][] = [];
+  for await (const { target, output } of handle.outputs(stage)) all.push([target, output]);
+  return all;
+}
