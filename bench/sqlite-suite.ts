@@ -1,4 +1,5 @@
 import { join } from "node:path";
+import { builds } from "./builds.ts";
 import { claimCost } from "./claim-cost.ts";
 import { events } from "./events.ts";
 import { idle } from "./idle.ts";
@@ -28,6 +29,7 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
     idle,
     reclaim,
     memory: () => memory(many),
+    builds: () => builds(quick ? 20_000 : 100_000),
   };
   const measured = Object.entries(parts).map(([name, measure]) => [name, async () => (await measure()).map(lineOf)] as const);
   return { heading: "", parts: Object.fromEntries(measured), close: async () => {} };

@@ -7,7 +7,7 @@ import type { NewJob } from "../../store/store.ts";
 import type { ListedBatch, ListedTarget, NamedArtifact, TargetRow } from "../../store/work.ts";
 import type { BuildScope } from "./scope.ts";
 import type { Reader, Traveller } from "./travel.ts";
-import type { LiveTargets } from "./live-targets.ts";
+import { asParent, type LiveTargets } from "./live-targets.ts";
 import { listedTarget, Walker } from "./walker.ts";
 
 /** Targets that are written down in one commit. */
@@ -116,6 +116,7 @@ export class Enlister implements Register {
   /** The parent would be expanded into the same again, so its children go on from what is known of them. */
   async #expanded(parent: Traveller, trail: Trail): Promise<void> {
     const segment = this.#scope.model.segments[parent.segment + 1] as Segment;
+    const from = asParent(parent, trail);
     for (let after: string | undefined; ;) {
       const rows = await this.#scope.store.work.targetPage({
         pipeline: this.#scope.model.name,
@@ -125,7 +126,7 @@ export class Enlister implements Register {
         ...(after === undefined ? {} : { after }),
       });
       if (rows.length === 0) return;
-      const found = rows.map((row) => this.#targets.child(row, { ...parent, trail }));
+      const found = rows.map((row) => this.#targets.child(row, from));
       await this.enlist(segment, found, new Map(rows.map((row) => [row.path, row])));
       after = rows.at(-1)?.path;
     }

@@ -4,6 +4,7 @@ import { toJson } from "../../core/json.ts";
 import type { Segment } from "../../core/segment.ts";
 import { checkTargetId, pathOf } from "../../core/target-id.ts";
 import { BATCH, type Enlister, type Found } from "./enlister.ts";
+import { asParent } from "./live-targets.ts";
 import type { Task } from "./stage-runner.ts";
 import type { Worksite } from "./worksite.ts";
 
@@ -70,7 +71,7 @@ export class Expansion {
     const value = await this.#site.values.keepText(text ?? "null");
     const path = pathOf(traveller.path, id);
     const child = { segment: segment.index, path, id, hash: hash("sha256", value.hash), value };
-    const found = this.#site.targets.child(child, { ...traveller, trail });
+    const found = this.#site.targets.child(child, asParent(traveller, trail));
     return value.artifact === null ? found : { ...found, artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
   }
 

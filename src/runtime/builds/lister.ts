@@ -151,15 +151,15 @@ export class Lister {
   async #file(source: FilesSource, { id, path, stat }: ListedFile, row: TargetRow | undefined): Promise<Found | null> {
     const { targets, clock, artifacts, dry } = this.#parts;
     const before = row?.fingerprint ? (JSON.parse(row.fingerprint) as Fingerprint) : null;
-    if (before !== null && !needsHash(before, stat)) return targets.file(id, before, NO_VALUE);
+    if (before !== null && !needsHash(before, stat)) return targets.file(id, before, row?.fingerprint ?? undefined);
     if (!source.snapshot || dry) {
       const fingerprint = await fingerprintFile(path, stat, clock);
-      return fingerprint === null ? null : targets.file(id, fingerprint, NO_VALUE);
+      return fingerprint === null ? null : targets.file(id, fingerprint);
     }
     const fingerprint = await snapshotFile(await artifacts(), path, stat, clock);
     if (fingerprint === null) return null;
     const { hash, size } = fingerprint;
-    return { ...targets.file(id, fingerprint, NO_VALUE), artifacts: [{ name: "snapshot", hash, size }] };
+    return Object.assign(targets.file(id, fingerprint), { artifacts: [{ name: "snapshot", hash, size }] });
   }
 
   async #items(source: ItemsSource, segment: Segment, cursor: string | undefined): Promise<void> {

@@ -2,7 +2,7 @@ import type { Fingerprint } from "../../core/fingerprint.ts";
 import type { Segment } from "../../core/segment.ts";
 import type { Target } from "../../core/source.ts";
 import type { Trail } from "../../core/trail.ts";
-import type { KeptValue } from "../../core/value.ts";
+import { type KeptValue, NO_VALUE } from "../../core/value.ts";
 import type { TargetRow, WorkStore } from "../../store/work.ts";
 import type { Model } from "./model.ts";
 import type { Traveller } from "./travel.ts";
@@ -27,19 +27,9 @@ export class LiveTargets {
     this.#makeFile = makeFile;
   }
 
-  /** A file, as a listing finds it. */
-  file(id: string, fingerprint: Fingerprint, value: KeptValue): Traveller {
-    return {
-      segment: 0,
-      path: id,
-      id,
-      parent: null,
-      hash: fingerprint.hash,
-      fingerprint: JSON.stringify(fingerprint),
-      value,
-      inherited: [],
-      target: this.#makeFile(id, fingerprint),
-    };
+  /** A file, as a listing finds it. `text`: the fingerprint as it is kept. */
+  file(id: string, fingerprint: Fingerprint, text = JSON.stringify(fingerprint)): Traveller {
+    return new FileTraveller(id, fingerprint, text, this.#makeFile);
   }
 
   /** An item of a source, or a group of a gather. */
@@ -57,7 +47,7 @@ export class LiveTargets {
 
   /** With its parents, as they are in the store. */
   async of(row: TargetRow): Promise<Parent> {
-    return { ...(await this.#traveller(row)), trail: row.trail };
+    return asParent(await this.#traveller(row), row.trail);
   }
 
   async #traveller(row: TargetRow): Promise<Traveller> {
@@ -66,8 +56,40 @@ export class LiveTargets {
       const [above] = await this.#store.targets(this.#model.name, row.segment - 1, [row.parent]);
       if (above !== undefined) return this.child(row, await this.of(above));
     }
-    if (row.fingerprint !== null) return this.file(row.id, JSON.parse(row.fingerprint) as Fingerprint, row.value);
+    if (row.fingerprint !== null) return this.file(row.id, JSON.parse(row.fingerprint) as Fingerprint, row.fingerprint);
     return this.plain(segment, row.id, row.hash, row.value);
+  }
+}
+
+/** A target that others come from. */
+export function asParent(traveller: Traveller, trail: Trail): Parent {
+  const { segment, path, id, parent, hash, fingerprint, value, inherited, target } = traveller;
+  return { segment, path, id, parent, hash, fingerprint, value, inherited, target, trail };
+}
+
+/** Of nearly all files only the fingerprint is looked at. */
+class FileTraveller implements Traveller {
+  readonly segment = 0;
+  readonly parent = null;
+  readonly value = NO_VALUE;
+  readonly inherited: Trail = [];
+  readonly path: string;
+  readonly id: string;
+  readonly hash: string;
+  readonly fingerprint: string;
+  readonly #make: () => Target;
+  #target: Target | null = null;
+
+  constructor(id: string, fingerprint: Fingerprint, text: string, make: MakeFile) {
+    this.path = id;
+    this.id = id;
+    this.hash = fingerprint.hash;
+    this.fingerprint = text;
+    this.#make = () => make(id, fingerprint);
+  }
+
+  get target(): Target {
+    return (this.#target ??= this.#make());
   }
 }
 

@@ -6,7 +6,7 @@ import type { BuildRow } from "../../store/builds.ts";
 import type { TargetRow } from "../../store/work.ts";
 import type { Found, Register } from "./enlister.ts";
 import { Lister } from "./lister.ts";
-import type { Parent } from "./live-targets.ts";
+import { asParent, type Parent } from "./live-targets.ts";
 import type { Place } from "./model.ts";
 import { Purse } from "./purse.ts";
 import { BuildScope } from "./scope.ts";
@@ -90,7 +90,7 @@ class Counter implements Register {
   constructor(site: Worksite, scope: BuildScope) {
     this.#site = site;
     this.#scope = scope;
-    this.#walker = new Walker(scope, site.reader, (parent, trail) => this.#children({ ...parent, trail }));
+    this.#walker = new Walker(scope, site.reader, (parent, trail) => this.#children(asParent(parent, trail)));
     this.#purse = new Purse(site.engine.store, site.engine.clock, site.model.name);
     this.#stages = new Map(
       [...site.model.places].map(({ stage }) => [stage.name, { run: 0, cached: 0, unknown: 0, estimate: NOTHING }]),

@@ -1,6 +1,5 @@
 import { HoldfastError } from "../../core/errors.ts";
 import type { Fingerprint } from "../../core/fingerprint.ts";
-import { NO_VALUE } from "../../core/value.ts";
 import type { NamedArtifact } from "../../store/work.ts";
 import { fingerprintFile, statNow } from "../sources/fingerprint-file.ts";
 import type { ClaimedFile } from "../targets/file-target.ts";
@@ -65,7 +64,7 @@ export class Session {
       attempt.work = { cost, result: null, target };
       return;
     }
-    const now = this.#site.targets.file(row.id, fingerprint, NO_VALUE);
+    const now = this.#site.targets.file(row.id, fingerprint);
     const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
     const walked = await walker.walk(now, place.segment, 0, [], row.trail);
     attempt.work = { cost, result: null, target: listedTarget(now, row.rev, walked) };

@@ -33,6 +33,7 @@ export class Walker {
   readonly #scope: BuildScope;
   readonly #reader: Reader;
   readonly #onExpanded: OnExpanded;
+  readonly #marks = new Map<number, string | null>();
   readonly #found: Batcher<{ stage: string; hash: string; build?: BuildKey }, FoundResult | null>;
 
   constructor(scope: BuildScope, reader: Reader, onExpanded: OnExpanded) {
@@ -84,7 +85,15 @@ export class Walker {
     if (row.done === null || row.hash !== traveller.hash || row.value.hash !== traveller.value.hash) return false;
     if (!this.#scope.isWhole || segment.ends === "expand") return false;
     if (segment.stages.some(({ name }) => this.#scope.reruns(name))) return false;
-    return row.done === doneMark(segment, traveller.inherited);
+    return row.done === this.#doneMark(segment, traveller.inherited);
+  }
+
+  /** Nearly all targets inherit nothing, and have the same. */
+  #doneMark(segment: Segment, inherited: Trail): string | null {
+    if (inherited.length > 0) return doneMark(segment, inherited);
+    let mark = this.#marks.get(segment.index);
+    if (mark === undefined) this.#marks.set(segment.index, (mark = doneMark(segment, inherited)));
+    return mark;
   }
 
   /** Null: on to the next. */
@@ -131,7 +140,7 @@ export class Walker {
   }
 
   async #end(traveller: Traveller, segment: Segment, steps: Step[]): Promise<Flow> {
-    const flow: Flow = { to: "end", trail: steps, done: doneMark(segment, traveller.inherited), group: null, member: null };
+    const flow: Flow = { to: "end", trail: steps, done: this.#doneMark(segment, traveller.inherited), group: null, member: null };
     if (segment.gather === null) return flow;
     try {
       if (segment.gather.by !== null) {
