@@ -35,21 +35,17 @@ export class Targets implements TargetRows {
     this.#page = db.prepare(`${SELECT} ${OF} ${AFTER} order by path limit :limit`);
     this.#unseen = db.prepare(`${SELECT} ${OF} ${AFTER} and seen <> :unseen order by path limit :limit`);
     this.#count = db.prepare("select count(*) from holdfast_targets where pipeline = ? and segment = ?");
-    // By holdfast_targets_children.
-    this.#children = db.prepare(`${SELECT} ${OF} and parent = :parent ${AFTER} order by path limit :limit`);
-    this.#unseenChildren = db.prepare(
-      `${SELECT} ${OF} and parent = :parent ${AFTER} and seen <> :unseen order by path limit :limit`,
-    );
+    // Left to itself SQLite walks the whole segment by its primary key.
+    const children = `${SELECT} indexed by holdfast_targets_children ${OF} and parent = :parent ${AFTER}`;
+    this.#children = db.prepare(`${children} order by path limit :limit`);
+    this.#unseenChildren = db.prepare(`${children} and seen <> :unseen order by path limit :limit`);
     this.#ungrouped = db.prepare(
       `${SELECT} ${OF} ${AFTER} and member is not null and grouping is null order by path limit :limit`,
     );
-    // Both by holdfast_targets_groups.
-    this.#grouped = db.prepare(
-      `${SELECT} ${OF} and grouping = :group ${AFTER} and member is not null and grouping is not null order by path limit :limit`,
-    );
+    const groups = `${SELECT} indexed by holdfast_targets_groups ${OF} and member is not null and grouping is not null`;
+    this.#grouped = db.prepare(`${groups} and grouping = :group ${AFTER} order by path limit :limit`);
     this.#groupsAfter = db.prepare(
-      `${SELECT} ${OF} and member is not null and grouping is not null and grouping >= coalesce(:group, '') and grouping is not :group
-       order by grouping, path limit :limit`,
+      `${groups} and grouping >= coalesce(:group, '') and grouping is not :group order by grouping, path limit :limit`,
     );
     this.#standing = db.prepare(`select rev, failure from holdfast_targets where ${ONE}`);
     this.#standings = db.prepare(
