@@ -5,11 +5,10 @@ import { toBudget, fromBudget } from "../../core/budget.ts";
 import type { BuildState } from "../../core/build.ts";
 import { TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
 import type { Cost } from "../../core/cost.ts";
-import { HoldfastError } from "../../core/errors.ts";
 import { refuseUnknown } from "../../core/options.ts";
 import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
 import type { Why } from "../../core/why.ts";
-import type { BuildRow, LeadView, LockConflict, NewLead } from "../../store/builds.ts";
+import type { BuildRow, LockConflict, NewLead } from "../../store/builds.ts";
 import type { Definition } from "../definition.ts";
 import type { Engine } from "../engine.ts";
 import type { Page } from "../jobs.ts";
@@ -23,6 +22,7 @@ import { Outputs } from "./outputs.ts";
 import { type Plan, plan } from "./plan.ts";
 import { programHash } from "./program.ts";
 import { explainBuild } from "./reasons.ts";
+import { conflict, noBuild, paused, refuseElsewhere, refuseOtherOptions } from "./refusals.ts";
 import { type BuildOptions, checkBuildOptions, type CheckedOptions } from "./settings.ts";
 import { Values } from "./values.ts";
 import { viewBuild } from "./view.ts";
@@ -88,6 +88,8 @@ export class Builds {
     checked.signal?.throwIfAborted();
     const { model } = site;
     const row = await this.#need(id);
+    refuseElsewhere(row, model);
+    refuseOtherOptions(row, options, checked);
     const lead = await this.#lead();
     const approval =
       options.token === undefined ? {} : { approval: { token: options.token, budget: options.budget ?? fromBudget(row.budget) } };
@@ -236,25 +238,4 @@ export class Builds {
   #view(row: BuildRow): Promise<Build> {
     return viewBuild(this.#engine.store, row);
   }
-}
-
-function paused(pipeline: string, id: string): HoldfastError {
-  return new HoldfastError(
-    "BUDGET_PAUSED",
-    `Pipeline "${pipeline}" has a build that is paused for its budget: ${id}.`,
-    `Resume it with a token and a new budget, or abandon it: builds.mintToken("${id}") makes a token.`,
-  );
-}
-
-function conflict({ pipeline, build, pid, host, program, acquiredAt }: LeadView): HoldfastError {
-  const since = new Date(acquiredAt).toISOString();
-  return new HoldfastError(
-    "LOCK_CONFLICT",
-    `Build ${build} of pipeline "${pipeline}" is led by process ${pid} on ${host} (${program}), since ${since}.`,
-    "Wait until it is done, or stop that process. If it hangs: holdfast unlock.",
-  );
-}
-
-export function noBuild(id: string): HoldfastError {
-  return new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "Look at builds.list().");
 }

@@ -13,6 +13,9 @@ import type { Worksite } from "./worksite.ts";
 /** Of a listing: it may be told by every commit that it goes on. */
 const LISTING_LEASE = 30_000;
 
+/** What work items have come to is in their results; their jobs are only of use to those who look at what happens just now. */
+const KEEP = { succeeded: { age: 3_600_000 }, cancelled: { age: 3_600_000 } };
+
 /** A pipeline's stages and its listing, as a worker runs them. */
 export function definitionsOf(site: Worksite): Definition[] {
   const { model } = site;
@@ -35,7 +38,11 @@ export function definitionsOf(site: Worksite): Definition[] {
     policy: model.listingPolicy,
     lease: LISTING_LEASE,
     concurrency: undefined,
-    declared: { declaration: { queue: model.queue, name, limits: [] }, empty: true, keys: [] },
+    declared: {
+      declaration: { queue: model.queue, name, limits: [], settings: { events: false, keep: KEEP } },
+      empty: true,
+      keys: [],
+    },
     perform: (attempt, job) => list(site, attempt, job),
   });
   return [...stages, listing];
