@@ -5,6 +5,7 @@ import { inlineValue, type KeptValue } from "../../src/core/value.ts";
 import { artifactCursor } from "../../src/store/result-row.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import type { ArtifactRef, NewResult, StoredResult } from "../../src/store/work.ts";
+import { started } from "./build-parts.ts";
 import { ERROR, see } from "./parts.ts";
 import type { Check } from "./suite.ts";
 import {
@@ -160,6 +161,16 @@ export function resultCases(check: Check): void {
       if (after === undefined) break;
     }
     assert.deepEqual(seen, paths);
+  });
+
+  check("what is cleared away of a build that failed too often does not hold up the next", async ({ store }) => {
+    const first = await site(store, { maxFailures: 0 });
+    await list(store, first, { targets: [target("b", toWork(first.build, "parse", "b"))] });
+    await fail(store, first, "a");
+    await store.builds.abandon(first.build.id, "enough", "operator");
+    const second = await started(store, { token: "another" });
+    assert.equal(await store.work.clearWork("docs", 100), 2, "its listing, and what was not reached");
+    assert.equal((await claimOf(store, second.build)).length, 1, "the listing of the next");
   });
 
   check("failures are in the order in which they happened", async ({ store }) => {

@@ -120,9 +120,9 @@ export function hasChanged({ was, ledger, open, failed, listing }: Account): boo
   );
 }
 
-/** So much has failed that nothing new is started: its queue rests. */
-export function isTooMuch({ failed, mayFail }: Account): boolean {
-  return failed > mayFail;
+/** So much has failed that nothing new is started: its queue rests. Of a build that has ended it is another's by now. */
+export function isTooMuch({ state, failed, mayFail }: Account): boolean {
+  return state === "ACTIVE" && failed > mayFail;
 }
 
 export function toHistory([attempts, micros, tokens]: [number, number, number]): CostHistory {
