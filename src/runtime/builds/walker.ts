@@ -131,12 +131,15 @@ export class Walker {
 
   /**
    * What there is for this context; of a stage that is to be run anew, only what this build has made. Of an expand there is
-   * something only if the target's children are those: others may have been made since, or only those of its copy.
+   * something only if the target's children are those: others may have been made since, or only those of its copy. And what a
+   * stage with `remove` does outside is there for this target only if that was the last that it did for it.
    */
   async lookUp({ stage }: Place, { hash }: Context, old: Trail): Promise<FoundResult | null> {
     if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
     const build = this.#scope.reruns(stage.name) ? { build: this.#scope.build.key } : {};
-    return this.#found.get({ stage: stage.name, hash, ...build });
+    const found = await this.#found.get({ stage: stage.name, hash, ...build });
+    const isOutside = stage.kind !== "expand" && stage.remove !== null;
+    return isOutside && stepOf(old, stage.name)?.result !== found?.key ? null : found;
   }
 
   async #end(traveller: Traveller, segment: Segment, steps: Step[]): Promise<Flow> {
