@@ -1,11 +1,13 @@
 import { type CostHistory, estimate } from "../../core/budget.ts";
 import type { Clock } from "../../core/clock.ts";
 import { type Amount, NOTHING } from "../../core/cost.ts";
-import { LeaseLostError } from "../../core/errors.ts";
+import { isPassing, LeaseLostError } from "../../core/errors.ts";
+import { toJobError } from "../../core/job.ts";
 import { stageEstimate } from "../../core/stage.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 import { type Attempt, Ending } from "../attempt.ts";
+import { failForGood } from "../outcome.ts";
 import type { Place } from "./model.ts";
 
 /** How long what is known of past costs is believed. */
@@ -33,7 +35,10 @@ export class Purse {
   async begin(attempt: Attempt, build: BuildRow, place: Place, context: { target: unknown; input: unknown }): Promise<void> {
     const isLimited = build.budget.micros !== null || build.budget.tokens !== null;
     if (!isLimited && place.stage.estimate === null) return;
-    const amount = await this.estimate(place, context);
+    const amount = await this.estimate(place, context).catch((error: unknown) => {
+      // It would say the same again.
+      throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
+    });
     const { job, fence, claimed } = attempt;
     for (;;) {
       const [answer] = await this.#store.work.begin([{ job, fence, estimate: amount }]);
