@@ -1,0 +1,280 @@
+import assert from "node:assert/strict";
+import { rmSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import { files, items, NonRetryableError, pipeline, RetryAfterError } from "../../src/index.ts";
+import { counts, ONCE, outputsOf, refusal, yard } from "./parts.ts";
+
+test("a target that fails after its retries stops there, its siblings go on, and the next build runs only it", async (t) => {
+  const here = await yard(t);
+  const state = { bad: "b" };
+  const docs = () =>
+    pipeline("docs")
+      .source(items(() => ["a", "b", "c"], { id: (id) => id }))
+      .stage("first", {}, ({ input }) => (here.ran.push(`first ${input}`), input))
+      .stage("second", { retry: { attempts: 3, delay: 1 } }, ({ input }) => {
+        here.ran.push(`second ${input}`);
+        if (input === state.bad) throw new Error(`${input} is bad`);
+        return input;
+      })
+      .stage("third", {}, ({ input }) => (here.ran.push(`third ${input}`), input));
+  const built = await here.build(docs());
+  assert.deepEqual([built.state, built.reason], ["FAILED", "targets_failed"]);
+  assert.deepEqual(built.errors, [{ stage: "second", target: "b", message: "b is bad" }]);
+  assert.equal(here.taken().filter((one) => one === "second b").length, 3);
+  assert.deepEqual(
+    [counts(built, "second"), counts(built, "third")],
+    [
+      [2, 0, 1, 0],
+      [2, 0, 0, 0],
+    ],
+  );
+  assert.deepEqual(await outputsOf(built, "second"), { a: "a", c: "c" });
+  await assert.rejects(built.handle.output("second", "b"), refusal("TARGET_FAILED", /b is bad/));
+  state.bad = "";
+  const next = await here.succeed(docs());
+  assert.deepEqual(here.taken(), ["second b", "third b"]);
+  assert.deepEqual(next.errors, []);
+  assert.match((await here.hf.builds.why(next.id, "second", "b")).reason, /did not succeed the last time/);
+});
+
+test("an error that says so is not tried again, or tried again later without a charge", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(
+    pipeline("docs")
+      .source(items(() => ["late", "never"], { id: (id) => id }))
+      .stage("say", { retry: { attempts: 5, delay: 1 } }, ({ input, attempt }) => {
+        here.ran.push(input);
+        if (input === "never") throw new NonRetryableError("no");
+        if (here.ran.filter((one) => one === "late").length < 3) throw new RetryAfterError(1);
+        return attempt;
+      }),
+  );
+  assert.deepEqual(here.taken(), ["late", "late", "late", "never"]);
+  assert.equal(built.errors.length, 1);
+  assert.deepEqual(await outputsOf(built, "say"), { late: 1 });
+});
+
+test("past `maxFailures` nothing new is started, and what was not reached is left for the next build", async (t) => {
+  const here = await yard(t);
+  const docs = pipeline("docs", { maxFailures: 2 })
+    .source(items(() => Array.from({ length: 50 }, (_, n) => n), { id: (n) => `n${String(n).padStart(2, "0")}` }))
+    .stage("say", ONCE, ({ input }) => {
+      here.ran.push(String(input));
+      throw new Error("bad");
+    });
+  const built = await here.build(docs, { concurrency: 1 });
+  assert.deepEqual([built.state, built.reason], ["FAILED", "targets_failed"]);
+  assert.ok(here.ran.length >= 3 && here.ran.length < 50, `${here.ran.length} ran`);
+  assert.equal(built.errors.length, here.ran.length);
+  here.taken();
+  const all = await here.build(docs, { maxFailures: 1_000 });
+  assert.equal(here.taken().length, 50);
+  assert.equal(all.errors.length, 20, "the first are shown");
+  assert.deepEqual(counts(all, "say"), [0, 0, 50, 0]);
+});
+
+test("a missing root fails the build for what it is, and nothing is taken for gone", async (t) => {
+  const here = await yard(t);
+  const removed: string[] = [];
+  const docs = pipeline("docs")
+    .source(files("**/*", { root: here.root }))
+    .stage(
+      "say",
+      { remove: ({ target }) => void removed.push(target.id) },
+      ({ target }) => (here.ran.push(target.id), target.size),
+    );
+  here.write({ a: "1", b: "22" });
+  await here.succeed(docs);
+  here.taken();
+  rmSync(here.root, { recursive: true });
+  const built = await here.build(docs);
+  assert.deepEqual([built.state, built.reason], ["FAILED", "source_failed"]);
+  assert.equal(built.errors.length, 1);
+  assert.match(built.errors[0]?.message ?? "", /docs/);
+  here.write({ a: "1", b: "22" });
+  await here.succeed(docs);
+  assert.deepEqual([here.taken(), removed], [[], []], "all that was made is still there");
+});
+
+test("a list that breaks off is tried again where it was, and if that does not help, nothing is taken for gone", async (t) => {
+  const here = await yard(t);
+  const removed: string[] = [];
+  const state = { breaks: false, listed: 0 };
+  const docs = pipeline("docs")
+    .source(
+      items(
+        function* () {
+          state.listed++;
+          yield "a";
+          if (state.breaks) throw new Error("the line is dead");
+          yield "b";
+        },
+        { id: (id) => id },
+      ),
+    )
+    .stage("say", { remove: ({ target }) => void removed.push(target.id) }, ({ input }) => input);
+  await here.succeed(docs);
+  state.breaks = true;
+  const ended = here.build(docs);
+  const built = await ended;
+  assert.deepEqual([built.state, built.reason], ["FAILED", "source_failed"]);
+  assert.match(built.errors[0]?.message ?? "", /the line is dead/);
+  assert.equal(state.listed, 4, "three attempts");
+  assert.deepEqual(removed, []);
+});
+
+test("targets that are gone are removed once, with what their stages made, in the build that finds it out", async (t) => {
+  const here = await yard(t);
+  const removed: unknown[] = [];
+  const keys = new Set<string>();
+  const remove =
+    (stage: string) =>
+    ({ target, output, idempotencyKey }: { target: { id: string }; output: unknown; idempotencyKey: string }): void => {
+      removed.push([stage, target.id, output]);
+      keys.add(idempotencyKey);
+    };
+  const docs = pipeline("docs")
+    .source(files("**/*", { root: here.root }))
+    .stage("size", { remove: remove("size") }, ({ target }) => target.size)
+    .stage("plain", {}, ({ input }) => input)
+    .stage("double", { remove: remove("double") }, ({ input }) => input * 2);
+  here.write({ a: "1", b: "22", c: "333" });
+  await here.succeed(docs);
+  here.remove("a", "c");
+  assert.equal((await here.hf.builds.plan(docs)).removed, 2);
+  const built = await here.succeed(docs);
+  assert.deepEqual(removed.sort(), [
+    ["double", "a", 2],
+    ["double", "c", 6],
+    ["size", "a", 1],
+    ["size", "c", 3],
+  ]);
+  assert.equal(keys.size, 4);
+  assert.deepEqual(await outputsOf(built, "double"), { b: 4 });
+  await here.succeed(docs);
+  assert.equal(removed.length, 4);
+  assert.equal((await here.hf.builds.plan(docs)).removed, 0);
+});
+
+test("a removal that fails is tried again by the next build, and the target is not forgotten before", async (t) => {
+  const here = await yard(t);
+  const state = { fails: true };
+  const docs = pipeline("docs")
+    .source(files("**/*", { root: here.root }))
+    .stage(
+      "size",
+      {
+        ...ONCE,
+        remove: ({ target }) => {
+          here.ran.push(`remove ${target.id}`);
+          if (state.fails) throw new Error("the index is away");
+        },
+      },
+      ({ target }) => target.size,
+    );
+  here.write({ a: "1", b: "22" });
+  await here.succeed(docs);
+  here.remove("a");
+  const built = await here.build(docs);
+  assert.deepEqual([built.state, built.reason], ["FAILED", "targets_failed"]);
+  assert.match(built.errors[0]?.message ?? "", /the index is away/);
+  state.fails = false;
+  await here.succeed(docs);
+  assert.deepEqual(here.taken(), ["remove a", "remove a"]);
+  await here.succeed(docs);
+  assert.deepEqual(here.taken(), []);
+});
+
+test("a target that is there again is worked on again, where its removal made that necessary, or reused", async (t) => {
+  const here = await yard(t);
+  const docs = pipeline("docs")
+    .source(files("**/*", { root: here.root }))
+    .stage("size", { remove: () => {} }, ({ target }) => (here.ran.push(target.id), target.size));
+  here.write({ a: "1", b: "22" });
+  await here.succeed(docs);
+  here.remove("a");
+  await here.succeed(docs);
+  here.write({ a: "1" });
+  here.taken();
+  const built = await here.succeed(docs);
+  assert.deepEqual(await outputsOf(built, "size"), { a: 1, b: 2 });
+  assert.deepEqual(here.taken(), ["a"], "what was removed outside has to be made again");
+});
+
+test("an output that is no JSON fails its target at once, and says where", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(
+    pipeline("docs")
+      .source(items(() => ["map", "bigint", "date", "fine"], { id: (id) => id }))
+      .stage("say", {}, ({ input }) => {
+        here.ran.push(input);
+        return { map: new Map(), bigint: 1n, date: { at: new Date() }, fine: 1 }[input as "fine"];
+      }),
+  );
+  assert.deepEqual(here.taken(), ["bigint", "date", "fine", "map"], "nobody tries again what cannot be kept");
+  assert.equal(built.errors.length, 3);
+  for (const { message } of built.errors) assert.match(message, /output of stage "say"/);
+});
+
+test("a negative estimate, or one that throws, fails its target at once, and nothing is run", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(
+    pipeline("docs")
+      .source(items(() => ["negative", "throws"], { id: (id) => id }))
+      .stage(
+        "say",
+        {
+          estimate: ({ input }) => {
+            if (input === "throws") throw new Error("who knows");
+            return { usd: -1 };
+          },
+        },
+        ({ input }) => (here.ran.push(input), input),
+      ),
+  );
+  assert.deepEqual(here.ran, []);
+  assert.deepEqual(built.errors.map(({ target }) => target).sort(), ["negative", "throws"]);
+  assert.match(built.errors.map(({ message }) => message).join(), /who knows/);
+  assert.deepEqual(built.spent, { usd: 0, tokens: 0 });
+});
+
+test("a cost that is none is an error of its handler", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(
+    pipeline("docs")
+      .source(items(() => ["a"], { id: (id) => id }))
+      .stage("say", ONCE, ({ cost }) => cost({ usd: -1 })),
+  );
+  assert.match(built.errors[0]?.message ?? "", /cost of stage "say"/);
+});
+
+test("bad ids of items, and two of one id, are said or settled by the last word", async (t) => {
+  const here = await yard(t);
+  const source = (ids: unknown[]) => items(() => ids.map((id, n) => ({ id, n })), { id: ({ id }) => id as string });
+  const docs = (ids: unknown[]) =>
+    pipeline("docs")
+      .source(source(ids))
+      .stage("say", {}, ({ input }) => input.n);
+  const built = await here.build(docs(["a", 7]));
+  assert.deepEqual([built.state, built.reason], ["FAILED", "source_failed"]);
+  assert.match(built.errors[0]?.message ?? "", /id/);
+  assert.deepEqual(await outputsOf(await here.succeed(docs(["a", "b", "a"])), "say"), { a: 2, b: 1 });
+});
+
+test(
+  "a file that cannot be read is an error that names it",
+  { skip: process.getuid?.() === 0 && "root reads everything" },
+  async (t) => {
+    const here = await yard(t);
+    here.write({ a: "1" });
+    const { chmodSync } = await import("node:fs");
+    chmodSync(join(here.root, "a"), 0);
+    const built = await here.build(
+      pipeline("docs")
+        .source(files("*", { root: here.root }))
+        .stage("say", {}, () => 1),
+    );
+    assert.equal(built.reason, "source_failed");
+  },
+);
