@@ -8,17 +8,5 @@ describe("PostgreSQL", { skip: noServer }, () => {
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  const soon = "not on PostgreSQL yet";
-  conformance(
-    postgresOn(() => server),
-    {
-      missing: {
-        "builds and their work": soon,
-        work: soon,
-        targets: soon,
-        results: soon,
-        budgets: soon,
-      },
-    },
-  );
+  conformance(postgresOn(() => server));
 });

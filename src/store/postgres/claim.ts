@@ -1,4 +1,5 @@
 import { claimable, type LaneShare, PROMOTED, queueOf, quotas, Turns } from "../../core/claiming.ts";
+import { isPipelineQueue } from "../../core/work.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import {
@@ -29,6 +30,7 @@ export class Claim {
   readonly #settings: Settings;
   readonly #events: JobEvents;
   readonly #locks: Locks;
+  readonly #limits: Limits;
   readonly #limited: LimitedClaim;
   readonly #turns = new Turns();
   readonly #random: () => number;
@@ -53,6 +55,7 @@ export class Claim {
     this.#settings = parts.settings;
     this.#events = parts.events;
     this.#locks = parts.locks;
+    this.#limits = parts.limits;
     this.#limited = new LimitedClaim(s, parts.limits);
     this.#random = parts.random;
     this.#read = parts.read;
@@ -138,7 +141,9 @@ export class Claim {
       rows,
       started.map((row) => row[3]),
     );
-    return started.map((row) => toClaimed(row, this.#catalog));
+    const claimed = started.map((row) => toClaimed(row, this.#catalog));
+    for (const { job, queue } of claimed) if (isPipelineQueue(queue)) this.#limits.claimed(job, queue);
+    return claimed;
   }
 
   /** Each queue its share; one whose lock is held has none. */

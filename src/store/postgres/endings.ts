@@ -10,6 +10,7 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Tally } from "./tally.ts";
 import type { Waits } from "./waits.ts";
+import type { Sheets } from "./work/sheets.ts";
 
 /** A job that has ended. */
 export interface Ended {
@@ -32,6 +33,7 @@ export class Endings {
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
+  readonly #sheets: Sheets;
   readonly #sql: Record<"waiting" | "unblock" | "cancel" | "idsOf", string>;
 
   constructor(
@@ -43,6 +45,7 @@ export class Endings {
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
+      sheets: Sheets;
     },
   ) {
     this.#catalog = parts.catalog;
@@ -51,6 +54,7 @@ export class Endings {
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
+    this.#sheets = parts.sheets;
     this.#sql = {
       waiting: `
         select key, lane, priority, run_at, created_at, limits from ${s}.jobs
@@ -126,6 +130,11 @@ export class Endings {
     await this.#events.tell(
       tx,
       cancelled.map(({ job, lane }) => ({ type: "job.cancelled", job, lane })),
+    );
+    await this.#sheets.cancelled(
+      tx,
+      now,
+      cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" })),
     );
     return cancelled;
   }

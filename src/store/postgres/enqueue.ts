@@ -14,6 +14,7 @@ import { keepNow, type Outcome } from "./receipts.ts";
 import { type LookedUp, LookUp } from "./residents.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
+import type { Sheet, Sheets } from "./work/sheets.ts";
 
 /** A row to be. */
 interface Row {
@@ -37,6 +38,7 @@ export class Enqueue {
   readonly #waits: Waits;
   readonly #endings: Endings;
   readonly #events: JobEvents;
+  readonly #sheets: Sheets;
   /**
    * In somebody else's transaction, which may stay open for long: a job with limits is left to the next claim, which finds
    * it due, or everybody who wants to claim there would wait for him.
@@ -54,6 +56,7 @@ export class Enqueue {
       waits: Waits;
       endings: Endings;
       events: JobEvents;
+      sheets: Sheets;
       patient: boolean;
     },
   ) {
@@ -63,6 +66,7 @@ export class Enqueue {
     this.#waits = parts.waits;
     this.#endings = parts.endings;
     this.#events = parts.events;
+    this.#sheets = parts.sheets;
     this.#patient = parts.patient;
     this.#lookUp = new LookUp(s, parts.catalog);
     this.#sql = {
@@ -129,22 +133,23 @@ export class Enqueue {
     return toEnqueued([[made as JobKey, madeAt as number]]);
   }
 
-  async run(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+  /** `sheet`: where what is counted of work items is written by the caller. */
+  async run(tx: Tx, jobs: readonly NewJob[], sheet?: Sheet): Promise<Enqueued[]> {
     if (jobs.length === 0) return [];
     await this.#settings.at(tx);
-    if (!this.#isPatient) await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
+    await this.#lock(tx, jobs);
     const limits = await this.#settings.limitsOf(tx, jobs);
     if (limits === null && jobs.every((job) => this.#isBare(job))) {
       await this.#catalog.know(tx, jobs);
       return this.plain(tx, jobs);
     }
-    return this.#decided(tx, jobs, await this.#lookUp.of(tx, jobs), limits);
+    return this.#decided(tx, jobs, await this.#lookUp.of(tx, jobs), limits, sheet);
   }
 
   /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
   async whole(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     await this.#settings.at(tx);
-    if (!this.#isPatient) await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
+    await this.#lock(tx, jobs);
     const refused = await this.refused(tx, jobs);
     return refused === undefined ? this.run(tx, jobs) : refusedWhole(refused);
   }
@@ -159,14 +164,16 @@ export class Enqueue {
     jobs: readonly NewJob[],
     known: LookedUp,
     limits: readonly (string | null)[] | null,
+    sheet: Sheet | undefined,
   ): Promise<Enqueued[]> {
     const now = await tx.now();
     const keys = await tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
+    const twins = await this.#sheets.twins(tx, jobs);
     const admission = new Admission(known);
     const rows: Row[] = [];
     const waits: Wait[] = [];
     const answers = jobs.map((job, i): Enqueued => {
-      const refused = admission.refuse(job);
+      const refused = admission.refuse(job) ?? twins.of(job);
       if (refused !== undefined) return refused;
       const [key] = keys[i] as [JobKey];
       const row = this.#row(job, key, now, admission.standing(job), limits?.[i] ?? null);
@@ -175,6 +182,7 @@ export class Enqueue {
         waits.push({ job: key, upstream });
       const id = publicId(row.id, now, key);
       known.found(id, { name: job.name, key, state: row.standing.state });
+      twins.add(job, id);
       if (row.slot !== null && row.standing.state !== "cancelled") known.holds(row.slot, id);
       return { id, duplicate: false };
     });
@@ -193,8 +201,14 @@ export class Enqueue {
     await this.#write(tx, now, rows);
     if (awaited.size > 0) await tx.rows(this.#sql.awaited, listOf([...awaited]));
     await this.#waits.add(tx, waits);
+    await this.#addItems(tx, rows, sheet);
     await this.#tell(tx, rows);
     const cancelled = rows.filter(({ standing }) => standing.state === "cancelled");
+    await this.#sheets.cancelled(
+      tx,
+      now,
+      cancelled.map(({ key, lane }) => ({ job: key, lane, was: "waiting" })),
+    );
     await this.#endings.follow(
       tx,
       now,
@@ -211,7 +225,7 @@ export class Enqueue {
       key,
       standing,
       gate: standing.state === "pending" && isEarly(runAt, now, now) ? "time" : null,
-      quiet: limits === null,
+      quiet: limits === null && job.work === undefined,
       lane: 0,
       job,
       id: job.id ?? job.followUpId ?? null,
@@ -219,6 +233,14 @@ export class Enqueue {
       runAt,
       limits,
     };
+  }
+
+  async #addItems(tx: Tx, rows: readonly Row[], given: Sheet | undefined): Promise<void> {
+    const items = rows.flatMap(({ key, job: { work } }) => (work === undefined ? [] : [{ key, work }]));
+    if (items.length === 0) return;
+    const sheet = given ?? (await this.#sheets.adding(tx, [...new Set(items.flatMap(({ work }) => work.build ?? []))]));
+    for (const { key, work } of items) sheet.items.add(key, work);
+    await (given === undefined ? sheet.close(tx) : sheet.write(tx));
   }
 
   async #admit(tx: Tx, rows: readonly Row[]): Promise<void> {
@@ -275,6 +297,12 @@ export class Enqueue {
     await this.#events.tell(tx, happened);
   }
 
+  /** Of queues that have limits, unless it can do without; and of those whose jobs are work items. */
+  async #lock(tx: Tx, jobs: readonly NewJob[]): Promise<void> {
+    const needed = this.#isPatient ? jobs.filter(({ work }) => work !== undefined) : jobs;
+    await this.#limits.lock(tx, this.#limits.queuesOf(needed));
+  }
+
   /** Also where it has to wait for somebody else's transaction, which has the same id or key. */
   get #isPatient(): boolean {
     return this.#patient || this.#limits.yields;
@@ -288,6 +316,7 @@ export class Enqueue {
       job.key === undefined &&
       job.after === undefined &&
       job.scheduledFor === undefined &&
+      job.work === undefined &&
       !this.#settings.tells(job.queue) &&
       !this.#settings.limits(job.queue)
     );

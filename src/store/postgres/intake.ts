@@ -12,6 +12,7 @@ import { Settings } from "./settings.ts";
 import { Tally } from "./tally.ts";
 import type { Tx } from "./transaction.ts";
 import { Waits } from "./waits.ts";
+import { Sheets } from "./work/sheets.ts";
 
 /** What it takes to put jobs in: over the store's own connection, or a user's. */
 export class Intake {
@@ -26,6 +27,8 @@ export class Intake {
   readonly endings: Endings;
   readonly enqueue: Enqueue;
   readonly turn: Turn;
+  /** What builds work on. */
+  readonly sheets: Sheets;
   readonly #counter: Counter;
 
   /** `knows`: what is committed for sure, and need not be looked up again. */
@@ -41,8 +44,10 @@ export class Intake {
     const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
     const limits = (this.limits = new Limits(s, { catalog, settings, locks }));
     const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
-    const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events }));
-    this.enqueue = new Enqueue(s, { catalog, settings, limits, waits, endings, events, patient: !options.speaks });
+    const sheets = (this.sheets = new Sheets(s, { catalog, settings, limits }));
+    const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events, sheets }));
+    const parts = { catalog, settings, limits, waits, endings, events, sheets };
+    this.enqueue = new Enqueue(s, { ...parts, patient: !options.speaks });
   }
 
   /** What comes before everything else in a transaction: null when it is nothing. */

@@ -46,7 +46,7 @@ export class Limits {
   readonly #locks: QueueLocks;
   readonly #rows: CounterRows;
   readonly #sql: Record<"lanes" | "due", string>;
-  /** The queue of each job with limits that was claimed through this store. */
+  /** The queue of each job with limits, or work item, that was claimed through this store. */
   readonly #claimed = new Map<JobKey, string>();
   #last: Promise<unknown> = Promise.resolve();
 
@@ -93,9 +93,11 @@ export class Limits {
     this.#locks.stalled();
   }
 
-  /** The queues of those of them that will have limits: locked before anything is looked up for them. */
+  /** The queues of those of them that will have limits, or are work items: locked before anything is looked up for them. */
   queuesOf(jobs: readonly NewJob[]): string[] {
-    const limited = jobs.filter(({ queue, declares }) => this.#settings.limits(queue) || (declares?.limits.length ?? 0) > 0);
+    const limited = jobs.filter(
+      ({ queue, declares, work }) => this.#settings.limits(queue) || (declares?.limits.length ?? 0) > 0 || work !== undefined,
+    );
     return [...new Set(limited.map(({ queue }) => queue))];
   }
 
@@ -174,13 +176,18 @@ export class Limits {
     });
   }
 
-  /** A job with limits was claimed here: who settles it need not look up its queue. */
+  /** A job with limits, or a work item, was claimed here: who settles it need not look up its queue. */
   claimed(job: JobKey, queue: string): void {
     if (this.#claimed.size >= MOST) this.#claimed.clear();
     this.#claimed.set(job, queue);
   }
 
-  /** The queues of those of them that have limits, as far as that is known here. */
+  /** They have ended. */
+  unclaimed(jobs: readonly JobKey[]): void {
+    for (const job of jobs) this.#claimed.delete(job);
+  }
+
+  /** The queues of those of them that have limits or are work items, as far as that is known here. */
   claimedIn(jobs: readonly JobKey[]): string[] {
     return [...new Set(jobs.flatMap((job) => this.#claimed.get(job) ?? []))];
   }
@@ -190,7 +197,7 @@ export class Limits {
   }
 
   isClaimed(job: JobKey): boolean {
-    return this.#claimed.has(job);
+    return this.#claimed.size > 0 && this.#claimed.has(job);
   }
 
   /** One after the other, or two of one transaction would both start from what was before them. */

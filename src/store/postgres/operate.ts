@@ -1,45 +1,22 @@
 import { removedJobs } from "../../core/event.ts";
-import type { Fence, JobKey } from "../../core/ids.ts";
-import { FINISHED_STATES, type FinishedState, type JobState, mayMove } from "../../core/job.ts";
+import type { JobKey } from "../../core/ids.ts";
+import { FINISHED_STATES, type FinishedState, mayMove } from "../../core/job.ts";
 import { isMore } from "../../core/retention.ts";
+import { isPipelineQueue } from "../../core/work.ts";
 import type { PruneFilter } from "../store.ts";
+import type { Cancel, Locked } from "./cancel.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Value } from "./driver.ts";
-import type { Ended, Endings } from "./endings.ts";
+import type { Ended } from "./endings.ts";
 import type { Events } from "./events.ts";
 import type { Expiring } from "./expiring.ts";
 import type { Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
-import type { LimitedJob, Limits } from "./limits.ts";
+import type { Limits } from "./limits.ts";
 import { idValues, keyOf } from "./look.ts";
-import { Stalled } from "./queue-locks.ts";
-import { endedSql } from "./running.ts";
 import type { Settings } from "./settings.ts";
 import type { Tally } from "./tally.ts";
-import type { Waits } from "./waits.ts";
-
-type Row = [
-  key: JobKey,
-  state: JobState,
-  lane: number,
-  fence: Fence,
-  slot: string | null,
-  gate: string | null,
-  priority: number,
-  limits: string | null,
-];
-
-/** A job that nobody else can change until the commit. */
-interface Locked {
-  key: JobKey;
-  state: JobState;
-  lane: number;
-  fence: Fence;
-  slot: string | null;
-  gate: string | null;
-  /** As its limits see it; null when it has none. */
-  limited: LimitedJob | null;
-}
+import type { Sheets } from "./work/sheets.ts";
 
 /** What an operator does to jobs. A row is locked first, and then read as it is. */
 export class Operate {
@@ -47,13 +24,13 @@ export class Operate {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #tally: Tally;
-  readonly #endings: Endings;
-  readonly #waits: Waits;
+  readonly #cancel: Cancel;
+  readonly #sheets: Sheets;
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
   readonly #outbox: Events;
-  readonly #sql: Record<"find" | "lock" | "hasClaim" | "cancel" | "holderOf" | "retry" | "keysOf" | "drop", string>;
+  readonly #sql: Record<"find" | "holderOf" | "retry" | "keysOf" | "drop", string>;
 
   constructor(
     s: string,
@@ -61,8 +38,8 @@ export class Operate {
       catalog: Catalog;
       settings: Settings;
       tally: Tally;
-      endings: Endings;
-      waits: Waits;
+      cancel: Cancel;
+      sheets: Sheets;
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
@@ -73,26 +50,14 @@ export class Operate {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#tally = parts.tally;
-    this.#endings = parts.endings;
-    this.#waits = parts.waits;
+    this.#cancel = parts.cancel;
+    this.#sheets = parts.sheets;
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
     this.#outbox = parts.outbox;
     this.#sql = {
       find: `select key, lane, limits is not null from ${s}.jobs where key = ${keyOf(s, "$1", "$2", "$3")}`,
-      lock: `select key, state, lane, fence, slot, gate, priority, limits from ${s}.jobs where key = $1 for update`,
-      // Null: there is none.
-      hasClaim: `
-        select exists (select 1 from (select 1 from ${s}.claims where fence = $1 for update skip locked) as held)
-        from ${s}.claims where fence = $1`,
-      cancel: `
-        with ended as (
-          update ${s}.jobs as job set state = 'cancelled', gate = null, finished_at = $2, expires_at = null, holder = null, worker = null
-          from (select key, state from ${s}.jobs where key = $1) as was where job.key = was.key
-          returning case when was.state = 'running' then job.fence end as fence),
-        ${endedSql(s, "ended")}
-        select 1 from ended`,
       // One that is being added at this instant is not seen here; jobs_slot finds it, and then all is done again.
       holderOf: `
         select 1 from ${s}.jobs where reserved = $1`,
@@ -114,23 +79,9 @@ export class Operate {
   async cancel(tx: Tx, id: string): Promise<boolean> {
     const row = await this.#lock(tx, id);
     if (row === undefined || !mayMove("cancel", row.state)) return false;
-    const { key, lane, state, limited } = row;
-    // Whoever settles others of its claim may wait for its row: nobody waits for him meanwhile.
-    if (state === "running" && !(await this.#hasClaim(tx, row.fence))) throw new Stalled();
-    await this.#settings.at(tx);
-    const now = await tx.now();
-    await tx.rows(this.#sql.cancel, key, now);
-    await this.#events.always(tx, [{ type: "job.cancelled", job: key }]);
-    if (state === "waiting") await this.#waits.forget(tx, key);
-    if (limited !== null && state === "pending") await this.#limits.withdraw(tx, [{ ...limited, gate: row.gate }]);
-    if (limited !== null && state === "running") await this.#limits.end(tx, [{ ...limited, began: true }]);
-    await this.#endings.follow(tx, now, [{ job: key, lane, state: "cancelled" }]);
-    if (state === "running") {
-      tx.ended(key, row.fence);
-      // It may have been an exclusive claim: its queue is open again.
-      tx.ready(this.#catalog.lane(lane).queue);
-    }
-    tx.wrote();
+    await this.#cancel.run(tx, row);
+    const { key, lane, state } = row;
+    await this.#sheets.cancelled(tx, await tx.now(), [{ job: key, lane, was: state }]);
     return true;
   }
 
@@ -138,6 +89,8 @@ export class Operate {
     const row = await this.#lock(tx, id);
     if (row === undefined || !mayMove("retry", row.state)) return false;
     const { key, lane, state, slot, limited } = row;
+    // A work item that has ended is none any more: the next build does it again.
+    if (this.#sheets.isPipelines(lane)) return false;
     if (slot !== null && (await tx.rows(this.#sql.holderOf, slot)).length > 0) return "key-taken";
     await this.#settings.at(tx);
     const [gate = null] = limited === null ? [] : await this.#limits.admit(tx, [limited]);
@@ -170,21 +123,16 @@ export class Operate {
     return { removed: over.length, more: isMore({ listing, taken, removed: over.length, limit: step.limit }) };
   }
 
-  /** A queue's limits are locked before its jobs are, by everybody: or two would wait for each other. */
+  /** A queue's limits, and its builds, are locked before its jobs are, by everybody: or two would wait for each other. */
   async #lock(tx: Tx, id: string): Promise<Locked | undefined> {
     const [found] = await tx.rows<[JobKey, number, boolean]>(this.#sql.find, ...idValues(id));
     if (found === undefined) return undefined;
-    await this.#catalog.knowLanes(tx.rows, [found[1]]);
-    if (found[2]) await this.#limits.lock(tx, [this.#catalog.lane(found[1]).queue]);
-    const [row] = await tx.rows<Row>(this.#sql.lock, found[0]);
-    if (row === undefined) return undefined;
-    const [key, state, lane, fence, slot, gate, priority, limits] = row;
-    return { key, state, lane, fence, slot, gate, limited: limits === null ? null : { key, lane, priority, limits } };
-  }
-
-  async #hasClaim(tx: Tx, fence: Fence): Promise<boolean> {
-    const [row] = await tx.rows<[boolean]>(this.#sql.hasClaim, fence);
-    return row?.[0] ?? true;
+    const [key, lane, hasLimits] = found;
+    await this.#catalog.knowLanes(tx.rows, [lane]);
+    const { queue } = this.#catalog.lane(lane);
+    if (hasLimits || isPipelineQueue(queue)) await this.#limits.lock(tx, [queue]);
+    const [locked] = await this.#cancel.lock(tx, [key]);
+    return locked;
   }
 
   /** By jobs_aside, or by the key: finished jobs are the oldest. The state is written out, so that its index is found. */

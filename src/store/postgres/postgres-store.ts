@@ -42,6 +42,7 @@ import type {
 } from "../store.ts";
 import type { Access } from "./builds/access.ts";
 import { Builds } from "./builds/builds.ts";
+import { Cancel } from "./cancel.ts";
 import { Ends } from "./ends.ts";
 import { cut, Group, type GroupOptions } from "./group.ts";
 import type { Tx } from "./transaction.ts";
@@ -64,6 +65,7 @@ import { Schedules } from "./schedules.ts";
 import { ServerTime } from "./server-time.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
+import { Work } from "./work/work.ts";
 import type { Writer } from "./writer.ts";
 
 export interface PostgresStoreOptions {
@@ -95,6 +97,7 @@ export class PostgresStore implements Store {
   readonly durability: Durability;
   readonly clock: Clock;
   readonly builds: Builds;
+  readonly work: Work;
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #group: Group;
@@ -151,7 +154,7 @@ export class PostgresStore implements Store {
     this.#processes = new Processes(s, opened);
     writer.onSession((session) => this.#processes.connected(session));
     this.#intake = new Intake(s, { speaks: true, random: options.random });
-    const { catalog, settings, limits, endings, enqueue, tally, jobEvents: events } = this.#intake;
+    const { catalog, settings, limits, endings, enqueue, tally, sheets, jobEvents: events } = this.#intake;
     this.#locks = new Locks(s, this.#intake.events);
     this.#claim = new Claim(s, {
       catalog,
@@ -162,19 +165,21 @@ export class PostgresStore implements Store {
       random: options.random,
       read: reader.rows,
     });
-    this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, random: options.random });
+    this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, sheets, random: options.random });
     this.#leases = new Leases(s, this.#settle);
     this.#notes = new Notes(s, this.#settle);
     this.#healing = new Healing(s, { settle: this.#settle, events: this.#intake.events });
     this.#schedules = new Schedules(s, { enqueue, events: this.#intake.events });
     this.#at = () => (options.injected ? options.clock.now() : null);
     this.#look = new Look(s, { rows: reader.rows, catalog });
-    this.#operate = new Operate(s, { ...this.#intake, events, outbox: this.#intake.events });
+    const cancel = new Cancel(s, { ...this.#intake, events });
+    this.#operate = new Operate(s, { ...this.#intake, cancel, events, outbox: this.#intake.events });
     this.#outlooks = new Outlooks(s, { rows: reader.rows, catalog });
     this.#queues = new Queues({ settings, events: this.#intake.events });
     this.#sinks = new Sinks(s, { reader, events: this.#intake.events, databaseId: this.databaseId });
     const access: Access = { at: this.#at, read: reader.rows, write: (...how) => this.#write(...how) };
     this.builds = new Builds(s, this.#intake, access);
+    this.work = new Work(s, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes, reader }, access);
     this.#guests = new Guests({
       s,
       address: writer.address,

@@ -6,6 +6,7 @@ import { type Fate, fateOf, type LeaseRef } from "../../core/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../core/retry.ts";
 import { slotOf } from "../job-row.ts";
 import type { NewJob, Settlement } from "../store.ts";
+import type { WorkEnd } from "../work.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Endings } from "./endings.ts";
@@ -17,6 +18,7 @@ import type { Limits } from "./limits.ts";
 import { endedSql } from "./running.ts";
 import type { Settings } from "./settings.ts";
 import { Tally } from "./tally.ts";
+import type { Sheet, Sheets } from "./work/sheets.ts";
 
 type HistoryRow = [
   key: JobKey,
@@ -36,10 +38,12 @@ export interface Ending extends LeaseRef {
   outcome: Outcome;
   /** Only if its lease ends at this very instant: then it is still the lease that was judged. */
   expiresAt?: number;
+  /** Of a work item: what belongs to its end. */
+  work?: WorkEnd | undefined;
 }
 
 /** How it ended: null when the lease is not held any more. */
-export type Ended = { next: Next; lane: number } | null;
+export type Ended = { next: Next; outcome: Outcome } | null;
 
 /** Ends attempts. Every write is guarded by job, fence and `running`: a zombie's late settle changes nothing. */
 export class Settle {
@@ -50,6 +54,7 @@ export class Settle {
   readonly #endings: Endings;
   readonly #enqueue: Enqueue;
   readonly #tally: Tally;
+  readonly #sheets: Sheets;
   readonly #random: () => number;
   readonly #sql: Record<"succeed" | "holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
 
@@ -63,6 +68,7 @@ export class Settle {
       endings: Endings;
       enqueue: Enqueue;
       tally: Tally;
+      sheets: Sheets;
       random: () => number;
     },
   ) {
@@ -73,6 +79,7 @@ export class Settle {
     this.#endings = parts.endings;
     this.#enqueue = parts.enqueue;
     this.#tally = parts.tally;
+    this.#sheets = parts.sheets;
     this.#random = parts.random;
     const history = `
       select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
@@ -118,7 +125,8 @@ export class Settle {
 
   /** Whether all of them are successes that one statement can end: which nobody needs to wait for. */
   isQuick(settlements: readonly Settlement[]): boolean {
-    return this.#settings.isKnown && !this.#settings.limited && settlements.every(isPlain);
+    if (!this.#settings.isKnown || this.#settings.limited || !settlements.every(isPlain)) return false;
+    return !settlements.some(({ job }) => this.#limits.isClaimed(job));
   }
 
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
@@ -167,24 +175,49 @@ export class Settle {
       tx,
       endings.map(({ job }) => job),
     );
-    return this.#end(tx, endings);
+    const { ended, sheet } = await this.#end(tx, endings);
+    await sheet?.close(tx);
+    return ended;
   }
 
-  async #end(tx: Tx, endings: readonly Ending[]): Promise<Ended[]> {
+  /** `next`: the jobs that the ends of work items lead to, for the caller to add; `sheet`: where it is counted, not closed yet. */
+  async #end(tx: Tx, endings: readonly Ending[]): Promise<{ ended: Ended[]; next: NewJob[]; sheet: Sheet | null }> {
     const [now, rows] = await Promise.all([tx.now(), this.#history(tx, endings)]);
+    const held = endings.filter((ending) => isHeld(ending, rows.get(ending.job)));
+    const sheet = await this.#sheets.ending(
+      tx,
+      held.map(({ job, work }) => ({ job, lane: (rows.get(job) as History).lane, work })),
+    );
     const moves: Move[] = [];
     const ended = endings.map((ending): Ended => {
       const row = rows.get(ending.job);
-      if (row === undefined || row.fence !== ending.fence || (ending.expiresAt ?? row.expiresAt) !== row.expiresAt) return null;
+      if (row === undefined || !isHeld(ending, row)) return null;
       // Only once, should it be asked for twice.
       rows.delete(ending.job);
-      const next = decide(row, this.#catalog.policy(row.policy), ending.outcome, this.#random());
-      moves.push({ row, next, outcome: ending.outcome, gate: isDelayed(next) ? "time" : null });
-      return { next, lane: row.lane };
+      const outcome = (sheet !== null && this.#untenable(sheet, row, ending)) || ending.outcome;
+      const next = decide(row, this.#catalog.policy(row.policy), outcome, this.#random());
+      moves.push({ row, next, outcome, gate: isDelayed(next) ? "time" : null, ending });
+      return { next, outcome };
     });
     await this.#limit(tx, moves);
-    await this.#move(tx, now, moves);
-    return ended;
+    const next = sheet === null ? [] : moves.flatMap((move) => this.#workOver(sheet, now, move));
+    await Promise.all([this.#move(tx, now, moves), sheet?.write(tx)]);
+    return { ended, next, sheet };
+  }
+
+  /** What becomes of the success of a work item that cannot be written as it is. */
+  #untenable(sheet: Sheet, { lane }: History, { job, outcome, work }: Ending): Outcome | undefined {
+    if (outcome.kind !== "succeeded" || !this.#sheets.isPipelines(lane)) return undefined;
+    return sheet.flows.untenable(job, work);
+  }
+
+  /** What the end of a work item means for its build: the jobs that it leads to. */
+  #workOver(sheet: Sheet, now: number, { row, next, outcome, ending }: Move): NewJob[] {
+    if (!this.#sheets.isPipelines(row.lane)) return [];
+    const { work, expiresAt } = ending;
+    if (outcome.kind === "succeeded") return sheet.flows.succeeded(now, row.key, work);
+    sheet.items.left(now, row.key, { outcome, next, by: expiresAt === undefined ? "holder" : "reclaimer", work });
+    return [];
   }
 
   /** Those that have a key which a follow-up of one before them wants: it is not free yet by then. */
@@ -224,17 +257,18 @@ export class Settle {
     const fates = new Map<Settlement, Fate>();
     for (const batch of batchesOf(settlements, late)) {
       const outcomes = await Promise.all(batch.map((settlement) => this.#tenable(tx, settlement)));
-      const ended = await this.#end(
+      const { ended, next, sheet } = await this.#end(
         tx,
-        batch.map(({ job, fence }, i) => ({ job, fence, outcome: outcomes[i] as Outcome })),
+        batch.map(({ job, fence, work }, i) => ({ job, fence, work, outcome: outcomes[i] as Outcome })),
       );
       const lost = batch.filter((_, i) => ended[i] === null);
       const why = await this.fates(tx.rows, lost);
       for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as Fate);
       const followUps = batch.flatMap((settlement, i) =>
-        ended[i] !== null && outcomes[i] === settlement.outcome ? (settlement.followUps ?? []) : [],
+        ended[i]?.outcome === settlement.outcome ? (settlement.followUps ?? []) : [],
       );
-      if (followUps.length > 0) await this.#enqueue.run(tx, followUps);
+      if (followUps.length + next.length > 0) await this.#enqueue.run(tx, [...followUps, ...next], sheet ?? undefined);
+      await sheet?.close(tx);
     }
     return fates;
   }
@@ -348,12 +382,18 @@ interface Move {
   next: Next;
   outcome: Outcome;
   gate: string | null;
+  ending: Ending;
+}
+
+/** Whether it is still the attempt that is to end. */
+function isHeld({ fence, expiresAt }: Ending, row: History | undefined): boolean {
+  return row !== undefined && row.fence === fence && (expiresAt ?? row.expiresAt) === row.expiresAt;
 }
 
 const NONE: ReadonlySet<JobKey> = new Set();
 
-function isPlain({ outcome, followUps }: Settlement): boolean {
-  return outcome.kind === "succeeded" && (followUps === undefined || followUps.length === 0);
+function isPlain({ outcome, followUps, work }: Settlement): boolean {
+  return outcome.kind === "succeeded" && work === undefined && (followUps === undefined || followUps.length === 0);
 }
 
 /**

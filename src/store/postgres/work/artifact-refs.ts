@@ -1,0 +1,106 @@
+import type { BuildKey } from "../../../core/ids.ts";
+import { parseArtifactCursor, toArtifactRef } from "../../result-row.ts";
+import type { ArtifactRef, NamedArtifact } from "../../work.ts";
+import type { ArtifactRows } from "../../work/rows.ts";
+import { listOf, type Rows } from "../driver.ts";
+import type { Reader } from "../reader.ts";
+import type { Tx } from "../transaction.ts";
+import { listsOf, named } from "./columns.ts";
+
+interface Ref extends NamedArtifact {
+  build: BuildKey;
+  stage: string;
+  path: string;
+}
+
+const REF = ["build", "stage", "path", "name", "hash", "size"];
+
+/** Which artifacts there must be, and why: nothing that is referenced here is swept. */
+export class ArtifactRefs {
+  readonly #sql: Record<"share" | "hold" | "add" | "page" | "of", string>;
+  readonly #referenced: (hashes: readonly string[]) => string;
+
+  constructor(s: string) {
+    const name = `hashtextextended('holdfast artifacts ${s.replaceAll("'", "''")}', 0)`;
+    this.#sql = {
+      share: `select pg_advisory_xact_lock_shared(${name})`,
+      hold: `select pg_advisory_xact_lock(${name})`,
+      add: `
+        insert into ${s}.artifacts (build, stage, path, name, hash, size)
+        select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[])
+        on conflict (build, stage, path, name) do update set hash = excluded.hash, size = excluded.size`,
+      page: `
+        select $1::text, stage, path, name, hash, size from ${s}.artifacts
+        where build = (select key from ${s}.builds where id = $1) and (stage, path, name) > ($2, $3, $4)
+        order by stage, path, name limit $5`,
+      of: `
+        select name, hash, size from ${s}.artifacts
+        where build = (select key from ${s}.builds where id = $1) and stage = $2 and path = $3 and name <> '' order by name`,
+    };
+    // By artifacts_hash. A script takes no values.
+    this.#referenced = (hashes) => `
+      select hash from unnest('${listOf(hashes).replaceAll("'", "''")}'::text[]) as asked (hash)
+      where exists (select 1 from ${s}.artifacts where artifacts.hash = asked.hash)`;
+  }
+
+  /**
+   * Before it is looked which are there, and until the commit. Who asks what is referenced waits for all who hold it, hence
+   * sees what they have referenced; those who come after him find what he has put aside missing.
+   */
+  async share(tx: Tx): Promise<void> {
+    await tx.rows(this.#sql.share);
+  }
+
+  /** By itself, so that it holds nothing that those need whom it waits for. */
+  async referenced(reader: Reader, hashes: readonly string[]): Promise<ReadonlySet<string>> {
+    if (hashes.length === 0) return new Set();
+    const isolation = "set transaction isolation level read committed";
+    const answers = await reader.script<[string]>(isolation, this.#sql.hold, this.#referenced(hashes));
+    return new Set((answers.at(-1) as [string][]).map(([hash]) => hash));
+  }
+
+  /** Not the output's own. */
+  async of(rows: Rows, build: string, stage: string, path: string): Promise<NamedArtifact[]> {
+    return named<NamedArtifact>(["name", "hash", "size"], await rows(this.#sql.of, build, stage, path));
+  }
+
+  async page(rows: Rows, build: string, { after, limit }: { after?: string; limit: number }): Promise<ArtifactRef[]> {
+    const [stage, path, name] = parseArtifactCursor(after);
+    const found = await rows(this.#sql.page, build, stage, path, name, limit);
+    return named<ArtifactRef>(REF, found).map(toArtifactRef);
+  }
+
+  async write(tx: Tx, refs: readonly Ref[]): Promise<void> {
+    if (refs.length === 0) return;
+    tx.wrote();
+    await tx.rows(
+      this.#sql.add,
+      ...listsOf(
+        refs,
+        ({ build }) => build,
+        ({ stage }) => stage,
+        ({ path }) => path,
+        ({ name }) => name,
+        ({ hash }) => hash,
+        ({ size }) => size,
+      ),
+    );
+  }
+}
+
+/** The artifacts that are referenced in an operation. */
+export class ArtifactSheet implements ArtifactRows {
+  #added = new Map<string, Ref>();
+
+  add(build: BuildKey, stage: string, path: string, artifacts: readonly NamedArtifact[]): void {
+    for (const { name, hash, size } of artifacts)
+      this.#added.set(JSON.stringify([build, stage, path, name]), { build, stage, path, name, hash, size });
+  }
+
+  /** What there is to write, once. */
+  changes(): Ref[] {
+    const added = [...this.#added.values()];
+    this.#added = new Map();
+    return added;
+  }
+}

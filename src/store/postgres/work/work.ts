@@ -1,0 +1,160 @@
+import type { CostHistory } from "../../../core/budget.ts";
+import type { Amount } from "../../../core/cost.ts";
+import type { BuildKey, JobKey, ResultKey } from "../../../core/ids.ts";
+import type { Fate, LeaseRef } from "../../../core/lease.ts";
+import type {
+  ArtifactRef,
+  Beginning,
+  FoundResult,
+  ListedBatch,
+  MemberPage,
+  NamedArtifact,
+  StoredResult,
+  TargetPage,
+  TargetRow,
+  WorkStore,
+  WorkView,
+} from "../../work.ts";
+import type { Access } from "../builds/access.ts";
+import { Runs } from "../builds/runs.ts";
+import type { Cancel } from "../cancel.ts";
+import type { Intake } from "../intake.ts";
+import type { Limits } from "../limits.ts";
+import type { Notes } from "../notes.ts";
+import type { Reader } from "../reader.ts";
+import type { Settle } from "../settle.ts";
+import { Clear } from "./clear.ts";
+import { Ledger } from "./ledger.ts";
+import { Listing } from "./listing.ts";
+import { Results } from "./results.ts";
+import type { Sheets } from "./sheets.ts";
+import { Targets } from "./targets.ts";
+
+/** What builds work on, on a PostgreSQL server. */
+export class Work implements WorkStore {
+  readonly #access: Access;
+  readonly #reader: Reader;
+  readonly #limits: Limits;
+  readonly #sheets: Sheets;
+  readonly #runs: Runs;
+  readonly #targets: Targets;
+  readonly #results: Results;
+  readonly #listing: Listing;
+  readonly #ledger: Ledger;
+  readonly #clear: Clear;
+
+  constructor(
+    s: string,
+    parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes; reader: Reader },
+    access: Access,
+  ) {
+    const { intake, settle, cancel, notes } = parts;
+    const { settings, limits, enqueue, sheets } = intake;
+    this.#access = access;
+    this.#reader = parts.reader;
+    this.#limits = limits;
+    this.#sheets = sheets;
+    this.#runs = new Runs(s);
+    const targets = (this.#targets = new Targets(s));
+    this.#results = new Results(s);
+    this.#listing = new Listing(s, { settings, limits, settle, enqueue, cancel, notes, sheets, targets });
+    this.#ledger = new Ledger({ settings, limits, settle, sheets });
+    this.#clear = new Clear(s, { settings, limits, cancel, sheets });
+  }
+
+  targets(pipeline: string, segment: number, paths: readonly string[]): Promise<TargetRow[]> {
+    return this.#targets.byPath(this.#access.read, pipeline, segment, paths);
+  }
+
+  targetPage(page: TargetPage): Promise<TargetRow[]> {
+    return this.#targets.page(this.#access.read, page);
+  }
+
+  countTargets(pipeline: string, segment: number): Promise<number> {
+    return this.#targets.count(this.#access.read, pipeline, segment);
+  }
+
+  members(page: MemberPage): Promise<TargetRow[]> {
+    return this.#targets.members(this.#access.read, page);
+  }
+
+  listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate> {
+    return this.#access.write(
+      "listed",
+      (tx) => this.#listing.run(tx, lease, batch),
+      () => this.#limits.claimedIn([lease.job]),
+    );
+  }
+
+  lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): Promise<(FoundResult | null)[]> {
+    return this.#results.lookUp(this.#access.read, pipeline, keys);
+  }
+
+  results(keys: readonly ResultKey[]): Promise<StoredResult[]> {
+    return this.#results.byKey(this.#access.read, keys);
+  }
+
+  resultOf(build: string, stage: string, path: string): Promise<StoredResult | null> {
+    return this.#results.of(this.#access.read, build, stage, path);
+  }
+
+  resultBefore(build: string, stage: string, path: string): Promise<StoredResult | null> {
+    return this.#results.before(this.#access.read, build, stage, path);
+  }
+
+  resultsOf(build: string, stage: string, page: { after?: string; limit: number }): Promise<StoredResult[]> {
+    return this.#results.ofStage(this.#access.read, build, stage, page);
+  }
+
+  failures(build: string, limit: number): Promise<StoredResult[]> {
+    return this.#results.failures(this.#access.read, build, limit);
+  }
+
+  clearWork(pipeline: string, limit: number): Promise<number> {
+    return this.#access.write("cancel", (tx) => this.#clear.run(tx, pipeline, limit));
+  }
+
+  async work(job: JobKey): Promise<WorkView | null> {
+    const { read } = this.#access;
+    const [item] = await this.#sheets.items.byJob(read, [job]);
+    if (item === undefined) return null;
+    const { kind, stage, segment, path } = item;
+    const build = await this.#runs.get(read, item.build);
+    const [target = null] = kind === "listing" ? [] : await this.#targets.byPath(read, build.pipeline, segment, [path]);
+    return { kind, stage, build, segment, target };
+  }
+
+  begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]> {
+    return this.#access.write(
+      "begin",
+      (tx) => this.#ledger.begin(tx, starts),
+      () => this.#limits.claimedIn(starts.map(({ job }) => job)),
+    );
+  }
+
+  saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<Fate[]> {
+    return this.#access.write("costs", (tx) => this.#ledger.saveCosts(tx, reports));
+  }
+
+  costs(pipeline: string): Promise<Record<string, CostHistory>> {
+    return this.#sheets.accounts.costs(this.#access.read, pipeline);
+  }
+
+  watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void {
+    this.#sheets.watch.watch(missing);
+  }
+
+  /** In its turn behind what was called before, and then behind what others are at. */
+  async referenced(hashes: readonly string[]): Promise<ReadonlySet<string>> {
+    await this.#access.write("prune", async () => {});
+    return this.#sheets.artifacts.referenced(this.#reader, hashes);
+  }
+
+  artifacts(build: string, page: { after?: string; limit: number }): Promise<ArtifactRef[]> {
+    return this.#sheets.artifacts.page(this.#access.read, build, page);
+  }
+
+  artifactsOf({ build, stage, path }: Pick<StoredResult, "build" | "stage" | "path">): Promise<NamedArtifact[]> {
+    return this.#sheets.artifacts.of(this.#access.read, build, stage, path);
+  }
+}
