@@ -84,7 +84,7 @@ export class Listing {
       ...batch.targets
         .filter(({ flow }) => flow !== null)
         .flatMap((one) => arrivals.changed(now, account, batch, one, standingOf(one.path))),
-      ...gone.flatMap((one) => arrivals.gone(account, batch, one, standingOf(one.path))),
+      ...gone.flatMap((one) => arrivals.gone(now, account, batch, one, standingOf(one.path))),
     ];
     for (const [job, was] of await cancel.quietly(tx, [...dropped])) sheet.items.dropped(job, was);
     // What was cancelled goes first: its place is free for what follows it.

@@ -39,9 +39,9 @@ export class Results {
         order by asked.turn`,
       of: `
         (select ${COLUMNS} ${from} where result.build = ${own} and result.stage = $2 and result.path = $3)
-        union all (${before("and result.state = 'SUCCESS'")}) limit 1`,
-      before: before(""),
-      // From one path to the next, and of each its own row, else the newest SUCCESS before it.
+        union all (${before("and result.state <> 'FAILED'")}) limit 1`,
+      before: before("and result.state <> 'GONE'"),
+      // From one path to the next, and of each its own row, else the newest before it that is no failure.
       ofStage: `
         with recursive run as materialized (select key, pipeline from ${s}.builds where id = $1),
         paths (path) as (
@@ -56,10 +56,10 @@ export class Results {
         select ${COLUMNS} from paths cross join run cross join lateral (
           select * from ${s}.results as had
           where had.pipeline = run.pipeline and had.stage = $2 and had.path = paths.path
-            and had.build <= run.key and had.build > 0 and (had.state = 'SUCCESS' or had.build = run.key)
+            and had.build <= run.key and had.build > 0 and (had.state <> 'FAILED' or had.build = run.key)
           order by had.build desc limit 1) as result
         left join ${s}.builds as build on build.key = result.build
-        where result.state = 'SUCCESS' limit $4`,
+        where result.state in ('SUCCESS', 'REUSED') limit $4`,
       // By results_failed.
       failures: `
         select ${COLUMNS} ${from} where result.build = ${own} and result.state = 'FAILED' order by result.key limit $2`,
@@ -91,7 +91,7 @@ export class Results {
 
   async of(rows: Rows, build: string, stage: string, path: string): Promise<StoredResult | null> {
     const [result] = await read(rows, this.#sql.of, build, stage, path);
-    return result ?? null;
+    return result === undefined || isGone(result) ? null : result;
   }
 
   async before(rows: Rows, build: string, stage: string, path: string): Promise<StoredResult | null> {
@@ -106,6 +106,10 @@ export class Results {
   failures(rows: Rows, build: string, limit: number): Promise<StoredResult[]> {
     return read(rows, this.#sql.failures, build, limit);
   }
+}
+
+function isGone({ state }: { state: string }): boolean {
+  return state === "GONE";
 }
 
 async function read(rows: Rows, text: string, ...values: Value[]): Promise<StoredResult[]> {

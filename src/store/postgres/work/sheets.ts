@@ -1,4 +1,4 @@
-import type { BuildKey, JobKey, ResultKey } from "../../../core/ids.ts";
+import type { BuildKey, JobKey } from "../../../core/ids.ts";
 import type { JobState } from "../../../core/job.ts";
 import { isPipelineQueue } from "../../../core/work.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
@@ -72,11 +72,12 @@ export class Sheets {
       return forget === undefined ? [] : [{ build, segment, path: forget.path }];
     });
     const asked = found.map((item) => askedOf(item, works.get(item.job), books));
-    const origins = asked.flatMap((one) => one.origins);
+    const made = asked.flatMap((one) => one.made);
+    const reused = asked.flatMap((one) => one.reused);
     const [besides, targets, results] = await Promise.all([
       this.items.at(tx.rows, spots),
       this.#targets.load(tx, distinct(asked.flatMap((one) => one.refs))),
-      this.#results.load(tx, origins, [], origins.length),
+      this.#results.load(tx, [...made, ...reused], [], made.length),
     ]);
     return this.#sheet(books, new ItemSheet([...found, ...besides]), targets, results);
   }
@@ -96,9 +97,13 @@ export class Sheets {
         paths.map((path) => ({ pipeline, segment, path })),
       ),
     ]);
-    const origins = changed.flatMap((target) => originsOf(build, target));
+    const made = changed.flatMap((target) => failedOf(build, target));
+    const reused = [
+      ...changed.flatMap((target) => reusedOf(build, target)),
+      ...gone.flatMap(({ path, had = [] }) => had.map((stage) => ({ build, stage, path }))),
+    ];
     const failures = paths.flatMap((path) => targets.standing({ pipeline, segment, path })?.failure ?? []);
-    const results = await this.#results.load(tx, origins, failures as ResultKey[], origins.length);
+    const results = await this.#results.load(tx, [...made, ...reused], failures, made.length);
     return this.#sheet(books, new ItemSheet(items), targets, results);
   }
 
@@ -200,8 +205,14 @@ export class Sheet {
   }
 }
 
-/** The rows that the end of an item may be about. */
-function askedOf(item: Item, end: WorkEnd | undefined, books: LoadedBooks): { refs: TargetRef[]; origins: Origin[] } {
+/** The rows that an operation may be about. `made`: where results may be put. */
+interface Asked {
+  refs: TargetRef[];
+  made: Origin[];
+  reused: Origin[];
+}
+
+function askedOf(item: Item, end: WorkEnd | undefined, books: LoadedBooks): Asked {
   const { build, segment, stage, path, kind } = item;
   const { pipeline } = books.of(build);
   const paths = [
@@ -209,13 +220,22 @@ function askedOf(item: Item, end: WorkEnd | undefined, books: LoadedBooks): { re
     ...(end?.target ? [end.target.path] : []),
     ...(end?.forget ? [end.forget.path] : []),
   ];
-  const after = end?.target ? originsOf(build, end.target) : [];
-  return { refs: paths.map((one) => ({ pipeline, segment, path: one })), origins: [{ build, stage, path }, ...after] };
+  const target = end?.target ?? null;
+  return {
+    refs: paths.map((one) => ({ pipeline, segment, path: one })),
+    made: [{ build, stage, path }, ...(target === null ? [] : failedOf(build, target))],
+    reused: target === null ? [] : reusedOf(build, target),
+  };
 }
 
 /** Of the record of a target that can go nowhere. */
-function originsOf(build: BuildKey, { path, flow }: ListedTarget): Origin[] {
+function failedOf(build: BuildKey, { path, flow }: ListedTarget): Origin[] {
   return flow?.to === "failed" ? [{ build, stage: flow.stage, path }] : [];
+}
+
+/** Of what a target has from this build on without having been through the stage. */
+function reusedOf(build: BuildKey, { path, passed }: ListedTarget): Origin[] {
+  return passed.flatMap(({ stage, result }) => (result === undefined ? [] : [{ build, stage, path }]));
 }
 
 function distinct(refs: readonly TargetRef[]): TargetRef[] {
