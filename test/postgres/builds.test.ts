@@ -28,8 +28,11 @@ describe("the tables of builds on PostgreSQL", () => {
     );
   });
 
-  test("have the same columns as on SQLite", () => {
-    assert.deepEqual(columnsOf(sql("s").replaceAll("s.", "holdfast_")), columnsOf(sqliteSql));
+  test("have the same columns, words and indexes as on SQLite", () => {
+    const here = sql("s").replaceAll(/\bs\./g, "holdfast_");
+    assert.deepEqual(columnsOf(here), columnsOf(sqliteSql));
+    assert.deepEqual(wordsOf(here), wordsOf(sqliteSql));
+    assert.deepEqual(indexesOf(here), indexesOf(sqliteSql));
   });
 });
 
@@ -245,6 +248,18 @@ function legal(): Set<string> {
     (Object.keys(from) as BuildState[]).map((one) => `${one}>${to}`),
   );
   return new Set(moves);
+}
+
+/** What columns may hold, in the order in which it is written. */
+function wordsOf(text: string): string[] {
+  return [...text.matchAll(/check \(\s*(\w+ in \([^)]+\))\)/g)].map(([, words]) => words as string);
+}
+
+/** What they are upon, and where. */
+function indexesOf(text: string): string[] {
+  return [...text.matchAll(/create (?:unique )?index \w+ (on [^;]+);/g)].map(([, upon]) =>
+    (upon as string).replaceAll(/\s+/g, " "),
+  );
 }
 
 /** The names of the columns, by table. */

@@ -114,7 +114,8 @@ create index targets_children on ${s}.targets (pipeline, segment, parent, path) 
 create index targets_groups on ${s}.targets (pipeline, segment, grouping, path)
   where member is not null and grouping is not null;
 
--- One for each (build, stage, target) that was run. What was reused has none: its target's trail leads to the result.
+-- One for each (build, stage, target) that was run. What was reused has none, as long as it is what the target had before:
+-- REUSED is a copy of what was made earlier or for another target, and GONE says that there is nothing from this build on.
 -- A success that was superseded in its own build is of no build any more (its negative key stands there): others may
 -- have reused it.
 create table ${s}.results (
