@@ -13,20 +13,22 @@ export class Bar {
     this.#step = step;
   }
 
-  show(done: number, note: string): void {
+  show(done: number, note: string, always = false): void {
     const fraction = Math.min(1, done / this.#total);
     const percent = `${Math.floor(fraction * 100)}%`.padStart(4);
     if (process.stdout.isTTY) {
       const full = Math.round(fraction * WIDTH);
       const bar = styleText("green", "█".repeat(full)) + styleText("gray", "░".repeat(WIDTH - full));
       process.stdout.write(`\r\u001b[K${bar} ${percent}  ${note}`);
-    } else if (Math.floor((fraction * 100) / this.#step) > this.#steps) {
+    } else if (always || Math.floor((fraction * 100) / this.#step) > this.#steps) {
       this.#steps = Math.floor((fraction * 100) / this.#step);
       process.stdout.write(`${percent}  ${note}\n`);
     }
   }
 
-  end(): void {
+  /** Given a last word, says it in any case. */
+  end(done?: number, note = ""): void {
+    if (done !== undefined) this.show(done, note, true);
     if (process.stdout.isTTY) process.stdout.write("\n");
   }
 }

@@ -16,7 +16,7 @@ import { styleText } from "node:util";
 import { type Build, open } from "../../src/index.ts";
 import { Bar } from "../bar.ts";
 import type { News } from "./pass.ts";
-import { LIBRARY } from "./pipeline.ts";
+import { AT_ONCE, LIBRARY } from "./pipeline.ts";
 import { Service } from "./service.ts";
 import { dollars, heading, line, verdict } from "./table.ts";
 
@@ -24,7 +24,6 @@ const DOCUMENTS = readdirSync(LIBRARY).length;
 
 /** All that is known of one pass. */
 interface Pass {
-  pid: number;
   /** Handlers that were called, as "stage target". */
   ran: string[];
   /** As it was seen last. */
@@ -49,31 +48,40 @@ const seconds = ((performance.now() - started) / 1_000).toFixed(1);
 await service[Symbol.asyncDispose]();
 report();
 
-/** Runs `pass.ts` to its end, or until so many summaries are done. */
+/** Runs `pass.ts` to its end, or until so many summaries are done and as many as can be are under way: the worst moment. */
 async function pass(name: string, note: string, killAt = Number.POSITIVE_INFINITY): Promise<Pass> {
   const at = join(folder, name);
   mkdirSync(at, { recursive: true });
   const child = fork(new URL("./pass.ts", import.meta.url), [at, `${service.url}/${name}`]);
-  const seen: Pass = { pid: child.pid as number, ran: [], build: null, found: 0, exported: "" };
+  const seen: Pass = { ran: [], build: null, found: 0, exported: "" };
   const bar = new Bar(DOCUMENTS, 25);
+  let done = 0;
+  service.onRequest = (_, underWay) => {
+    if (done < killAt || underWay < AT_ONCE || child.killed) return;
+    child.kill("SIGKILL");
+    bar.end(done, `killed with SIGKILL (pid ${child.pid})`);
+  };
   child.on("message", (news: News) => {
     if ("ran" in news) seen.ran.push(news.ran);
     else if ("found" in news) seen.found = news.found.spent.usd;
     else if ("exported" in news) seen.exported = news.exported;
-    else {
+    else if (!child.killed) {
       seen.build = news.build;
-      const done = news.build.stages["summarise"]?.ran ?? 0;
-      if (done >= killAt) child.kill("SIGKILL");
-      bar.show(done, done >= killAt ? `killed with SIGKILL (pid ${child.pid})` : `${dollars(news.build.spent.usd)}  ${note}`);
+      done = news.build.stages["summarise"]?.ran ?? 0;
+      bar.show(done, `${dollars(news.build.spent.usd)}  ${note}`);
     }
   });
   await ended(child, killAt < DOCUMENTS ? "SIGKILL" : 0);
-  bar.end();
+  if (!child.killed) bar.end();
   return seen;
 }
 
 async function ended(child: ChildProcess, how: number | string): Promise<void> {
-  const [code, signal] = (await once(child, "exit")) as [number | null, string | null];
+  // What it has said last is there when the channel is closed.
+  const [[code, signal]] = (await Promise.all([once(child, "exit"), once(child, "disconnect")])) as [
+    [number | null, string | null],
+    [],
+  ];
   if ((code ?? signal) !== how) throw new Error(`A pass ended with ${code ?? signal} instead of ${how}.`);
 }
 

@@ -4,7 +4,7 @@
  */
 import { join } from "node:path";
 import { type Build, type Cost, open } from "../../src/index.ts";
-import { tidePools } from "./pipeline.ts";
+import { AT_ONCE, tidePools } from "./pipeline.ts";
 
 /** What a pass says to the process that has started it. */
 export type News =
@@ -25,7 +25,7 @@ const hf = await open(join(folder, "work.db"), { program: "tide-pools" });
 
 const [left] = (await hf.builds.list({ pipeline: docs.name, state: "CRASHED" })).items;
 if (left) tell({ found: { spent: left.spent } });
-const options = { concurrency: 4 };
+const options = { concurrency: AT_ONCE };
 const build = left ? await hf.builds.resume(docs, left.id, options) : await hf.builds.start(docs, options);
 for await (const seen of build.progress()) tell({ build: seen });
 tell({ exported: await hf.builds.export(build.id, join(folder, "exports", build.id)) });

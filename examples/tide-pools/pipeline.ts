@@ -4,6 +4,9 @@ import { type Answer, price } from "./service.ts";
 
 export const LIBRARY = join(import.meta.dirname, "library");
 
+/** Steps at the same time. */
+export const AT_ONCE = 4;
+
 /** Part of the key of what it makes: with another model, or other words, every summary is made anew. */
 const ASKED = { model: "limpet-1", prompt: "Say in two sentences what is strange about this creature." };
 

@@ -28,8 +28,11 @@ export function price(text: string): { usd: number; tokens: number } {
  */
 export class Service implements AsyncDisposable {
   url = "";
+  /** Told of each request, with how many of its account are under way. */
+  onRequest: (account: string, underWay: number) => void = () => {};
   readonly #bills = new Map<string, Map<string, Cost & { usd: number }>>();
   readonly #requests = new Map<string, number>();
+  readonly #underWay = new Map<string, number>();
   readonly #server: Server;
 
   constructor() {
@@ -59,10 +62,17 @@ export class Service implements AsyncDisposable {
     this.#bills.set(account, bills);
     const isNew = !bills.has(key);
     if (isNew) bills.set(key, price(text));
+    this.#moves(account, 1);
+    this.onRequest(account, this.#underWay.get(account) ?? 0);
     await pause(120 + (Number.parseInt(hash("sha256", text).slice(0, 4), 16) % 120));
+    this.#moves(account, -1);
     // What a model says is made of what it was told.
     const [first = "", second = ""] = text.split(/(?<=\.)\s/);
     return { summary: `${first} ${second}`.replaceAll("\n", " ").trim(), billed: isNew ? price(text) : {} };
+  }
+
+  #moves(account: string, by: number): void {
+    this.#underWay.set(account, (this.#underWay.get(account) ?? 0) + by);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
