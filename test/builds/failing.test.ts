@@ -251,10 +251,9 @@ test("a cost that is none is an error of its handler", async (t) => {
 
 test("bad ids of items, and two of one id, are said or settled by the last word", async (t) => {
   const here = await yard(t);
-  const source = (ids: unknown[]) => items(() => ids.map((id, n) => ({ id, n })), { id: ({ id }) => id as string });
   const docs = (ids: unknown[]) =>
     pipeline("docs")
-      .source(source(ids))
+      .source(items(() => ids.map((id, n) => ({ id, n })), { id: ({ id }) => id as string }))
       .stage("say", {}, ({ input }) => input.n);
   const built = await here.build(docs(["a", 7]));
   assert.deepEqual([built.state, built.reason], ["FAILED", "source_failed"]);

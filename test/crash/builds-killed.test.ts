@@ -1,0 +1,84 @@
+import assert from "node:assert/strict";
+import { describe, test } from "node:test";
+import { PRICE, ranSoFar } from "./docs.ts";
+import { building, documentsOf } from "./docs-site.ts";
+import { passes } from "./scene.ts";
+import { sample, wherever } from "./wherever.ts";
+
+const LONG = Boolean(process.env["HOLDFAST_LONG"]);
+const MOMENTS = ["begun", "written", "committed"] as const;
+
+/** Where it is killed, and when: at the first such write, or the first after the run of a stage has begun. */
+const KILLS: [string, { operation: string; after?: { stage: string; run: number } }][] = [
+  ["as it starts", { operation: "build" }],
+  ["before the next round", { operation: "build", after: { stage: "index", run: 12 } }],
+  ["before its end", { operation: "build", after: { stage: "book", run: 1 } }],
+  ["in its listing", { operation: "listed" }],
+  ["as children are written down", { operation: "listed", after: { stage: "lines", run: 3 } }],
+  ["in the listing of a round", { operation: "listed", after: { stage: "index", run: 12 } }],
+  ["as it claims", { operation: "claim", after: { stage: "read", run: 2 } }],
+  ["before money is set aside", { operation: "begin" }],
+  ["before more money is set aside", { operation: "begin", after: { stage: "summarise", run: 3 } }],
+  ["as the first is done", { operation: "settle" }],
+  ["as a paid one is done", { operation: "settle", after: { stage: "summarise", run: 2 } }],
+  ["as one is expanded", { operation: "settle", after: { stage: "lines", run: 2 } }],
+  ["as the last is done", { operation: "settle", after: { stage: "book", run: 1 } }],
+];
+
+wherever((stage, place) => {
+  // Not there yet.
+  const skip = place === "server" && "builds are not on PostgreSQL yet";
+
+  describe("a build that is killed", { concurrency: 3, skip }, () => {
+    for (const [at, [name, kill]] of KILLS.entries()) {
+      for (const moment of LONG ? MOMENTS : sample(MOMENTS, at)) {
+        test(`at ${kill.operation}:${moment}, ${name}, goes on where it was`, async (t) => {
+          const scene = await stage(t);
+          const site = await documentsOf(scene, 6);
+          const child = scene.start("builder", { root: site.root, point: `${kill.operation}:${moment}`, after: kill.after });
+          // It may die while it opens the database.
+          await child.next("ready");
+          child.send({ type: "build" });
+          assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+          await site.goesOn();
+        });
+      }
+    }
+
+    test("half way through has spent as much in the end as one that was not, and made the same", async (t) => {
+      const scene = await stage(t);
+      const many = LONG ? 200 : 40;
+      const site = await documentsOf(scene, many);
+      const child = await building(scene, site);
+      const half = () => ranSoFar(scene.effects).filter(({ stage: one }) => one === "summarise").length >= many / 2;
+      while (!half()) await passes(2);
+      child.kill();
+      await child.end();
+      const spent = await site.goesOn();
+      // Each attempt in flight is charged its estimate, at most.
+      assert.ok(spent >= many * PRICE - 1e-9, `${spent} was spent`);
+      assert.ok(spent <= (many + 4) * PRICE + 1e-9, `${spent} was spent`);
+    });
+
+    test("again and again ends all the same, and pays no more than what was in flight", async (t) => {
+      const scene = await stage(t);
+      const site = await documentsOf(scene, 30);
+      let id: string | undefined;
+      const kills = LONG ? 20 : 4;
+      for (let kill = 0; kill < kills; kill++) {
+        const child = scene.start("builder", { root: site.root });
+        await child.next("ready");
+        child.send({ type: "build", resume: id });
+        const { id: led } = await child.next("leading");
+        id = led as string;
+        const before = ranSoFar(scene.effects).length;
+        // Each time a little further.
+        while (!child.isOver && ranSoFar(scene.effects).length < before + 5) await passes(1);
+        child.kill();
+        await child.end();
+      }
+      const spent = await site.goesOn();
+      assert.ok(spent <= (30 + 4 * kills) * PRICE + 1e-9, `${spent} was spent`);
+    });
+  });
+});

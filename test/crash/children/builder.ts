@@ -1,0 +1,53 @@
+import { HoldfastError, open } from "../../../src/index.ts";
+import { crashAt } from "../../../src/testing/index.ts";
+import { documents } from "../docs.ts";
+import { hear, heard, say, told } from "./port.ts";
+
+/** Leads builds of documents, as it is told, and may die on the way: at a point, from the `after`th run of a stage on. */
+const options = told<{
+  root: string;
+  concurrency?: number;
+  point?: string;
+  after?: { stage: string; run: number };
+  /** The run of this target waits until it is told to go on. */
+  holds?: { stage: string; target: string };
+  lease?: number;
+  works?: boolean;
+}>();
+const { path, effects, root, concurrency = 4, point, after, holds, lease, works = false } = options;
+
+let runs = 0;
+const docs = documents(root, effects, {
+  ...(lease === undefined ? {} : { lease }),
+  began: async ({ stage, target }) => {
+    if (point !== undefined && stage === after?.stage && ++runs === after.run) crashAt(point);
+    if (stage === holds?.stage && target === holds.target) {
+      const goes = heard("go on");
+      await say("holding", { stage, target });
+      await goes;
+    }
+  },
+});
+
+if (point !== undefined && after === undefined) crashAt(point);
+const log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
+const hf = await open(path, { log, artifacts: `${root}-artifacts` });
+if (works) hf.work([docs], { concurrency });
+
+hear("build", async ({ resume }) => {
+  try {
+    const handle =
+      typeof resume === "string"
+        ? await hf.builds.resume(docs, resume, { concurrency })
+        : await hf.builds.start(docs, { concurrency });
+    await say("leading", { id: handle.id });
+    const { state, reason, spent, stages } = await handle.done();
+    await say("built", { id: handle.id, state, reason, spent, stages });
+  } catch (error) {
+    const { code, message } = error as HoldfastError;
+    await say("refused", { code, message });
+  }
+});
+await say("ready");
+// Somebody else may lead it.
+setInterval(() => {}, 2 ** 30);

@@ -1,0 +1,73 @@
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { open } from "../../src/index.ts";
+import { documents, goOn, madeBy, type Ran, ranSoFar, writeDocuments } from "./docs.ts";
+import type { Scene } from "./scene.ts";
+import type { Child } from "./spawn.ts";
+
+/** A folder of documents, and what must be true of a build of them whatever happened. */
+export interface Site {
+  root: string;
+  /** What a build makes that nobody disturbs. */
+  expected(): Promise<string>;
+  /** Goes on with what is there, to its end: nothing that was done is done again. Answers what it has cost in all. */
+  goesOn(): Promise<number>;
+}
+
+export async function documentsOf(scene: Scene, many: number): Promise<Site> {
+  const root = join(scene.folder, "docs");
+  writeDocuments(root, many);
+  const expected = async (): Promise<string> => {
+    const hf = await open(":memory:", { artifacts: join(scene.folder, "aside") });
+    const docs = documents(root, join(scene.folder, "aside-effects"));
+    const { id } = await (await hf.builds.start(docs)).done();
+    const made = await madeBy(hf, id);
+    await hf.close();
+    return made;
+  };
+  const goesOn = async (): Promise<number> => {
+    const done = await finished(scene);
+    const before = ranSoFar(scene.effects).length;
+    const hf = await scene.open({ artifacts: `${root}-artifacts` });
+    const docs = documents(root, scene.effects);
+    const { id, state, reason, errors, spent } = await goOn(hf, docs);
+    assert.equal(state, "SUCCESS", `${reason} ${JSON.stringify(errors)}`);
+    const again = ranSoFar(scene.effects).slice(before).map(nameOf);
+    assert.deepEqual(
+      again.filter((name) => done.has(name)),
+      [],
+      "what was finished is not run again",
+    );
+    assert.deepEqual(
+      again.filter((name, at) => again.indexOf(name) !== at),
+      [],
+      "and nothing is run twice",
+    );
+    assert.equal(await madeBy(hf, id), await expected(), "the outputs are those of an undisturbed build");
+    const [row] = await scene.witness.query("select reserved_micros as reserved, open from {builds} order by key desc limit 1");
+    assert.deepEqual(row, { reserved: 0, open: 0 });
+    return spent.usd;
+  };
+  return { root, expected, goesOn };
+}
+
+/** The names of what has a result. */
+async function finished(scene: Scene): Promise<Set<string>> {
+  const rows = await scene.witness.query("select stage, path from {results} where state = 'SUCCESS'");
+  return new Set(rows.map(({ stage, path }) => `${String(stage)} ${String(path).replaceAll("\u001f", "/")}`));
+}
+
+export async function building(scene: Scene, { root }: Site, more: object = {}): Promise<Child & { build: string }> {
+  const child = scene.start("builder", { root, ...more });
+  await child.next("ready");
+  child.send({ type: "build" });
+  return Object.assign(child, { build: (await child.next("leading"))["id"] as string });
+}
+
+export async function stateOf(scene: Scene, build: string): Promise<Record<string, unknown> | undefined> {
+  return (await scene.witness.query(`select state, reason from {builds} where id = '${build}'`))[0];
+}
+
+export function nameOf({ stage, target }: Ran): string {
+  return `${stage} ${target}`;
+}

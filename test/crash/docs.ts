@@ -1,0 +1,102 @@
+import { appendFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { Outputs } from "../../src/runtime/builds/outputs.ts";
+import { Values } from "../../src/runtime/builds/values.ts";
+import type { BuildRow } from "../../src/store/builds.ts";
+import { type Build, files, type Holdfast, pipeline, type Pipeline } from "../../src/index.ts";
+
+/** What it costs to summarise one file, as is known before. */
+export const PRICE = 0.01;
+
+export interface Ran {
+  stage: string;
+  target: string;
+  pid: number;
+}
+
+/** What a process that builds does besides: when a handler begins, before it ends. */
+export interface Watch {
+  began?: (ran: Ran) => void | Promise<void>;
+  lease?: number;
+}
+
+/**
+ * Documents, as one would: read, summarised for money, split into lines that are indexed one by one, and gathered. Each run
+ * of a handler leaves a line outside.
+ */
+export function documents(root: string, effects: string, { began = () => {}, lease = 30_000 }: Watch = {}) {
+  const run = async (stage: string, target: string): Promise<void> => {
+    const ran = { stage, target, pid: process.pid };
+    appendFileSync(effects, `${JSON.stringify(ran)}\n`);
+    await began(ran);
+  };
+  const patient = { crashes: 1_000, lease, retry: { attempts: 3, delay: 5, maxDelay: 20 } };
+  return pipeline("docs")
+    .source(files("**/*.txt", { root }))
+    .stage("read", patient, async ({ target }) => {
+      const text = new TextDecoder().decode(await target.bytes());
+      await run("read", target.id);
+      return text;
+    })
+    .stage("summarise", { ...patient, estimate: () => ({ usd: PRICE, tokens: 10 }) }, async ({ target, input, cost }) => {
+      await run("summarise", target.id);
+      cost({ usd: PRICE, tokens: 10 });
+      return { title: input.split("\n")[0] ?? "", text: input };
+    })
+    .expand("lines", patient, async function* ({ target, input }) {
+      await run("lines", target.id);
+      for (const [at, line] of input.text.split("\n").entries()) yield { id: `line ${at}`, value: line };
+    })
+    .stage("index", { ...patient, uses: ["summarise"] }, async ({ target, input, outputs }) => {
+      await run("index", `${target.parent.id}/${target.id}`);
+      return `${outputs.summarise.title}: ${input}`;
+    })
+    .gather("book", patient, async ({ inputs, target }) => {
+      await run("book", target.id);
+      const lines: string[] = [];
+      for await (const { output } of inputs) lines.push(output);
+      return new TextEncoder().encode(lines.join("\n"));
+    });
+}
+
+export const STAGES = ["read", "summarise", "lines", "index", "book"];
+
+/** Files with two lines each. */
+export function writeDocuments(root: string, many: number): string[] {
+  mkdirSync(root, { recursive: true });
+  const names = Array.from({ length: many }, (_, n) => `${String(n).padStart(3, "0")}.txt`);
+  for (const name of names) writeDocument(root, name, `title of ${name}`);
+  return names;
+}
+
+export function writeDocument(root: string, name: string, title: string): void {
+  writeFileSync(join(root, name), `${title}\nmore about ${name}`);
+}
+
+/** What every process has run so far. */
+export function ranSoFar(effects: string): Ran[] {
+  if (!existsSync(effects)) return [];
+  const lines = readFileSync(effects, "utf8").split("\n").slice(0, -1);
+  return lines.map((line) => JSON.parse(line) as Ran);
+}
+
+/** Everything that a build has made, as text. */
+export async function madeBy(hf: Holdfast, id: string): Promise<string> {
+  const outputs = new Outputs(hf.engine.store, new Values(() => hf.engine.artifacts()));
+  const build = (await hf.engine.store.builds.getBuild(id)) as BuildRow;
+  const made: unknown[] = [];
+  for (const stage of STAGES) {
+    for await (const { target, output } of outputs.all(build, stage)) {
+      made.push([stage, target, output instanceof Uint8Array ? Buffer.from(output).toString("base64") : output]);
+    }
+  }
+  return JSON.stringify(made, null, 1);
+}
+
+/** Goes on with the newest build, if it has not ended, else starts one; until it is over. */
+export async function goOn(hf: Holdfast, docs: Pipeline): Promise<Build> {
+  const newest = await hf.engine.store.builds.newestBuild("docs");
+  const handle =
+    newest === null || newest.state === "SUCCESS" ? await hf.builds.start(docs) : await hf.builds.resume(docs, newest.id);
+  return handle.done();
+}
