@@ -4,7 +4,7 @@ import type { Build } from "../../src/index.ts";
 import { documents, madeBy, PRICE, type Ran, ranSoFar, writeDocument } from "./docs.ts";
 import { building, documentsOf, nameOf, stateOf } from "./docs-site.ts";
 import { bestOfThree, freeze, passes, type Scene } from "./scene.ts";
-import type { Message } from "./spawn.ts";
+import type { Child, Message } from "./spawn.ts";
 import { wherever } from "./wherever.ts";
 
 wherever((stage, place) => {
@@ -56,12 +56,11 @@ wherever((stage, place) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 3);
       const holds = { stage: "book", target: "book" };
-      const children = [scene.start("builder", { root, holds }), scene.start("builder", { root, holds })] as const;
+      const children = [scene.start("builder", { root, holds }), scene.start("builder", { root, holds })];
       for (const child of children) await child.next("ready");
       for (const child of children) child.send({ type: "build" });
-      const [first, second] = children;
-      const told = await Promise.race(children.map(async (child) => ({ child, ...(await child.next("refused")) })));
-      const leader = told.child === first ? second : first;
+      const { child, told } = await Promise.race(children.map(refused));
+      const leader = children.find((one) => one !== child) as Child;
       const { code, message } = told as unknown as { code: string; message: string };
       assert.equal(code, "LOCK_CONFLICT");
       assert.match(message, new RegExp(`process ${leader.pid} on `));
@@ -145,6 +144,10 @@ wherever((stage, place) => {
     });
   });
 });
+
+async function refused(child: Child): Promise<{ child: Child; told: Message }> {
+  return { child, told: await child.next("refused") };
+}
 
 /** All that builds are made of. */
 async function everything(scene: Scene): Promise<object> {

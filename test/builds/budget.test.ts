@@ -1,0 +1,195 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { items, pipeline } from "../../src/index.ts";
+import { counts, ONCE, refusal, type Yard, yard } from "./parts.ts";
+
+/** Ten things to pay for; each costs a dollar, unless said otherwise. */
+function dear(
+  { ran }: Yard,
+  given: { budget?: object; estimate?: number | null; cost?: number; many?: number; key?: string } = {},
+) {
+  const { budget = { usd: 4 }, estimate = 1, cost = 1, many = 10, key = "k" } = given;
+  const asked = estimate === null ? {} : { estimate: () => ({ usd: estimate }) };
+  return pipeline("dear", { budget })
+    .source(items(() => Array.from({ length: many }, (_, n) => n), { id: (n) => `n${n}` }))
+    .stage("pay", { ...asked, key }, async ({ input, cost: pay }) => {
+      ran.push(`pay ${input}`);
+      await new Promise((resolve) => setImmediate(resolve));
+      pay({ usd: cost, tokens: 3 });
+      return input;
+    });
+}
+
+test("a build pauses before it would spend more than its budget, with a token, and what was done is done", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(dear(here), { concurrency: 3 });
+  assert.deepEqual([built.state, built.reason], ["BUDGET_PAUSE", "budget_precheck_block"]);
+  assert.deepEqual(built.spent, { usd: 4, tokens: 12 });
+  assert.deepEqual(built.budget, { usd: 4 });
+  assert.match(built.token ?? "", /./);
+  assert.deepEqual(counts(built, "pay"), [4, 0, 0, 6]);
+  assert.equal((await here.hf.builds.get(built.id))?.token, undefined, "it is kept nowhere");
+});
+
+test("with the token and a new budget it goes on, and pays for nothing twice", async (t) => {
+  const here = await yard(t);
+  const docs = dear(here);
+  const { id, token = "" } = await here.build(docs);
+  const resumed = await (await here.hf.builds.resume(docs, id, { token, budget: { usd: 10 } })).done();
+  assert.equal(resumed.state, "SUCCESS");
+  assert.deepEqual([resumed.spent.usd, resumed.budget], [10, { usd: 10 }]);
+  assert.deepEqual(counts(resumed, "pay"), [10, 0, 0, 0]);
+  assert.equal(new Set(here.ran).size, here.ran.length);
+});
+
+test("it may pause more than once, and each token is of its own pause", async (t) => {
+  const here = await yard(t);
+  const docs = dear(here);
+  const first = await here.build(docs);
+  const resume = (token = "", usd = 0) => here.hf.builds.resume(docs, first.id, { token, budget: { usd } });
+  const second = await (await resume(first.token, 6)).done();
+  assert.deepEqual([second.state, second.spent.usd], ["BUDGET_PAUSE", 6]);
+  assert.notEqual(second.token, first.token);
+  await assert.rejects(resume(first.token, 10), refusal("TOKEN_USED"));
+  assert.equal((await (await resume(second.token, 10)).done()).state, "SUCCESS");
+});
+
+test("tokens are a budget, too", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(
+    pipeline("words", { budget: { tokens: 10 } })
+      .source(items(() => [1, 2, 3, 4, 5], { id: (n) => `n${n}` }))
+      .stage("say", { estimate: () => ({ tokens: 4 }) }, ({ cost }) => cost({ tokens: 4 })),
+  );
+  assert.deepEqual([built.state, built.spent.tokens], ["BUDGET_PAUSE", 8]);
+});
+
+test("what costs more than was estimated goes over by what was in flight, at most, and says so", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(dear(here, { estimate: 0.5, cost: 2, many: 30 }), { concurrency: 3 });
+  assert.deepEqual([built.state, built.reason], ["BUDGET_PAUSE", "budget_exceeded"]);
+  // Those that run, and those that have ended and whose end is being written.
+  assert.ok(built.spent.usd > 4 && built.spent.usd <= 4 + 2 * 3 * 2, `${built.spent.usd} were spent`);
+});
+
+test("failed attempts cost what they have said", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(
+    pipeline("frail", { budget: { usd: 100 } })
+      .source(items(() => ["a"], { id: (id) => id }))
+      .stage("pay", { retry: { attempts: 3, delay: 1 }, estimate: () => ({ usd: 5 }) }, ({ cost, attempt }) => {
+        cost({ usd: attempt });
+        throw new Error("bad luck");
+      }),
+  );
+  assert.deepEqual([built.state, built.spent.usd], ["FAILED", 6]);
+});
+
+test("without an estimate the mean of what it has cost so far is set aside", async (t) => {
+  const here = await yard(t);
+  await here.succeed(dear(here, { budget: {}, estimate: null, cost: 2 }));
+  const again = dear(here, { budget: { usd: 9 }, estimate: null, cost: 2, key: "another" });
+  assert.equal((await here.hf.builds.plan(again)).estimate.usd, 20);
+  const built = await here.build(again, { concurrency: 5 });
+  assert.deepEqual([built.state, built.reason, built.spent.usd], ["BUDGET_PAUSE", "budget_precheck_block", 8]);
+});
+
+test("a budget that is enough is never in the way", async (t) => {
+  const here = await yard(t);
+  const built = await here.succeed(dear(here, { budget: { usd: 10 } }), { concurrency: 10 });
+  assert.deepEqual(built.spent, { usd: 10, tokens: 30 });
+});
+
+test("the option `budget` is that of the build, whatever the pipeline says", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(dear(here), { budget: { usd: 2 } });
+  assert.deepEqual([built.budget, built.spent.usd], [{ usd: 2 }, 2]);
+});
+
+test("a wrong, used, expired or foreign token changes nothing", async (t) => {
+  const here = await yard(t);
+  const docs = dear(here);
+  const paused = await here.build(docs);
+  const { builds } = here.hf;
+  const seen = async () =>
+    JSON.stringify([await builds.get(paused.id), await here.hf.engine.store.builds.audit({ after: 0, limit: 99 })]);
+  const before = await seen();
+  const budget = { usd: 10 };
+  const resume = (token?: string) => builds.resume(docs, paused.id, { budget, ...(token === undefined ? {} : { token }) });
+  await assert.rejects(resume(), refusal("TOKEN_NEEDED"));
+  await assert.rejects(resume("nonsense"), refusal("TOKEN_MALFORMED"));
+  const other = await here.build(
+    pipeline("other", { budget: { usd: 0 } })
+      .source(items(() => [1], { id: String }))
+      .stage("pay", { estimate: () => ({ usd: 1 }) }, () => 1),
+  );
+  await assert.rejects(resume(other.token), refusal("TOKEN_OF_ANOTHER_BUILD"));
+  const now = await builds.get(paused.id);
+  assert.equal(JSON.stringify(now), JSON.stringify(JSON.parse(before)[0]));
+  // A budget that is used up already is refused, and the token is not spent on it.
+  await assert.rejects(
+    builds.resume(docs, paused.id, { token: paused.token ?? "", budget: { usd: 4 } }),
+    refusal("BUDGET_TOO_SMALL"),
+  );
+  assert.equal((await (await resume(paused.token)).done()).state, "SUCCESS");
+});
+
+test("a minted token takes the place of those before it", async (t) => {
+  const here = await yard(t);
+  const docs = dear(here);
+  const { id, token = "" } = await here.build(docs);
+  const minted = await here.hf.builds.mintToken(id);
+  const resume = (given: string) => here.hf.builds.resume(docs, id, { token: given, budget: { usd: 10 } });
+  await assert.rejects(resume(token), refusal("TOKEN_REPLACED"));
+  assert.equal((await (await resume(minted)).done()).state, "SUCCESS");
+  await assert.rejects(here.hf.builds.mintToken("b00000000000000000"), refusal("NO_SUCH_BUILD"));
+});
+
+test("what is approved runs nothing by itself, and the next resume needs no token", async (t) => {
+  const here = await yard(t);
+  const docs = dear(here);
+  const { id, token = "" } = await here.build(docs);
+  here.taken();
+  const approved = await here.hf.builds.approve(id, { token, budget: { usd: 10 } });
+  assert.deepEqual([approved.state, approved.budget], ["BUDGET_PAUSE", { usd: 10 }]);
+  assert.deepEqual(here.taken(), []);
+  await assert.rejects(here.hf.builds.approve(id, { token, budget: { usd: 11 } }), refusal("TOKEN_USED"));
+  assert.equal((await (await here.hf.builds.resume(docs, id)).done()).state, "SUCCESS");
+  assert.equal(here.taken().length, 6);
+});
+
+test("while a build is paused no other is started, and when it is abandoned the next one reuses what it paid for", async (t) => {
+  const here = await yard(t);
+  const docs = dear(here);
+  const { id } = await here.build(docs);
+  await assert.rejects(here.hf.builds.start(docs), refusal("BUDGET_PAUSED", new RegExp(id)));
+  await assert.rejects(here.hf.builds.abandon(id, " "), refusal("BUILD_NOT_READY", /nobody said why/));
+  const abandoned = await here.hf.builds.abandon(id, "too dear");
+  assert.deepEqual([abandoned.state, abandoned.reason], ["ABANDONED", "too dear"]);
+  const built = await here.succeed(docs, { budget: { usd: 6 } });
+  assert.deepEqual([counts(built, "pay"), built.spent.usd], [[6, 4, 0, 0], 6]);
+});
+
+test("a build that is going to fail does not ask for money", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(
+    pipeline("frail", { budget: { usd: 2 }, maxFailures: 0 })
+      .source(items(() => [1, 2, 3, 4], { id: (n) => `n${n}` }))
+      .stage("pay", { ...ONCE, estimate: () => ({ usd: 1 }) }, ({ cost }) => {
+        cost({ usd: 1 });
+        throw new Error("bad");
+      }),
+    { concurrency: 1 },
+  );
+  assert.equal(built.state, "FAILED");
+});
+
+test("nothing is set aside any more when a build has ended, however it did", async (t) => {
+  const here = await yard(t);
+  const docs = dear(here);
+  const { id, token = "" } = await here.build(docs, { concurrency: 8 });
+  const row = () => here.hf.engine.store.builds.getBuild(id);
+  assert.deepEqual((await row())?.reserved, { micros: 0, tokens: 0 });
+  await (await here.hf.builds.resume(docs, id, { token, budget: { usd: 10 } })).done();
+  assert.deepEqual((await row())?.reserved, { micros: 0, tokens: 0 });
+});
