@@ -44,8 +44,8 @@ export interface WorkStore {
   // ── work ──
   /** Cancels at most `limit` open work items of builds of this pipeline that have ended; answers how many there were. */
   clearWork(pipeline: string, limit: number): Promise<number>;
-  /** What a work item is about. Null: there is none. */
-  work(job: JobKey): Promise<WorkView | null>;
+  /** What work items are about. Null: there is none. */
+  works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]>;
   /** Sets the estimates aside, in order, as far as the budgets allow. What is refused for good stops its queue, and is written into its build. */
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]>;
   /** What running attempts have reported so far; a crash then charges it. */

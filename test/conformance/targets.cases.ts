@@ -205,7 +205,7 @@ export function targetCases(check: Check): void {
       ["a"],
     );
     const [removal, ...more] = await claimOf(store, at.build);
-    assert.deepEqual([(await store.work.work((removal as Claimed).job))?.kind, more.length], ["remove", 0]);
+    assert.deepEqual([(await store.work.works([(removal as Claimed).job]))[0]?.kind, more.length], ["remove", 0]);
     assert.equal((await seeBuild(store, at.build)).open, 1);
   });
 
@@ -223,7 +223,7 @@ export function targetCases(check: Check): void {
     const removals = [item({ build: at.build, kind: "remove", stage: "parse" })];
     await list(store, at, { targets: [again(await seeTarget(store, "a"), toWork(at.build, "index", "a"), { removals })] });
     const leases = await claimOf(store, at.build);
-    const views = await Promise.all(leases.map(({ job }) => store.work.work(job)));
+    const views = await store.work.works(leases.map(({ job }) => job));
     assert.deepEqual(
       views.map((view) => [view?.kind, view?.stage]),
       [

@@ -31,16 +31,16 @@ export function workCases(check: Check): void {
     const at = await site(store);
     const { build, lister } = at;
     const lease = await parsingOne(store, at);
-    const view = await store.work.work(lease.job);
+    const view = (await store.work.works([lease.job]))[0];
     assert.deepEqual(
       [view?.kind, view?.stage, view?.segment, view?.build.id, view?.target?.path],
       ["stage", "parse", 0, build.id, "a"],
     );
     assert.deepEqual(await counts(store, build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
-    const listing = await store.work.work(lister.job);
+    const listing = (await store.work.works([lister.job]))[0];
     assert.deepEqual([listing?.kind, listing?.stage, listing?.target], ["listing", "", null]);
     await settleItem(store, lease, ended({ target: again(await seeTarget(store, "a"), toEnd("a")) }));
-    assert.equal(await store.work.work(lease.job), null);
+    assert.equal((await store.work.works([lease.job]))[0], null);
     assert.equal((await seeBuild(store, build)).open, 0);
   });
 
@@ -87,7 +87,7 @@ export function workCases(check: Check): void {
     assert.deepEqual([row.rev, row.done, row.member], [2, null, null]);
     assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
     const [next] = (await claimOf(store, at.build)) as [Claimed];
-    assert.equal((await store.work.work(next.job))?.stage, "index");
+    assert.equal((await store.work.works([next.job]))[0]?.stage, "index");
   });
 
   check("a success whose lease is gone changes nothing of all that", async ({ store }) => {
@@ -179,7 +179,7 @@ export function workCases(check: Check): void {
       else assert.deepEqual(failure?.error, error);
       const row = await seeTarget(store, "a");
       assert.deepEqual([row.done, row.member, row.rev], [null, null, 2]);
-      assert.equal(await store.work.work(lease.job), null);
+      assert.equal((await store.work.works([lease.job]))[0], null);
       assert.equal(await store.retry(lease.id), false, "the next build does it again, not an operator");
       assert.deepEqual(await claimOf(store, at.build), []);
     });

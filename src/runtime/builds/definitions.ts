@@ -66,7 +66,7 @@ function definition(queue: string, own: Pick<Definition, Own>): Definition {
 async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
   attempt.work = { cost: NOTHING, result: null, target: null };
   await site.ready();
-  const view = await site.engine.store.work.work(attempt.job);
+  const view = await site.view(attempt.job);
   if (view === null) return;
   const { round } = job.input as { round: number };
   const cursor = (await job.checkpoint.load()) as string | undefined;

@@ -46,7 +46,7 @@ export class StageRunner {
   async perform(attempt: Attempt, job: JobContext<unknown>): Promise<void> {
     attempt.work = { cost: NOTHING, result: null, target: null };
     await this.#site.ready();
-    const view = await this.#site.engine.store.work.work(attempt.job);
+    const view = await this.#site.view(attempt.job);
     if (view?.target == null) throw new Ending(failForGood(toJobError(noTarget(attempt.claimed.id))));
     const scope = this.#scope(view);
     if (view.kind === "remove") return this.#remove(attempt, job, view, view.target);

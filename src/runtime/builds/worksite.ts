@@ -2,11 +2,14 @@ import { resolve } from "node:path";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Fingerprint } from "../../core/fingerprint.ts";
+import type { JobKey } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import type { Target } from "../../core/source.ts";
 import type { BuildRow } from "../../store/builds.ts";
+import type { WorkView } from "../../store/work.ts";
 import type { Engine } from "../engine.ts";
 import { ClaimedFile } from "../targets/file-target.ts";
+import { Batcher } from "./batcher.ts";
 import { Enlister } from "./enlister.ts";
 import type { ToldTarget } from "./isolated/messages.ts";
 import type { Folders } from "./lister.ts";
@@ -18,6 +21,9 @@ import { ResultReader } from "./reader.ts";
 import { BuildScope } from "./scope.ts";
 import type { Reader } from "./travel.ts";
 import { Values } from "./values.ts";
+
+/** Work items that are looked at together. */
+const VIEWED = 100;
 
 /** What it takes to work on the builds of one pipeline in this process. */
 export class Worksite {
@@ -32,6 +38,7 @@ export class Worksite {
   readonly folders: Folders;
   readonly #files = new WeakMap<Target, ClaimedFile>();
   readonly #told = new WeakMap<Target, NonNullable<ToldTarget["file"]>>();
+  readonly #views: Batcher<JobKey, WorkView | null>;
   #scope: BuildScope | null = null;
 
   constructor(engine: Engine, model: Model) {
@@ -42,6 +49,7 @@ export class Worksite {
     this.reader = new ResultReader(engine.store.work, this.values);
     this.meters = new Meters(engine);
     this.purse = new Purse(engine.store, engine.clock, model.name);
+    this.#views = new Batcher(VIEWED, (jobs) => engine.store.work.works(jobs));
     this.folders = { cwd: process.cwd(), skip: ownFiles(engine) };
     this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claim(id, fingerprint));
   }
@@ -49,6 +57,11 @@ export class Worksite {
   /** Before the first attempt: copies of files, and snapshots, are in the folder of artifacts. */
   async ready(): Promise<void> {
     if (this.model.definition.source.kind === "files") await this.artifacts();
+  }
+
+  /** What a work item is about; null: it is none any more. */
+  view(job: JobKey): Promise<WorkView | null> {
+    return this.#views.get(job);
   }
 
   /** The file that a target is. */

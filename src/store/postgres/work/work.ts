@@ -15,6 +15,7 @@ import type {
   WorkStore,
   WorkView,
 } from "../../work.ts";
+import { askedTargets, placeOf, viewOf } from "../../work/views.ts";
 import type { Access } from "../builds/access.ts";
 import { Runs } from "../builds/runs.ts";
 import type { Cancel } from "../cancel.ts";
@@ -114,14 +115,16 @@ export class Work implements WorkStore {
     return this.#access.write("cancel", (tx) => this.#clear.run(tx, pipeline, limit));
   }
 
-  async work(job: JobKey): Promise<WorkView | null> {
+  async works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]> {
     const { read } = this.#access;
-    const [item] = await this.#sheets.items.byJob(read, [job]);
-    if (item === undefined) return null;
-    const { kind, stage, segment, path } = item;
-    const build = await this.#runs.get(read, item.build);
-    const [target = null] = kind === "listing" ? [] : await this.#targets.byPath(read, build.pipeline, segment, [path]);
-    return { kind, stage, build, segment, target };
+    const known = new Map((await this.#sheets.items.byJob(read, jobs)).map((item) => [item.job, item]));
+    const keys = [...new Set([...known.values()].map(({ build }) => build))];
+    const builds = new Map(await Promise.all(keys.map(async (key) => [key, await this.#runs.get(read, key)] as const)));
+    const targets = new Map<string, TargetRow>();
+    for (const { pipeline, segment, paths } of askedTargets([...known.values()], builds))
+      for (const row of await this.#targets.byPath(read, pipeline, segment, paths))
+        targets.set(placeOf(pipeline, segment, row.path), row);
+    return jobs.map((job) => viewOf(known.get(job), builds, targets));
   }
 
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]> {

@@ -22,6 +22,7 @@ import type { Connection } from "../driver.ts";
 import type { Intake } from "../intake.ts";
 import type { Notes } from "../notes.ts";
 import type { Settle } from "../settle.ts";
+import { askedTargets, placeOf, viewOf } from "../../work/views.ts";
 import { Clear } from "./clear.ts";
 import { Ledger } from "./ledger.ts";
 import { Listing } from "./listing.ts";
@@ -94,15 +95,16 @@ export class Work implements WorkStore {
     return this.#access.write("cancel", (tx) => this.#clear.run(tx, pipeline, limit));
   }
 
-  work(job: JobKey): Promise<WorkView | null> {
+  works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]> {
     return this.#access.read(() => {
-      const { table, targets } = this.#intake.work;
-      const item = table.get(job);
-      if (item === undefined) return null;
-      const { kind, stage, segment, path } = item;
-      const build = this.#runs.get(item.build);
-      const [target = null] = kind === "listing" ? [] : targets.byPath(build.pipeline, segment, [path]);
-      return { kind, stage, build, segment, target };
+      const items = jobs.map((job) => this.#intake.work.table.get(job));
+      const known = items.filter((item) => item !== undefined);
+      const builds = new Map([...new Set(known.map(({ build }) => build))].map((key) => [key, this.#runs.get(key)]));
+      const targets = new Map<string, TargetRow>();
+      for (const { pipeline, segment, paths } of askedTargets(known, builds))
+        for (const row of this.#intake.work.targets.byPath(pipeline, segment, paths))
+          targets.set(placeOf(pipeline, segment, row.path), row);
+      return items.map((item) => viewOf(item, builds, targets));
     });
   }
 
