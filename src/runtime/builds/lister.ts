@@ -6,7 +6,7 @@ import { MembersHash } from "../../core/members-hash.ts";
 import { gatherSegment, type Segment } from "../../core/segment.ts";
 import type { FilesSource, ItemsSource } from "../../core/source.ts";
 import { checkTargetId } from "../../core/target-id.ts";
-import { NO_VALUE } from "../../core/value.ts";
+import { type KeptValue, NO_VALUE } from "../../core/value.ts";
 import type { TargetRow } from "../../store/work.ts";
 import { type ListedFile, listFiles } from "../sources/files.ts";
 import { fingerprintFile } from "../sources/fingerprint-file.ts";
@@ -166,7 +166,9 @@ export class Lister {
     let batch: { found: Found; cursor: string | null }[] = [];
     for await (const item of listItems(source, cursor)) {
       if (!this.#isWanted(item.id)) continue;
-      const value = await this.#parts.values.keepText(item.value);
+      const kept = await this.#parts.values.keepText(item.value);
+      // What counts is its version, or what is in it, however that is written.
+      const value: KeptValue = { ...kept, hash: `json:${item.hash}` };
       const plain = this.#parts.targets.plain(segment, checkTargetId(item.id, "The id of an item"), item.hash, value);
       const artifacts = value.artifact === null ? {} : { artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
       batch.push({ found: { ...plain, ...artifacts }, cursor: item.cursor });
