@@ -1,0 +1,85 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { items, pipeline } from "../../src/index.ts";
+import { counts, outputsOf, yard } from "./parts.ts";
+
+interface Mail {
+  id: string;
+  at: string;
+  text: string;
+}
+
+test("an item is another one when its version is, and only then", async (t) => {
+  const here = await yard(t);
+  const state = { mails: [mail("a", "1", "one"), mail("b", "1", "two")] };
+  const docs = pipeline("mails")
+    .source(items(() => state.mails, { id: ({ id }) => id, version: ({ at }) => at }))
+    .stage("read", {}, ({ input }) => (here.ran.push(input.id), input.text));
+  await here.succeed(docs);
+  assert.deepEqual(here.taken(), ["a", "b"]);
+  state.mails = [mail("a", "1", "other words"), mail("b", "2", "three")];
+  assert.deepEqual(await outputsOf(await here.succeed(docs), "read"), { a: "one", b: "three" });
+  assert.deepEqual(here.taken(), ["b"]);
+});
+
+test("without a version an item is what is in it, in whichever order", async (t) => {
+  const here = await yard(t);
+  const state: { things: object[] } = { things: [{ id: "a", x: 1, y: undefined }] };
+  const docs = pipeline("things")
+    .source(items(() => state.things, { id: (one) => (one as { id: string }).id }))
+    .stage("read", {}, ({ input }) => (here.ran.push(JSON.stringify(input)), input));
+  await here.succeed(docs);
+  state.things = [{ x: 1, id: "a" }];
+  await here.succeed(docs);
+  assert.equal(here.taken().length, 1);
+  state.things = [{ x: 2, id: "a" }];
+  await here.succeed(docs);
+  assert.equal(here.taken().length, 1);
+});
+
+test("a list that breaks off goes on behind the last that was written down", async (t) => {
+  const here = await yard(t);
+  const asked: (string | undefined)[] = [];
+  const docs = pipeline("mails")
+    .source(
+      items(
+        function* (cursor) {
+          asked.push(cursor);
+          const from = cursor === undefined ? 0 : Number(cursor) + 1;
+          for (let n = from; n < 1_200; n++) {
+            if (n === 700 && asked.length === 1) throw new Error("the line is dead");
+            yield n;
+          }
+        },
+        { id: (n) => `n${n}`, cursor: String },
+      ),
+    )
+    .stage("read", {}, ({ input }) => input);
+  const built = await here.succeed(docs);
+  assert.deepEqual(asked, [undefined, "499"]);
+  assert.deepEqual(counts(built, "read"), [1_200, 0, 0, 0]);
+});
+
+test("items that come asynchronously, large ones and thousands are all there", async (t) => {
+  const here = await yard(t);
+  const large = "x".repeat(100_000);
+  const docs = pipeline("many")
+    .source(
+      items(
+        async function* () {
+          yield { id: "large", text: large };
+          for (let n = 0; n < 1_100; n++) yield { id: `n${n}`, text: String(n) };
+        },
+        { id: ({ id }) => id },
+      ),
+    )
+    .stage("size", {}, ({ input }) => input.text.length);
+  const built = await here.succeed(docs, { concurrency: 16 });
+  assert.deepEqual(counts(built, "size"), [1_101, 0, 0, 0]);
+  assert.equal(await built.handle.output("size", "large"), 100_000);
+  assert.deepEqual(counts(await here.succeed(docs), "size"), [0, 1_101, 0, 0]);
+});
+
+function mail(id: string, at: string, text: string): Mail {
+  return { id, at, text };
+}
