@@ -8,6 +8,7 @@ import { BUILD_DEEDS } from "./build-deeds.ts";
 import { DEEDS } from "./deeds.ts";
 import { Proxy } from "./proxy.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
+import { WORK_DEEDS } from "./work-deeds.ts";
 
 /** How the connection that writes is called in the server's list. */
 const WRITER = "holdfast writes";
@@ -34,7 +35,7 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
   });
   let n = 0;
 
-  for (const [name, prepare] of Object.entries({ ...DEEDS, ...BUILD_DEEDS })) {
+  for (const [name, prepare] of Object.entries({ ...DEEDS, ...BUILD_DEEDS, ...WORK_DEEDS })) {
     for (const when of ["before", "after"] as const) {
       const what = when === "before" ? "before it reaches the server" : "before its answer comes back";
       test(`of ${name}, ${what}: the answer is the truth`, { timeout: 60_000 }, async (t) => {

@@ -18,7 +18,7 @@ export class Accounts {
     this.#sql = {
       load: `
         select key, ${ACCOUNT} from ${s}.builds
-        where key = any($1::bigint[]) or key in (select build from ${s}.work where job = any($2::bigint[]))
+        where key = any($1::bigint[] || array(select distinct build from ${s}.work where job = any($2::bigint[])))
         order by key for no key update`,
       // What is added, and not what it comes to: an operation may have several that read the same row.
       write: `
@@ -39,7 +39,7 @@ export class Accounts {
           failed = old.failed + new.failed, passed = old.passed + new.passed, open = old.open + new.open
         from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
           as new (build, stage, ran, cached, failed, passed, open)
-        where old.build = new.build and old.stage = new.stage`,
+        where old.build = any($1::bigint[]) and old.build = new.build and old.stage = new.stage`,
       spend: `
         insert into ${s}.stage_costs as old (pipeline, stage, attempts, micros, tokens)
         select * from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])

@@ -22,7 +22,10 @@ export type ItemColumns = [
 /** Where a target is, in a build. */
 export type Spot = Pick<Item, "build" | "segment" | "path">;
 
-/** The rows of work items that have not ended. */
+/**
+ * The rows of work items that have not ended. They are found by what is asked for itself, not by a join with it: a planner who
+ * does not know yet how many there are would walk all of them.
+ */
 export class ItemTable {
   readonly #sql: Record<"byJob" | "at" | "twins" | "add" | "goOn" | "remove" | "held" | "reserve" | "save", string>;
 
@@ -31,33 +34,34 @@ export class ItemTable {
       select asked.turn, ${ITEM} from ${asked}
       join ${s}.jobs as job on job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'
       join ${s}.work as work on work.job = job.key
+      where job.key = any($1::bigint[]) and work.job = any($1::bigint[])
       order by job.key for no key update of job`;
+    // Others may be among them, too.
+    const among = "work.build = any($1::bigint[]) and work.segment = any($2::integer[]) and work.path = any($3::text[])";
     this.#sql = {
       byJob: `select ${ITEM} from ${s}.work as work where job = any($1::bigint[])`,
       // These by work_target.
       at: `
-        select ${ITEM} from unnest($1::bigint[], $2::integer[], $3::text[]) as asked (build, segment, path) join ${s}.work as work
-        on work.build = asked.build and work.segment = asked.segment and work.path = asked.path`,
+        select ${ITEM} from ${s}.work as work where ${among}`,
       twins: `
-        select asked.turn, job.key, job.created_at, job.id
-        from unnest($1::bigint[], $2::integer[], $3::text[], $4::text[], $5::text[])
-          with ordinality as asked (build, segment, path, stage, kind, turn)
-        join ${s}.work as work on work.build = asked.build and work.segment = asked.segment and work.path = asked.path
-          and work.stage = asked.stage and work.kind = asked.kind
-        join ${s}.jobs as job on job.key = work.job`,
+        select work.build, work.segment, work.path, work.stage, work.kind, job.key, job.created_at, job.id
+        from ${s}.work as work cross join lateral (select key, created_at, id from ${s}.jobs where key = work.job offset 0) as job
+        where ${among}`,
       add: `
         insert into ${s}.work (job, build, kind, stage, segment, path)
         select * from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::integer[], $6::text[])`,
       goOn: `
         update ${s}.work as work set estimate_micros = 0, estimate_tokens = 0, cost_micros = 0, cost_tokens = 0,
           charged_micros = asked.micros, charged_tokens = asked.tokens
-        from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as asked (job, micros, tokens) where work.job = asked.job`,
+        from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as asked (job, micros, tokens)
+        where work.job = any($1::bigint[]) and work.job = asked.job`,
       remove: `delete from ${s}.work where job = any($1::bigint[])`,
       // Nobody ends them before the commit.
       held: held("unnest($1::bigint[], $2::bigint[]) with ordinality as asked (key, fence, turn)"),
       reserve: `
         update ${s}.work as work set estimate_micros = asked.micros, estimate_tokens = asked.tokens
-        from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as asked (job, micros, tokens) where work.job = asked.job`,
+        from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as asked (job, micros, tokens)
+        where work.job = any($1::bigint[]) and work.job = asked.job`,
       // Of two reports of one job the later counts.
       save: `
         with held as materialized (
@@ -66,7 +70,7 @@ export class ItemTable {
           join unnest($3::bigint[], $4::bigint[]) with ordinality as asked (micros, tokens, turn) on asked.turn = item.turn
           order by item.job, item.turn desc)
         update ${s}.work as work set cost_micros = held.micros, cost_tokens = held.tokens
-        from held where work.job = held.job returning work.job`,
+        from held where work.job = any($1::bigint[]) and work.job = held.job returning work.job`,
     };
   }
 
@@ -74,27 +78,20 @@ export class ItemTable {
     return jobs.length === 0 ? [] : (await rows<ItemColumns>(this.#sql.byJob, listOf(jobs))).map(toItem);
   }
 
-  /** All that targets have, in these builds. */
+  /** All that these targets have, and perhaps more. */
   async at(rows: Rows, spots: readonly Spot[]): Promise<Item[]> {
     if (spots.length === 0) return [];
     return (await rows<ItemColumns>(this.#sql.at, ...spotLists(spots))).map(toItem);
   }
 
-  /** The id of the job that is each of these items already, by their places. */
-  async twins(rows: Rows, items: readonly NewWork[]): Promise<Map<number, string>> {
-    if (items.length === 0) return new Map();
-    const found = await rows<[number, JobKey, number, string | null]>(
-      this.#sql.twins,
-      ...listsOf(
-        items,
-        ({ build }) => build,
-        ({ segment }) => segment,
-        ({ path }) => path,
-        ({ stage }) => stage,
-        ({ kind }) => kind,
-      ),
-    );
-    return new Map(found.map(([turn, key, createdAt, id]) => [turn - 1, publicId(id, createdAt, key)]));
+  /** Items that are there already, these among them, and the ids of their jobs. */
+  async twins(rows: Rows, items: readonly NewWork[]): Promise<{ work: NewWork; id: string }[]> {
+    if (items.length === 0) return [];
+    type Row = [BuildKey, number, string, string, NewWork["kind"], JobKey, number, string | null];
+    const found = await rows<Row>(this.#sql.twins, ...spotLists(items));
+    return found.map(([build, segment, path, stage, kind, key, createdAt, id]) => {
+      return { work: { build, segment, path, stage, kind }, id: publicId(id, createdAt, key) };
+    });
   }
 
   /** Those of these leases that are held, with their places among them; nobody ends them before the commit. */
@@ -250,11 +247,10 @@ export function toItem([job, build, kind, stage, segment, path, ...money]: ItemC
   return { job, build, kind, stage, segment, path, estimate: amount(0), cost: amount(2), charged: amount(4) };
 }
 
-function spotLists(spots: readonly Spot[]): string[] {
-  return listsOf(
-    spots,
-    ({ build }) => build,
-    ({ segment }) => segment,
-    ({ path }) => path,
-  );
+function spotLists(spots: readonly Pick<NewWork, "build" | "segment" | "path">[]): string[] {
+  return [
+    listOf([...new Set(spots.map(({ build }) => build))]),
+    listOf([...new Set(spots.map(({ segment }) => segment))]),
+    listOf([...new Set(spots.map(({ path }) => path))]),
+  ];
 }

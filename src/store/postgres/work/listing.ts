@@ -11,7 +11,6 @@ import type { Settings } from "../settings.ts";
 import type { Settle } from "../settle.ts";
 import type { Tx } from "../transaction.ts";
 import type { Sheet, Sheets } from "./sheets.ts";
-import type { Targets } from "./targets.ts";
 
 interface Parts {
   settings: Settings;
@@ -21,7 +20,6 @@ interface Parts {
   cancel: Cancel;
   notes: Notes;
   sheets: Sheets;
-  targets: Targets;
 }
 
 /** What a listing finds, batch by batch, each with the place where it goes on: after a crash one batch is looked up again. */
@@ -58,17 +56,20 @@ export class Listing {
     return "held";
   }
 
-  /** Two statements, however many they are. */
+  /** They were read with the others, and one statement marks them. */
   async #unchanged(tx: Tx, sheet: Sheet, batch: ListedBatch): Promise<void> {
     const unchanged = batch.targets.filter(({ flow }) => flow === null);
     if (unchanged.length === 0) return;
     const account = sheet.books.of(batch.build);
-    const seen = await this.#parts.targets.seen(tx, batch.build, batch, unchanged);
-    for (const target of unchanged) {
-      if (!seen.has(target.path)) continue;
+    const { pipeline, segment } = batch;
+    const same = unchanged.filter(({ path, rev }) => sheet.rows.targets.standing({ pipeline, segment, path })?.rev === rev);
+    const paths = same.map(({ path }) => path);
+    const seen = this.#parts.sheets.targets.see(tx, batch, paths, batch.build);
+    for (const target of same) {
       sheet.flows.passed(account, target);
       if (target.artifacts !== undefined) sheet.rows.artifacts.add(batch.build, "", target.path, target.artifacts);
     }
+    await seen;
   }
 
   async #others(tx: Tx, sheet: Sheet, batch: ListedBatch): Promise<void> {

@@ -48,11 +48,10 @@ export class ResultTable {
 
   constructor(s: string) {
     this.#sql = {
-      // Those of the stages and targets of a build, and some by their keys. Whoever changes them holds the build's row.
+      // Those of the stages and targets of builds, perhaps more of them, and some by their keys: by the indexes, whatever the planner knows. Whoever changes them holds the build's row.
       own: `
-        select result.key, result.build, result.stage, result.path, result.state
-        from unnest($1::bigint[], $2::text[], $3::text[]) as asked (build, stage, path) join ${s}.results as result
-        on result.build = asked.build and result.stage = asked.stage and result.path = asked.path
+        select key, build, stage, path, state from ${s}.results
+        where build = any($1::bigint[]) and stage = any($2::text[]) and path = any($3::text[])
         union
         select key, build, stage, path, state from ${s}.results where key = any($4::bigint[])`,
       // Known before they are written, because targets' trails name them.

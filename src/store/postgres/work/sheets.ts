@@ -31,7 +31,7 @@ export class Sheets {
   readonly accounts: Accounts;
   readonly items: ItemTable;
   readonly artifacts: ArtifactRefs;
-  readonly #targets: TargetTable;
+  readonly targets: TargetTable;
   readonly #results: ResultTable;
   readonly #catalog: Catalog;
   readonly #limits: Limits;
@@ -42,7 +42,7 @@ export class Sheets {
     this.accounts = new Accounts(s, parts.settings);
     this.items = new ItemTable(s);
     this.artifacts = new ArtifactRefs(s);
-    this.#targets = new TargetTable(s);
+    this.targets = new TargetTable(s);
     this.#results = new ResultTable(s);
   }
 
@@ -76,7 +76,7 @@ export class Sheets {
     const reused = asked.flatMap((one) => one.reused);
     const [besides, targets, results] = await Promise.all([
       this.items.at(tx.rows, spots),
-      this.#targets.load(tx, distinct(asked.flatMap((one) => one.refs))),
+      this.targets.load(tx, distinct(asked.flatMap((one) => one.refs))),
       this.#results.load(tx, [...made, ...reused], [], made.length),
     ]);
     return this.#sheet(books, new ItemSheet([...found, ...besides]), targets, results);
@@ -87,14 +87,15 @@ export class Sheets {
     const { build, pipeline, segment, gone = [] } = batch;
     const changed = batch.targets.filter(({ flow }) => flow !== null);
     const paths = [...new Set([...changed, ...gone].map(({ path }) => path))];
+    const all = [...batch.targets, ...gone];
     const [items, targets] = await Promise.all([
       this.items.at(
         tx.rows,
         paths.map((path) => ({ build, segment, path })),
       ),
-      this.#targets.load(
+      this.targets.load(
         tx,
-        paths.map((path) => ({ pipeline, segment, path })),
+        all.map(({ path }) => ({ pipeline, segment, path })),
       ),
     ]);
     const made = changed.flatMap((target) => failedOf(build, target));
@@ -116,7 +117,7 @@ export class Sheets {
   /** Which of these jobs are work items that are open already: there is one of each. */
   async twins(tx: Tx, jobs: readonly NewJob[]): Promise<Twins> {
     const items = jobs.flatMap(({ work }) => work ?? []);
-    return new Twins(items, await this.items.twins(tx.rows, items));
+    return new Twins(await this.items.twins(tx.rows, items));
   }
 
   /** Jobs were cancelled; what that means for those of them that are work items. `was`: their states before. */
@@ -144,7 +145,7 @@ export class Sheets {
         this.items.write(tx, items.changes()),
         this.#results.write(tx, results.changes()),
         this.artifacts.write(tx, artifacts.changes()),
-        this.#targets.write(tx, targets.changes()),
+        this.targets.write(tx, targets.changes()),
       ]);
     };
     const close = async (tx: Tx) => void (await Promise.all([write(tx), this.accounts.write(tx, books)]));
@@ -156,8 +157,8 @@ export class Sheets {
 export class Twins {
   readonly #ids = new Map<string, string>();
 
-  constructor(items: readonly NewWork[], ids: ReadonlyMap<number, string>) {
-    for (const [place, id] of ids) this.#ids.set(itemName(items[place] as NewWork), id);
+  constructor(known: readonly { work: NewWork; id: string }[]) {
+    for (const { work, id } of known) this.#ids.set(itemName(work), id);
   }
 
   of({ work }: NewJob): Enqueued | undefined {

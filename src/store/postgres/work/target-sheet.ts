@@ -2,6 +2,7 @@ import type { BuildKey, ResultKey } from "../../../core/ids.ts";
 import { trailText } from "../../../core/trail.ts";
 import type { ListedTarget } from "../../work.ts";
 import type { Place, Standing, TargetRef, TargetRows } from "../../work/rows.ts";
+import { listOf } from "../driver.ts";
 import { Overtaken } from "../faults.ts";
 import type { Tx } from "../transaction.ts";
 import { listsOf } from "./columns.ts";
@@ -36,15 +37,16 @@ interface TargetChanges {
 
 /** Reads targets, locked, and writes what has become of them. */
 export class TargetTable {
-  readonly #sql: Record<"load" | "put" | "patch" | "remove", string>;
+  readonly #sql: Record<"load" | "put" | "patch" | "see" | "remove", string>;
 
   constructor(s: string) {
+    // By the primary key: a planner who does not know yet how many there are would walk all of them for a join.
+    const among = "target.pipeline = any($1::text[]) and target.segment = any($2::integer[]) and target.path = any($3::text[])";
     const same = "target.pipeline = asked.pipeline and target.segment = asked.segment and target.path = asked.path";
     this.#sql = {
       load: `
-        select target.pipeline, target.segment, target.path, target.id, target.rev, target.failure
-        from unnest($1::text[], $2::integer[], $3::text[]) as asked (pipeline, segment, path) join ${s}.targets as target on ${same}
-        order by target.pipeline, target.segment, target.path for no key update of target`,
+        select pipeline, segment, path, id, rev, failure from ${s}.targets as target where ${among}
+        order by pipeline, segment, path for no key update`,
       // One that is there was locked when it was read. One that was not may be there by now.
       put: `
         insert into ${s}.targets as old (pipeline, segment, path, id, parent, hash, fingerprint, value_hash, value_text, value_file,
@@ -64,18 +66,30 @@ export class TargetTable {
           failure = asked.failure, rev = asked.rev, seen = coalesce(asked.seen, target.seen)
         from unnest($1::text[], $2::integer[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[], $7::bigint[])
           as asked (pipeline, segment, path, away, failure, rev, seen)
-        where ${same}`,
+        where ${among} and ${same}`,
+      see: `update ${s}.targets as target set seen = $4::bigint where ${among}`,
       remove: `
         delete from ${s}.targets as target
-        using unnest($1::text[], $2::integer[], $3::text[]) as asked (pipeline, segment, path) where ${same}`,
+        using unnest($1::text[], $2::integer[], $3::text[]) as asked (pipeline, segment, path)
+        where ${among} and ${same}`,
     };
+  }
+
+  /** Those of a segment, which are locked, were seen by this build. */
+  async see(tx: Tx, { pipeline, segment }: Omit<TargetRef, "path">, paths: readonly string[], build: BuildKey): Promise<void> {
+    if (paths.length === 0) return;
+    tx.wrote();
+    await tx.rows(this.#sql.see, listOf([pipeline]), listOf([segment]), listOf(paths), build);
   }
 
   /** Nobody else changes them before the commit. */
   async load(tx: Tx, refs: readonly TargetRef[]): Promise<TargetSheet> {
     const sheet = new TargetSheet();
     if (refs.length === 0) return sheet;
-    const rows = await tx.rows<[string, number, string, string, number, ResultKey | null]>(this.#sql.load, ...refLists(refs));
+    const rows = await tx.rows<[string, number, string, string, number, ResultKey | null]>(
+      this.#sql.load,
+      ...distinctLists(refs),
+    );
     for (const [pipeline, segment, path, id, rev, failure] of rows) sheet.know({ pipeline, segment, path }, { id, rev, failure });
     return sheet;
   }
@@ -209,6 +223,14 @@ export class TargetSheet implements TargetRows {
 
 function nameOf({ pipeline, segment, path }: TargetRef): string {
   return `${segment} ${pipeline}\n${path}`;
+}
+
+function distinctLists(refs: readonly TargetRef[]): string[] {
+  return [
+    listOf([...new Set(refs.map(({ pipeline }) => pipeline))]),
+    listOf([...new Set(refs.map(({ segment }) => segment))]),
+    listOf([...new Set(refs.map(({ path }) => path))]),
+  ];
 }
 
 function refLists(refs: readonly TargetRef[]): string[] {

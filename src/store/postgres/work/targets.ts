@@ -1,31 +1,20 @@
-import type { BuildKey } from "../../../core/ids.ts";
 import { TARGET, type TargetColumns, toTarget } from "../../target-row.ts";
-import type { ListedTarget, MemberPage, TargetPage, TargetRow } from "../../work.ts";
+import type { MemberPage, TargetPage, TargetRow } from "../../work.ts";
 import { listOf, type Rows, type Value } from "../driver.ts";
-import type { Tx } from "../transaction.ts";
-import { listsOf, named, namesOf } from "./columns.ts";
+import { named, namesOf } from "./columns.ts";
 
 const NAMES = namesOf(TARGET);
 
 /** The targets of pipelines, by segment and path. Their order is that of the paths' bytes: so are the columns collated. */
 export class Targets {
   readonly #s: string;
-  readonly #sql: Record<"byPath" | "count" | "seen", string>;
+  readonly #sql: Record<"byPath" | "count", string>;
 
   constructor(s: string) {
     this.#s = s;
     this.#sql = {
       byPath: `select ${TARGET} from ${s}.targets where pipeline = $1 and segment = $2 and path = any($3::text[]) order by path`,
       count: `select count(*) from ${s}.targets where pipeline = $1 and segment = $2`,
-      // All that a build costs for what has not changed: in place, since no index has what it changes. Locked in their order.
-      seen: `
-        with held as materialized (
-          select target.path from unnest($4::text[], $5::bigint[]) as asked (path, rev)
-          join ${s}.targets as target on target.pipeline = $2 and target.segment = $3 and target.path = asked.path and target.rev = asked.rev
-          order by target.path for no key update of target)
-        update ${s}.targets as target set seen = $1::bigint from held
-        where target.pipeline = $2 and target.segment = $3 and target.path = held.path
-        returning target.path`,
     };
   }
 
@@ -65,23 +54,6 @@ export class Targets {
     const last = after?.group ?? null;
     const others = await this.#walk(rows, of(left), "grouping, path", [last === null ? null : ["grouping >", last]], MEMBER);
     return [...members, ...others];
-  }
-
-  /** Marks those that are as they were read: their paths. */
-  async seen(
-    tx: Tx,
-    build: BuildKey,
-    { pipeline, segment }: { pipeline: string; segment: number },
-    targets: readonly ListedTarget[],
-  ): Promise<Set<string>> {
-    const lists = listsOf(
-      targets,
-      ({ path }) => path,
-      ({ rev }) => rev,
-    );
-    const rows = await tx.rows<[string]>(this.#sql.seen, build, pipeline, segment, ...lists);
-    if (rows.length > 0) tx.wrote();
-    return new Set(rows.map(([path]) => path));
   }
 
   /** Only what is asked for stands in the statement, so that the planner finds its index. */

@@ -56,9 +56,9 @@ export class Work implements WorkStore {
     this.#limits = limits;
     this.#sheets = sheets;
     this.#runs = new Runs(s);
-    const targets = (this.#targets = new Targets(s));
+    this.#targets = new Targets(s);
     this.#results = new Results(s);
-    this.#listing = new Listing(s, { settings, limits, settle, enqueue, cancel, notes, sheets, targets });
+    this.#listing = new Listing(s, { settings, limits, settle, enqueue, cancel, notes, sheets });
     this.#ledger = new Ledger({ settings, limits, settle, sheets });
     this.#clear = new Clear(s, { settings, limits, cancel, sheets });
   }
