@@ -38,7 +38,12 @@ export interface EngineOptions {
   onStop?: (drain: number) => void;
   /** The folder of artifacts; default: beside the file. */
   artifacts?: string;
+  /** Only looks: it does not even say that it is there, so nothing is written. */
+  looks?: boolean;
 }
+
+/** Who only looks has no number. */
+const NOBODY = 0 as ProcessId;
 
 /** What an open database consists of, shared by everything that works on it in this process. */
 export class Engine {
@@ -72,6 +77,7 @@ export class Engine {
   static async open(location: StoreLocation, options: EngineOptions): Promise<Engine> {
     const store = await openStore(location, { clock: options.clock, injected: options.clock !== systemClock });
     try {
+      if (options.looks) return new Engine(store, location, options, NOBODY);
       const self = await store.register({
         pid: process.pid,
         host: hostname(),
@@ -127,7 +133,7 @@ export class Engine {
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor });
     const interval = setInterval(() => {
-      if (this.#thread === null && store.needsCare()) this.keep();
+      if (this.#thread === null && self !== NOBODY && store.needsCare()) this.keep();
     }, CARE).unref();
     this.#care = () => clearInterval(interval);
   }
@@ -231,9 +237,11 @@ export class Engine {
     await this.#stopThread();
     await this.#letGo();
     await this.artifactFolder.close();
-    await this.store
-      .unregister(this.self)
-      .catch((error: unknown) => this.log.warn("could not sign off", { error: String(error) }));
+    if (this.self !== NOBODY) {
+      await this.store
+        .unregister(this.self)
+        .catch((error: unknown) => this.log.warn("could not sign off", { error: String(error) }));
+    }
     await this.store.close();
   }
 

@@ -135,6 +135,20 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   }
 }
 
+/** @internal What is there, for a command that only looks: nothing is written, and nothing is recovered. */
+export async function openToLook(where: string, options: OpenOptions): Promise<Holdfast> {
+  const { artifacts, driver, schema, log = quietLog } = options;
+  const located = { create: false, ...(driver === undefined ? {} : { driver }), ...(schema === undefined ? {} : { schema }) };
+  const engine = await Engine.open(locate(where, located), {
+    clock: clockFrom(options.clock),
+    log,
+    program: storable(options.program ?? process.title),
+    looks: true,
+    ...(artifacts === undefined ? {} : { artifacts }),
+  });
+  return new Holdfast(engine, () => engine.close());
+}
+
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
 function refuseOther({ location, store }: Engine, { driver, durability }: OpenOptions): void {
   if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {

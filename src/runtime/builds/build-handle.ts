@@ -35,6 +35,8 @@ export class BuildHandle<All = unknown> {
     this.#done.catch(() => {});
     if (signal === undefined) return;
     const stop = (): void => void orchestrator.stop();
+    // It may have been aborted while the build was being started.
+    if (signal.aborted) return stop();
     signal.addEventListener("abort", stop, { once: true });
     void orchestrator.ended.then(() => signal.removeEventListener("abort", stop));
   }

@@ -12,6 +12,7 @@ import type { BuildRow, LockConflict, NewLead } from "../../store/builds.ts";
 import type { Definition } from "../definition.ts";
 import type { Engine } from "../engine.ts";
 import type { Page } from "../jobs.ts";
+import type { SourceChanges } from "../sources/changes.ts";
 import type { Worker } from "../worker.ts";
 import { BuildHandle } from "./build-handle.ts";
 import { exportBuild } from "./export.ts";
@@ -26,6 +27,7 @@ import { conflict, noBuild, paused, refuseElsewhere, refuseOtherOptions } from "
 import { type BuildOptions, checkBuildOptions, type CheckedOptions } from "./settings.ts";
 import { Values } from "./values.ts";
 import { viewBuild } from "./view.ts";
+import { sourceChanges, watchBuilds } from "./watch.ts";
 import { Worksite } from "./worksite.ts";
 
 /** Work items of ended builds that are cleared away in one commit. */
@@ -103,6 +105,23 @@ export class Builds {
     return this.#leading(site, answer, lead, checked);
   }
 
+  /**
+   * Builds, waits until the source has changed, and builds again: each build as it was left. It ends when the signal is
+   * aborted. What was interrupted is gone on with; a build that paused for its budget waits for an approval.
+   */
+  watch<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): AsyncIterable<Build> {
+    this.#parts.refuseClosing();
+    const site = this.#site(pipeline);
+    const { signal = new AbortController().signal } = checkBuildOptions(site.model, options, "builds.watch");
+    const { concurrency } = options;
+    return watchBuilds({
+      site,
+      signal,
+      start: (isFirst) => this.start(pipeline, isFirst ? options : { ...options, rerun: [] }),
+      resume: (id) => this.resume(pipeline, id, { signal, ...(concurrency === undefined ? {} : { concurrency }) }),
+    });
+  }
+
   /** Token and budget, without running anything: the next resume goes on. */
   async approve(id: string, { token, budget }: { token: string; budget: Cost }): Promise<Build> {
     this.#parts.refuseClosed();
@@ -167,6 +186,11 @@ export class Builds {
     refuseUnknown(options, ["stages"], "builds.export");
     const artifacts = await this.#engine.artifacts();
     return exportBuild({ store: this.#engine.store, artifacts }, await this.#need(id), dir, options.stages);
+  }
+
+  /** @internal What wakes whoever builds it again and again. */
+  changes(pipeline: Pipeline): SourceChanges {
+    return sourceChanges(this.#site(pipeline));
   }
 
   /** @internal A pipeline's stages, for a worker. */

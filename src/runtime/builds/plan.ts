@@ -7,7 +7,7 @@ import type { TargetRow } from "../../store/work.ts";
 import type { Found, Register } from "./enlister.ts";
 import { Lister } from "./lister.ts";
 import { asParent, type Parent } from "./live-targets.ts";
-import type { Place } from "./model.ts";
+import type { Model, Place } from "./model.ts";
 import { Purse } from "./purse.ts";
 import { BuildScope } from "./scope.ts";
 import type { CheckedOptions } from "./settings.ts";
@@ -62,7 +62,7 @@ export async function plan(site: Worksite, options: CheckedOptions, signal: Abor
     if (counter.isSettled) await lister.groups(round, 0);
     else counter.unknownGroups(segment);
   }
-  return counter.plan(warningsOf(site, newest));
+  return counter.plan(warningsOf(site.model, newest));
 }
 
 /** What is large stays in memory for a moment. */
@@ -191,11 +191,11 @@ class Counter implements Register {
 }
 
 /** What somebody who is about to spend money should know. */
-export function warningsOf(site: Worksite, newest: BuildRow | null): string[] {
+export function warningsOf({ description }: Model, newest: BuildRow | null): string[] {
   const warnings: string[] = [];
   if (newest !== null) {
     const before = JSON.parse(newest.description) as PipelineDescription;
-    for (const stage of editedStages(before, site.model.description)) {
+    for (const stage of editedStages(before, description)) {
       warnings.push(
         `The code of stage "${stage}" was edited, and its version was not raised: what it has made so far is reused.`,
       );

@@ -26,15 +26,21 @@ export interface ListOptions {
   skip: readonly string[];
   /** Only what comes after this id, whether or not there is such a file any more. */
   after?: string | undefined;
+  /** Told of each folder before it is read. */
+  onFolder?: (path: string) => void;
 }
 
 /**
  * The files of a source, in the order of their ids' UTF-8 bytes. It ends well only if all was seen; what is in memory is the
  * names in the folders from the root to where it is. docs/decisions/030 says what is listed and what is not.
  */
-export async function* listFiles(source: FilesSource, { cwd, skip, after }: ListOptions): AsyncGenerator<ListedFile> {
+export async function* listFiles(
+  source: FilesSource,
+  { cwd, skip, after, onFolder = () => {} }: ListOptions,
+): AsyncGenerator<ListedFile> {
   const root = new Root(resolve(cwd, source.root ?? "."), skip);
   const choice = new Choice(root, fileGlobs(source.globs), ignoreGlobs(source.ignore), after);
+  onFolder(root.path);
   const open = [await enter(root, "", IgnoreFiles.none)];
   for (let folder = open.at(-1); folder !== undefined; folder = open.at(-1)) {
     const entry = folder.entries.next();
@@ -48,6 +54,7 @@ export async function* listFiles(source: FilesSource, { cwd, skip, after }: List
     if (!choice.takes(entry.value, id, folder.ignored)) continue;
     if (isDoubtful(name)) await checkName(folder.path, name);
     if (kind === "folder") {
+      onFolder(join(folder.path, name));
       open.push(await enter(root, id, folder.ignored));
       continue;
     }
