@@ -98,8 +98,10 @@ function place(folder: string, db: string): string {
   return db === ":memory:" || /^\w+:\/\//.test(db) ? db : resolve(folder, db);
 }
 
-/** A file that events go to is named from the config's folder, like all that is in it. */
-function placed(folder: string, options: OpenOptions): OpenOptions {
+/** Files and folders are named from the config's folder, like all that is in it. */
+function placed(folder: string, given: OpenOptions): OpenOptions {
+  const { artifacts } = given;
+  const options = typeof artifacts === "string" ? { ...given, artifacts: resolve(folder, artifacts) } : given;
   if (typeof options.sinks !== "object" || options.sinks === null) return options;
   const sinks = Object.entries(options.sinks).map(([name, sink]): [string, typeof sink] => {
     return sink?.type === "file" && typeof sink.path === "string"

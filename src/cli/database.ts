@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
-import { type Holdfast, open, type OpenOptions } from "../runtime/holdfast.ts";
+import { type Holdfast, open, type OpenOptions, openToLook as look } from "../runtime/holdfast.ts";
 import type { Log } from "../runtime/log.ts";
 import { isAddress, locate } from "../store/open-store.ts";
 import { configOf } from "./config.ts";
@@ -11,24 +11,41 @@ import { workerLog } from "./terminal/log.ts";
 const DEFAULT = ".holdfast/work.db";
 
 /** For commands that look or operate: where a path was mistyped, nothing may be made, nor put into another program's database. */
-export async function openExisting(command: Command): Promise<Holdfast> {
-  const where = given(command) ?? DEFAULT;
+export async function openExisting(
+  command: Command,
+  { delivers = false, ...options }: Pick<OpenOptions, "log" | "onStop" | "recovery"> & { delivers?: boolean } = {},
+): Promise<Holdfast> {
+  const where = whereOf(command) ?? DEFAULT;
   const isFile = !isAddress(where);
   if (isFile && !existsSync(where)) throw noDatabase(where);
   try {
     // It was made as it is, whatever a config says by now; and who looks does not deliver.
-    const { durability: _, sinks: __, ...configured } = optionsOf(command);
+    const { durability: _, sinks = {}, ...configured } = optionsOf(command);
     // What a crash has left is shown as it is; `recover` and the workers see to it.
     return await open(where, {
       program: programOf(command),
       log: workerLog("warn"),
-      ...configured,
-      create: false,
       recovery: "manual",
+      ...configured,
+      ...(delivers ? { sinks } : {}),
+      ...options,
+      create: false,
     });
   } catch (error) {
     throw isFile && error instanceof HoldfastError && error.code === "NO_DATABASE" ? noDatabase(where) : error;
   }
+}
+
+/** For what changes nothing, whatever is there: where there is no database, one in memory takes its place for a moment. */
+export async function openToLook(command: Command): Promise<Holdfast> {
+  const where = whereOf(command) ?? DEFAULT;
+  const { durability: _, sinks: __, ...configured } = optionsOf(command);
+  const options = { program: programOf(command), log: workerLog("warn"), ...configured };
+  if (!isAddress(where) && (where === ":memory:" || !existsSync(where))) {
+    const { driver } = configured;
+    return open(":memory:", { log: options.log, ...(driver === undefined ? {} : { driver }) });
+  }
+  return look(where, options);
 }
 
 /** `delivers`: whoever is here for longer brings events to the config's sinks. */
@@ -41,7 +58,7 @@ export function openOrMake(
   }: { program?: string; log?: Log; delivers?: boolean; onStop?: (drain: number) => void } = {},
 ): Promise<Holdfast> {
   const { sinks = {}, ...configured } = optionsOf(command);
-  return open(given(command), {
+  return open(whereOf(command), {
     program: programOf(command),
     log: workerLog("warn"),
     ...options,
@@ -55,16 +72,16 @@ export function openOrMake(
 function optionsOf(command: Command): OpenOptions {
   const config = configOf(command);
   const { onStop: _, ...options } = config?.options ?? {};
-  const where = given(command) ?? DEFAULT;
+  const where = whereOf(command) ?? DEFAULT;
   // What a config says of its own database does not fit one of another kind that was named instead.
   if (where !== config?.db) delete options[isAddress(where) ? "driver" : "schema"];
-  const { schema } = command.optsWithGlobals<{ schema?: string }>();
-  return schema === undefined ? options : { ...options, schema };
+  const { schema, artifacts } = command.optsWithGlobals<{ schema?: string; artifacts?: string }>();
+  return { ...options, ...(schema === undefined ? {} : { schema }), ...(artifacts === undefined ? {} : { artifacts }) };
 }
 
 /** Where the database is, for people: without a password, which an address may hold. */
 export function pathOf(command: Command): string {
-  const where = given(command) ?? DEFAULT;
+  const where = whereOf(command) ?? DEFAULT;
   return isAddress(where) ? locate(where, optionsOf(command)).name : where;
 }
 
@@ -74,7 +91,7 @@ export function programOf(command: Command): string {
 }
 
 /** Undefined where `open` knows the default. */
-function given(command: Command): string | undefined {
+export function whereOf(command: Command): string | undefined {
   return command.optsWithGlobals<{ db?: string }>().db ?? (process.env["HOLDFAST_DB"] || configOf(command)?.db);
 }
 
@@ -82,6 +99,6 @@ function noDatabase(path: string): HoldfastError {
   return new HoldfastError(
     "NO_DATABASE",
     `There is no Holdfast database at ${path}.`,
-    "Name another with --db PATH or HOLDFAST_DB. `holdfast enqueue` and `holdfast work` make one.",
+    "Name another with --db PATH or HOLDFAST_DB. `holdfast enqueue`, `holdfast work` and `holdfast run` make one.",
   );
 }

@@ -55,7 +55,9 @@ async function look(command: Command): Promise<Overview | HoldfastError> {
 
 function summary(overview: Overview): string {
   const { pending, running } = overview.counts;
-  return `${number(pending)} pending, ${number(running)} running, ${plural(workersIn(overview).length, "worker")}`;
+  const builds = overview.builds.filter(({ state }) => state === "ACTIVE").length;
+  const jobs = `${number(pending)} pending, ${number(running)} running, ${plural(workersIn(overview).length, "worker")}`;
+  return builds === 0 ? jobs : `${jobs}, ${plural(builds, "build")} running`;
 }
 
 function line(ok: boolean, text: string): string {

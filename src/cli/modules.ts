@@ -13,7 +13,7 @@ export async function definitionsIn(files: readonly string[]): Promise<Definitio
   return [...found];
 }
 
-async function load(file: string): Promise<Record<string, unknown>> {
+export async function load(file: string): Promise<Record<string, unknown>> {
   const path = resolve(file);
   if (!existsSync(path)) {
     throw new HoldfastError(

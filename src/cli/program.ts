@@ -1,5 +1,8 @@
 import { readFileSync } from "node:fs";
 import type { Command } from "commander";
+import { artifactsCommand } from "./artifacts/index.ts";
+import { auditCommand } from "./audit.ts";
+import { buildsCommand } from "./builds/index.ts";
 import { claimCommand } from "./claim.ts";
 import { KnownCommand } from "./command.ts";
 import { completionCommand } from "./completion/index.ts";
@@ -9,10 +12,12 @@ import { eventsCommand } from "./events/index.ts";
 import { healthCommand } from "./health.ts";
 import { initCommand } from "./init.ts";
 import { jobsCommand } from "./jobs/index.ts";
+import { planCommand } from "./plan.ts";
 import { quarantineCommand } from "./quarantine/index.ts";
 import { queuesCommand } from "./queues/index.ts";
 import { recoverCommand } from "./recover.ts";
 import { renewCommand } from "./renew.ts";
+import { runCommand } from "./run/index.ts";
 import { schedulesCommand } from "./schedules/index.ts";
 import { settleCommand } from "./settle.ts";
 import { statusCommand } from "./status/index.ts";
@@ -26,13 +31,14 @@ const WITHOUT_CONFIG = new Set(["init", "completion"]);
 /** Every command. */
 export function program(): Command {
   const root = new KnownCommand("holdfast")
-    .description("A crash-safe job queue in one SQLite file, or on a PostgreSQL server.")
+    .description("A crash-safe job queue and staged pipelines in one SQLite file, or on a PostgreSQL server.")
     .version(version(), "-v, --version")
     .option(
       "--db <path>",
       "the database: a file, or postgres://… (default: HOLDFAST_DB, else the config's, else .holdfast/work.db)",
     )
     .option("--schema <name>", "on PostgreSQL, the schema of Holdfast's tables (default: the config's, else holdfast)")
+    .option("--artifacts <folder>", "where large outputs and artifacts are (default: the config's, else beside the file)")
     .option("--config <path>", "the config (default: holdfast.config.ts, .js or .mjs in this folder, if there is one)")
     .option("--json", "only JSON on standard output, logs on standard error")
     .configureHelp({ showGlobalOptions: true })
@@ -47,12 +53,15 @@ export function program(): Command {
 Example:
   holdfast enqueue resize '{"url":"https://example.com/a.png"}' --module jobs.ts
   holdfast work jobs.ts
+  holdfast run docs.ts
   holdfast status
 
 Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
 4 lock held by a live process, 5 damaged database, 130 interrupted.`,
     );
   for (const add of [
+    runCommand,
+    planCommand,
     workCommand,
     stopCommand,
     enqueueCommand,
@@ -65,7 +74,10 @@ Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
     queuesCommand,
     quarantineCommand,
     schedulesCommand,
+    buildsCommand,
+    artifactsCommand,
     eventsCommand,
+    auditCommand,
     recoverCommand,
     unlockCommand,
     initCommand,

@@ -1,6 +1,7 @@
-import type { Command } from "commander";
+import { type Command, Option } from "commander";
 import { type Duration, sayMillis, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
+import type { Pipeline } from "../core/pipeline.ts";
 import type { Definition } from "../runtime/definition.ts";
 import { atLeastOne } from "./arguments.ts";
 import { configOf, modulesOf } from "./config.ts";
@@ -8,6 +9,7 @@ import { openOrMake, pathOf, programOf } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
 import { definitionsIn } from "./modules.ts";
+import { pipelinesIn } from "./pipelines.ts";
 import { paint } from "./terminal/colours.ts";
 import { workerLog } from "./terminal/log.ts";
 import { answer } from "./terminal/output.ts";
@@ -16,6 +18,7 @@ import { oneLine } from "./terminal/text.ts";
 interface Options {
   concurrency: number;
   drain: string;
+  withParent?: boolean;
 }
 
 const SIGNALS = ["SIGINT", "SIGTERM"] as const;
@@ -30,6 +33,7 @@ export function workCommand(parent: Command): void {
     .argument("[files...]", ".ts or .js modules that export jobs with their handlers (default: the config's modules)")
     .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)
     .option("--drain <duration>", "how long running jobs may finish after a signal; the rest is given back", "10s")
+    .addOption(new Option("--with-parent", "end when the process ends that has started this one").hideHelp())
     .addHelpText(
       "after",
       examples("holdfast work", "holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"),
@@ -37,17 +41,19 @@ export function workCommand(parent: Command): void {
     .action(async (files: string[], options: Options, command: Command) => {
       const drain = toMillis(options.drain as Duration, "--drain");
       const modules = files.length > 0 ? files : modulesGiven(command);
-      const definitions = withHandlers(await definitionsIn(modules), modules);
+      const defined = await definitionsIn(modules);
+      const pipelines = (await pipelinesIn(modules)).map(({ pipeline }) => pipeline);
+      const definitions = withHandlers(defined, modules, pipelines.length > 0);
       // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
-      const { heard, stop } = listen(drain, configOf(command)?.options.onStop);
+      const { heard, stop } = listen(drain, configOf(command)?.options.onStop, options.withParent);
       const hf = await openOrMake(command, {
         program: [programOf(command), ...files].join(" "),
         log: workerLog("info"),
         delivers: true,
         onStop: stop,
       });
-      const worker = hf.work(definitions, { concurrency: options.concurrency });
-      tell(command, definitions, options.concurrency);
+      const worker = hf.work([...definitions, ...pipelines], { concurrency: options.concurrency });
+      tell(command, definitions, pipelines, options.concurrency);
 
       const reason = await heard;
       answer(command, { event: "stopping", ...reason }, () => paint("yellow", sayStopping(reason)));
@@ -67,9 +73,9 @@ function modulesGiven(command: Command): string[] {
   );
 }
 
-function withHandlers(definitions: Definition[], files: readonly string[]): Definition[] {
+function withHandlers(definitions: Definition[], files: readonly string[], hasPipelines: boolean): Definition[] {
   const runnable = definitions.filter(({ run }) => run !== undefined);
-  if (runnable.length > 0) return runnable;
+  if (runnable.length > 0 || hasPipelines) return runnable;
   const names = definitions.map(({ name }) => `"${name}"`).join(", ");
   throw new HoldfastError(
     "NO_HANDLER",
@@ -78,11 +84,13 @@ function withHandlers(definitions: Definition[], files: readonly string[]): Defi
   );
 }
 
-function tell(command: Command, definitions: readonly Definition[], concurrency: number): void {
+function tell(command: Command, definitions: readonly Definition[], pipelines: readonly Pipeline[], concurrency: number): void {
   const path = pathOf(command);
   const jobs = definitions.map(({ name, version, queue }) => ({ name, version, queue }));
-  answer(command, { event: "working", pid: process.pid, db: path, concurrency, jobs }, () => {
-    const names = jobs.map(({ name, version }) => (version === 1 ? name : `${name} v${version}`));
+  const built = pipelines.map(({ name }) => name);
+  const about = { pid: process.pid, db: path, concurrency, jobs, ...(built.length === 0 ? {} : { pipelines: built }) };
+  answer(command, { event: "working", ...about }, () => {
+    const names = [...jobs.map(({ name, version }) => (version === 1 ? name : `${name} v${version}`)), ...built];
     const about = paint("dim", `(pid ${process.pid}, ${concurrency} at once)`);
     return `Working on ${oneLine(path)}: ${paint("bold", oneLine(names.join(", ")))} ${about}`;
   });
@@ -101,16 +109,20 @@ function sayStopping(reason: Reason): string {
 function listen(
   drain: number,
   onStop: ((drain: number) => void) | undefined,
+  withParent = false,
 ): { heard: Promise<Reason>; stop: (drain: number) => void } {
   const { promise, resolve } = Promise.withResolvers<Reason>();
   let stopping = false;
   for (const name of SIGNALS) {
     process.on(name, (signal) => {
+      // A terminal sends it to both; the parent says when it is over.
+      if (withParent && signal === "SIGINT") return;
       if (stopping) process.exit(EXIT.interrupted);
       stopping = true;
       resolve({ signal, drain });
     });
   }
+  if (withParent) process.once("disconnect", () => resolve({ asked: true, drain }));
   const stop = (asked: number) => {
     // The config may have something of its own to stop.
     onStop?.(asked);

@@ -30,7 +30,7 @@ test("events shows the last of them, of a job or of some types, and lines of JSO
 
   const { stdout } = await place.run(["events", "--limit", "3"]);
   const lines = stdout.trimEnd().split("\n");
-  assert.match(lines[0] ?? "", /^SEQ +AT +TYPE +JOB +DATA$/);
+  assert.match(lines[0] ?? "", /^SEQ +AT +TYPE +JOB OR BUILD +DATA$/);
   assert.match(lines[1] ?? "", new RegExp(`job.cancelled +${first?.id} +{"id":`));
   assert.match(lines[2] ?? "", /queue.paused +{"queue":"a queue"}$/);
   assert.equal(lines.length, 4);

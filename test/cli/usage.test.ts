@@ -41,11 +41,18 @@ function commandsOf(command: Command): Command[] {
 
 test("wrong usage exits 2 with a line that helps", async () => {
   const cases: [string[], RegExp][] = [
-    [["stats"], /unknown command 'stats'\. Did you mean status\? \[USAGE\]\nhint: {2}There is work, stop, /],
+    [["stats"], /unknown command 'stats'\. Did you mean status\? \[USAGE\]\nhint: {2}There is run, plan, work, stop, /],
     [["jobs", "lits"], /unknown command 'lits'\. Did you mean list\? \[USAGE\]\nhint: {2}There is list, show, retry, cancel\./],
     [["queues", "frob"], /unknown command 'frob' \[USAGE\]\nhint: {2}There is list, pause, resume\./],
     [["schedules", "frob", "x"], /unknown command 'frob' .*\nhint: {2}There is list, pause, resume, remove, trigger\./],
     [["events", "--limit", "3", "frob"], /unknown command 'frob' .*\nhint: {2}There is sinks, forget\./],
+    [
+      ["builds", "frob"],
+      /unknown command 'frob' .*\nhint: {2}There is list, show, resume, approve, token, abandon, why, export\./,
+    ],
+    [["builds", "approve", "x", "--token", "y"], /required option '--budget <usd>' not specified/],
+    [["run", "docs.ts", "--budget", "much"], /Give dollars, e\.g\. 10, or usd=10,tokens=100000/],
+    [["run", "docs.ts", "--token", "hft_x"], /--token was given without --budget/],
     [["quarantine", "frob"], /unknown command 'frob' .*\nhint: {2}There is list, retry, purge\./],
     [["queues", "list", "frob"], /too many arguments for 'list'/],
     [["settle", "x", "--succeed", "{bad"], /The output after --succeed is no JSON/],

@@ -20,10 +20,11 @@ test("the page of commands has every exit code", () => {
   assert.deepEqual(codes, Object.values(EXIT));
 });
 
-test("every command of the queue is there", () => {
+test("every command of the queue and of builds is there", () => {
   const names = new Set(program().commands.map((command) => command.name()));
   const wanted =
-    "init work status health stop enqueue claim renew settle jobs quarantine queues schedules events recover unlock completion";
+    "init work status health stop enqueue claim renew settle jobs quarantine queues schedules events recover unlock completion " +
+    "run plan builds artifacts audit";
   assert.deepEqual(
     wanted.split(" ").filter((name) => !names.has(name)),
     [],

@@ -15,6 +15,7 @@ interface Options {
   limit: number;
   type?: string[];
   job?: string;
+  build?: string;
   follow?: boolean;
 }
 
@@ -25,12 +26,21 @@ export function listEvents(events: Command): Command {
     .option("--limit <number>", "at most this many", atLeastOne, 20)
     .option("--type <type...>", "only these types: job.failed, or all that begin so, 'job.*'")
     .option("--job <id>", "only those of this job")
+    .option("--build <id>", "only those of this build")
     .option("--follow", "then go on with what happens, until Ctrl-C, which exits 0")
-    .addHelpText("after", examples("holdfast events --type job.failed", "holdfast events --follow --type 'job.*' --json"))
+    .addHelpText(
+      "after",
+      examples(
+        "holdfast events --type job.failed",
+        "holdfast events --follow --type 'job.*' --json",
+        "holdfast events --build b1k7i1ug7v00000001",
+      ),
+    )
     .action(async (options: Options, command: Command) => {
       await using hf = await openExisting(command);
-      const { limit, type: types, job } = options;
-      const query = { after: 0, limit, last: true, ...(types && { types }), ...(job !== undefined && { job }) };
+      const { limit, type: types, job, build } = options;
+      const about = { ...(job !== undefined && { job }), ...(build !== undefined && { build }) };
+      const query = { after: 0, limit, last: true, ...(types && { types }), ...about };
       // Known before the list is read, so that nothing falls in between.
       const newest = await hf.engine.store.newestEvent();
       const past = (await hf.engine.store.events(query)).filter(({ seq }) => !options.follow || seq <= newest);
@@ -42,9 +52,10 @@ export function listEvents(events: Command): Command {
 }
 
 /** Nothing is stored about who follows. */
-async function follow(hf: Holdfast, { type: types, job }: Options, from: number, json: boolean): Promise<void> {
+async function follow(hf: Holdfast, { type: types, job, build }: Options, from: number, json: boolean): Promise<void> {
   const tell = (event: Event) => {
-    if (job === undefined || event.job === job) write(json ? JSON.stringify(event) : lineOf(event));
+    const isAsked = (job === undefined || event.job === job) && (build === undefined || event.build === build);
+    if (isAsked) write(json ? JSON.stringify(event) : lineOf(event));
   };
   const subscription = hf.engine.relays.subscribe(tell, types === undefined ? {} : { types }, from);
   using over = untilInterrupted();
@@ -61,7 +72,7 @@ const COLUMNS: Column<Event>[] = [
   { title: "SEQ", right: true, value: ({ seq }) => String(seq) },
   { title: "AT", value: ({ at }) => clock(at), style: () => "dim" },
   { title: "TYPE", value: ({ type }) => type, style: styleOf },
-  { title: "JOB", value: ({ job }) => job ?? "", least: 17 },
+  { title: "JOB OR BUILD", value: ({ job, build }) => job ?? build ?? "", least: 17 },
   { title: "DATA", value: ({ data }) => JSON.stringify(data), least: 12, style: () => "dim" },
 ];
 
@@ -80,7 +91,7 @@ function lineOf(event: Event): string {
 
 function styleOf({ type }: Event): Style | null {
   if (type.endsWith(".quarantined")) return "red";
-  if (type.endsWith(".failed") || type.endsWith(".returned")) return "yellow";
+  if (/\.(failed|returned|crashed|paused|broken)$/.test(type)) return "yellow";
   return type.endsWith(".succeeded") ? "green" : null;
 }
 

@@ -1,10 +1,21 @@
 import { age } from "../terminal/age.ts";
+import { saySpent } from "../terminal/cost.ts";
 import { number, oneLine, plural } from "../terminal/text.ts";
+import type { OpenBuild } from "./open-builds.ts";
 import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts";
 
 /** Something an operator should know. Only a `grave` one makes `health` say "not ok". */
 export interface Alarm {
-  code: "NOBODY_WORKS" | "NAME_NOT_WORKED" | "LEFT_BEHIND" | "QUARANTINED" | "FAILED" | "WAITING_LONG" | "SINK_BEHIND";
+  code:
+    | "BUILD_PAUSED"
+    | "BUILD_CRASHED"
+    | "NOBODY_WORKS"
+    | "NAME_NOT_WORKED"
+    | "LEFT_BEHIND"
+    | "QUARANTINED"
+    | "FAILED"
+    | "WAITING_LONG"
+    | "SINK_BEHIND";
   grave: boolean;
   message: string;
   hint: string;
@@ -51,11 +62,26 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     // It holds up only itself.
     alarms.push({ code: "SINK_BEHIND", grave: false, message, hint: "holdfast events sinks" });
   }
+  alarms.push(...ofBuilds(overview.builds));
   if (counts.failed > 0) {
     const message = `${plural(counts.failed, "job")} failed`;
     alarms.push({ code: "FAILED", grave: false, message, hint: "holdfast jobs list --state failed" });
   }
   return alarms;
+}
+
+/** Not grave: a process that is started again would not help one that waits for money, and is what helps the other. */
+function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
+  return builds.flatMap(({ id, pipeline, state, approved, spent, budget }): Alarm[] => {
+    const name = oneLine(pipeline);
+    if (state === "CRASHED" || (state === "BUDGET_PAUSE" && approved)) {
+      const message = `a build of ${name} ${approved ? "was approved" : "was interrupted"} and waits for its next run`;
+      return [{ code: "BUILD_CRASHED", grave: false, message, hint: `holdfast builds resume ${id}` }];
+    }
+    if (state !== "BUDGET_PAUSE") return [];
+    const message = `a build of ${name} is paused for its budget: ${saySpent(spent, budget)} spent`;
+    return [{ code: "BUILD_PAUSED", grave: false, message, hint: `holdfast builds show ${id}` }];
+  });
 }
 
 /**

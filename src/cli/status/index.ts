@@ -17,7 +17,7 @@ export function statusCommand(parent: Command): void {
     .command("status")
     .summary("how the queues stand, and what needs attention")
     .description(
-      "Show the queues, who works on them, locks, schedules, what was recovered, and what needs attention: names that nobody " +
+      "Show the queues, builds that have not ended, who works on them, locks, schedules, what was recovered, and what needs attention: names that nobody " +
         "works on, too. With --watch it is shown again and again until Ctrl-C, which exits 0; with --json that is a line each time.",
     )
     .option("--watch [interval]", "show it again and again (default: every 2s)")

@@ -11,6 +11,7 @@ import type {
   SinkView,
   Works,
 } from "../../store/store.ts";
+import { type OpenBuild, openBuilds } from "./open-builds.ts";
 
 /** A process that has the database open; `dead` ones are there until somebody recovers what they left behind. */
 export interface ProcessStatus {
@@ -46,6 +47,8 @@ export interface Overview {
   /** Whether some job could start now. */
   ready: boolean;
   unworked: Unworked[];
+  /** Those that have not ended. */
+  builds: OpenBuild[];
   locks: LockView[];
   schedules: Schedule[];
   /** Who is told of events, and how far behind each is. */
@@ -55,7 +58,7 @@ export interface Overview {
 
 export async function overviewOf(hf: Holdfast): Promise<Overview> {
   const { store, clock, location } = hf.engine;
-  const [queues, lanes, probed, running, locks, schedules, sinks, recovery] = await Promise.all([
+  const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds] = await Promise.all([
     store.queues(),
     store.lanes(),
     store.probe(),
@@ -64,6 +67,7 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     hf.schedules.list(),
     store.sinks(),
     store.recovery(),
+    openBuilds(hf),
   ]);
   const { ready } = await store.outlook(queues.map(({ name }) => ({ queue: name, lease: 1 })));
   const processes = probed
@@ -81,6 +85,7 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     byHand: running.get(null) ?? 0,
     ready,
     unworked: unworkedIn(lanes, queues, processes),
+    builds,
     locks,
     schedules,
     sinks,

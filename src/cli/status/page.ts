@@ -7,6 +7,7 @@ import { paint, type Style } from "../terminal/colours.ts";
 import { type Column, table, terminalWidth } from "../terminal/table.ts";
 import { cut, number, oneLine, plural } from "../terminal/text.ts";
 import type { Alarm } from "./alarms.ts";
+import { openBuildTable } from "./open-builds.ts";
 import { isThere, type Overview, type ProcessStatus, workersIn } from "./overview.ts";
 
 /** The next ticks are enough at a glance. */
@@ -18,6 +19,7 @@ export function statusPage(path: string, overview: Overview, alarms: readonly Al
     headline(path, overview, rates),
     sayAlarms(alarms),
     queueTable(overview.queues, overview.at, rates),
+    openBuildTable(overview.builds, overview.at),
     processes(overview),
     schedules(overview),
     overview.locks.length === 0 ? "" : table(lockColumns(overview.at), overview.locks),

@@ -8,12 +8,19 @@ const STYLES: Record<Level, Style> = { debug: "dim", info: "blue", warn: "yellow
 
 /** On standard error, from this level on. */
 export function workerLog(from: Level): Log {
-  const at = (level: Level) =>
-    LEVELS.indexOf(level) < LEVELS.indexOf(from) ? () => {} : (message: string, data?: object) => write(level, message, data);
+  return writtenLog(from, (line) => void process.stderr.write(`${line}\n`));
+}
+
+/** Line by line, to wherever it goes. */
+export function writtenLog(from: Level, write: (line: string) => void): Log {
+  const at = (level: Level) => {
+    if (LEVELS.indexOf(level) < LEVELS.indexOf(from)) return () => {};
+    return (message: string, data?: object) => write(lineOf(level, message, data));
+  };
   return { debug: at("debug"), info: at("info"), warn: at("warn"), error: at("error") };
 }
 
-function write(level: Level, message: string, data?: object): void {
+function lineOf(level: Level, message: string, data?: object): string {
   const about = data === undefined ? "" : ` ${paint("dim", oneLine(JSON.stringify(data)), process.stderr)}`;
-  process.stderr.write(`${paint(STYLES[level], level, process.stderr)} ${oneLine(message)}${about}\n`);
+  return `${paint(STYLES[level], level, process.stderr)} ${oneLine(message)}${about}`;
 }

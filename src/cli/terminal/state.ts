@@ -1,3 +1,4 @@
+import type { BuildState } from "../../core/build.ts";
 import type { JobState } from "../../core/job.ts";
 import type { Style } from "./colours.ts";
 
@@ -14,4 +15,18 @@ const STYLES: Record<JobState, Style | null> = {
 /** One colour a state, in every command. */
 export function stateStyle(state: JobState): Style | null {
   return STYLES[state];
+}
+
+const BUILD_STYLES: Record<BuildState, Style | null> = {
+  PENDING: null,
+  ACTIVE: "cyan",
+  SUCCESS: "green",
+  FAILED: "red",
+  CRASHED: "yellow",
+  BUDGET_PAUSE: "yellow",
+  ABANDONED: "dim",
+};
+
+export function buildStyle(state: BuildState): Style | null {
+  return BUILD_STYLES[state];
 }

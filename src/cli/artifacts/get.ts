@@ -1,0 +1,46 @@
+import { createWriteStream } from "node:fs";
+import { rm } from "node:fs/promises";
+import { pipeline } from "node:stream/promises";
+import type { Command } from "commander";
+import { HoldfastError } from "../../core/errors.ts";
+import { openExisting } from "../database.ts";
+import { examples } from "../help.ts";
+import { answer, isJson } from "../terminal/output.ts";
+import { number } from "../terminal/text.ts";
+
+export function getCommand(parent: Command): void {
+  parent
+    .command("get")
+    .summary("write an artifact's bytes to standard output, or a file")
+    .description(
+      "Write an artifact's bytes to standard output, or to a file that is not there yet. They are verified as they pass.",
+    )
+    .argument("<hash>", "its sha-256, as in a manifest")
+    .option("--out <file>", "write it there; with --json this is needed")
+    .addHelpText("after", examples("holdfast artifacts get 2c26b46b68ff… --out index.bin"))
+    .action(async (hash: string, { out }: { out?: string }, command: Command) => {
+      if (out === undefined && isJson(command)) {
+        throw new HoldfastError("USAGE", "With --json the bytes cannot go to standard output.", "Give --out FILE.");
+      }
+      await using hf = await openExisting(command);
+      const bytes = (await hf.engine.artifacts()).stream(hash);
+      if (out === undefined) return await pipeline(bytes, process.stdout, { end: false });
+      const size = await written(bytes, out);
+      answer(command, { hash, file: out, size }, () => `${number(size)} bytes in ${out}`);
+    });
+}
+
+/** Whole, or not at all. */
+async function written(bytes: NodeJS.ReadableStream, out: string): Promise<number> {
+  const file = createWriteStream(out, { flags: "wx" });
+  try {
+    await pipeline(bytes, file);
+    return file.bytesWritten;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EEXIST") {
+      throw new HoldfastError("USAGE", `There is something at ${out} already.`, "Give another name, or remove it first.");
+    }
+    await rm(out, { force: true });
+    throw error;
+  }
+}

@@ -1,0 +1,30 @@
+import type { Command } from "commander";
+import type { Cost } from "../../core/cost.ts";
+import { openExisting } from "../database.ts";
+import { examples } from "../help.ts";
+import { costGiven, sayCost } from "../terminal/cost.ts";
+import { answer } from "../terminal/output.ts";
+import { oneLine } from "../terminal/text.ts";
+
+export function approveCommand(parent: Command): void {
+  parent
+    .command("approve")
+    .summary("give a paused build a new budget; the next run goes on")
+    .description(
+      "Give a build that is paused for its budget a new one, without running anything. The next `run` goes on with it.",
+    )
+    .argument("<id>", "the build's id")
+    .requiredOption("--token <token>", "its confirmation token; `holdfast builds token` makes another")
+    .requiredOption("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000", costGiven)
+    .addHelpText("after", examples("holdfast builds approve b1k7i1ug7v00000001 --token hft_… --budget 10"))
+    .action(async (id: string, options: { token: string; budget: Cost }, command: Command) => {
+      await using hf = await openExisting(command);
+      const build = await hf.builds.approve(id, options);
+      answer(
+        command,
+        build,
+        () =>
+          `Approved: build ${id} of "${oneLine(build.pipeline)}" may spend ${sayCost(build.budget)}. The next run goes on with it.`,
+      );
+    });
+}

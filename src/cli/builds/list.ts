@@ -1,0 +1,31 @@
+import { type Command, Option } from "commander";
+import { BUILD_STATES, type BuildState } from "../../core/build.ts";
+import { atLeastOne } from "../arguments.ts";
+import { openExisting } from "../database.ts";
+import { examples } from "../help.ts";
+import { answer } from "../terminal/output.ts";
+import { buildTable } from "./build-table.ts";
+
+interface Options {
+  pipeline?: string;
+  state?: BuildState;
+  limit: number;
+  after?: string;
+}
+
+export function listCommand(parent: Command): void {
+  parent
+    .command("list", { isDefault: true })
+    .summary("list builds in the order they were made (default)")
+    .description("List builds in the order they were made.")
+    .option("--pipeline <name>", "only builds of this pipeline")
+    .addOption(new Option("--state <state>", "only builds in this state").choices(BUILD_STATES))
+    .option("--limit <number>", "at most this many", atLeastOne, 50)
+    .option("--after <cursor>", "go on after the page that named this cursor")
+    .addHelpText("after", examples("holdfast builds list", "holdfast builds list --pipeline docs --state BUDGET_PAUSE --json"))
+    .action(async (options: Options, command: Command) => {
+      await using hf = await openExisting(command);
+      const page = await hf.builds.list(options);
+      answer(command, page, () => buildTable(page, hf.engine.clock.now()));
+    });
+}

@@ -1,0 +1,65 @@
+import type { Command } from "commander";
+import type { Build } from "../../core/build-view.ts";
+import { noSuchBuild } from "../../store/build-row.ts";
+import type { AuditEntry, BuildRow, LeadView } from "../../store/builds.ts";
+import { openExisting } from "../database.ts";
+import { examples } from "../help.ts";
+import { sayHow, sayPaused } from "../run/approve.ts";
+import { summary } from "../run/summary.ts";
+import { clock, instant } from "../terminal/age.ts";
+import { paint } from "../terminal/colours.ts";
+import { answer } from "../terminal/output.ts";
+import { type Column, table } from "../terminal/table.ts";
+
+/** More acts than this are nobody's at a glance. */
+const ACTS = 100;
+
+export function showCommand(parent: Command): void {
+  parent
+    .command("show")
+    .summary("everything about one build")
+    .description("Show everything about one build: its stages, what went wrong, who leads it, and what was done to it.")
+    .argument("<id>", "the build's id")
+    .addHelpText("after", examples("holdfast builds show b1k7i1ug7v00000001"))
+    .action(async (id: string, _options: object, command: Command) => {
+      await using hf = await openExisting(command);
+      const { builds } = hf.engine.store;
+      const [build, row, history] = await Promise.all([
+        hf.builds.get(id),
+        builds.getBuild(id),
+        builds.audit({ after: 0, limit: ACTS, subject: id }),
+      ]);
+      if (build === null || row === null) throw noSuchBuild(id);
+      const lead = await builds.getLead(row.pipeline);
+      const led = lead !== null && lead.build === id ? lead : null;
+      answer(command, { ...build, lead: led, history }, () => page(build, row, led, history, hf.engine.clock.now()));
+    });
+}
+
+function page(build: Build, row: BuildRow, lead: LeadView | null, history: AuditEntry[], now: number): string {
+  const parts = [summary(build, now), `${paint("dim", "created")} ${instant(build.createdAt, now)}`];
+  if (lead !== null) parts.push(`${paint("dim", "led by")}  pid ${lead.pid} on ${lead.host} (${lead.program})`);
+  if (row.state === "BUDGET_PAUSE") {
+    parts.push(sayPaused(row, build));
+    parts.push(
+      row.approved ? "It is approved: the next run goes on." : sayHow(row, `holdfast builds resume ${row.id}`, undefined),
+    );
+  }
+  if (history.length > 0) parts.push(table(COLUMNS, history));
+  return parts.join("\n");
+}
+
+const COLUMNS: Column<AuditEntry>[] = [
+  { title: "AT", value: ({ at }) => clock(at), style: () => "dim" },
+  { title: "ACTION", value: ({ action }) => action },
+  { title: "BY", value: ({ by }) => by, least: 16 },
+  { title: "REASON", value: ({ after }) => reasonOf(after), least: 8 },
+];
+
+function reasonOf(after: unknown): string {
+  const { reason, note } = (typeof after === "object" && after !== null ? after : {}) as {
+    reason?: string;
+    note?: string | null;
+  };
+  return note ?? reason ?? "";
+}

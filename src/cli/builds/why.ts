@@ -1,0 +1,43 @@
+import type { Command } from "commander";
+import type { Why } from "../../core/why.ts";
+import { openExisting } from "../database.ts";
+import { examples } from "../help.ts";
+import { paint } from "../terminal/colours.ts";
+import { answer } from "../terminal/output.ts";
+import { table } from "../terminal/table.ts";
+
+export function whyCommand(parent: Command): void {
+  parent
+    .command("why")
+    .summary("why a stage ran for a target, or was reused")
+    .description(
+      "Show why a stage ran for a target in a build, or was reused: which part of what counts has changed, from what to what.",
+    )
+    .argument("<id>", "the build's id")
+    .argument("<stage>", "the stage's name")
+    .argument("<target>", "the target's id")
+    .addHelpText("after", examples("holdfast builds why b1k7i1ug7v00000001 parse docs/intro.md"))
+    .action(async (id: string, stage: string, target: string, _options: object, command: Command) => {
+      await using hf = await openExisting(command);
+      const why = await hf.builds.why(id, stage, target);
+      answer(command, why, () => page(why));
+    });
+}
+
+function page({ ran, reason, parts }: Why): string {
+  const said = `${paint(ran ? "cyan" : "green", ran ? "ran" : "reused")} ${reason}`;
+  if (parts.length === 0) return said;
+  const changes = table(
+    [
+      { title: "PART", value: ({ part }) => part },
+      { title: "BEFORE", value: ({ before }) => say(before), least: 12, style: () => "dim" },
+      { title: "AFTER", value: ({ after }) => say(after), least: 12 },
+    ],
+    parts,
+  );
+  return `${said}\n${changes}`;
+}
+
+function say(value: unknown): string {
+  return value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value);
+}

@@ -1,0 +1,88 @@
+import { hostname } from "node:os";
+import type { Command } from "commander";
+import { pipelineOf } from "../core/pipeline.ts";
+import { Model } from "../runtime/builds/model.ts";
+import type { Plan } from "../runtime/builds/plan.ts";
+import { checkBuildOptions } from "../runtime/builds/settings.ts";
+import { openToLook } from "./database.ts";
+import { examples } from "./help.ts";
+import { findPipeline } from "./pipelines.ts";
+import { buildOptions, type RunOptions, withChoice } from "./run/options.ts";
+import { paint, type Style } from "./terminal/colours.ts";
+import { sayCost } from "./terminal/cost.ts";
+import { answer } from "./terminal/output.ts";
+import { type Column, table } from "./terminal/table.ts";
+import { number, plural } from "./terminal/text.ts";
+
+export function planCommand(parent: Command): void {
+  const plan = parent
+    .command("plan")
+    .summary("what a run would do and cost, without doing it")
+    .description(
+      "Show what a run would do now, stage by stage: what would run, what is cached, what depends on something that has to run " +
+        "first, and what that is estimated to cost. Nothing is changed, and no database is made where there is none.",
+    )
+    .argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
+  withChoice(plan)
+    .addHelpText("after", examples("holdfast plan docs.ts", "holdfast plan docs --rerun parse --json"))
+    .action(async (given: string, options: Partial<RunOptions>, command: Command) => {
+      const { pipeline } = await findPipeline(given, command);
+      const wished = buildOptions(options);
+      checkBuildOptions(new Model(pipelineOf(pipeline), hostname()), wished, "plan");
+      await using hf = await openToLook(command);
+      const planned = await hf.builds.plan(pipeline, wished);
+      answer(command, planned, () => page(planned));
+    });
+}
+
+type Row = Plan["stages"][string] & { name: string };
+
+function page(plan: Plan): string {
+  const rows = Object.entries(plan.stages).map(([name, { run, cached, unknown, estimate }]): Row => ({
+    name,
+    run,
+    cached,
+    unknown,
+    estimate,
+  }));
+  const total: Row = {
+    name: "total",
+    run: sum(rows, ({ run }) => run),
+    cached: sum(rows, ({ cached }) => cached),
+    unknown: sum(rows, ({ unknown }) => unknown),
+    estimate: plan.estimate,
+  };
+  return [
+    ...plan.warnings.map((warning) => paint("yellow", `warning: ${warning}`)),
+    table(columns(total), [...rows, total]),
+    ...(plan.removed === 0 ? [] : [`${plural(plan.removed, "target is", "targets are")} gone, and would be removed.`]),
+    ...(total.unknown === 0 ? [] : [paint("dim", "unknown: what comes behind something that has to run first.")]),
+    ...(total.run + total.unknown + plan.removed === 0 ? [paint("green", "Nothing would run: all is as it was.")] : []),
+  ].join("\n");
+}
+
+function columns(total: Row): Column<Row>[] {
+  const count = (title: string, of: (row: Row) => number, style: Style | null): Column<Row> => ({
+    title,
+    right: true,
+    value: (row) => number(of(row)),
+    style: (row) => (of(row) === 0 ? "dim" : row === total ? "bold" : style),
+  });
+  const isFree = ({ estimate: { usd = 0, tokens = 0 } }: Row) => usd === 0 && tokens === 0;
+  return [
+    { title: "STAGE", value: ({ name }) => name, least: 8, style: (row) => (row === total ? "bold" : null) },
+    count("RUN", ({ run }) => run, "cyan"),
+    count("CACHED", ({ cached }) => cached, "green"),
+    count("UNKNOWN", ({ unknown }) => unknown, "yellow"),
+    {
+      title: "ESTIMATE",
+      right: true,
+      value: (row) => (isFree(row) ? "–" : sayCost(row.estimate)),
+      style: (row) => (isFree(row) ? "dim" : row === total ? "bold" : null),
+    },
+  ];
+}
+
+function sum(rows: readonly Row[], of: (row: Row) => number): number {
+  return rows.reduce((total, row) => total + of(row), 0);
+}

@@ -1,0 +1,71 @@
+import { createInterface } from "node:readline/promises";
+import { approve } from "../../core/budget.ts";
+import type { Build } from "../../core/build-view.ts";
+import type { Cost } from "../../core/cost.ts";
+import { plus, sayAmount, sayUnit, UNITS } from "../../core/cost.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import type { BuildRow } from "../../store/builds.ts";
+import { paint } from "../terminal/colours.ts";
+import { costGiven, sayCost, saySpent } from "../terminal/cost.ts";
+import { oneLine } from "../terminal/text.ts";
+
+/** Why it waits, for whoever may pay. */
+export function sayPaused(row: BuildRow, build: Build): string {
+  const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused for its budget: ${saySpent(build.spent, build.budget)} spent`;
+  const refused = row.refused.micros + row.refused.tokens;
+  const next = refused === 0 ? "" : `, and the next piece of work is estimated at ${sayAmount(row.refused)}`;
+  return paint("yellow", `${what}${next}.`);
+}
+
+/** How it goes on. */
+export function sayHow(row: BuildRow, again: string, token: string | undefined): string {
+  const given = token ?? "TOKEN";
+  const lines = [
+    `To go on, give it a new total of at least ${leastOf(row)}:`,
+    `  ${again} --token ${given} --budget ${row.budget.micros === null ? "tokens=…" : "…"}`,
+    token === undefined
+      ? `  holdfast builds token ${row.id} makes a token; it can be used once, within an hour.`
+      : "  The token can be used once, within an hour.",
+    `To leave it at that: holdfast builds abandon ${row.id} --reason "…"`,
+  ];
+  return lines.join("\n");
+}
+
+/** What is asked on a terminal. Null: nobody pays. */
+export async function askBudget(row: BuildRow, offered: Cost | undefined, signal: AbortSignal): Promise<Cost | null> {
+  const over = new AbortController();
+  const asked = createInterface({ input: process.stdin, output: process.stdout });
+  asked.once("SIGINT", () => over.abort());
+  const ask = (question: string): Promise<string | null> =>
+    asked.question(question, { signal: AbortSignal.any([signal, over.signal]) }).catch(() => null);
+  try {
+    if (offered !== undefined) {
+      const yes = await ask(`Go on with a budget of ${sayCost(offered)}? [y/N] `);
+      return /^y(es)?$/i.test(yes?.trim() ?? "") ? offered : null;
+    }
+    for (;;) {
+      const text = (await ask(`New total budget, at least ${leastOf(row)} (Enter leaves it paused): `))?.trim() ?? "";
+      if (text === "") return null;
+      try {
+        const cost = costGiven(text);
+        approve(row, cost, row.refused);
+        return cost;
+      } catch (error) {
+        process.stdout.write(`${(error as Error).message}\n`);
+      }
+    }
+  } finally {
+    asked.close();
+  }
+}
+
+/** A token of one's own: whoever sits at the terminal is who may pay. */
+export async function ownToken(hf: Holdfast, build: Build): Promise<string> {
+  return build.token ?? hf.builds.mintToken(build.id);
+}
+
+function leastOf({ budget, spent, refused }: BuildRow): string {
+  const needed = plus(spent, refused);
+  const limited = UNITS.filter((unit) => budget[unit] !== null);
+  return limited.map((unit) => sayUnit(unit, needed[unit])).join(" and ");
+}

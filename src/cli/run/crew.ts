@@ -1,0 +1,93 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { createInterface } from "node:readline";
+import type { Command } from "commander";
+import { whereOf } from "../database.ts";
+import { paint } from "../terminal/colours.ts";
+import { oneLine, printable } from "../terminal/text.ts";
+
+/** What one may take to end after it was told. */
+const PATIENCE = 15_000;
+
+export interface CrewParts {
+  command: Command;
+  /** That exports the pipeline. */
+  file: string;
+  /** How many. */
+  workers: number;
+  /** At once in each. */
+  concurrency: number | undefined;
+  say: (text: string) => void;
+}
+
+/**
+ * Further processes that work on the same pipeline. They hang on a channel to this one: when it is closed, or this process
+ * dies, they finish what they have and end.
+ */
+export class Crew {
+  readonly #parts: CrewParts;
+  readonly #there = new Set<ChildProcess>();
+  #started = false;
+  #ending = false;
+
+  constructor(parts: CrewParts) {
+    this.#parts = parts;
+  }
+
+  /** How many are there now. */
+  get size(): number {
+    return this.#there.size;
+  }
+
+  /** Once. */
+  start(): void {
+    if (this.#started) return;
+    this.#started = true;
+    for (let i = 0; i < this.#parts.workers; i++) this.#hire();
+  }
+
+  /** They are told, and waited for. */
+  async end(): Promise<void> {
+    this.#ending = true;
+    await Promise.all([...this.#there].map((child) => dismissed(child)));
+  }
+
+  #hire(): void {
+    const { command, file, concurrency, say } = this.#parts;
+    const { config, schema, artifacts } = command.optsWithGlobals<{ config?: string; schema?: string; artifacts?: string }>();
+    const named = Object.entries({ config, schema, artifacts }).flatMap(([name, value]) =>
+      value === undefined ? [] : [`--${name}`, value],
+    );
+    const many = concurrency === undefined ? [] : ["--concurrency", String(concurrency)];
+    const args = [process.argv[1] as string, "work", file, "--json", "--with-parent", ...many, ...named];
+    const where = whereOf(command);
+    const child = spawn(process.execPath, [...process.execArgv, ...args], {
+      // An address may hold a password, which everybody can read among arguments.
+      env: { ...process.env, ...(where === undefined ? {} : { HOLDFAST_DB: where }) },
+      stdio: ["ignore", "ignore", "pipe", "ipc"],
+    });
+    this.#there.add(child);
+    const stderr = child.stderr;
+    if (stderr !== null) {
+      createInterface({ input: stderr }).on("line", (line) => say(`${paint("dim", `[${child.pid}]`)} ${printable(line)}`));
+    }
+    child.on("error", (error) => this.#gone(child, `could not be started: ${error.message}`));
+    child.on("exit", (code, signal) => this.#gone(child, signal === null ? `ended with ${code}` : `was killed by ${signal}`));
+  }
+
+  #gone(child: ChildProcess, how: string): void {
+    if (!this.#there.delete(child) || this.#ending) return;
+    const left = this.#there.size + 1;
+    this.#parts.say(
+      paint("yellow", `Worker ${child.pid ?? ""} ${oneLine(how)}; what it had is done by the others (${left} left).`),
+    );
+  }
+}
+
+async function dismissed(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const gone = new Promise<void>((resolve) => child.once("exit", () => resolve()));
+  if (child.connected) child.disconnect();
+  const timer = setTimeout(() => child.kill("SIGKILL"), PATIENCE);
+  await gone;
+  clearTimeout(timer);
+}

@@ -1,0 +1,92 @@
+import { isDeepStrictEqual } from "node:util";
+import type { Command } from "commander";
+import { fromBudget } from "../../core/budget.ts";
+import type { Build } from "../../core/build-view.ts";
+import type { Cost } from "../../core/cost.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import type { BuildRow } from "../../store/builds.ts";
+import { EXIT } from "../exit.ts";
+import { paint } from "../terminal/colours.ts";
+import type { Interrupts } from "../terminal/interrupt.ts";
+import { isJson } from "../terminal/output.ts";
+import { askBudget, ownToken, sayHow, sayPaused } from "./approve.ts";
+import type { Begun, Wanted } from "./begin.ts";
+import type { Crew } from "./crew.ts";
+import type { Show } from "./show.ts";
+import { sayNext, summary } from "./summary.ts";
+
+export interface LedParts {
+  hf: Holdfast;
+  command: Command;
+  wanted: Wanted;
+  show: Show;
+  crew: Crew;
+  interrupts: Interrupts;
+}
+
+/** Leads one build to its end, or to where it has to be left; whoever sits at a terminal is asked for money. Answers the exit code. */
+export async function led(parts: LedParts, begin: (wanted: Wanted) => Promise<Begun>): Promise<number> {
+  const { hf, command, show, interrupts } = parts;
+  for (let { wanted } = parts; ;) {
+    const begun = await begin(wanted);
+    const build = "paused" in begun ? begun.paused : await followed(parts, begun);
+    const row = (await hf.engine.store.builds.getBuild(build.id)) as BuildRow;
+    if (build.state !== "BUDGET_PAUSE") {
+      show.end(build, () => `${summary(build, hf.engine.clock.now())}\n${paint("dim", sayNext(build, wanted.again))}`.trimEnd());
+      return exitOf(build, interrupts.signal.aborted);
+    }
+    const asks = !isJson(command) && process.stdin.isTTY === true && process.stdout.isTTY === true && !interrupts.signal.aborted;
+    show.end(build, () => {
+      const said =
+        "paused" in begun ? sayPaused(row, build) : `${summary(build, hf.engine.clock.now())}\n${sayPaused(row, build)}`;
+      return asks ? said : `${said}\n${sayHow(row, wanted.again, build.token)}`;
+    });
+    const paid = asks ? await asked(parts, row, build, wanted) : null;
+    if (paid === null) return EXIT.paused;
+    wanted = { ...parts.wanted, options: { ...parts.wanted.options, budget: paid.budget }, token: paid.token };
+  }
+}
+
+async function asked(
+  { hf, show, interrupts }: LedParts,
+  row: BuildRow,
+  build: Build,
+  { options, again }: Wanted,
+): Promise<{ token: string; budget: Cost } | null> {
+  // What it was started with has not been enough.
+  const isNew = !isDeepStrictEqual(options.budget, fromBudget(row.budget));
+  const budget = await askBudget(row, isNew ? options.budget : undefined, interrupts.signal);
+  if (budget !== null) return { token: await ownToken(hf, build), budget };
+  show.say(sayHow(row, again, build.token));
+  return null;
+}
+
+async function followed({ hf, show, crew, interrupts }: LedParts, begun: Exclude<Begun, { paused: Build }>): Promise<Build> {
+  const { handle, how, warnings } = begun;
+  if (how === "resumed") show.say(paint("dim", `Going on with build ${handle.id}.`));
+  for (const warning of warnings) show.say(paint("yellow", `warning: ${warning}`));
+  crew.start();
+  const stopping = (): void => {
+    show.say(
+      paint("yellow", "Stopping: what runs may finish within 10s, the rest is left for the next run. Again to exit at once."),
+    );
+    void crew.end();
+  };
+  if (interrupts.signal.aborted) stopping();
+  else interrupts.signal.addEventListener("abort", stopping, { once: true });
+  try {
+    for await (const build of handle.progress()) {
+      if (build.state !== "ACTIVE") continue;
+      const row = await hf.engine.store.builds.getBuild(handle.id);
+      show.progress({ build, listing: row?.listing === "running", processes: crew.size + 1 });
+    }
+    return await handle.done();
+  } finally {
+    interrupts.signal.removeEventListener("abort", stopping);
+  }
+}
+
+function exitOf({ state }: Build, interrupted: boolean): number {
+  if (state === "SUCCESS") return EXIT.done;
+  return state === "CRASHED" && interrupted ? EXIT.interrupted : EXIT.failed;
+}

@@ -1,0 +1,57 @@
+import type { Command } from "commander";
+import type { Cost } from "../../core/cost.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import type { BuildOptions } from "../../runtime/builds/settings.ts";
+import { atLeastOne, wholeNumber } from "../arguments.ts";
+import { costGiven } from "../terminal/cost.ts";
+
+export interface RunOptions {
+  concurrency?: number;
+  maxFailures?: number;
+  rerun?: string[];
+  only?: string[];
+  budget?: Cost;
+  token?: string;
+  workers: number;
+  fresh?: boolean;
+  watch?: boolean;
+}
+
+/** What starting and resuming take alike. */
+export function withPace(command: Command): Command {
+  return command
+    .option("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000 (default: the pipeline's)", costGiven)
+    .option("--token <token>", "the confirmation token of a paused build, with --budget")
+    .option("--concurrency <number>", "how many pieces of work run at once in a process (default: 8)", atLeastOne)
+    .option("--workers <number>", "so many further processes that work on it", wholeNumber, 0);
+}
+
+export function withChoice(command: Command): Command {
+  return command
+    .option(
+      "--max-failures <number>",
+      "past so many failed targets nothing new is started (default: the pipeline's)",
+      wholeNumber,
+    )
+    .option("--rerun <stage>", "make what this stage has made anew; may be repeated", collect)
+    .option("--only <target>", "only this target, or glob of them; or nothing behind this stage; may be repeated", collect);
+}
+
+export function buildOptions({ concurrency, maxFailures, rerun, only, budget }: Partial<RunOptions>): BuildOptions {
+  return {
+    ...(concurrency === undefined ? {} : { concurrency }),
+    ...(maxFailures === undefined ? {} : { maxFailures }),
+    ...(rerun === undefined ? {} : { rerun }),
+    ...(only === undefined ? {} : { only }),
+    ...(budget === undefined ? {} : { budget }),
+  };
+}
+
+export function checkToken({ token, budget }: Partial<RunOptions>): void {
+  if (token === undefined || budget !== undefined) return;
+  throw new HoldfastError("USAGE", "--token was given without --budget.", "Say what it may spend in all, e.g. --budget 10.");
+}
+
+function collect(text: string, all: string[] = []): string[] {
+  return [...all, text];
+}

@@ -1,0 +1,67 @@
+import type { Build } from "../../core/build-view.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import { age } from "../terminal/age.ts";
+import { saySpent } from "../terminal/cost.ts";
+import { buildStyle } from "../terminal/state.ts";
+import { type Column, table } from "../terminal/table.ts";
+import { number } from "../terminal/text.ts";
+
+/** A build that has not ended, and who leads it. */
+export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "reason" | "budget" | "spent" | "createdAt"> {
+  /** Pieces of work that have yet to run, as far as they are known. */
+  left: number;
+  failed: number;
+  /** A budget was approved, and the next run goes on. */
+  approved: boolean;
+  lead: { pid: number; host: string; program: string; beatAt: number } | null;
+}
+
+const OPEN = ["ACTIVE", "CRASHED", "BUDGET_PAUSE"] as const;
+/** More are nobody's at a glance. */
+const MOST = 50;
+
+export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
+  const { builds } = hf.engine.store;
+  const [leads, ...pages] = await Promise.all([
+    builds.leads(),
+    ...OPEN.map((state) => builds.listBuilds({ state, limit: MOST })),
+  ]);
+  const rows = pages.flatMap(({ items }) => items).toSorted((a, b) => a.key - b.key);
+  return Promise.all(
+    rows.map(async ({ id, approved }): Promise<OpenBuild> => {
+      const build = (await hf.builds.get(id)) as Build;
+      const lead = leads.find((one) => one.build === id);
+      const { pipeline, state, reason, budget, spent, createdAt, stages } = build;
+      const total = (of: "left" | "failed") => Object.values(stages).reduce((sum, stage) => sum + stage[of], 0);
+      return {
+        id,
+        pipeline,
+        state,
+        reason,
+        budget,
+        spent,
+        createdAt,
+        approved,
+        left: total("left"),
+        failed: total("failed"),
+        lead: lead === undefined ? null : { pid: lead.pid, host: lead.host, program: lead.program, beatAt: lead.beatAt },
+      };
+    }),
+  );
+}
+
+export function openBuildTable(builds: readonly OpenBuild[], now: number): string {
+  return builds.length === 0 ? "" : table(columns(now), builds);
+}
+
+function columns(now: number): Column<OpenBuild>[] {
+  return [
+    { title: "BUILD", value: ({ id }) => id },
+    { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 8 },
+    { title: "STATE", value: ({ state }) => state, style: ({ state }) => buildStyle(state) },
+    { title: "SPENT", value: ({ spent, budget }) => saySpent(spent, budget), least: 8 },
+    { title: "LEFT", right: true, value: ({ left }) => number(left) },
+    { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
+    { title: "LED BY", value: ({ lead }) => (lead === null ? "–" : `pid ${lead.pid} on ${lead.host}`), least: 8 },
+  ];
+}

@@ -1,0 +1,107 @@
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import type { Build, Why } from "../../src/index.ts";
+import { DOCS, newest, openGate, placeWith, shutGate, writeDoc } from "./build-place.ts";
+import type { JsonError, Place } from "./holdfast.ts";
+
+let place: Place;
+before(async () => {
+  place = await placeWith({ a: "anna", b: "bert" });
+  await openGate(place);
+});
+after(() => place.remove());
+
+test("builds list and show what there is, and an unknown one is said to be unknown", async () => {
+  const empty = await place.run(["builds"]);
+  assert.equal(empty.code, 2);
+  assert.equal((await place.run(["run", DOCS])).code, 0);
+  await writeDoc(place, "a", "other");
+  assert.equal((await place.run(["run", DOCS])).code, 0);
+  const { stdout } = await place.run(["builds"]);
+  assert.match(stdout, /^ID +PIPELINE +STATE +DONE +CACHED +FAILED +LEFT +SPENT +AGE +REASON\n/);
+  assert.equal(stdout.trimEnd().split("\n").length, 3);
+  const page = await place.json<{ items: Build[] }>(["builds", "list", "--state", "FAILED", "--pipeline", "docs"]);
+  assert.deepEqual(page.items, []);
+  const { id } = await newest(place);
+  const show = await place.run(["builds", "show", id]);
+  assert.match(show.stdout, /^SUCCESS docs build b\w+ · all_targets_done[^]*\nparse +1 +1 +0 +0\n[^]*build\.succeeded/);
+  const { error } = await place.json<JsonError>(["builds", "show", "b0000000000000000"], 1);
+  assert.equal(error.code, "NO_SUCH_BUILD");
+});
+
+test("builds why says which part has changed", async () => {
+  const { id } = await newest(place);
+  const why = await place.json<Why>(["builds", "why", id, "parse", "docs/a.md"]);
+  assert.deepEqual([why.ran, why.parts.map(({ part }) => part)], [true, ["target.hash"]]);
+  const { stdout } = await place.run(["builds", "why", id, "parse", "docs/b.md"]);
+  assert.match(stdout, /^reused Reused: nothing that counts has changed\./);
+});
+
+test("builds export writes a folder, artifacts get reads bytes, and sweep takes only what nobody needs", async () => {
+  const { id } = await newest(place);
+  const { path } = await place.json<{ path: string }>(["builds", "export", id, "out", "--stage", "index"]);
+  assert.equal(path, join(place.folder, "out"));
+  assert.match(await readFile(join(path, "checksums.txt"), "utf8"), /index/);
+  assert.equal((await place.json<JsonError>(["builds", "export", id, "out"], 2)).error.code, "EXPORT_EXISTS");
+
+  const [hash] = (await readFile(join(path, "checksums.txt"), "utf8")).split(" ") as [string];
+  const got = await place.run(["artifacts", "get", hash]);
+  assert.equal(got.stdout, JSON.stringify("OTHERBERT"));
+  assert.equal((await place.run(["artifacts", "get", hash, "--out", "index.json"])).code, 0);
+  assert.equal(await readFile(join(place.folder, "index.json"), "utf8"), JSON.stringify("OTHERBERT"));
+  assert.equal((await place.run(["artifacts", "get", hash, "--out", "index.json"])).code, 2);
+  assert.equal(
+    (await place.json<JsonError>(["artifacts", "get", "nothing", "--out", "x"], 2)).error.code,
+    "ARTIFACT_HASH_INVALID",
+  );
+  assert.equal(existsSync(join(place.folder, "x")), false);
+  assert.equal((await place.json<{ removed: number }>(["artifacts", "sweep"])).removed, 0);
+});
+
+test("unlock refuses while the leader lives unless it is forced, and that is in the audit", async () => {
+  await shutGate(place);
+  await writeDoc(place, "b", "slow bert");
+  const run = place.start(["run", DOCS]);
+  await run.said("holding");
+  assert.equal((await place.run(["unlock", "docs"])).code, 4);
+  assert.match((await place.run(["unlock"])).stdout, new RegExp(`docs +pid ${run.child.pid} on .* alive\n`));
+  const unlocked = await place.json<{ forced: boolean; pid: number }>(["unlock", "docs", "--force"]);
+  assert.deepEqual([unlocked.forced, unlocked.pid], [true, run.child.pid]);
+  await openGate(place);
+  const { code } = await run.ended;
+  assert.equal(code, 1);
+  const { state, reason } = await newest(place);
+  assert.equal(state, "CRASHED");
+  assert.match(reason, /the lock was broken by holdfast unlock/);
+  assert.match((await place.run(["audit", "--subject", "lead:docs"])).stdout, /lead\.broken +lead:docs +holdfast unlock/);
+});
+
+test("builds resume goes on with it, by its file; with none it says what is missing", async () => {
+  const { id } = await newest(place);
+  const { error } = await place.json<JsonError>(["builds", "resume", id], 2);
+  assert.match(error.message, /is of pipeline "docs", and no config here says where/);
+  const { code, stdout } = await place.run(["builds", "resume", id, "--file", DOCS]);
+  assert.equal(code, 0);
+  assert.match(stdout, new RegExp(`SUCCESS docs build ${id}`));
+  assert.equal((await place.run(["builds", "resume", id, "--file", DOCS])).code, 1);
+});
+
+test("a dead leader's lead goes without force, and its build can be abandoned", async () => {
+  await shutGate(place);
+  await writeDoc(place, "b", "slow berta");
+  const run = place.start(["run", DOCS]);
+  await run.said("holding");
+  run.child.kill("SIGKILL");
+  await run.ended;
+  const unlocked = await place.json<{ forced: boolean }>(["unlock", "docs"]);
+  assert.equal(unlocked.forced, false);
+  const { id } = await newest(place);
+  assert.equal((await place.run(["builds", "abandon", id])).code, 2);
+  const build = await place.json<Build>(["builds", "abandon", id, "--reason", "wrong prompt"]);
+  assert.deepEqual([build.state, build.reason], ["ABANDONED", "wrong prompt"]);
+  const { error } = await place.json<JsonError>(["unlock", "docs"], 1);
+  assert.equal(error.code, "NO_SUCH_LOCK");
+});

@@ -1,0 +1,137 @@
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import type { Plan } from "../../src/index.ts";
+import { DOCS, openGate, placeWith, writeDoc } from "./build-place.ts";
+import type { JsonError, Place } from "./holdfast.ts";
+
+const INDEX = new URL("../../src/index.ts", import.meta.url).href;
+
+let place: Place;
+before(async () => {
+  place = await placeWith({ a: "anna", b: "bert", c: "carl" });
+  await openGate(place);
+});
+after(() => place.remove());
+
+test("where there is no database, everything would run, and none is made", async () => {
+  const plan = await place.json<Plan>(["plan", DOCS]);
+  assert.deepEqual(plan.stages["parse"], { run: 3, cached: 0, unknown: 0, estimate: { usd: 0, tokens: 0 } });
+  assert.equal(plan.stages["summarise"]?.unknown, 3);
+  assert.equal(existsSync(place.db), false);
+});
+
+test("plan says what would run, what is cached and what it costs, and leaves the database as it is to the byte", async () => {
+  assert.equal((await place.run(["run", DOCS])).code, 0);
+  const before = await readFile(place.db);
+  const nothing = await place.run(["plan", DOCS]);
+  assert.match(nothing.stdout, /^STAGE[^]*\ntotal +0 +7 +0 +–\nNothing would run: all is as it was\.\n$/);
+
+  await writeDoc(place, "a", "other");
+  await writeDoc(place, "b", "others");
+  await writeDoc(place, "d", "new");
+  const plan = await place.json<Plan>(["plan", DOCS]);
+  assert.deepEqual(plan.stages, {
+    parse: { run: 3, cached: 1, unknown: 0, estimate: { usd: 0, tokens: 0 } },
+    summarise: { run: 0, cached: 1, unknown: 3, estimate: { usd: 0.3, tokens: 0 } },
+    index: { run: 0, cached: 0, unknown: 1, estimate: { usd: 0, tokens: 0 } },
+  });
+  assert.deepEqual(plan.estimate, { usd: 0.3, tokens: 0 });
+  const { code, stdout } = await place.run(["plan", DOCS]);
+  assert.equal(code, 0);
+  assert.equal(
+    stdout,
+    [
+      "STAGE      RUN  CACHED  UNKNOWN  ESTIMATE",
+      "parse        3       1        0         –",
+      "summarise    0       1        3     $0.30",
+      "index        0       0        1         –",
+      "total        3       2        4     $0.30",
+      "unknown: what comes behind something that has to run first.\n",
+    ].join("\n"),
+  );
+  assert.deepEqual(await readFile(place.db), before);
+  assert.equal(existsSync(`${place.db}-wal`), false);
+});
+
+test("every target that would run is in the estimate, however many are looked at at once", async () => {
+  const rerun = await place.json<Plan>(["plan", DOCS, "--rerun", "summarise", "--only", "docs/c.md"]);
+  assert.deepEqual(rerun.stages["summarise"], { run: 1, cached: 0, unknown: 0, estimate: { usd: 0.1, tokens: 0 } });
+});
+
+/** A pipeline whose one stage says this. */
+function module(word: string): string {
+  return `import { items, pipeline } from "${INDEX}";
+    export default pipeline("words").source(items(() => [1], { id: String })).stage("say", {}, () => "${word}");`;
+}
+
+test("code that was edited under an unchanged version is warned of, by plan and by run", async () => {
+  const file = join(place.folder, "words.ts");
+  await writeFile(file, module("one"));
+  assert.equal((await place.run(["run", "words.ts"])).code, 0);
+  await writeFile(file, module("two"));
+  const warning = /warning: The code of stage "say" was edited, and its version was not raised/;
+  assert.match((await place.run(["plan", "words.ts"])).stdout, warning);
+  assert.match((await place.run(["run", "words.ts"])).stdout, warning);
+  await writeFile(file, module("three"));
+  const { stdout, stderr } = await place.run(["run", "words.ts", "--json"]);
+  assert.match(stderr, warning);
+  assert.doesNotMatch(stdout, warning);
+});
+
+test("a name stands for a pipeline of the config's modules", async () => {
+  const config = join(place.folder, "other.config.ts");
+  await writeFile(config, `export default { modules: [${JSON.stringify(DOCS)}, "./words.ts"] };`);
+  const plan = await place.json<Plan>(["plan", "words", "--config", config]);
+  assert.deepEqual(Object.keys(plan.stages), ["say"]);
+  const { error } = await place.json<JsonError>(["run", "wrods", "--config", config], 2);
+  assert.match(error.message, /No module of .*other\.config\.ts exports a pipeline "wrods"/);
+  assert.equal(error.hint, "There is docs, words.");
+});
+
+const HEAD = `import { files, pipeline } from "${INDEX}"; const p = pipeline("p").source(files("docs/*.md"));`;
+const BAD: [what: string, text: string, code: string, message: RegExp][] = [
+  ["has no default export", `${HEAD} export const docs = p;`, "MODULE_INVALID", /bad\S*\.ts has no default export/],
+  ["exports something else", "export default 4;", "MODULE_INVALID", /default export that is no pipeline/],
+  ["throws at import", 'throw new Error("boom");', "MODULE_INVALID", /bad\S*\.ts does not load: boom/],
+  ["throws something odd", "throw null;", "MODULE_INVALID", /does not load: null/],
+  ["is no TypeScript", "export default ][;", "MODULE_INVALID", /bad\S*\.ts/],
+  [
+    "has a stage twice",
+    `${HEAD} export default p.stage("a", {}, () => 1).stage("a", {}, () => 2);`,
+    "STAGE_TWICE",
+    /Pipeline "p" has a stage "a" already/,
+  ],
+  ["uses an unknown stage", `${HEAD} export default p.stage("a", { uses: ["z"] }, () => 1);`, "STAGE_UNKNOWN", /uses "z"/],
+  ["has a bad option", `${HEAD} export default p.stage("a", { tiemout: 4 }, () => 1);`, "OPTION_INVALID", /tiemout/],
+];
+
+for (const [what, text, code, message] of BAD) {
+  test(`a pipeline whose module ${what} is refused with exit 2, and no database is made`, async () => {
+    const name = `bad-${what.replaceAll(" ", "-")}.ts`;
+    await writeFile(join(place.folder, name), text);
+    const db = join(place.folder, `${name}.db`);
+    const { error } = await place.json<JsonError>(["run", name, "--db", db], 2);
+    assert.equal(error.code, code);
+    assert.match(error.message, message);
+    assert.ok(error.hint.length > 0);
+    assert.equal(existsSync(db), false);
+  });
+}
+
+test("a file that is not there, a stage that is not there, and no config are wrong usage, and make no database", async () => {
+  const db = join(place.folder, "none.db");
+  const cases: [string[], RegExp][] = [
+    [["run", "nowhere.ts"], /There is no file nowhere\.ts/],
+    [["plan", "nowhere"], /There is no file nowhere, and no config here/],
+    [["run", DOCS, "--rerun", "prase"], /Pipeline "docs" has no stage "prase"/],
+  ];
+  for (const [args, message] of cases) {
+    const { code, stderr } = await place.run([...args, "--db", db]);
+    assert.equal(code, 2);
+    assert.match(stderr, message);
+  }
+  assert.equal(existsSync(db), false);
+});
