@@ -60,8 +60,9 @@ export class Intake {
     return locked === null && turned === null && held === null ? null : Promise.all([locked, turned, held]).then(() => {});
   }
 
-  /** Others have changed what is known here, or something was undone. */
+  /** Others have changed what is known here, and what relied on it was undone. */
   forget(): void {
+    this.#counter.missed();
     this.catalog.forgetCount();
     this.settings.forget();
   }
