@@ -152,7 +152,8 @@ class Counter implements Register {
     // First reckoned, then added: others are counted meanwhile.
     const amount = flow.to === "work" ? await this.#estimate(place, traveller, flow.trail) : NOTHING;
     counted.estimate = plus(counted.estimate, amount);
-    await this.#unknown(place, segment);
+    await this.#unknown(segment.stages.slice(place.index + 1), 1);
+    await this.#unknownChildren(segment, traveller.path);
   }
 
   async #estimate(place: Place, traveller: Traveller, trail: Parent["trail"]): Promise<Amount> {
@@ -162,25 +163,43 @@ class Counter implements Register {
   }
 
   /** What the stages behind it will find is known only then. They are reckoned by what they have cost so far. */
-  async #unknown(place: Place, segment: Segment): Promise<void> {
-    for (const stage of segment.stages.slice(place.index + 1)) {
-      const behind = this.#site.model.place(stage.name);
-      if (!this.#scope.includes(behind)) return;
+  async #unknown(stages: Segment["stages"], many: number): Promise<void> {
+    for (const stage of stages) {
+      if (!this.#scope.includes(this.#site.model.place(stage.name))) return;
       const counted = this.#of(stage.name);
-      const mean = await this.#purse.mean(stage.name);
-      counted.unknown++;
-      counted.estimate = plus(counted.estimate, mean);
+      const { micros, tokens } = await this.#purse.mean(stage.name);
+      counted.unknown += many;
+      counted.estimate = plus(counted.estimate, { micros: micros * many, tokens: tokens * many });
     }
+  }
+
+  /** Nobody knows how many there will be: as many as there were the last time, or one. */
+  async #unknownChildren(segment: Segment, parent: string): Promise<void> {
+    if (segment.ends !== "expand") return;
+    const below = this.#site.model.segments[segment.index + 1] as Segment;
+    let known = 0;
+    for await (const rows of this.#pagesBelow(below, parent)) {
+      known += rows.length;
+      for (const { path } of rows) await this.#unknownChildren(below, path);
+    }
+    await this.#unknown(below.stages, Math.max(1, known));
+    if (known === 0) await this.#unknownChildren(below, parent);
   }
 
   async #children(parent: Parent): Promise<void> {
     const segment = this.#site.model.segments[parent.segment + 1] as Segment;
-    for (let after: string | undefined; ;) {
-      const page = { pipeline: this.#site.model.name, segment: segment.index, parent: parent.path, limit: PAGE };
-      const rows = await this.#site.engine.store.work.targetPage({ ...page, ...(after === undefined ? {} : { after }) });
-      if (rows.length === 0) return;
+    for await (const rows of this.#pagesBelow(segment, parent.path)) {
       const found = rows.map((row) => this.#site.targets.child(row, parent));
       await this.enlist(segment, found, new Map(rows.map((row) => [row.path, row])));
+    }
+  }
+
+  async *#pagesBelow(segment: Segment, parent: string): AsyncIterable<TargetRow[]> {
+    for (let after: string | undefined; ;) {
+      const page = { pipeline: this.#site.model.name, segment: segment.index, parent, limit: PAGE };
+      const rows = await this.#site.engine.store.work.targetPage({ ...page, ...(after === undefined ? {} : { after }) });
+      if (rows.length === 0) return;
+      yield rows;
       after = rows.at(-1)?.path;
     }
   }
