@@ -110,7 +110,7 @@ function noOutput(build: string, stage: string, target: string | undefined): Hol
   );
 }
 
-function severalOutputs(stage: string, target: string | undefined): HoldfastError {
+export function severalOutputs(stage: string, target: string | undefined): HoldfastError {
   if (target === undefined) {
     return new HoldfastError(
       "TARGET_NEEDED",

@@ -1,15 +1,17 @@
 import type { ContextParts } from "../../core/context-hash.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { editedStages, type PipelineDescription } from "../../core/pipeline-description.ts";
+import { sayPath } from "../../core/target-id.ts";
 import { type Why, why } from "../../core/why.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 import type { StoredResult } from "../../store/work.ts";
+import { severalOutputs } from "./outputs.ts";
 import type { BuildSettings } from "./settings.ts";
 
 /** Why a stage ran for a target in a build, or did not, input by input. */
 export async function explainBuild(store: Store, build: BuildRow, stage: string, target: string): Promise<Why> {
-  const after = await store.work.resultOf(build.id, stage, target);
+  const after = (await store.work.resultOf(build.id, stage, target)) ?? (await resultNamed(store, build, stage, target));
   if (after === null) {
     throw new HoldfastError(
       "NO_SUCH_OUTPUT",
@@ -18,7 +20,7 @@ export async function explainBuild(store: Store, build: BuildRow, stage: string,
     );
   }
   const ran = after.build === build.id && after.state !== "REUSED";
-  const before = ran ? await store.work.resultBefore(build.id, stage, target) : after;
+  const before = ran ? await store.work.resultBefore(build.id, stage, after.path) : after;
   return why({
     ran,
     before: partsOf(before),
@@ -28,6 +30,24 @@ export async function explainBuild(store: Store, build: BuildRow, stage: string,
     edited: await isEdited(store, build, before, stage),
   });
 }
+
+/** Of a child, which is named by its own id, or by its parents' and its own. */
+async function resultNamed(store: Store, build: BuildRow, stage: string, target: string): Promise<StoredResult | null> {
+  const isIt = (one: StoredResult) => one.stage === stage && (one.target === target || sayPath(one.path) === target);
+  const found = (await store.work.failures(build.id, FAILURES)).filter(isIt);
+  for (let after: string | undefined; ;) {
+    const page = await store.work.resultsOf(build.id, stage, { limit: PAGE, ...(after === undefined ? {} : { after }) });
+    found.push(...page.filter(isIt));
+    after = page.at(-1)?.path;
+    if (after === undefined || found.length > 1) break;
+  }
+  if (found.length > 1) throw severalOutputs(stage, target);
+  return found[0] ?? null;
+}
+
+/** Looked through for one of that name. */
+const FAILURES = 1_000;
+const PAGE = 200;
 
 const NO_PARTS: ContextParts = {
   stage: "",
