@@ -1,28 +1,147 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { items, open, pipeline } from "../../src/index.ts";
+import { type BuildOptions, files, items, type Pipeline, pipeline, type Plan } from "../../src/index.ts";
+import { refusal, type Yard, yard } from "./parts.ts";
 
-test("a plan adds up what each target is estimated to cost, however many are looked at together", async () => {
-  const numbers = Array.from({ length: 40 }, (_, i) => i + 1);
-  const sums = pipeline("sums")
-    .source(items(() => numbers, { id: String }))
-    .stage("cheap", { estimate: ({ input }) => ({ usd: input, tokens: 1 }) }, ({ input, cost }) => {
+/** Lengths of files, of which some are split into characters, and their sum. */
+function docs({ root, ran }: Yard, given: { version?: number; key?: string; match?: string } = {}) {
+  const { version = 1, key = "k", match = "*" } = given;
+  return pipeline("docs")
+    .source(files("*", { root }))
+    .stage("read", { version, estimate: () => ({ usd: 1 }) }, async ({ target, cost }) => {
+      ran.push(`read ${target.id}`);
       cost({ usd: 1 });
-      return input;
+      return new TextDecoder().decode(await target.bytes());
     })
-    .stage("dear", {}, ({ input, cost }) => {
-      cost({ usd: 2 });
-      return input;
+    .stage("loud", { key, match }, ({ input, target }) => (ran.push(`loud ${target.id}`), input.toUpperCase()))
+    .expand("letters", {}, ({ input }) => [...input].map((value, at) => ({ id: `l${at}`, value })))
+    .stage("code", {}, ({ input }) => input.codePointAt(0) ?? 0)
+    .gather("sum", {}, async ({ inputs }) => {
+      let sum = 0;
+      for await (const { output } of inputs) sum += output;
+      return sum;
     });
-  await using hf = await open(":memory:");
-  const before = await hf.builds.plan(sums);
-  assert.deepEqual(before.stages, {
-    cheap: { run: 40, cached: 0, unknown: 0, estimate: { usd: 820, tokens: 40 } },
-    dear: { run: 0, cached: 0, unknown: 40, estimate: { usd: 0, tokens: 0 } },
-  });
+}
 
-  assert.equal((await (await hf.builds.start(sums)).done()).state, "SUCCESS");
-  const rerun = await hf.builds.plan(sums, { rerun: ["cheap"] });
-  assert.deepEqual(rerun.stages["dear"], { run: 0, cached: 0, unknown: 40, estimate: { usd: 80, tokens: 0 } });
-  assert.deepEqual(rerun.estimate, { usd: 900, tokens: 40 });
+/** What a build then ran and reused, beside what was planned. */
+async function compare(here: Yard, of: Pipeline, options: BuildOptions = {}): Promise<Plan> {
+  const before = await everything(here);
+  const plan = await here.hf.builds.plan(of, options);
+  assert.deepEqual(await everything(here), before, "a plan changes nothing");
+  const built = await here.succeed(of, options);
+  for (const [stage, { run, cached, unknown }] of Object.entries(plan.stages)) {
+    const { ran, cached: reused } = built.stages[stage] as { ran: number; cached: number };
+    const says = `${stage}: planned ${run} to run, ${cached} cached, ${unknown} unknown; ${ran} ran, ${reused} were reused`;
+    assert.ok(ran >= run && reused >= cached, says);
+    if (unknown === 0) assert.deepEqual([ran, reused], [run, cached], says);
+  }
+  return plan;
+}
+
+async function everything({ hf }: Yard): Promise<string> {
+  const { store } = hf.engine;
+  const targets = await Promise.all(
+    [0, 1, 2].map((segment) => store.work.targetPage({ pipeline: "docs", segment, limit: 1_000 })),
+  );
+  const { items: builds } = await store.builds.listBuilds({ limit: 100 });
+  return JSON.stringify([targets, builds, await store.counts({}), await store.builds.audit({ after: 0, limit: 1_000 })]);
+}
+
+test("what is planned is what then runs, whatever has changed", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "ab", b: "c" });
+  const first = await compare(here, docs(here));
+  assert.deepEqual(first.stages["read"], { run: 2, cached: 0, unknown: 0, estimate: { usd: 2, tokens: 0 } });
+  assert.equal(first.stages["loud"]?.unknown, 2);
+  assert.equal(first.estimate.usd, 2);
+
+  const same = await compare(here, docs(here));
+  assert.deepEqual(
+    Object.values(same.stages).map(({ run, cached, unknown }) => [run, cached, unknown]),
+    [
+      [0, 2, 0],
+      [0, 2, 0],
+      [0, 2, 0],
+      [0, 3, 0],
+      [0, 1, 0],
+    ],
+  );
+  assert.deepEqual(same.estimate, { usd: 0, tokens: 0 });
+
+  here.write({ b: "cd", c: "e" });
+  const changed = await compare(here, docs(here));
+  assert.deepEqual([changed.stages["read"]?.run, changed.stages["read"]?.cached], [2, 1]);
+  assert.deepEqual([changed.stages["loud"]?.cached, changed.stages["loud"]?.unknown], [1, 2]);
+
+  here.remove("a");
+  assert.equal((await compare(here, docs(here))).removed, 1);
+  const keyed = await compare(here, docs(here, { key: "another" }));
+  assert.deepEqual(keyed.stages["loud"], { run: 2, cached: 0, unknown: 0, estimate: { usd: 0, tokens: 0 } });
+  const matched = await compare(here, docs(here, { key: "another", match: "b" }));
+  assert.equal(matched.stages["loud"]?.cached, 1);
+});
+
+test("rerun and only are planned as they are run", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "ab", b: "c" });
+  const only = await compare(here, docs(here), { only: ["a"] });
+  assert.equal(only.stages["read"]?.run, 1);
+  await compare(here, docs(here), { only: ["loud"] });
+  await compare(here, docs(here));
+  const rerun = await compare(here, docs(here), { rerun: ["read"] });
+  assert.equal(rerun.stages["read"]?.run, 2);
+});
+
+test("a plan says what cannot be planned: a missing root, an estimate that is none", async (t) => {
+  const here = await yard(t);
+  here.remove(".");
+  await assert.rejects(here.hf.builds.plan(docs(here)), refusal("SOURCE_MISSING"));
+  const negative = pipeline("negative")
+    .source(items(() => [1], { id: String }))
+    .stage("pay", { estimate: () => ({ usd: -1 }) }, () => 1);
+  await assert.rejects(here.hf.builds.plan(negative), refusal("COST_INVALID"));
+  assert.deepEqual((await here.hf.builds.list()).items, []);
+});
+
+test("why a stage ran is said part by part, from what to what", async (t) => {
+  const here = await yard(t);
+  const state = { model: "small", words: "one" };
+  const talk = (version = 1) =>
+    pipeline("talk")
+      .source(items(() => [{ id: "a", words: state.words }], { id: ({ id }) => id }))
+      .stage("read", {}, ({ input }) => input.words)
+      .stage("say", { version, key: { model: state.model, options: { hot: 1 } } }, ({ input }) => input);
+  const why = async (build: { id: string }, stage = "say") => here.hf.builds.why(build.id, stage, "a");
+  const first = await why(await here.succeed(talk()));
+  assert.deepEqual([first.ran, first.parts], [true, []]);
+  assert.match(first.reason, /first time/);
+  const same = await why(await here.succeed(talk()));
+  assert.deepEqual([same.ran, same.parts], [false, []]);
+  state.model = "large";
+  const keyed = await why(await here.succeed(talk()));
+  assert.deepEqual([keyed.ran, keyed.parts], [true, [{ part: "key.model", before: "small", after: "large" }]]);
+  const raised = await why(await here.succeed(talk(2)));
+  assert.deepEqual(raised.parts, [{ part: "version", before: 1, after: 2 }]);
+  state.words = "two";
+  const built = await here.succeed(talk(2));
+  assert.deepEqual(
+    (await why(built)).parts.map(({ part }) => part),
+    ["input", "target.hash"],
+  );
+  assert.equal((await why(built, "read")).ran, true);
+  state.words = "one";
+  const back = await here.succeed(talk(2));
+  assert.equal((await why(back)).ran, false);
+  await assert.rejects(here.hf.builds.why(built.id, "say", "b"), refusal("NO_SUCH_OUTPUT"));
+});
+
+test("why can be asked of a child by its id, and by its parent's and its own", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "ab", b: "c" });
+  const built = await here.succeed(docs(here));
+  assert.equal((await here.hf.builds.why(built.id, "code", "a/l1")).ran, true);
+  assert.equal((await here.hf.builds.why(built.id, "code", "l1")).ran, true);
+  await assert.rejects(here.hf.builds.why(built.id, "code", "l0"), refusal("TARGET_AMBIGUOUS"));
+  const again = await here.succeed(docs(here));
+  assert.equal((await here.hf.builds.why(again.id, "code", "a/l1")).ran, false);
 });
