@@ -148,9 +148,10 @@ export interface ListedBatch {
   targets: readonly ListedTarget[];
   /**
    * Paths of targets that are gone, each with the removals that it needs first; one without is forgotten at once. `had`: the
-   * stages that it has results of, and which have none for it from this build on.
+   * stages that it has results of, and which have none for it from this build on. `keep`: it is not forgotten by that, since
+   * its children are still to be removed; the next listing finds it again.
    */
-  gone?: readonly { path: string; rev: number; removals: readonly NewJob[]; had?: readonly string[] }[];
+  gone?: readonly { path: string; rev: number; removals: readonly NewJob[]; had?: readonly string[]; keep?: boolean }[];
   /** For the job's checkpoint: where the listing goes on. Undefined: as it was. */
   cursor?: string;
 }

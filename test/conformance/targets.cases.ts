@@ -209,6 +209,18 @@ export function targetCases(check: Check): void {
     assert.equal((await seeBuild(store, at.build)).open, 1);
   });
 
+  check(
+    "what is gone and whose children are still to be removed is kept until a listing finds it gone without them",
+    async ({ store }) => {
+      const at = await site(store);
+      await list(store, at, { targets: [target("a", toEnd("a"))] });
+      await list(store, at, { gone: [{ path: "a", rev: 1, removals: [], keep: true }] });
+      assert.equal((await store.work.targets("docs", 0, ["a"])).length, 1);
+      await list(store, at, { gone: [{ path: "a", rev: 1, removals: [] }] });
+      assert.equal((await store.work.targets("docs", 0, ["a"])).length, 0);
+    },
+  );
+
   check("a target that is gone gives up its open item", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);

@@ -5,6 +5,7 @@ import type { Segment } from "../../core/segment.ts";
 import type { Trail } from "../../core/trail.ts";
 import type { NewJob } from "../../store/store.ts";
 import type { ListedBatch, ListedTarget, NamedArtifact, TargetRow } from "../../store/work.ts";
+import type { Model } from "./model.ts";
 import type { BuildScope } from "./scope.ts";
 import type { Reader, Traveller } from "./travel.ts";
 import { asParent, type LiveTargets } from "./live-targets.ts";
@@ -71,20 +72,19 @@ export class Enlister implements Register {
   }
 
   async #forget(segment: Segment, rows: readonly TargetRow[]): Promise<void> {
-    const below = this.#below(segment);
+    const below = segmentBelow(this.#scope.model, segment);
     // Children first: as long as their parent is there, a crash in between is made up for.
-    if (below !== null) for (const { path } of rows) await this.gone(below, path);
+    const parents = new Set<string>();
+    for (const { path } of below === null ? [] : rows) {
+      await this.gone(below as Segment, path);
+      if (await hasChildren(this.#scope, path, below as Segment)) parents.add(path);
+    }
     const own = new Set(segment.stages.map(({ name }) => name));
     const gone = rows.map(({ path, rev, trail }) => {
       const had = trail.filter(({ stage }) => own.has(stage)).map(({ stage }) => stage);
-      return { path, rev, had, removals: this.#removals(segment, path, trail) };
+      return { path, rev, had, removals: this.#removals(segment, path, trail), keep: parents.has(path) };
     });
     await this.#write({ segment: segment.index, targets: [], gone });
-  }
-
-  /** The segment of the children of this one's targets. */
-  #below({ index, ends }: Segment): Segment | null {
-    return ends === "expand" ? (this.#scope.model.segments[index + 1] as Segment) : null;
   }
 
   #removals(segment: Segment, path: string, trail: Trail): NewJob[] {
@@ -138,4 +138,15 @@ export class Enlister implements Register {
     const fate = await store.work.listed(this.#lease, { ...batch, build: build.key, pipeline: model.name });
     if (fate !== "held") throw new LeaseLostError(this.#lease.id, "listing");
   }
+}
+
+/** The segment of the children of this one's targets. */
+export function segmentBelow({ segments }: Model, { index, ends }: Segment): Segment | null {
+  return ends === "expand" ? (segments[index + 1] as Segment) : null;
+}
+
+/** Whether a target has children that are not forgotten. Their stages remove what they made of them with their parent at hand. */
+export async function hasChildren({ store, model }: BuildScope, parent: string, below: Segment): Promise<boolean> {
+  const page = await store.work.targetPage({ pipeline: model.name, segment: below.index, parent, limit: 1 });
+  return page.length > 0;
 }

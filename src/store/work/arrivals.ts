@@ -32,13 +32,13 @@ export class Arrivals {
   }
 
   gone(now: number, account: Account, batch: ListedBatch, one: Gone, standing: Standing | undefined): NewJob[] {
-    const { path, rev, removals, had = [] } = one;
+    const { path, rev, removals, had = [], keep = false } = one;
     if (standing?.rev !== rev) return [];
     const { build, pipeline } = account;
     const ref = { pipeline, segment: batch.segment, path };
     this.#supersede(account, batch.segment, path, standing);
     for (const stage of had) this.#results.reuse({ build, pipeline, stage, path, target: path }, null, now);
-    if (removals.length === 0) this.#targets.remove(ref);
+    if (removals.length === 0 && !keep) this.#targets.remove(ref);
     else if (standing.failure !== null) this.#targets.blame(ref, null);
     return removals.map((job) => ofBuild(job, account.build));
   }
