@@ -40,12 +40,16 @@ export async function openExisting(
 export async function openToLook(command: Command): Promise<Holdfast> {
   const where = whereOf(command) ?? DEFAULT;
   const { durability: _, sinks: __, ...configured } = optionsOf(command);
-  const options = { program: programOf(command), log: workerLog("warn"), ...configured };
-  if (!isAddress(where) && (where === ":memory:" || !existsSync(where))) {
-    const { driver } = configured;
-    return open(":memory:", { log: options.log, ...(driver === undefined ? {} : { driver }) });
-  }
-  return look(where, options);
+  const log = workerLog("warn");
+  const isThere = where !== ":memory:" && (isAddress(where) || existsSync(where));
+  const found = isThere ? await look(where, { program: programOf(command), log, ...configured }).catch(orNone) : null;
+  return found ?? open(":memory:", { log });
+}
+
+/** A server, or another program's file, in which Holdfast has never been. */
+function orNone(error: unknown): null {
+  if (error instanceof HoldfastError && error.code === "NO_DATABASE") return null;
+  throw error;
 }
 
 /** `delivers`: whoever is here for longer brings events to the config's sinks. */

@@ -71,6 +71,6 @@ function noFolder(): HoldfastError {
   return new HoldfastError(
     "ARTIFACTS_NEEDED",
     "Large outputs, bytes and snapshots need a folder for artifacts, and on PostgreSQL nobody can guess where.",
-    "Give open(address, { artifacts: folder }), the same folder for all workers.",
+    "Give open(address, { artifacts: folder }), or --artifacts to a command: the same folder for all workers.",
   );
 }

@@ -58,6 +58,7 @@ export class Builds {
     const site = this.#site(pipeline);
     const checked = checkBuildOptions(site.model, options, "builds.start");
     checked.signal?.throwIfAborted();
+    await site.ready();
     const { model } = site;
     const lead = await this.#lead();
     const answer = await this.#engine.store.builds.start({
@@ -88,6 +89,7 @@ export class Builds {
     const site = this.#site(pipeline);
     const checked = checkBuildOptions(site.model, options, "builds.resume");
     checked.signal?.throwIfAborted();
+    await site.ready();
     const { model } = site;
     const row = await this.#need(id);
     refuseElsewhere(row, model);

@@ -54,7 +54,7 @@ export class Worksite {
     this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claim(id, fingerprint));
   }
 
-  /** Before the first attempt: copies of files, and snapshots, are in the folder of artifacts. */
+  /** Before a build, and before the first attempt: copies of files, and snapshots, are in the folder of artifacts. */
   async ready(): Promise<void> {
     if (this.model.definition.source.kind === "files") await this.artifacts();
   }
