@@ -1,13 +1,10 @@
-import { isDeepStrictEqual } from "node:util";
-import { fromBudget } from "../../core/budget.ts";
 import type { Build } from "../../core/build-view.ts";
-import type { Cost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Pipeline } from "../../core/pipeline.ts";
 import type { BuildHandle } from "../../runtime/builds/build-handle.ts";
 import type { Model } from "../../runtime/builds/model.ts";
 import { warningsOf } from "../../runtime/builds/plan.ts";
-import { type BuildOptions, checkBuildOptions } from "../../runtime/builds/settings.ts";
+import type { BuildOptions } from "../../runtime/builds/settings.ts";
 import { unfinished } from "../../runtime/builds/watch.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
@@ -21,6 +18,8 @@ export interface Wanted {
   fresh?: boolean | undefined;
   /** How it is called again, for people. */
   again: string;
+  /** How a build that was interrupted is abandoned and another started, where the command can. */
+  anew?: string;
   signal: AbortSignal;
 }
 
@@ -40,50 +39,30 @@ export async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
   return resume(hf, open, wanted, warnings);
 }
 
-/** Goes on with this build. */
+/** Goes on with this build, as it was started: what it refuses is said in the words of the command. */
 export async function resume(hf: Holdfast, row: BuildRow, wanted: Wanted, warnings: string[]): Promise<Begun> {
-  const { pipeline, options, signal, token, again } = wanted;
-  const { concurrency } = options;
-  const goOn = { signal, ...(concurrency === undefined ? {} : { concurrency }) };
+  const { pipeline, options, signal, token } = wanted;
   const isPaused = row.state === "BUDGET_PAUSE";
   if (isPaused && !row.approved && token === undefined) return { paused: (await hf.builds.get(row.id)) as Build };
-  refuseOthers(row, wanted);
-  const paid = isPaused && token !== undefined ? { token, budget: options.budget as Cost } : {};
+  const paid = isPaused && token !== undefined ? { token } : {};
   try {
-    return { handle: await hf.builds.resume(pipeline, row.id, { ...goOn, ...paid }), how: "resumed", warnings };
+    return { handle: await hf.builds.resume(pipeline, row.id, { ...options, ...paid, signal }), how: "resumed", warnings };
   } catch (error) {
-    if (error instanceof HoldfastError && error.code === "PIPELINE_CHANGED") throw changed(error, row, again);
+    if (error instanceof HoldfastError && AS_STARTED.has(error.code)) throw refused(error, row, wanted.anew);
     throw error;
   }
 }
 
-/** It goes on as it was started; what somebody asks for now must not be passed over in silence. */
-function refuseOthers(row: BuildRow, { model, options, token, again }: Wanted): void {
-  const checked = checkBuildOptions(model, options, "run");
-  const settings = JSON.parse(row.options) as { rerun: string[]; only: object };
-  const isApproving = row.state === "BUDGET_PAUSE" && token !== undefined;
-  const differ = [
-    options.rerun !== undefined && !isDeepStrictEqual(checked.settings.rerun, settings.rerun) && "--rerun",
-    options.only !== undefined && !isDeepStrictEqual(checked.settings.only, settings.only) && "--only",
-    options.maxFailures !== undefined && options.maxFailures !== row.maxFailures && "--max-failures",
-    options.budget !== undefined && !isApproving && !isDeepStrictEqual(options.budget, fromBudget(row.budget)) && "--budget",
-  ].filter((name) => name !== false);
-  if (differ.length === 0) return;
-  throw new HoldfastError(
-    "USAGE",
-    `Build ${row.id} is ${row.state} and goes on as it was started, with other ${differ.join(" and ")} than now.`,
-    row.state === "CRASHED"
-      ? `Leave ${differ.join(" and ")} out to go on. To start anew: ${again} --fresh; finished work is reused.`
-      : `Leave ${differ.join(" and ")} out to go on.`,
-  );
-}
+/** It is another pipeline than it was started with, or other options, or another host. */
+const AS_STARTED = new Set(["PIPELINE_CHANGED", "OPTION_INVALID", "TARGET_ELSEWHERE"]);
 
-function changed({ message }: HoldfastError, { id, state }: BuildRow, again: string): HoldfastError {
+function refused({ code, message }: HoldfastError, { id, state }: BuildRow, anew: string | undefined): HoldfastError {
+  const goOn = code === "OPTION_INVALID" ? "Leave it out to go on. Or " : "";
   const hint =
-    state === "CRASHED"
-      ? `${again} --fresh abandons it and starts anew: finished work is reused.`
+    state === "CRASHED" && anew !== undefined
+      ? `${anew} abandons it and starts anew: finished work is reused.`
       : `holdfast builds abandon ${id} --reason "…" ends it; then start anew: finished work is reused.`;
-  return new HoldfastError("PIPELINE_CHANGED", message, hint);
+  return new HoldfastError(code, message, goOn + hint);
 }
 
 function nothingPaused(pipeline: string): HoldfastError {

@@ -70,6 +70,7 @@ export function runCommand(parent: Command): void {
         token: options.token,
         fresh: options.fresh,
         again: `holdfast run ${given}`,
+        anew: `holdfast run ${given} --fresh`,
         signal: interrupts.signal,
       };
       const parts = { hf, command, wanted, show, crew, interrupts };
