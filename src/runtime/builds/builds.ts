@@ -58,6 +58,8 @@ export class Builds {
     const site = this.#site(pipeline);
     const checked = checkBuildOptions(site.model, options, "builds.start");
     checked.signal?.throwIfAborted();
+    // Refused before there is a build that could only fail.
+    await site.ready();
     await site.ready();
     const { model } = site;
     const lead = await this.#lead();
@@ -89,6 +91,7 @@ export class Builds {
     const site = this.#site(pipeline);
     const checked = checkBuildOptions(site.model, options, "builds.resume");
     checked.signal?.throwIfAborted();
+    await site.ready();
     await site.ready();
     const { model } = site;
     const row = await this.#need(id);
