@@ -167,8 +167,9 @@ export class Enqueue {
     sheet: Sheet | undefined,
   ): Promise<Enqueued[]> {
     const now = await tx.now();
-    const keys = await tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
-    const twins = await this.#sheets.twins(tx, jobs);
+    const numbered = tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
+    // Both at once where there are work items, which never come with somebody else's transaction.
+    const [keys, twins] = await Promise.all([numbered, this.#sheets.twins(tx, jobs)]);
     const admission = new Admission(known);
     const rows: Row[] = [];
     const waits: Wait[] = [];
@@ -198,10 +199,9 @@ export class Enqueue {
       if (awaited.delete(row.key)) row.quiet = false;
     }
     await this.#admit(tx, rows);
-    await this.#write(tx, now, rows);
+    await Promise.all([this.#write(tx, now, rows), this.#addItems(tx, rows, sheet)]);
     if (awaited.size > 0) await tx.rows(this.#sql.awaited, listOf([...awaited]));
     await this.#waits.add(tx, waits);
-    await this.#addItems(tx, rows, sheet);
     await this.#tell(tx, rows);
     const cancelled = rows.filter(({ standing }) => standing.state === "cancelled");
     await this.#sheets.cancelled(

@@ -70,15 +70,17 @@ export class ResultTable {
         referenced as (
           insert into ${s}.artifacts (build, stage, path, name, hash, size)
           select asked.build, ref.stage, asked.path, ref.name, ref.hash, ref.size
-          from asked join ${s}.results as result on result.key = asked.result
-          join ${s}.artifacts as ref on ref.build = result.build and ref.stage = result.stage and ref.path = result.path
+          from asked join ${s}.results as result on result.key = asked.result and result.key = any($6::bigint[])
+          cross join lateral (
+            select stage, name, hash, size from ${s}.artifacts as one
+            where one.build = result.build and one.stage = result.stage and one.path = result.path offset 0) as ref
           on conflict (build, stage, path, name) do update set hash = excluded.hash, size = excluded.size)
         insert into ${s}.results (build, pipeline, stage, path, target, state, hash, parts, output_hash, output_text, output_file,
           output_size, at)
         select asked.build, asked.pipeline, asked.stage, asked.path, asked.target,
           case when asked.result is null then 'GONE' else 'REUSED' end, coalesce(result.hash, ''), result.parts,
           coalesce(result.output_hash, 'none'), result.output_text, result.output_file, coalesce(result.output_size, 0), asked.at
-        from asked left join ${s}.results as result on result.key = asked.result
+        from asked left join ${s}.results as result on result.key = asked.result and result.key = any($6::bigint[])
         where asked.result is null or result.key is not null`,
       setAside: `
         with aside as (
@@ -90,7 +92,8 @@ export class ResultTable {
       remove: `delete from ${s}.results where key = any($1::bigint[])`,
       drop: `
         delete from ${s}.artifacts as ref using unnest($1::bigint[], $2::text[], $3::text[]) as asked (build, stage, path)
-        where ref.build = asked.build and ref.stage = asked.stage and ref.path = asked.path`,
+        where ref.build = any($1::bigint[]) and ref.stage = any($2::text[]) and ref.path = any($3::text[])
+          and ref.build = asked.build and ref.stage = asked.stage and ref.path = asked.path`,
     };
   }
 
