@@ -1,9 +1,10 @@
+import { stripVTControlCharacters } from "node:util";
 import { sayRate } from "../queues/queue-table.ts";
 import { ahead, age } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
 import { saySpent } from "../terminal/cost.ts";
 import { table, terminalWidth } from "../terminal/table.ts";
-import { number, oneLine, plural } from "../terminal/text.ts";
+import { number, oneLine, plural, widthOf } from "../terminal/text.ts";
 import { type StageRow, stageColumns, stageRows } from "./stage-table.ts";
 import type { Pace } from "./pace.ts";
 import type { Seen } from "./show.ts";
@@ -21,9 +22,24 @@ export function progressBlock(seen: Seen, pace: Pace, elapsed: number): string {
   const width = Math.max(4, Math.min(WIDEST, terminalWidth() - BESIDE - names));
   const bar = { title: "", value: (row: StageRow) => barOf(row, width), style: barStyle };
   const [name, ...counts] = stageColumns();
-  const title = `${paint("bold", oneLine(build.pipeline))} ${paint("dim", `build ${build.id} · ${age(elapsed)}`)}`;
-  const foot = [...sayPace(seen, pace), ...(seen.processes > 1 ? [plural(seen.processes, "process", "processes")] : [])];
-  return [title, table([name as (typeof counts)[number], bar, ...counts], rows), foot.join(paint("dim", " · "))].join("\n");
+  const processes = seen.processes > 1 ? [plural(seen.processes, "process", "processes")] : [];
+  return [
+    inOneLine([paint("bold", oneLine(build.pipeline)), paint("dim", `build ${build.id}`), age(elapsed)]),
+    table([name as (typeof counts)[number], bar, ...counts], rows),
+    inOneLine([...sayPace(seen, pace), ...processes]),
+  ].join("\n");
+}
+
+/** As many of them as fit. */
+function inOneLine(parts: readonly string[]): string {
+  let line = "";
+  let room = terminalWidth();
+  for (const part of parts) {
+    room -= widthOf(stripVTControlCharacters(part)) + (line === "" ? 0 : 3);
+    if (room < 0 && line !== "") break;
+    line += line === "" ? part : `${paint("dim", " · ")}${part}`;
+  }
+  return line;
 }
 
 /** The same in one line, for logs. */

@@ -2,8 +2,10 @@ import type { WriteStream } from "node:tty";
 
 const ESC = "\u001b[";
 /** No cursor, and long lines cut instead of wrapped: a wrapped line would be two to go up by. */
-const TAKE = `${ESC}?25l${ESC}?7l`;
-const GIVE_BACK = `${ESC}?7h${ESC}?25h`;
+const CUT = `${ESC}?7l`;
+const WRAP = `${ESC}?7h`;
+const TAKE = `${ESC}?25l${CUT}`;
+const GIVE_BACK = `${WRAP}${ESC}?25h`;
 
 /** Some lines at the bottom of a terminal that are drawn again in place; what is written meanwhile stands above them. */
 export class LiveBlock implements Disposable {
@@ -26,10 +28,11 @@ export class LiveBlock implements Disposable {
     this.#stream.write(`${erase}${this.#lines.map((line) => `${line}\n`).join("")}`);
   }
 
-  /** Above the block, for good. */
+  /** Above the block, for good and in whole. */
   write(text: string): void {
     const block = this.#lines.map((line) => `${line}\n`).join("");
-    this.#stream.write(`${this.#erased()}${text}\n${block}`);
+    const [wrap, cut] = this.#taken ? [WRAP, CUT] : ["", ""];
+    this.#stream.write(`${this.#erased()}${wrap}${text}\n${cut}${block}`);
   }
 
   /** As if it had never been there. */
