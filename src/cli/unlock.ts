@@ -63,7 +63,9 @@ async function unlead(hf: Holdfast, command: Command, lead: LeadView, force = fa
   const life = await lifeOf(store, lead);
   const lives = mayLive(lead, life, clock.now());
   if (lives && !force) throw leads(lead, life, clock.now());
-  await store.builds.breakLead(lead.pipeline, `holdfast unlock (pid ${process.pid} on ${hostname()})`);
+  const by = `holdfast unlock (pid ${process.pid} on ${hostname()})`;
+  // Whoever has taken it since the look lives.
+  if (!(await store.builds.breakLead(lead.pipeline, by, force ? undefined : lead.holder))) throw taken(lead.pipeline);
   const { pipeline, build, pid, host, program } = lead;
   answer(
     command,
@@ -115,6 +117,14 @@ function columns(now: number): Column<Held>[] {
 
 function sayHolder({ pid, host, program }: LeadView): string {
   return `pid ${pid} on ${oneLine(host)} (${oneLine(program)})`;
+}
+
+function taken(pipeline: string): HoldfastError {
+  return new HoldfastError(
+    "LOCK_HELD",
+    `The lead of pipeline "${pipeline}" has just been let go, or taken by somebody else.`,
+    "Look again: holdfast unlock.",
+  );
 }
 
 function leads(lead: LeadView, life: Life | "gone", now: number): HoldfastError {

@@ -43,8 +43,11 @@ export interface BuildStore {
   beat(lock: LockToken): Promise<boolean>;
   getLead(pipeline: string): Promise<LeadView | null>;
   leads(): Promise<LeadView[]>;
-  /** Removes the lock whoever holds it, and its ACTIVE build is CRASHED: an operator's act. */
-  breakLead(pipeline: string, by: string): Promise<boolean>;
+  /**
+   * Removes the lock whoever holds it, and its ACTIVE build is CRASHED: an operator's act. `holder`: only that one's, for who
+   * has found it dead: somebody else may have taken the lock since.
+   */
+  breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean>;
   /**
    * ACTIVE builds without a living lead become CRASHED, their locks go, their queues rest: those led by one of the `dead`, by
    * nobody, by a process that is not registered any more, or, unless among `alive`, by one that has not said so for `TTL`.

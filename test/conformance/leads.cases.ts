@@ -68,7 +68,10 @@ export function leadCases(check: Check): void {
     const { store } = ground;
     const { build, lock, lead } = await started(store);
     const view = await store.builds.getLead("docs");
-    assert.equal(await store.builds.breakLead("docs", "alice"), true);
+    // Not the one whom she has found dead: somebody else has taken it since.
+    const other = await register(store);
+    await changesNothing(store, false, () => store.builds.breakLead("docs", "alice", other));
+    assert.equal(await store.builds.breakLead("docs", "alice", lead.holder), true);
     const crashed = await seeBuild(store, build);
     assert.deepEqual(
       [crashed.state, crashed.reason, crashed.note, crashed.seq],

@@ -1,4 +1,5 @@
 import type { BuildReason, BuildState, WantedMove } from "../../../core/build.ts";
+import type { ProcessId } from "../../../core/ids.ts";
 import type {
   Approval,
   AuditEntry,
@@ -111,8 +112,8 @@ export class Builds implements BuildStore {
     return this.#leads.all(this.#access.read);
   }
 
-  breakLead(pipeline: string, by: string): Promise<boolean> {
-    return this.#act((tx) => this.#oversee.breakLead(tx, pipeline, by));
+  breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean> {
+    return this.#act((tx) => this.#oversee.breakLead(tx, pipeline, by, holder));
   }
 
   /** Asked again and again, mostly for nothing: then nothing is written. */

@@ -1,5 +1,6 @@
 import { leadSubject, RECOVERY } from "../../../core/audit.ts";
 import type { BuildReason } from "../../../core/build.ts";
+import type { ProcessId } from "../../../core/ids.ts";
 import { brokenBy } from "../../build-moves.ts";
 import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
 import type { Events } from "../events.ts";
@@ -49,9 +50,9 @@ export class Oversee {
     return build;
   }
 
-  async breakLead(tx: Tx, pipeline: string, by: string): Promise<boolean> {
+  async breakLead(tx: Tx, pipeline: string, by: string, only?: ProcessId): Promise<boolean> {
     const lead = await this.#leads.find(tx.rows, pipeline);
-    if (lead === null) return false;
+    if (lead === null || (only !== undefined && lead.holder !== only)) return false;
     const build = (await this.#runs.lock(tx, lead.build)) as BuildRow;
     await this.#audit.add(tx, { by, action: "lead.broken", subject: leadSubject(pipeline), before: lead, after: null });
     const { holder, pid, host, program } = lead;

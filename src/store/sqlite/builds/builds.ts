@@ -100,8 +100,8 @@ export class Builds implements BuildStore {
     return this.#access.read(() => this.#leads.all());
   }
 
-  breakLead(pipeline: string, by: string): Promise<boolean> {
-    return this.#access.write("build", (tx) => this.#oversee.breakLead(tx, pipeline, by));
+  breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean> {
+    return this.#access.write("build", (tx) => this.#oversee.breakLead(tx, pipeline, by, holder));
   }
 
   /** Asked again and again, mostly for nothing: then it takes no write lock. */

@@ -50,9 +50,9 @@ export class Oversee {
     return build;
   }
 
-  breakLead(tx: Tx, pipeline: string, by: string): boolean {
+  breakLead(tx: Tx, pipeline: string, by: string, only?: ProcessId): boolean {
     const lead = this.#leads.find(pipeline);
-    if (lead === null) return false;
+    if (lead === null || (only !== undefined && lead.holder !== only)) return false;
     const build = this.#runs.find(lead.build) as BuildRow;
     this.#audit.add(tx, { by, action: "lead.broken", subject: leadSubject(pipeline), before: lead, after: null });
     const { holder, pid, host, program } = lead;
