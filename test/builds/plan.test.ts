@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type BuildOptions, files, items, type Pipeline, pipeline, type Plan } from "../../src/index.ts";
+import { type BuildOptions, files, items, open, type Pipeline, pipeline, type Plan } from "../../src/index.ts";
 import { refusal, type Yard, yard } from "./parts.ts";
 
 /** Lengths of files, of which some are split into characters, and their sum. */
@@ -144,4 +144,29 @@ test("why can be asked of a child by its id, and by its parent's and its own", a
   await assert.rejects(here.hf.builds.why(built.id, "code", "l0"), refusal("TARGET_AMBIGUOUS"));
   const again = await here.succeed(docs(here));
   assert.equal((await here.hf.builds.why(again.id, "code", "a/l1")).ran, false);
+});
+
+test("a plan adds up what each target is estimated to cost, however many are looked at together", async () => {
+  const numbers = Array.from({ length: 40 }, (_, i) => i + 1);
+  const sums = pipeline("sums")
+    .source(items(() => numbers, { id: String }))
+    .stage("cheap", { estimate: ({ input }) => ({ usd: input, tokens: 1 }) }, ({ input, cost }) => {
+      cost({ usd: 1 });
+      return input;
+    })
+    .stage("dear", {}, ({ input, cost }) => {
+      cost({ usd: 2 });
+      return input;
+    });
+  await using hf = await open(":memory:");
+  const before = await hf.builds.plan(sums);
+  assert.deepEqual(before.stages, {
+    cheap: { run: 40, cached: 0, unknown: 0, estimate: { usd: 820, tokens: 40 } },
+    dear: { run: 0, cached: 0, unknown: 40, estimate: { usd: 0, tokens: 0 } },
+  });
+
+  assert.equal((await (await hf.builds.start(sums)).done()).state, "SUCCESS");
+  const rerun = await hf.builds.plan(sums, { rerun: ["cheap"] });
+  assert.deepEqual(rerun.stages["dear"], { run: 0, cached: 0, unknown: 40, estimate: { usd: 80, tokens: 0 } });
+  assert.deepEqual(rerun.estimate, { usd: 900, tokens: 40 });
 });
