@@ -40,8 +40,8 @@ export async function documentsOf(scene: Scene, many: number): Promise<Site> {
       "and nothing is run twice",
     );
     assert.equal(await madeBy(hf, id), await expected(), "the outputs are those of an undisturbed build");
-    const [row] = await scene.witness.query("select reserved_micros as reserved, open from {builds} order by key desc limit 1");
-    assert.deepEqual(row, { reserved: 0, open: 0 });
+    const row = await hf.engine.store.builds.getBuild(id);
+    assert.deepEqual([row?.reserved, row?.open], [{ micros: 0, tokens: 0 }, 0]);
     return spent.usd;
   };
   return { root, expected, goesOn };

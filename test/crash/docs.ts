@@ -17,6 +17,8 @@ export interface Ran {
 /** What a process that builds does besides: when a handler begins, before it ends. */
 export interface Watch {
   began?: (ran: Ran) => void | Promise<void>;
+  /** After it has said what it costs. */
+  paid?: () => Promise<void>;
   lease?: number;
 }
 
@@ -24,7 +26,11 @@ export interface Watch {
  * Documents, as one would: read, summarised for money, split into lines that are indexed one by one, and gathered. Each run
  * of a handler leaves a line outside.
  */
-export function documents(root: string, effects: string, { began = () => {}, lease = 30_000 }: Watch = {}) {
+export function documents(
+  root: string,
+  effects: string,
+  { began = () => {}, paid = async () => {}, lease = 30_000 }: Watch = {},
+) {
   const run = async (stage: string, target: string): Promise<void> => {
     const ran = { stage, target, pid: process.pid };
     appendFileSync(effects, `${JSON.stringify(ran)}\n`);
@@ -41,6 +47,7 @@ export function documents(root: string, effects: string, { began = () => {}, lea
     .stage("summarise", { ...patient, estimate: () => ({ usd: PRICE, tokens: 10 }) }, async ({ target, input, cost }) => {
       await run("summarise", target.id);
       cost({ usd: PRICE, tokens: 10 });
+      await paid();
       return { title: input.split("\n")[0] ?? "", text: input };
     })
     .expand("lines", patient, async function* ({ target, input }) {

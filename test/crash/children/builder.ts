@@ -11,14 +11,17 @@ const options = told<{
   after?: { stage: string; run: number };
   /** The run of this target waits until it is told to go on. */
   holds?: { stage: string; target: string };
+  /** So long a run goes on after it has said what it costs. */
+  lasts?: number;
   lease?: number;
   works?: boolean;
 }>();
-const { path, effects, root, concurrency = 4, point, after, holds, lease, works = false } = options;
+const { path, effects, root, concurrency = 4, point, after, holds, lasts, lease, works = false } = options;
 
 let runs = 0;
 const docs = documents(root, effects, {
   ...(lease === undefined ? {} : { lease }),
+  ...(lasts === undefined ? {} : { paid: () => new Promise((resolve) => setTimeout(resolve, lasts)) }),
   began: async ({ stage, target }) => {
     if (point !== undefined && stage === after?.stage && ++runs === after.run) crashAt(point);
     if (stage === holds?.stage && target === holds.target) {
