@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
 import { items, pipeline } from "../../src/index.ts";
-import { counts, ONCE, refusal, type Yard, yard } from "./parts.ts";
+import { counts, ONCE, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Ten things to pay for; each costs a dollar, unless said otherwise. */
 function dear(
@@ -66,10 +65,10 @@ test("tokens are a budget, too", async (t) => {
 
 test("what costs more than was estimated goes over by what was in flight, at most, and says so", async (t) => {
   const here = await yard(t);
-  const built = await here.build(dear(here, { estimate: 0.5, cost: 2, many: 30 }), { concurrency: 3 });
+  const built = await here.build(dear(here, { estimate: 0.5, cost: 3, many: 30 }), { concurrency: 3 });
   assert.deepEqual([built.state, built.reason], ["BUDGET_PAUSE", "budget_exceeded"]);
   // Those that run, and those that have ended and whose end is being written.
-  assert.ok(built.spent.usd > 4 && built.spent.usd <= 4 + 2 * 3 * 2, `${built.spent.usd} were spent`);
+  assert.ok(built.spent.usd > 4 && built.spent.usd <= 4 + 2 * 3 * 3, `${built.spent.usd} were spent`);
 });
 
 test("failed attempts cost what they have said", async (t) => {

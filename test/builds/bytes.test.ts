@@ -2,9 +2,8 @@ import assert from "node:assert/strict";
 import { readFileSync, rmSync, statSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
-import { test } from "node:test";
 import { type FileTarget, files, pipeline } from "../../src/index.ts";
-import { counts, outputsOf, type Yard, yard } from "./parts.ts";
+import { counts, outputsOf, test, type Yard, yard } from "./parts.ts";
 
 /** A stage that reads a file in some way, after something was done to it the first time. */
 function reading({ root, ran }: Yard, read: (target: FileTarget) => Promise<string>, done: () => void, snapshot = false) {

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
 import { files, items, pipeline } from "../../src/index.ts";
-import { type Built, counts, ONCE, refusal, type Yard, yard } from "./parts.ts";
+import { type Built, counts, ONCE, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Files of lines "id=text"; each line is a target, and is said aloud. */
 function lines({ root, ran }: Yard, options: { split?: object; say?: object } = {}) {

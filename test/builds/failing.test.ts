@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { rmSync } from "node:fs";
-import { test } from "node:test";
 import { files, items, NonRetryableError, pipeline, type Pipeline, RetryAfterError } from "../../src/index.ts";
-import { counts, ONCE, outputsOf, refusal, yard } from "./parts.ts";
+import { counts, ONCE, outputsOf, refusal, test, yard } from "./parts.ts";
 
 test("a target that fails after its retries stops there, its siblings go on, and the next build runs only it", async (t) => {
   const here = await yard(t);

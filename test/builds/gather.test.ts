@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
 import { files, items, pipeline } from "../../src/index.ts";
-import { counts, ONCE, outputsOf, type Yard, yard } from "./parts.ts";
+import { counts, ONCE, outputsOf, test, type Yard, yard } from "./parts.ts";
 
 /** The lengths of files, and their sum; a file "bad" fails. */
 function sums({ root, ran }: Yard, options: { length?: object; sum?: object } = {}) {

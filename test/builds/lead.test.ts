@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
-import { test } from "node:test";
 import { type Build, items, open, pipeline } from "../../src/index.ts";
-import { counts, outputsOf, refusal, type Yard, yard } from "./parts.ts";
+import { counts, outputsOf, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Numbers of which those from three on wait to be let go. */
 function slow({ ran }: Yard, given: { many?: number; holds?: Promise<void>; version?: number; key?: string } = {}) {

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
 import { items, pipeline } from "../../src/index.ts";
-import { counts, outputsOf, yard } from "./parts.ts";
+import { counts, outputsOf, test, yard } from "./parts.ts";
 
 interface Mail {
   id: string;

@@ -3,9 +3,8 @@ import { execFileSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";
 import { Readable } from "node:stream";
-import { test } from "node:test";
 import { files, items, pipeline } from "../../src/index.ts";
-import { ONCE, outputsOf, refusal, type Yard, yard } from "./parts.ts";
+import { ONCE, outputsOf, refusal, test, type Yard, yard } from "./parts.ts";
 
 test("bytes come back as bytes, large values whole, and both go on to the next stage", async (t) => {
   const here = await yard(t);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import type { TestContext } from "node:test";
+import { test as nodeTest, type TestContext } from "node:test";
 import {
   type Build,
   type BuildHandle,
@@ -38,15 +38,36 @@ export interface Yard {
 
 const QUIET = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
 
-/** `place`: of the database; default: in memory. */
-export async function yard(t: TestContext, place: "memory" | "file" = "memory", options: OpenOptions = {}): Promise<Yard> {
+/** Where the databases of these tests are. */
+export interface Ground {
+  /** Null: this test runs there, else why it does not. */
+  skips(name: string): string | null;
+  /** One that nobody has used; `leave` is called when it is closed. */
+  fresh(): Promise<{ where: string; options?: OpenOptions; leave?: () => Promise<void> }>;
+}
+
+let ground: Ground = { skips: () => null, fresh: async () => ({ where: ":memory:" }) };
+
+/** From now on, for a file that runs tests of others somewhere else. */
+export function standOn(other: Ground): void {
+  ground = other;
+}
+
+/** A test that runs wherever its file does. */
+export function test(name: string, body: (t: TestContext) => Promise<void>): void {
+  const skip = ground.skips(name);
+  void nodeTest(name, skip === null ? {} : { skip }, body);
+}
+
+export async function yard(t: TestContext): Promise<Yard> {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-builds-"));
   const root = join(folder, "docs");
   mkdirSync(root);
-  const where = place === "memory" ? ":memory:" : join(folder, "work.db");
+  const { where, options, leave } = await ground.fresh();
   const hf = await open(where, { log: QUIET, artifacts: join(folder, "artifacts"), ...options });
   t.after(async () => {
     await hf.close();
+    await leave?.();
     rmSync(folder, { recursive: true, force: true });
   });
   const ran: string[] = [];

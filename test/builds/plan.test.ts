@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
 import { type BuildOptions, files, items, open, type Pipeline, pipeline, type Plan } from "../../src/index.ts";
-import { refusal, type Yard, yard } from "./parts.ts";
+import { refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Lengths of files, of which some are split into characters, and their sum. */
 function docs({ root, ran }: Yard, given: { version?: number; key?: string; match?: string } = {}) {

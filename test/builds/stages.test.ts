@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
 import { renameSync, utimesSync } from "node:fs";
 import { join } from "node:path";
-import { test } from "node:test";
 import { files, items, pipeline, secret } from "../../src/index.ts";
-import { counts, ONCE, outputsOf, refusal, type Yard, yard } from "./parts.ts";
+import { counts, ONCE, outputsOf, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Text, then its length, with versions and keys as asked for. */
 function lengths({ root, ran }: Yard, options: { text?: object; length?: object } = {}) {

@@ -1,0 +1,5 @@
+import "./on-postgres.ts";
+
+for (const suite of ["stages", "expand", "gather", "failing", "budget", "lead", "bytes", "listing", "outputs", "plan"]) {
+  await import(`./${suite}.test.ts`);
+}
