@@ -137,8 +137,6 @@ export interface ListedTarget {
   flow: Flow | null;
   /** What is kept of it in artifacts: a snapshot, a large value. */
   artifacts?: readonly NamedArtifact[];
-  /** Work of another kind: results that have to be removed, because a stage does not match any more. */
-  removals?: readonly NewJob[];
 }
 
 export interface ListedBatch {

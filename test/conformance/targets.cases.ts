@@ -229,24 +229,6 @@ export function targetCases(check: Check): void {
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
   });
 
-  check("a stage that does not match any more has its removals beside the target's own work", async ({ store }) => {
-    const at = await site(store);
-    await list(store, at, { targets: [target("a", toEnd("a"))] });
-    const removals = [item({ build: at.build, kind: "remove", stage: "parse" })];
-    await list(store, at, { targets: [again(await seeTarget(store, "a"), toWork(at.build, "index", "a"), { removals })] });
-    const leases = await claimOf(store, at.build);
-    const views = await store.work.works(leases.map(({ job }) => job));
-    assert.deepEqual(
-      views.map((view) => [view?.kind, view?.stage]),
-      [
-        ["remove", "parse"],
-        ["stage", "index"],
-      ],
-    );
-    await settleItem(store, leases[0] as Claimed, undefined, { kind: "error", error: ERROR, retry: false });
-    assert.equal((await seeTarget(store, "a")).rev, 2, "which goes on, whatever becomes of them");
-  });
-
   check("pages of targets are in the order of their paths' bytes, whichever are asked for", async ({ store }) => {
     const at = await site(store);
     const paths = ["", "B", "a", "a/b", "z", "é", "☃", "🙂", "\uffff"];

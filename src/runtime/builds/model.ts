@@ -107,7 +107,7 @@ export class Model {
     };
   }
 
-  /** Runs a stage's `remove` for what it once made. `gone`: the target is forgotten then. */
+  /** Runs a stage's `remove` for what it once made. `gone`: the target is forgotten then; else it goes on from there. */
   removeJob(
     place: Place,
     work: { build: BuildKey; path: string; segment: number },
@@ -118,7 +118,13 @@ export class Model {
       ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
       priority: 0,
       input: JSON.stringify({ stage: stage.name, target: work.path, remove: what }),
-      work: { build: work.build, kind: "remove", stage: stage.name, segment: work.segment, path: work.path },
+      work: {
+        build: work.build,
+        kind: what.gone ? "remove" : "stage",
+        stage: stage.name,
+        segment: work.segment,
+        path: work.path,
+      },
       ...(place.declared.empty ? {} : { declares: place.declared.declaration, limitKeys: place.declared.keys.map(() => "") }),
     };
   }

@@ -60,7 +60,7 @@ export class Session {
     if (fingerprint === null) {
       // It is gone; the next listing finds that, and has it removed.
       const flow = { to: "end" as const, trail: row.trail, done: null, group: null, member: null };
-      const target = listedTarget(traveller, row.rev, { flow, passed: [], removals: [] });
+      const target = listedTarget(traveller, row.rev, { flow, passed: [] });
       attempt.work = { cost, result: null, target };
       return;
     }

@@ -7,11 +7,11 @@ import { NO_VALUE } from "../../core/value.ts";
 import type { NewResult, TargetRow, WorkView } from "../../store/work.ts";
 import { type Attempt, Ending } from "../attempt.ts";
 import { failForGood } from "../outcome.ts";
-import { hasChildren, segmentBelow } from "./enlister.ts";
 import { Expansion } from "./expansion.ts";
 import { Inputs } from "./inputs.ts";
 import { callIsolated } from "./isolated/call.ts";
 import type { Place } from "./model.ts";
+import { Removal, unwanted } from "./removal.ts";
 import type { BuildScope } from "./scope.ts";
 import { Session } from "./session.ts";
 import { type HandedContext, stageContext } from "./stage-context.ts";
@@ -50,7 +50,9 @@ export class StageRunner {
     const view = await this.#site.view(attempt.job);
     if (view?.target == null) throw new Ending(failForGood(toJobError(noTarget(attempt.claimed.id))));
     const scope = this.#scope(view);
-    if (view.kind === "remove") return this.#remove(attempt, job, scope, view, view.target);
+    const removes = unwanted(attempt);
+    if (removes !== undefined)
+      return new Removal(this.#site, scope, this.#site.model.place(view.stage)).run(attempt, job, view.target, removes);
     const task = await this.#task(attempt, scope, view, view.target);
     if (await this.#isMade(task)) return this.#reuse(task);
     await this.#site.purse.begin(attempt, view.build, task.place, { target: task.traveller.target, input: task.context.input });
@@ -145,28 +147,6 @@ export class StageRunner {
     } catch (error) {
       throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
     }
-  }
-
-  async #remove(attempt: Attempt, job: JobContext<unknown>, scope: BuildScope, view: WorkView, row: TargetRow): Promise<void> {
-    const { stage, segment } = this.#site.model.place(view.stage);
-    const { remove } = JSON.parse(attempt.claimed.input as string) as { remove: { result: number; gone: boolean } };
-    const traveller = await this.#site.targets.of(row);
-    const { target } = traveller;
-    const [result] = await this.#site.engine.store.work.results([remove.result as never]);
-    const output = result === undefined ? undefined : await this.#site.values.load(result.output);
-    const plain = { id: target.id, hash: target.hash, ...(target.parent === undefined ? {} : { parent: target.parent }) };
-    await stage.remove?.({ target: plain, output, idempotencyKey: `${job.idempotencyKey}:remove`, signal: job.signal });
-    attempt.work = { cost: NOTHING, result: null, target: null };
-    if (!remove.gone) return;
-    const below = segmentBelow(this.#site.model, segment);
-    if (below === null || !(await hasChildren(scope, row.path, below))) {
-      attempt.work.forget = { path: row.path, rev: row.rev };
-      return;
-    }
-    // Its children need it. The next listing finds it gone again, and this stage has nothing more to remove then.
-    const trail = row.trail.filter((step) => step.stage !== stage.name);
-    const flow = { to: "end" as const, trail, done: null, group: null, member: null };
-    attempt.work.target = listedTarget(traveller, row.rev, { flow, passed: [], removals: [] });
   }
 }
 

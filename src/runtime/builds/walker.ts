@@ -18,7 +18,6 @@ const LOOKED_UP = 500;
 export interface Walked {
   flow: Flow;
   passed: Passed[];
-  removals: NewJob[];
 }
 
 /** Told of targets whose children are as they were when their parent was last expanded. */
@@ -33,20 +32,23 @@ export class Walker {
   readonly #scope: BuildScope;
   readonly #reader: Reader;
   readonly #onExpanded: OnExpanded;
+  readonly #looksOnly: boolean;
   readonly #marks = new Map<number, string | null>();
   readonly #found: Batcher<{ stage: string; hash: string; build?: BuildKey }, FoundResult | null>;
 
-  constructor(scope: BuildScope, reader: Reader, onExpanded: OnExpanded) {
+  /** `looksOnly`: nothing will be run, so nobody goes on after something else. */
+  constructor(scope: BuildScope, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
     this.#scope = scope;
     this.#model = scope.model;
     this.#reader = reader;
     this.#onExpanded = onExpanded;
+    this.#looksOnly = looksOnly;
     this.#found = new Batcher(LOOKED_UP, (keys) => scope.store.work.lookUp(this.#model.name, keys));
   }
 
   /** From the stage of this index on. `old`: what it went through the last time. */
   async walk(traveller: Traveller, segment: Segment, from: number, trail: Trail, old: Trail): Promise<Walked> {
-    const walked: Walked = { flow: { to: "end", trail, done: null, group: null, member: null }, passed: [], removals: [] };
+    const walked: Walked = { flow: { to: "end", trail, done: null, group: null, member: null }, passed: [] };
     const steps: Step[] = [...trail];
     for (const stage of segment.stages.slice(from)) {
       const place = this.#model.place(stage.name);
@@ -103,8 +105,10 @@ export class Walker {
     let input = needed ? await loadInput(traveller, steps, this.#reader) : undefined;
     if (!matches(place, traveller, input)) {
       const before = stepOf(old, stage.name);
+      // It goes on when that is done: until then it is in its trail what there is to remove.
+      if (before !== undefined && stage.remove !== null && !this.#looksOnly)
+        return { to: "work", trail: this.#withOld(steps, old, place), job: this.#removal(place, traveller, before) };
       walked.passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });
-      if (before !== undefined && stage.remove !== null) walked.removals.push(this.#removal(place, traveller, before));
       return null;
     }
     const context = contextOf(place, traveller, steps, input);
@@ -181,8 +185,8 @@ export class Walker {
 /** As the store writes it. */
 export function listedTarget(traveller: Traveller, rev: number, walked: Walked): ListedTarget {
   const { path, id, parent, hash, fingerprint, value } = traveller;
-  const { passed, flow, removals } = walked;
-  return { path, id, parent, hash, fingerprint, value, rev, passed, flow, ...(removals.length > 0 ? { removals } : {}) };
+  const { passed, flow } = walked;
+  return { path, id, parent, hash, fingerprint, value, rev, passed, flow };
 }
 
 function matches({ stage, glob }: Place, { target, id }: Traveller, input: unknown): boolean {

@@ -65,12 +65,10 @@ export class Flows {
     this.passed(account, target);
     this.#reused(now, account, ref, target);
     if (target.artifacts !== undefined) this.#artifacts.add(build, "", ref.path, target.artifacts);
-    const jobs = (target.removals ?? []).map((job) => ofBuild(job, build));
     const { flow } = target;
     if (flow === null) this.#targets.see(ref, target, build);
     else this.#targets.put(ref, target, this.#placeOf(now, account, ref, target, flow, made), build);
-    if (flow?.to === "work") jobs.push(ofBuild(flow.job, build));
-    return jobs;
+    return flow?.to === "work" ? [ofBuild(flow.job, build)] : [];
   }
 
   /** Counts the stages that it had no need of. */

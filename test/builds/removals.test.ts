@@ -1,0 +1,104 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { files, items, NonRetryableError, pipeline } from "../../src/index.ts";
+import { yard } from "./parts.ts";
+
+type Removed = { target: { id: string; parent?: { id: string } } };
+
+test("a child's stage has its parent at hand when it removes, and what it cannot remove is tried again by the next build", async (t) => {
+  const here = await yard(t);
+  const removed: string[] = [];
+  let broken = true;
+  const docs = pipeline("docs")
+    .source(files("**/*", { root: here.root }))
+    .stage("read", { remove: ({ target }: Removed) => void removed.push(`read ${target.id}`) }, async ({ target }) =>
+      new TextDecoder().decode(await target.bytes()),
+    )
+    .expand("split", {}, ({ input }) => input.split(" ").map((word) => ({ id: word, value: word })))
+    .stage(
+      "say",
+      {
+        remove: async ({ target }: Removed) => {
+          await new Promise((resolve) => setImmediate(resolve)); // its parent's removal is done before
+          if (broken && target.id === "two") throw new NonRetryableError("not now");
+          removed.push(`say ${target.parent?.id} ${target.id}`);
+        },
+      },
+      ({ input }) => input.toUpperCase(),
+    )
+    .gather("all", {}, async ({ inputs }) => {
+      const said: string[] = [];
+      for await (const { output } of inputs) said.push(output);
+      return said.join(" ");
+    });
+  here.write({ a: "one two", b: "three" });
+  await here.succeed(docs);
+
+  here.remove("a");
+  const failed = await here.build(docs);
+  assert.deepEqual([failed.state, failed.errors.map(({ target }) => target)], ["FAILED", ["two"]]);
+  assert.deepEqual(removed.sort(), ["read a", "say a one"]);
+
+  broken = false;
+  const mended = await here.succeed(docs);
+  assert.deepEqual(removed.sort(), ["read a", "say a one", "say a two"], "and each is removed once");
+  assert.equal(await mended.handle.output("all"), "THREE");
+  await here.succeed(docs);
+  assert.equal((await here.hf.builds.plan(docs)).removed, 0);
+  assert.equal(removed.length, 3);
+});
+
+test("what a stage no longer matches is removed before its target goes on, by the next build where one could not", async (t) => {
+  const here = await yard(t);
+  let [draft, broken] = [false, true];
+  const removed: string[] = [];
+  const docs = pipeline("docs")
+    .source(
+      items(
+        () => [
+          { id: "a", draft },
+          { id: "b", draft: false },
+        ],
+        { id: ({ id }) => id },
+      ),
+    )
+    .stage(
+      "publish",
+      {
+        match: (_, note) => !note.draft,
+        remove: async ({ target, output }) => {
+          if (broken) throw new NonRetryableError("not now");
+          removed.push(`${target.id} ${JSON.stringify(output)}`);
+        },
+      },
+      ({ target }) => `page of ${target.id}`,
+    )
+    .stage("count", {}, ({ input }) => (typeof input === "string" ? 1 : 0))
+    .gather("pages", {}, async ({ inputs }) => {
+      let sum = 0;
+      for await (const { output } of inputs) sum += output;
+      return sum;
+    });
+  assert.equal(await (await here.succeed(docs)).handle.output("pages"), 2);
+
+  draft = true;
+  const failed = await here.build(docs);
+  assert.deepEqual([failed.state, failed.errors[0]?.stage, failed.stages["count"]?.ran], ["FAILED", "publish", 0]);
+  assert.equal((await here.hf.builds.plan(docs)).stages["publish"]?.run, 0, "a removal is no run");
+
+  broken = false;
+  // One that is stopped before anything of it has run, and abandoned by the next.
+  const stop = new AbortController();
+  const handle = await here.hf.builds.start(docs, { signal: stop.signal });
+  stop.abort();
+  await handle.done();
+  const mended = await here.succeed(docs);
+  assert.deepEqual(removed, ['a "page of a"']);
+  assert.equal(await mended.handle.output("pages"), 1);
+  await assert.rejects(mended.handle.output("publish", "a"));
+  const again = await here.succeed(docs);
+  assert.deepEqual([removed.length, again.stages["publish"]], [1, { ran: 0, cached: 1, failed: 0, left: 0 }]);
+
+  draft = false;
+  assert.equal(await (await here.succeed(docs)).handle.output("publish", "a"), "page of a");
+});
