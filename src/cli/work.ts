@@ -18,7 +18,8 @@ import { oneLine } from "./terminal/text.ts";
 interface Options {
   concurrency: number;
   drain: string;
-  withParent?: boolean;
+  /** Started by a run of this pipeline: it works on nothing else, and ends with it. */
+  forRun?: string;
 }
 
 const SIGNALS = ["SIGINT", "SIGTERM"] as const;
@@ -28,12 +29,16 @@ export function workCommand(parent: Command): void {
     .command("work")
     .summary("run jobs until a signal, or `holdfast stop`")
     .description(
-      "Run the jobs that these modules define, until a signal or `holdfast stop` ends it. A second signal exits at once, with 130.",
+      "Run the jobs that these modules define, and the stages of their pipelines while somebody builds them, until a signal or " +
+        "`holdfast stop` ends it. A second signal exits at once, with 130.",
     )
-    .argument("[files...]", ".ts or .js modules that export jobs with their handlers (default: the config's modules)")
+    .argument(
+      "[files...]",
+      ".ts or .js modules that export jobs with their handlers, or pipelines (default: the config's modules)",
+    )
     .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)
     .option("--drain <duration>", "how long running jobs may finish after a signal; the rest is given back", "10s")
-    .addOption(new Option("--with-parent", "end when the process ends that has started this one").hideHelp())
+    .addOption(new Option("--for-run <pipeline>", "work on this pipeline alone, and end with who has started it").hideHelp())
     .addHelpText(
       "after",
       examples("holdfast work", "holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"),
@@ -41,11 +46,13 @@ export function workCommand(parent: Command): void {
     .action(async (files: string[], options: Options, command: Command) => {
       const drain = toMillis(options.drain as Duration, "--drain");
       const modules = files.length > 0 ? files : modulesGiven(command);
-      const defined = await definitionsIn(modules);
-      const pipelines = (await pipelinesIn(modules)).map(({ pipeline }) => pipeline);
+      const { forRun } = options;
+      const defined = forRun === undefined ? await definitionsIn(modules) : [];
+      const exported = (await pipelinesIn(modules)).map(({ pipeline }) => pipeline);
+      const pipelines = exported.filter(({ name }) => forRun === undefined || name === forRun);
       const definitions = withHandlers(defined, modules, pipelines.length > 0);
       // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
-      const { heard, stop } = listen(drain, configOf(command)?.options.onStop, options.withParent);
+      const { heard, stop } = listen(drain, configOf(command)?.options.onStop, options.forRun !== undefined);
       const hf = await openOrMake(command, {
         program: [programOf(command), ...files].join(" "),
         log: workerLog("info"),
@@ -122,7 +129,11 @@ function listen(
       resolve({ signal, drain });
     });
   }
-  if (withParent) process.once("disconnect", () => resolve({ asked: true, drain }));
+  if (withParent) {
+    process.once("disconnect", () => resolve({ asked: true, drain }));
+    // It may have died while this one was loading its modules.
+    if (!process.connected) resolve({ asked: true, drain });
+  }
   const stop = (asked: number) => {
     // The config may have something of its own to stop.
     onStop?.(asked);

@@ -53,6 +53,7 @@ export function resumeCommand(parent: Command): void {
       const model = new Model(pipelineOf(pipeline), hostname());
       const crew = new Crew({
         command,
+        pipeline: pipeline.name,
         file,
         workers: options.workers,
         concurrency: options.concurrency,

@@ -10,7 +10,8 @@ const PATIENCE = 15_000;
 
 export interface CrewParts {
   command: Command;
-  /** That exports the pipeline. */
+  pipeline: string;
+  /** That exports it. */
   file: string;
   /** How many. */
   workers: number;
@@ -52,13 +53,13 @@ export class Crew {
   }
 
   #hire(): void {
-    const { command, file, concurrency, say } = this.#parts;
+    const { command, file, pipeline, concurrency, say } = this.#parts;
     const { config, schema, artifacts } = command.optsWithGlobals<{ config?: string; schema?: string; artifacts?: string }>();
     const named = Object.entries({ config, schema, artifacts }).flatMap(([name, value]) =>
       value === undefined ? [] : [`--${name}`, value],
     );
     const many = concurrency === undefined ? [] : ["--concurrency", String(concurrency)];
-    const args = [process.argv[1] as string, "work", file, "--json", "--with-parent", ...many, ...named];
+    const args = [process.argv[1] as string, "work", file, "--json", "--for-run", pipeline, ...many, ...named];
     const where = whereOf(command);
     const child = spawn(process.execPath, [...process.execArgv, ...args], {
       // An address may hold a password, which everybody can read among arguments.

@@ -58,6 +58,7 @@ export function runCommand(parent: Command): void {
       });
       const crew = new Crew({
         command,
+        pipeline: pipeline.name,
         file,
         workers: options.workers,
         concurrency: options.concurrency,
