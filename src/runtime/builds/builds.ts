@@ -60,7 +60,6 @@ export class Builds {
     checked.signal?.throwIfAborted();
     // Refused before there is a build that could only fail.
     await site.ready();
-    await site.ready();
     const { model } = site;
     const lead = await this.#lead();
     const answer = await this.#engine.store.builds.start({
@@ -91,7 +90,6 @@ export class Builds {
     const site = this.#site(pipeline);
     const checked = checkBuildOptions(site.model, options, "builds.resume");
     checked.signal?.throwIfAborted();
-    await site.ready();
     await site.ready();
     const { model } = site;
     const row = await this.#need(id);
