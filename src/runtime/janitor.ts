@@ -202,8 +202,8 @@ export class Janitor {
       else this.#doubts.delete(process.id);
     }
     await this.#drain({ dead: [], skewed }, "lease expired");
-    await this.#store.cleanLocks();
-    await this.orphans("orchestrator_lost");
+    // Neither waits for the other, nor for a server's answer longer than it must.
+    await Promise.all([this.#store.cleanLocks(), this.orphans("orchestrator_lost")]);
     if (this.#onStop !== null) await this.#heed(this.#onStop);
     if (this.#expiring === null) await this.#expire();
     await this.#trim();

@@ -85,14 +85,17 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
     injected,
     ...(options.ownThread ? { readers: 1, waits: true } : {}),
   });
-  return clock.during === undefined ? store : reporting(store, (work) => clock.during?.(work));
+  if (clock.during === undefined) return store;
+  const during = (work: Promise<unknown>): void => clock.during?.(work);
+  const halves = { builds: reporting(store.builds, during), work: reporting(store.work, during) };
+  return reporting<Store>(store, during, halves);
 }
 
 /** For a clock that is moved by hand: every call says that it is under way. */
-function reporting(store: Store, during: (work: Promise<unknown>) => void): Store {
+function reporting<T extends object>(store: T, during: (work: Promise<unknown>) => void, parts: Partial<T> = {}): T {
   return new Proxy(store, {
     get(target, name) {
-      const value: unknown = Reflect.get(target, name, target);
+      const value: unknown = Reflect.get(parts, name) ?? Reflect.get(target, name, target);
       if (typeof value !== "function") return value;
       return (...given: unknown[]) => {
         const answer: unknown = Reflect.apply(value, target, given);
