@@ -39,6 +39,9 @@ export function gatherSegment(segments: readonly Segment[], round: number): Segm
   return segments.find((segment) => segment.from === "gather" && segment.round === round);
 }
 
+/** Stands for that mark where a target is gone, and is kept until what was made of it is removed. */
+export const GONE = "gone";
+
 /**
  * Names all that a target's way through its segment depends on, besides its own content: the definitions, and what its
  * parent brought along. Null where that cannot be told without asking a function.

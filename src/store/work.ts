@@ -78,7 +78,7 @@ export interface TargetRow {
   value: KeptValue;
   /** The build that has listed it last. */
   seen: BuildKey;
-  /** For which definition of its segment its trail holds to the end; null: it is not at the end. */
+  /** For which definition of its segment its trail holds to the end; null: it is not at the end; `GONE`: it is there no more. */
   done: string | null;
   trail: Trail;
   group: string | null;

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { GONE } from "../../src/core/segment.ts";
 import type { Trail } from "../../src/core/trail.ts";
 import { inlineValue } from "../../src/core/value.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
@@ -201,9 +202,10 @@ export function targetCases(check: Check): void {
     await list(store, at, { gone });
     await list(store, at, { gone });
     assert.deepEqual(
-      (await store.work.targets("docs", 0, ["a", "b"])).map(({ path }) => path),
-      ["a"],
+      (await store.work.targets("docs", 0, ["a", "b"])).map(({ path, done, member }) => [path, done, member]),
+      [["a", GONE, null]],
     );
+    assert.deepEqual(await store.work.members({ pipeline: "docs", segment: 0, limit: 10 }), [], "it is of no group any more");
     const [removal, ...more] = await claimOf(store, at.build);
     assert.deepEqual([(await store.work.works([(removal as Claimed).job]))[0]?.kind, more.length], ["remove", 0]);
     assert.equal((await seeBuild(store, at.build)).open, 1);
@@ -215,8 +217,8 @@ export function targetCases(check: Check): void {
       const at = await site(store);
       await list(store, at, { targets: [target("a", toEnd("a"))] });
       await list(store, at, { gone: [{ path: "a", rev: 1, removals: [], keep: true }] });
-      assert.equal((await store.work.targets("docs", 0, ["a"])).length, 1);
-      await list(store, at, { gone: [{ path: "a", rev: 1, removals: [] }] });
+      const { rev } = await seeTarget(store, "a");
+      await list(store, at, { gone: [{ path: "a", rev, removals: [] }] });
       assert.equal((await store.work.targets("docs", 0, ["a"])).length, 0);
     },
   );

@@ -1,7 +1,7 @@
 import type { LeaseRef } from "../../core/lease.ts";
 import { LeaseLostError } from "../../core/errors.ts";
 import type { ResultKey } from "../../core/ids.ts";
-import type { Segment } from "../../core/segment.ts";
+import { GONE, type Segment } from "../../core/segment.ts";
 import type { Trail } from "../../core/trail.ts";
 import type { NewJob } from "../../store/store.ts";
 import type { ListedBatch, ListedTarget, NamedArtifact, TargetRow } from "../../store/work.ts";
@@ -71,6 +71,14 @@ export class Enlister implements Register {
     }
   }
 
+  /** The same of one's children, where it is known which there are: others may have been found earlier in this build. */
+  async goneBut(segment: Segment, parent: string, there: ReadonlySet<string>): Promise<void> {
+    for await (const rows of this.#children(segment, parent)) {
+      const others = rows.filter(({ id }) => !there.has(id));
+      if (others.length > 0) await this.#forget(segment, others);
+    }
+  }
+
   async #forget(segment: Segment, rows: readonly TargetRow[]): Promise<void> {
     const below = segmentBelow(this.#scope.model, segment);
     // Children first: as long as their parent is there, a crash in between is made up for.
@@ -101,7 +109,7 @@ export class Enlister implements Register {
   /** Null: this build has it already. */
   async #look(segment: Segment, traveller: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
     const isSeen = row !== undefined && row.seen === this.#scope.build.key;
-    if (isSeen && row.hash === traveller.hash && row.value.hash === traveller.value.hash) return null;
+    if (isSeen && row.done !== GONE && row.hash === traveller.hash && row.value.hash === traveller.value.hash) return null;
     const rev = row?.rev ?? 0;
     const artifacts = traveller.artifacts === undefined ? {} : { artifacts: traveller.artifacts };
     if (row !== undefined && row.fingerprint === traveller.fingerprint && this.walker.isUnchanged(row, traveller, segment)) {
@@ -117,17 +125,22 @@ export class Enlister implements Register {
   async #expanded(parent: Traveller, trail: Trail): Promise<void> {
     const segment = this.#scope.model.segments[parent.segment + 1] as Segment;
     const from = asParent(parent, trail);
+    for await (const rows of this.#children(segment, parent.path)) {
+      const there = rows.filter(({ done }) => done !== GONE);
+      const found = there.map((row) => this.#targets.child(row, from));
+      await this.enlist(segment, found, new Map(there.map((row) => [row.path, row])));
+      // What is still to be removed of those that were there once: an earlier build has not come to it.
+      const left = rows.filter(({ done }) => done === GONE);
+      if (left.length > 0) await this.#forget(segment, left);
+    }
+  }
+
+  async *#children({ index }: Segment, parent: string): AsyncIterable<TargetRow[]> {
     for (let after: string | undefined; ;) {
-      const rows = await this.#scope.store.work.targetPage({
-        pipeline: this.#scope.model.name,
-        segment: segment.index,
-        parent: parent.path,
-        limit: BATCH,
-        ...(after === undefined ? {} : { after }),
-      });
+      const page = { pipeline: this.#scope.model.name, segment: index, parent, limit: BATCH };
+      const rows = await this.#scope.store.work.targetPage({ ...page, ...(after === undefined ? {} : { after }) });
       if (rows.length === 0) return;
-      const found = rows.map((row) => this.#targets.child(row, from));
-      await this.enlist(segment, found, new Map(rows.map((row) => [row.path, row])));
+      yield rows;
       after = rows.at(-1)?.path;
     }
   }

@@ -38,7 +38,7 @@ export class Expansion {
   /** There are no more; those that were there before and did not come again are gone. */
   async end(): Promise<void> {
     await this.#write();
-    await this.#enlister.gone(this.#segment, this.#task.traveller.path);
+    await this.#enlister.goneBut(this.#segment, this.#task.traveller.path, this.#seen);
   }
 
   async #write(): Promise<void> {

@@ -1,5 +1,6 @@
 import { HoldfastError } from "../../core/errors.ts";
 import type { PipelineDescription } from "../../core/pipeline-description.ts";
+import { GONE } from "../../core/segment.ts";
 import { sayPath } from "../../core/target-id.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
@@ -62,7 +63,7 @@ export class Outputs {
           segment: childSegment(build, stage),
           ...page,
         });
-        for (const { path, id, value } of rows) yield { path, id, load: () => this.#values.load(value) };
+        for (const { path, id, value, done } of rows) if (done !== GONE) yield { path, id, load: () => this.#values.load(value) };
         after = rows.at(-1)?.path;
       } else {
         const results = await this.#store.work.resultsOf(build.id, stage, page);

@@ -1,6 +1,6 @@
 import { type Amount, type Cost, NOTHING, plus, toCost } from "../../core/cost.ts";
 import { editedStages, type PipelineDescription } from "../../core/pipeline-description.ts";
-import { gatherSegment, type Segment } from "../../core/segment.ts";
+import { GONE, gatherSegment, type Segment } from "../../core/segment.ts";
 import { inlineValue, type KeptValue } from "../../core/value.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { TargetRow } from "../../store/work.ts";
@@ -199,7 +199,7 @@ class Counter implements Register {
       const page = { pipeline: this.#site.model.name, segment: segment.index, parent, limit: PAGE };
       const rows = await this.#site.engine.store.work.targetPage({ ...page, ...(after === undefined ? {} : { after }) });
       if (rows.length === 0) return;
-      yield rows;
+      yield rows.filter(({ done }) => done !== GONE);
       after = rows.at(-1)?.path;
     }
   }

@@ -1,6 +1,7 @@
 import type { JobContext } from "../../core/context.ts";
 import { NOTHING } from "../../core/cost.ts";
 import type { ResultKey } from "../../core/ids.ts";
+import { GONE } from "../../core/segment.ts";
 import type { TargetRow } from "../../store/work.ts";
 import type { Attempt } from "../attempt.ts";
 import { hasChildren, segmentBelow } from "./enlister.ts";
@@ -34,6 +35,9 @@ export class Removal {
   }
 
   async run(attempt: Attempt, job: JobContext<unknown>, row: TargetRow, { result, gone }: Unwanted): Promise<void> {
+    attempt.work = { cost: NOTHING, result: null, target: null };
+    // It has come back meanwhile.
+    if (gone && row.done !== GONE) return;
     const traveller = await this.#site.targets.of(row);
     const { id, hash, parent } = traveller.target;
     const [made] = await this.#site.engine.store.work.results([result]);
@@ -43,7 +47,6 @@ export class Removal {
       idempotencyKey: `${job.idempotencyKey}:remove`,
       signal: job.signal,
     });
-    attempt.work = { cost: NOTHING, result: null, target: null };
     if (!gone) attempt.work.target = listedTarget(traveller, row.rev, await this.#walk(attempt, traveller, row));
     else if (await this.#hasChildren(row)) attempt.work.target = listedTarget(traveller, row.rev, this.#waits(row));
     else attempt.work.forget = { path: row.path, rev: row.rev };
@@ -63,7 +66,7 @@ export class Removal {
 
   /** Its children need it. The next listing finds it gone again, and this stage has nothing more to remove then. */
   #waits(row: TargetRow): Walked {
-    return { flow: { to: "end", trail: this.#without(row), done: null, group: null, member: null }, passed: [] };
+    return { flow: { to: "end", trail: this.#without(row), done: GONE, group: null, member: null }, passed: [] };
   }
 
   #without({ trail }: TargetRow): TargetRow["trail"] {

@@ -39,7 +39,7 @@ export class Arrivals {
     this.#supersede(account, batch.segment, path, standing);
     for (const stage of had) this.#results.reuse({ build, pipeline, stage, path, target: path }, null, now);
     if (removals.length === 0 && !keep) this.#targets.remove(ref);
-    else if (standing.failure !== null) this.#targets.blame(ref, null);
+    else this.#targets.leave(ref);
     return removals.map((job) => ofBuild(job, account.build));
   }
 

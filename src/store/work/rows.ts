@@ -77,6 +77,8 @@ export interface TargetRows {
   failed(ref: TargetRef, failure: ResultKey): void;
   /** It goes on as it does, but is not forgotten. */
   blame(ref: TargetRef, failure: ResultKey | null): void;
+  /** It is gone, and kept only until what was made of it is removed: of no group, and without a failure. */
+  leave(ref: TargetRef): void;
   remove(ref: TargetRef): void;
 }
 

@@ -1,4 +1,5 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import { GONE } from "../../../core/segment.ts";
 import { trailText } from "../../../core/trail.ts";
 import type { ListedTarget } from "../../work.ts";
 import type { Place, Standing, TargetRef, TargetRows } from "../../work/rows.ts";
@@ -26,6 +27,8 @@ interface Patch extends Standing {
   ref: TargetRef;
   /** It is not at the end of its segment. */
   away: boolean;
+  /** What is written of that. */
+  done: typeof GONE | null;
   seen: BuildKey | null;
 }
 
@@ -62,10 +65,10 @@ export class TargetTable {
         returning 1`,
       patch: `
         update ${s}.targets as target set
-          done = case when asked.away then null else target.done end, member = case when asked.away then null else target.member end,
+          done = case when asked.away then asked.done else target.done end, member = case when asked.away then null else target.member end,
           failure = asked.failure, rev = asked.rev, seen = coalesce(asked.seen, target.seen)
-        from unnest($1::text[], $2::integer[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[], $7::bigint[])
-          as asked (pipeline, segment, path, away, failure, rev, seen)
+        from unnest($1::text[], $2::integer[], $3::text[], $4::boolean[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[])
+          as asked (pipeline, segment, path, away, done, failure, rev, seen)
         where ${among} and ${same}`,
       see: `update ${s}.targets as target set seen = $4::bigint where ${among}`,
       remove: `
@@ -106,6 +109,7 @@ export class TargetTable {
           ...listsOf(
             patches,
             ({ away }) => away,
+            ({ done }) => done,
             ({ failure }) => failure,
             ({ rev }) => rev,
             ({ seen }) => seen,
@@ -181,6 +185,10 @@ export class TargetSheet implements TargetRows {
     this.#patch(ref, { failure });
   }
 
+  leave(ref: TargetRef): void {
+    this.#patch(ref, { away: true, done: GONE, failure: null });
+  }
+
   remove(ref: TargetRef): void {
     const name = nameOf(ref);
     this.#known.delete(name);
@@ -203,21 +211,22 @@ export class TargetSheet implements TargetRows {
   }
 
   /** One that is not there stays away. */
-  #patch(ref: TargetRef, change: { away?: true; failure?: ResultKey | null; seen?: BuildKey }): void {
+  #patch(ref: TargetRef, change: { away?: true; done?: typeof GONE; failure?: ResultKey | null; seen?: BuildKey }): void {
     const name = nameOf(ref);
     const known = this.#known.get(name);
     if (known === undefined) return;
-    const { away = false, failure = known.failure, seen = null } = change;
+    const { away = false, done = null, failure = known.failure, seen = null } = change;
     const rev = known.rev + (away ? 1 : 0);
     this.#known.set(name, { ...known, rev, failure });
     const put = this.#puts.get(name);
     if (put !== undefined) {
-      const place = { ...put.place, failure, ...(away ? { done: null, member: null } : {}) };
+      const place = { ...put.place, failure, ...(away ? { done, member: null } : {}) };
       this.#puts.set(name, { ...put, place, rev, build: seen ?? put.build });
       return;
     }
     const before = this.#patches.get(name);
-    this.#patches.set(name, { ref, away: away || before?.away === true, failure, rev, seen: seen ?? before?.seen ?? null });
+    const left = away ? { away, done } : { away: before?.away ?? false, done: before?.done ?? null };
+    this.#patches.set(name, { ref, ...left, failure, rev, seen: seen ?? before?.seen ?? null });
   }
 }
 

@@ -1,4 +1,5 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import { GONE } from "../../../core/segment.ts";
 import { trailText } from "../../../core/trail.ts";
 import { TARGET, type TargetColumns, toTarget } from "../../target-row.ts";
 import type { ListedTarget, MemberPage, TargetPage, TargetRow } from "../../work.ts";
@@ -27,6 +28,7 @@ export class Targets implements TargetRows {
   readonly #seen: Statement;
   readonly #failed: Statement;
   readonly #blame: Statement;
+  readonly #leave: Statement;
   readonly #remove: Statement;
   readonly #idOf: Statement;
 
@@ -68,6 +70,9 @@ export class Targets implements TargetRows {
     );
     this.#failed = db.prepare(`update holdfast_targets set done = null, member = null, failure = ?, rev = rev + 1 where ${ONE}`);
     this.#blame = db.prepare(`update holdfast_targets set failure = ? where ${ONE}`);
+    this.#leave = db.prepare(
+      `update holdfast_targets set done = '${GONE}', member = null, failure = null, rev = rev + 1 where ${ONE}`,
+    );
     this.#remove = db.prepare(`delete from holdfast_targets where ${ONE}`);
     this.#idOf = db.prepare(`select id from holdfast_targets where ${ONE}`);
   }
@@ -140,6 +145,10 @@ export class Targets implements TargetRows {
 
   blame({ pipeline, segment, path }: TargetRef, failure: ResultKey | null): void {
     this.#blame.run(failure, pipeline, segment, path);
+  }
+
+  leave({ pipeline, segment, path }: TargetRef): void {
+    this.#leave.run(pipeline, segment, path);
   }
 
   remove({ pipeline, segment, path }: TargetRef): void {
