@@ -142,6 +142,53 @@ test("`remove` of an expand is called when its parent is gone", async (t) => {
   assert.deepEqual(removed, ["a"]);
 });
 
+test("a child that is gone, and could not be removed, is no child any more, and is removed by the next build", async (t) => {
+  const here = await yard(t);
+  const removed: string[] = [];
+  const state = { broken: true };
+  const say = {
+    ...ONCE,
+    remove: ({ target }: { target: { id: string } }) => {
+      if (state.broken) throw new Error("the index is away");
+      removed.push(target.id);
+    },
+  };
+  here.write({ a: "x=one\ny=two" });
+  await here.succeed(lines(here, { say }));
+  here.write({ a: "x=one" });
+  assert.equal((await here.build(lines(here, { say }))).state, "FAILED");
+  state.broken = false;
+  const built = await here.succeed(lines(here, { say }));
+  assert.deepEqual(removed, ["y"]);
+  assert.deepEqual(await byParent(built, "say"), [["x", "ONE"]]);
+  assert.deepEqual(await byParent(built, "split"), [["x", "one"]]);
+  await here.succeed(lines(here, { say }));
+  assert.deepEqual(removed, ["y"]);
+});
+
+test("a file that is rewritten while it is expanded has the children of its new bytes, and none of the old", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "x y" });
+  const built = await here.succeed(
+    pipeline("words")
+      .source(files("*", { root: here.root }))
+      .expand("split", {}, async function* ({ target }) {
+        const words = new TextDecoder().decode(await target.bytes()).split(" ");
+        for (const word of words) yield { id: word, value: word };
+        if (words.length > 1) here.write({ a: "x" });
+      })
+      .stage("say", {}, ({ input }) => input.toUpperCase())
+      .gather("all", {}, async ({ inputs }) => {
+        const all: string[] = [];
+        for await (const { output } of inputs) all.push(output);
+        return all;
+      }),
+  );
+  assert.deepEqual(await byParent(built, "split"), [["x", "x"]]);
+  assert.deepEqual(await byParent(built, "say"), [["x", "X"]]);
+  assert.deepEqual(await built.handle.output("all"), ["X"]);
+});
+
 test("two children of one id fail their parent, with both names said, and its siblings go on", async (t) => {
   const here = await yard(t);
   here.write({ a: "x=one\nx=two", b: "x=three" });
