@@ -96,6 +96,9 @@ test("a dead leader's lead goes without force, and its build can be abandoned", 
   await run.said("holding");
   run.child.kill("SIGKILL");
   await run.ended;
+  const { stdout } = await place.run(["status"]);
+  assert.match(stdout, new RegExp(`ACTIVE .* pid ${run.child.pid} on \\S+, which is dead\n`));
+  assert.match(stdout, /! a build of docs was interrupted and waits for its next run +holdfast builds resume/);
   const unlocked = await place.json<{ forced: boolean }>(["unlock", "docs"]);
   assert.equal(unlocked.forced, false);
   const { id } = await newest(place);

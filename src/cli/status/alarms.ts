@@ -1,7 +1,8 @@
+import { isPipelineQueue } from "../../core/work.ts";
 import { age } from "../terminal/age.ts";
 import { saySpent } from "../terminal/cost.ts";
 import { number, oneLine, plural } from "../terminal/text.ts";
-import type { OpenBuild } from "./open-builds.ts";
+import { isLeft, type OpenBuild } from "./open-builds.ts";
 import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts";
 
 /** Something an operator should know. Only a `grave` one makes `health` say "not ok". */
@@ -36,7 +37,9 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   if (ready && noWorker && byHand === 0) {
     const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
     const message = `${plural(pending, "job is", "jobs are")} pending and nobody works`;
-    alarms.push({ code: "NOBODY_WORKS", grave: true, message, hint: "holdfast work FILES…" });
+    const isBuilding = open.every(({ name, counts }) => counts.pending === 0 || isPipelineQueue(name));
+    const hint = isBuilding ? "holdfast run FILE" : "holdfast work FILES…";
+    alarms.push({ code: "NOBODY_WORKS", grave: true, message, hint });
   } else {
     alarms.push(...notWorked(overview.unworked));
   }
@@ -72,9 +75,10 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
 
 /** Not grave: a process that is started again would not help one that waits for money, and is what helps the other. */
 function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
-  return builds.flatMap(({ id, pipeline, state, approved, spent, budget }): Alarm[] => {
+  return builds.flatMap((build): Alarm[] => {
+    const { id, pipeline, state, approved, spent, budget } = build;
     const name = oneLine(pipeline);
-    if (state === "CRASHED" || (state === "BUDGET_PAUSE" && approved)) {
+    if (state === "CRASHED" || isLeft(build) || (state === "BUDGET_PAUSE" && approved)) {
       const message = `a build of ${name} ${approved ? "was approved" : "was interrupted"} and waits for its next run`;
       return [{ code: "BUILD_CRASHED", grave: false, message, hint: `holdfast builds resume ${id}` }];
     }

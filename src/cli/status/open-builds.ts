@@ -1,5 +1,7 @@
 import type { Build } from "../../core/build-view.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
+import type { LeadView } from "../../store/builds.ts";
+import type { Life, ProcessView } from "../../store/store.ts";
 import { age } from "../terminal/age.ts";
 import { saySpent } from "../terminal/cost.ts";
 import { buildStyle } from "../terminal/state.ts";
@@ -13,7 +15,7 @@ export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "re
   failed: number;
   /** A budget was approved, and the next run goes on. */
   approved: boolean;
-  lead: { pid: number; host: string; program: string; beatAt: number } | null;
+  lead: { pid: number; host: string; program: string; beatAt: number; life: Life | "gone" } | null;
 }
 
 const OPEN = ["ACTIVE", "CRASHED", "BUDGET_PAUSE"] as const;
@@ -22,8 +24,9 @@ const MOST = 50;
 
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
   const { builds } = hf.engine.store;
-  const [leads, ...pages] = await Promise.all([
+  const [leads, probed, ...pages] = await Promise.all([
     builds.leads(),
+    hf.engine.store.probe(),
     ...OPEN.map((state) => builds.listBuilds({ state, limit: MOST })),
   ]);
   const rows = pages.flatMap(({ items }) => items).toSorted((a, b) => a.key - b.key);
@@ -44,10 +47,23 @@ export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
         approved,
         left: total("left"),
         failed: total("failed"),
-        lead: lead === undefined ? null : { pid: lead.pid, host: lead.host, program: lead.program, beatAt: lead.beatAt },
+        lead: lead === undefined ? null : leadOf(lead, probed),
       };
     }),
   );
+}
+
+function leadOf(
+  { holder, pid, host, program, beatAt }: LeadView,
+  probed: readonly { process: ProcessView; life: Life }[],
+): OpenBuild["lead"] {
+  const life = probed.find(({ process }) => process.id === holder)?.life ?? "gone";
+  return { pid, host, program, beatAt, life };
+}
+
+/** It says that it is being built, and nobody does: the next run finds that out. */
+export function isLeft({ state, lead }: OpenBuild): boolean {
+  return state === "ACTIVE" && lead?.life !== "alive" && lead?.life !== "unknown";
 }
 
 export function openBuildTable(builds: readonly OpenBuild[], now: number): string {
@@ -62,6 +78,11 @@ function columns(now: number): Column<OpenBuild>[] {
     { title: "SPENT", value: ({ spent, budget }) => saySpent(spent, budget), least: 8 },
     { title: "LEFT", right: true, value: ({ left }) => number(left) },
     { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
-    { title: "LED BY", value: ({ lead }) => (lead === null ? "–" : `pid ${lead.pid} on ${lead.host}`), least: 8 },
+    { title: "LED BY", value: sayLead, least: 8, style: (build) => (isLeft(build) ? "red" : null) },
   ];
+}
+
+function sayLead(build: OpenBuild): string {
+  const { lead } = build;
+  return lead === null ? "–" : `pid ${lead.pid} on ${lead.host}${isLeft(build) ? ", which is dead" : ""}`;
 }
