@@ -1,5 +1,17 @@
 import "./on-postgres.ts";
 
-for (const suite of ["stages", "expand", "gather", "failing", "budget", "lead", "bytes", "listing", "outputs", "plan"]) {
+for (const suite of [
+  "stages",
+  "expand",
+  "gather",
+  "failing",
+  "budget",
+  "lead",
+  "bytes",
+  "listing",
+  "outputs",
+  "plan",
+  "removals",
+]) {
   await import(`./${suite}.test.ts`);
 }

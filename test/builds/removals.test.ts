@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
 import { files, items, NonRetryableError, pipeline } from "../../src/index.ts";
-import { yard } from "./parts.ts";
+import { test, yard } from "./parts.ts";
 
 type Removed = { target: { id: string; parent?: { id: string } } };
 
