@@ -30,6 +30,8 @@ export interface Definition extends JobDef, RunSettings {
   readonly perform?: (attempt: Attempt, context: JobContext<unknown>) => Promise<void>;
   /** It is claimed from its queue only. */
   readonly bound?: boolean;
+  /** What there is of it is for others, for now: it is not claimed. */
+  readonly isResting?: () => boolean;
 }
 
 const JOB_OPTIONS = "name queue version retry crashes lease timeout concurrency limit onInterrupt input output run".split(" ");

@@ -20,7 +20,9 @@ export class Runnables {
   sources(): ClaimSource[] {
     const sources: ClaimSource[] = [];
     for (const { def, source, held } of this.#runnables.values()) {
-      if (def.concurrency !== undefined) source.max = Math.max(0, def.concurrency - held);
+      if (def.isResting?.() === true) source.max = 0;
+      else if (def.concurrency !== undefined) source.max = Math.max(0, def.concurrency - held);
+      else delete source.max;
       sources.push(source);
     }
     return sources;

@@ -21,7 +21,7 @@ export function definitionsOf(site: Worksite): Definition[] {
   const { model } = site;
   const runner = new StageRunner(site);
   const stages = [...model.places].map(({ stage, declared }) =>
-    definition(model.queue, {
+    definition(site, {
       name: stageJobName(model.name, stage.name),
       version: stage.version,
       policy: stage.policy,
@@ -32,7 +32,7 @@ export function definitionsOf(site: Worksite): Definition[] {
     }),
   );
   const name = listingJobName(model.name);
-  const listing = definition(model.queue, {
+  const listing = definition(site, {
     name,
     version: 1,
     policy: model.listingPolicy,
@@ -50,11 +50,12 @@ export function definitionsOf(site: Worksite): Definition[] {
 
 type Own = "name" | "version" | "policy" | "lease" | "concurrency" | "declared" | "perform";
 
-function definition(queue: string, own: Pick<Definition, Own>): Definition {
+function definition(site: Worksite, own: Pick<Definition, Own>): Definition {
   const made: Definition = {
     ...own,
-    queue,
+    queue: site.model.queue,
     bound: true,
+    isResting: () => site.isResting(),
     input: undefined,
     output: undefined,
     run: undefined,
@@ -70,8 +71,8 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
   if (view === null) return;
   const { round } = job.input as { round: number };
   const cursor = (await job.checkpoint.load()) as string | undefined;
+  const scope = site.scope(view.build);
   try {
-    const scope = site.scope(view.build);
     const lister = new Lister({
       scope,
       register: site.enlister(scope, attempt.claimed, site.reader),
@@ -90,4 +91,4 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
   }
 }
 
-const LASTING = new Set(["SOURCE_INVALID", "SOURCE_MISSING", "TARGET_ID_INVALID", "NOT_JSON", "PIPELINE_CHANGED"]);
+const LASTING = new Set(["SOURCE_INVALID", "SOURCE_MISSING", "TARGET_ID_INVALID", "NOT_JSON"]);

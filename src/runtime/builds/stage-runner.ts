@@ -20,9 +20,6 @@ import { type Context, contextOf, loadInput, type Reader } from "./travel.ts";
 import { listedTarget } from "./walker.ts";
 import type { Worksite } from "./worksite.ts";
 
-/** A worker whose code is another looks again after this. */
-const OTHER_CODE = 5_000;
-
 /** All that is known of a work item when its handler is about to run. */
 export interface Task {
   attempt: Attempt;
@@ -49,7 +46,7 @@ export class StageRunner {
     await this.#site.ready();
     const view = await this.#site.view(attempt.job);
     if (view?.target == null) throw new Ending(failForGood(toJobError(noTarget(attempt.claimed.id))));
-    const scope = this.#scope(view);
+    const scope = this.#site.scope(view.build);
     const removes = unwanted(attempt);
     if (removes !== undefined)
       return new Removal(this.#site, scope, this.#site.model.place(view.stage)).run(attempt, job, view.target, removes);
@@ -64,16 +61,6 @@ export class StageRunner {
       await session.supersede();
     } finally {
       session.close();
-    }
-  }
-
-  #scope({ build }: WorkView): BuildScope {
-    try {
-      // What is left of an ended build is about to be cleared away.
-      if (build.state !== "ACTIVE" && build.state !== "BUDGET_PAUSE") throw new Error(`build ${build.id} is ${build.state}`);
-      return this.#site.scope(build);
-    } catch (error) {
-      throw new Ending({ kind: "later", delay: OTHER_CODE, error: toJobError(error) });
     }
   }
 

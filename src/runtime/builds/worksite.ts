@@ -1,12 +1,13 @@
 import { resolve } from "node:path";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
-import { HoldfastError } from "../../core/errors.ts";
+import { toJobError } from "../../core/job.ts";
 import type { Fingerprint } from "../../core/fingerprint.ts";
 import type { JobKey } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import type { Target } from "../../core/source.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { WorkView } from "../../store/work.ts";
+import { Ending } from "../attempt.ts";
 import type { Engine } from "../engine.ts";
 import { ClaimedFile } from "../targets/file-target.ts";
 import { Batcher } from "./batcher.ts";
@@ -25,6 +26,11 @@ import { Values } from "./values.ts";
 /** Work items that are looked at together. */
 const VIEWED = 100;
 
+/** A worker whose code is another looks again after this. */
+const OTHER_CODE = 5_000;
+/** What is left of an ended build is gone by then, or is looked at again. */
+const CLEARED = 1_000;
+
 /** What it takes to work on the builds of one pipeline in this process. */
 export class Worksite {
   readonly engine: Engine;
@@ -40,6 +46,8 @@ export class Worksite {
   readonly #told = new WeakMap<Target, NonNullable<ToldTarget["file"]>>();
   readonly #views: Batcher<JobKey, WorkView | null>;
   #scope: BuildScope | null = null;
+  /** On the monotonic clock. */
+  #restsUntil = Number.NEGATIVE_INFINITY;
 
   constructor(engine: Engine, model: Model) {
     this.engine = engine;
@@ -104,17 +112,31 @@ export class Worksite {
     return file.target;
   }
 
-  /** The build, if this process knows its pipeline as it was when the build was started. */
+  /** The build, if this process knows its pipeline as it was when the build was started; else its work is for others. */
   scope(build: BuildRow): BuildScope {
+    if (build.state !== "ACTIVE" && build.state !== "BUDGET_PAUSE") {
+      // What is left of an ended build is about to be cleared away.
+      throw new Ending({ kind: "later", delay: CLEARED, error: toJobError(new Error(`build ${build.id} is ${build.state}`)) });
+    }
     if (build.hash !== this.model.hash) {
-      throw new HoldfastError(
-        "PIPELINE_CHANGED",
-        `Build ${build.id} was started with another definition of pipeline "${this.model.name}" than this process has.`,
-        "Start the same code in every process that works on it.",
-      );
+      if (!this.isResting()) this.#sayOther(build);
+      this.#restsUntil = this.engine.clock.monotonic() + OTHER_CODE;
+      throw new Ending({ kind: "released" });
     }
     if (this.#scope?.build.key !== build.key) this.#scope = new BuildScope(this.engine.store, this.model, build);
     return this.#scope;
+  }
+
+  /** While another definition is built, this process leaves the pipeline alone, and looks again now and then. */
+  isResting(): boolean {
+    return this.engine.clock.monotonic() < this.#restsUntil;
+  }
+
+  #sayOther({ id, pipeline }: BuildRow): void {
+    this.engine.log.warn("a build was started with another definition of its pipeline than this process has; others work on it", {
+      build: id,
+      pipeline,
+    });
   }
 
   enlister(scope: BuildScope, lease: LeaseRef & { id: string }, reader: Reader): Enlister {
