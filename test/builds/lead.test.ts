@@ -224,6 +224,15 @@ test("each transition is an event and an audit entry, in order, with a key of it
   assert.doesNotMatch(JSON.stringify([told, audit]), new RegExp(token));
 });
 
+test("a worker with other code leaves a build to those who have the same", async (t) => {
+  const here = await yard(t);
+  const worker = here.hf.work([slow(here, { key: "another" })], { concurrency: 2 });
+  const built = await here.build(slow(here), { concurrency: 8 });
+  await worker.stop();
+  assert.deepEqual([built.state, built.errors], ["SUCCESS", []]);
+  assert.equal(new Set(here.ran).size, here.ran.length);
+});
+
 test("one who works on a pipeline without leading it does nothing until a build is started, and then its work", async (t) => {
   const here = await yard(t);
   const docs = slow(here);
