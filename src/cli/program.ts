@@ -1,3 +1,4 @@
+import { Console } from "node:console";
 import { readFileSync } from "node:fs";
 import type { Command } from "commander";
 import { artifactsCommand } from "./artifacts/index.ts";
@@ -23,6 +24,7 @@ import { settleCommand } from "./settle.ts";
 import { statusCommand } from "./status/index.ts";
 import { stopCommand } from "./stop.ts";
 import { unlockCommand } from "./unlock.ts";
+import { isJson } from "./terminal/output.ts";
 import { workCommand } from "./work.ts";
 
 /** These work without a config, also where there is one that does not load. */
@@ -45,6 +47,8 @@ export function program(): Command {
     .configureOutput({ outputError: () => {} })
     .exitOverride()
     .hook("preAction", async (_root, command) => {
+      // Before anybody's module is loaded: what it logs is no JSON of ours.
+      if (isJson(command)) globalThis.console = new Console(process.stderr);
       if (!WITHOUT_CONFIG.has(command.name())) await readConfig(command);
     })
     .addHelpText(

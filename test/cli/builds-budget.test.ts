@@ -18,7 +18,7 @@ let token = "";
 test("a build that would cost more than its budget pauses: exit code 3, and what to do", async () => {
   const { code, stdout } = await place.run(["run", DOCS, "--budget", "0.2"]);
   assert.equal(code, 3);
-  assert.match(stdout, /\nBUDGET_PAUSE docs build b\w+ · budget_precheck_block · \ds · \$0\.20 of \$0\.20\nSTAGE/);
+  assert.match(stdout, /\nBUDGET_PAUSE docs build b\w+ · budget_precheck_block · \d+s · \$0\.20 of \$0\.20\nSTAGE/);
   assert.match(
     stdout,
     /is paused for its budget: \$0\.20 of \$0\.20 spent, and the next piece of work is estimated at \$0\.10\./,

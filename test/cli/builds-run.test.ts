@@ -13,7 +13,7 @@ test("run builds a pipeline, with lines in a pipe and a table that lines up, and
   assert.ok(!stdout.includes("\u001b"));
   assert.match(
     stdout,
-    /^parse 0 done[^]*\nSUCCESS docs build b\w+ · all_targets_done · \ds · \$0\.30 of \$1\.00\nSTAGE {6}DONE {2}CACHED {2}FAILED {2}LEFT\nparse {9}3 {7}0 {7}0 {5}0\nsummarise {5}3 {7}0 {7}0 {5}0\nindex {9}1 {7}0 {7}0 {5}0\nholdfast builds export b\w+ DIR/,
+    /^parse 0 done[^]*\nSUCCESS docs build b\w+ · all_targets_done · \d+s · \$0\.30 of \$1\.00\nSTAGE {6}DONE {2}CACHED {2}FAILED {2}LEFT\nparse {9}3 {7}0 {7}0 {5}0\nsummarise {5}3 {7}0 {7}0 {5}0\nindex {9}1 {7}0 {7}0 {5}0\nholdfast builds export b\w+ DIR/,
   );
 });
 
