@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
+import type { Build } from "../../src/index.ts";
 import { PRICE, ranSoFar } from "./docs.ts";
 import { building, documentsOf } from "./docs-site.ts";
 import { passes } from "./scene.ts";
@@ -59,6 +60,32 @@ wherever((stage, place) => {
       // Each attempt in flight is charged its estimate, at most: four that run, and four whose end was being written.
       assert.ok(spent >= many * PRICE - 1e-9, `${spent} was spent`);
       assert.ok(spent <= (many + 8) * PRICE + 1e-9, `${spent} was spent`);
+    });
+
+    test("by one of its own targets, time and again, goes on without that one", async (t) => {
+      const scene = await stage(t);
+      const { root } = await documentsOf(scene, 5);
+      let id: string | undefined;
+      for (let life = 1; ; life++) {
+        assert.ok(life <= 5, "it ends");
+        const child = scene.start("builder", { root, poison: "002.txt" });
+        await child.next("ready");
+        child.send({ type: "build", resume: id });
+        id = (await child.next("leading"))["id"] as string;
+        const built = await Promise.race([child.next("built"), child.ended.then(() => null)]).catch(() => null);
+        if (built === null) continue;
+        assert.deepEqual([built["state"], built["reason"]], ["FAILED", "targets_failed"]);
+        break;
+      }
+      const hf = await scene.open({ artifacts: `${root}-artifacts` });
+      const { errors, stages } = (await hf.builds.get(id as string)) as Build;
+      assert.deepEqual(
+        errors.map(({ stage: at, target }) => [at, target]),
+        [["summarise", "002.txt"]],
+      );
+      assert.deepEqual([stages["summarise"]?.ran, stages["index"]?.ran], [4, 8], "the others are done");
+      const died = ranSoFar(scene.effects).filter(({ stage: at, target }) => at === "summarise" && target === "002.txt");
+      assert.equal(died.length, 2, "it was tried as often as it may crash");
     });
 
     test("again and again ends all the same, and pays no more than what was in flight", async (t) => {

@@ -20,6 +20,7 @@ export interface Watch {
   /** After it has said what it costs. */
   paid?: () => Promise<void>;
   lease?: number;
+  crashes?: number;
 }
 
 /**
@@ -29,14 +30,14 @@ export interface Watch {
 export function documents(
   root: string,
   effects: string,
-  { began = () => {}, paid = async () => {}, lease = 30_000 }: Watch = {},
+  { began = () => {}, paid = async () => {}, lease = 30_000, crashes = 1_000 }: Watch = {},
 ) {
   const run = async (stage: string, target: string): Promise<void> => {
     const ran = { stage, target, pid: process.pid };
     appendFileSync(effects, `${JSON.stringify(ran)}\n`);
     await began(ran);
   };
-  const patient = { crashes: 1_000, lease, retry: { attempts: 3, delay: 5, maxDelay: 20 } };
+  const patient = { crashes, lease, retry: { attempts: 3, delay: 5, maxDelay: 20 } };
   return pipeline("docs")
     .source(files("**/*.txt", { root }))
     .stage("read", patient, async ({ target }) => {

@@ -15,14 +15,18 @@ const options = told<{
   lasts?: number;
   lease?: number;
   works?: boolean;
+  /** Whoever summarises this one dies. */
+  poison?: string;
 }>();
-const { path, effects, root, concurrency = 4, point, after, holds, lasts, lease, works = false } = options;
+const { path, effects, root, concurrency = 4, point, after, holds, lasts, lease, works = false, poison } = options;
 
 let runs = 0;
 const docs = documents(root, effects, {
   ...(lease === undefined ? {} : { lease }),
   ...(lasts === undefined ? {} : { paid: () => new Promise((resolve) => setTimeout(resolve, lasts)) }),
+  ...(poison === undefined ? {} : { crashes: 2 }),
   began: async ({ stage, target }) => {
+    if (stage === "summarise" && target === poison) process.kill(process.pid, "SIGKILL");
     if (point !== undefined && stage === after?.stage && ++runs === after.run) crashAt(point);
     if (stage === holds?.stage && target === holds.target) {
       const goes = heard("go on");
