@@ -1,8 +1,19 @@
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { chmodSync, chownSync, cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  chownSync,
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import tls from "node:tls";
 import { fileURLToPath } from "node:url";
@@ -303,8 +314,9 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     cpSync(join(root, "src"), join(folder, "src"), { recursive: true });
     cpSync(join(root, "package.json"), join(folder, "package.json"));
     mkdirSync(join(folder, "node_modules"));
-    for (const needed of ["croner"])
-      symlinkSync(dirname(fileURLToPath(import.meta.resolve(`${needed}/package.json`))), join(folder, "node_modules", needed));
+    const { dependencies } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as { dependencies: object };
+    for (const needed of Object.keys(dependencies))
+      symlinkSync(realpathSync(join(root, "node_modules", needed)), join(folder, "node_modules", needed));
     const script = `import { open } from "./src/index.ts"; await open(${JSON.stringify(url)}).catch((e) => console.log(e.code, e.message, e.hint))`;
     const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "-e", script], {
       cwd: folder,
