@@ -20,8 +20,11 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
 
 /** Modules that are not ours, by who may use them. */
 const MAY_USE: Record<string, (module: string) => boolean> = {
-  // Computes the instants of a cron pattern from instants that it is given; hashes; is a type. See below for no more than that.
-  core: (module) => ["croner", "node:crypto", "node:stream"].includes(module),
+  // Computes the instants of a cron pattern from instants that it is given; turns globs into patterns; hashes; is a type. See
+  // below for no more than that.
+  core: (module) => ["croner", "picomatch", "node:crypto", "node:stream"].includes(module),
+  // Reads the rules of ignore files.
+  runtime: (module) => ANY_NODE(module) || module === "ignore",
   store: (module) => module.startsWith("node:") || module === "better-sqlite3" || module === "postgres",
   cli: (module) => (module.startsWith("node:") && module !== "node:sqlite") || module === "commander",
 };
