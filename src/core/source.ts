@@ -1,5 +1,6 @@
 import type { Readable } from "node:stream";
 import { HoldfastError } from "./errors.ts";
+import { fileGlobs, ignoreGlobs } from "./glob.ts";
 import { refuseUnknown } from "./options.ts";
 import { checkStorable } from "./text.ts";
 
@@ -45,7 +46,8 @@ export interface ItemsSource {
 }
 
 /**
- * Files are targets; their ids are their paths from the root.
+ * Files are targets; their ids are their paths from the root. A glob without wildcards is a file, or a folder with all that
+ * is in it; `*` and `**` match no hidden names. Files that a `.gitignore` or `.holdfastignore` names are left out.
  *
  * ```ts
  * pipeline("docs").source(files("docs/**\/*.md", { ignore: ["docs/drafts/**"] }))
@@ -62,11 +64,13 @@ export function files(
   if (!Array.isArray(ignore))
     throw invalid("`ignore` of files() is no list.", 'Give a list of globs such as ["**/node_modules/**"].');
   if (typeof snapshot !== "boolean") throw invalid("`snapshot` of files() is no boolean.", "Give true or false.");
+  fileGlobs(given);
+  ignoreGlobs(ignore);
   const source: FilesSource = Object.freeze({
     kind: "files",
-    globs: Object.freeze(given.map((glob) => checkGlob(glob, "A glob of files()"))),
-    root: root === undefined ? null : checkGlob(root, "`root` of files()"),
-    ignore: Object.freeze(ignore.map((glob) => checkGlob(glob, "A glob in `ignore` of files()"))),
+    globs: Object.freeze([...given]),
+    root: root === undefined ? null : checkRoot(root),
+    ignore: Object.freeze([...ignore]),
     snapshot,
   });
   return source as Source<FileTarget, undefined>;
@@ -103,9 +107,9 @@ export function sourceOf(source: unknown): SourceDefinition {
   throw invalid("This is no source.", "Make one with files(globs) or items(list, { id }).");
 }
 
-function checkGlob(glob: unknown, what: string): string {
-  if (typeof glob === "string" && glob.trim() !== "") return checkStorable(glob, what);
-  throw invalid(`${what} is ${JSON.stringify(glob) ?? String(glob)}.`, "Give a text that is not empty.");
+function checkRoot(root: unknown): string {
+  if (typeof root === "string" && root.trim() !== "") return checkStorable(root, "`root` of files()");
+  throw invalid(`\`root\` of files() is ${JSON.stringify(root) ?? String(root)}.`, "Give the path of a folder.");
 }
 
 function invalid(message: string, hint: string): HoldfastError {

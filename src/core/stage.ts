@@ -3,6 +3,7 @@ import type { Readable } from "node:stream";
 import type { JobContext } from "./context.ts";
 import { type Amount, type Cost, toAmount } from "./cost.ts";
 import { HoldfastError } from "./errors.ts";
+import { matchGlob } from "./glob.ts";
 import { toJobError } from "./job.ts";
 import { type Key, keyText } from "./key.ts";
 import { type CheckedLimit, checkLimits } from "./limit-options.ts";
@@ -163,7 +164,10 @@ function checkUses(uses: unknown, where: string): readonly string[] {
 function checkMatch(match: unknown, where: string): StageDefinition["match"] {
   if (match === undefined) return null;
   if (typeof match === "function") return match as StageDefinition["match"];
-  if (typeof match === "string" && match.trim() !== "") return match;
+  if (typeof match === "string" && match.trim() !== "") {
+    matchGlob(match, where);
+    return match;
+  }
   throw invalid(
     `\`match\` of ${where} is ${JSON.stringify(match) ?? String(match)}.`,
     'Give a glob of ids such as "**/*.md", or a function of target and input that answers true or false.',
