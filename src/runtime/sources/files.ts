@@ -1,0 +1,138 @@
+import { join, resolve } from "node:path";
+import type { FileStat } from "../../core/fingerprint.ts";
+import { fileGlobs, type Glob, ignoreGlobs } from "../../core/glob.ts";
+import { compareIds } from "../../core/id-order.ts";
+import type { FilesSource } from "../../core/source.ts";
+import { fits, ID_BYTES } from "../../core/target-id.ts";
+import { checkName, type Entry, isDoubtful, readFolder } from "./folder.ts";
+import { IGNORE_FILES, IgnoreFiles } from "./ignore-files.ts";
+import { Root } from "./root.ts";
+import { invalidName, isGone, unreadable } from "./source-errors.ts";
+import { statFile } from "./stat.ts";
+import { isOver, turn } from "./turns.ts";
+
+export interface ListedFile {
+  /** Its path from the root, with "/" on every platform. */
+  id: string;
+  /** Absolute. */
+  path: string;
+  stat: FileStat;
+}
+
+export interface ListOptions {
+  /** What a root is relative to. */
+  cwd: string;
+  /** Files and folders that are no targets: the database, the artifacts. */
+  skip: readonly string[];
+  /** Only what comes after this id, whether or not there is such a file any more. */
+  after?: string | undefined;
+}
+
+/**
+ * The files of a source, in the order of their ids' UTF-8 bytes. It ends well only if all was seen; what is in memory is the
+ * names in the folders from the root to where it is. docs/decisions/030 says what is listed and what is not.
+ */
+export async function* listFiles(source: FilesSource, { cwd, skip, after }: ListOptions): AsyncGenerator<ListedFile> {
+  const root = new Root(resolve(cwd, source.root ?? "."), skip);
+  const choice = new Choice(root, fileGlobs(source.globs), ignoreGlobs(source.ignore), after);
+  const open = [await enter(root, "", IgnoreFiles.none)];
+  for (let folder = open.at(-1); folder !== undefined; folder = open.at(-1)) {
+    const entry = folder.entries.next();
+    if (entry.done) {
+      open.pop();
+      continue;
+    }
+    if (isOver()) await turn();
+    const { name, kind } = entry.value;
+    const id = `${folder.prefix}${name}`;
+    if (!choice.takes(entry.value, id, folder.ignored)) continue;
+    if (isDoubtful(name)) await checkName(folder.path, name);
+    if (kind === "folder") {
+      open.push(await enter(root, id, folder.ignored));
+      continue;
+    }
+    const path = join(folder.path, name);
+    const stat = look(root, path, kind);
+    if (stat !== null) yield { id: checkId(id, path), path, stat };
+  }
+  root.checkThere();
+}
+
+/** A folder that is being listed. */
+interface Folder {
+  path: string;
+  /** What the ids in it begin with. */
+  prefix: string;
+  entries: Iterator<Entry, undefined>;
+  ignored: IgnoreFiles;
+}
+
+async function enter(root: Root, id: string, ignored: IgnoreFiles): Promise<Folder> {
+  const path = id === "" ? root.path : root.pathOf(id);
+  const entries = await readFolder(path);
+  if (entries === null) root.checkThere();
+  const rules = (entries ?? []).filter(({ name, kind }) => kind !== "folder" && isIgnoreFile(name));
+  const readable = rules
+    .map(({ name, kind }) => ({ path: join(path, name), kind }))
+    .filter((one) => look(root, one.path, one.kind));
+  const paths = readable.map((one) => one.path);
+  return { path, prefix: id === "" ? "" : `${id}/`, entries: (entries ?? []).values(), ignored: ignored.below(id, paths) };
+}
+
+function isIgnoreFile(name: string): boolean {
+  return (IGNORE_FILES as readonly string[]).includes(name);
+}
+
+/** Which of the names that are met belong to the listing. */
+class Choice {
+  readonly #root: Root;
+  readonly #globs: Glob;
+  readonly #ignore: Glob;
+  readonly #after: string | undefined;
+
+  constructor(root: Root, globs: Glob, ignore: Glob, after: string | undefined) {
+    this.#root = root;
+    this.#globs = globs;
+    this.#ignore = ignore;
+    this.#after = after;
+  }
+
+  /** What is cheap to say is said first: most names are passed over by their globs. */
+  takes({ name, kind }: Entry, id: string, ignored: IgnoreFiles): boolean {
+    const [wanted, comes, path] =
+      kind === "folder"
+        ? [this.#globs.mayMatchBelow(id), this.#comesBelow(`${id}/`), `${id}/`]
+        : [this.#globs.matches(id), this.#comes(id), id];
+    return wanted && comes && !this.#root.skips(name, id) && !this.#ignore.matches(id) && !ignored.ignores(path);
+  }
+
+  #comes(id: string): boolean {
+    return this.#after === undefined || compareIds(id, this.#after) > 0;
+  }
+
+  /** Whether anything that begins so comes after it. */
+  #comesBelow(prefix: string): boolean {
+    return this.#comes(prefix) || (this.#after as string).startsWith(prefix);
+  }
+}
+
+/** Null: it is gone, or is nothing that can be read as a file from here. */
+function look(root: Root, path: string, kind: Entry["kind"]): FileStat | null {
+  const stat = statWithin(root, path, kind);
+  if (stat === null) root.checkThere();
+  return stat;
+}
+
+function statWithin(root: Root, path: string, kind: Entry["kind"]): FileStat | null {
+  try {
+    return kind === "link" && !root.holds(path) ? null : statFile(path);
+  } catch (error) {
+    if (isGone(error)) return null;
+    throw unreadable(path, error);
+  }
+}
+
+function checkId(id: string, path: string): string {
+  if (fits(id)) return id;
+  throw invalidName(path, `has more than ${ID_BYTES} bytes with its path`);
+}

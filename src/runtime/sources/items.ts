@@ -1,0 +1,102 @@
+import { hash } from "node:crypto";
+import { canonical } from "../../core/canonical.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { toJobError } from "../../core/job.ts";
+import { toJson } from "../../core/json.ts";
+import type { ItemsSource } from "../../core/source.ts";
+import { checkTargetId } from "../../core/target-id.ts";
+import { checkStorable } from "../../core/text.ts";
+import { isOver, turn } from "./turns.ts";
+
+export interface ListedItem {
+  id: string;
+  /** The sha-256 of its version, or of itself. */
+  hash: string;
+  /** JSON text. */
+  value: string;
+  /** Where a listing goes on behind it; null: it cannot. */
+  cursor: string | null;
+}
+
+/** The items of a source, in its own order. When nobody wants any more of them, its iterator is told. */
+export async function* listItems(source: ItemsSource, cursor?: string): AsyncGenerator<ListedItem> {
+  const made: unknown = call(() => source.list(cursor), "The list");
+  for await (const value of guarded(checkIterable(made))) {
+    if (isOver()) await turn();
+    yield toItem(source, value);
+  }
+}
+
+function toItem(source: ItemsSource, value: unknown): ListedItem {
+  const id = checkTargetId(
+    call(() => source.id(value), "`id`"),
+    "What `id` of items() answers",
+  );
+  const item = `item ${JSON.stringify(id)}`;
+  const text = toJson(value, `The ${item}`);
+  if (text === null) throw invalid(`The ${item} is undefined.`, "Give items that are JSON.");
+  return { id, hash: versionOf(source, value, text, item), value: text, cursor: cursorOf(source, value, item) };
+}
+
+function versionOf({ version }: ItemsSource, value: unknown, text: string, item: string): string {
+  // As it will be read again: a property that is undefined is none.
+  if (version === null) return hash("sha256", canonical(JSON.parse(text), `The ${item}`));
+  return hash("sha256", checkText(callFor(version, value, "version", item), "version", item));
+}
+
+function cursorOf({ cursor }: ItemsSource, value: unknown, item: string): string | null {
+  if (cursor === null) return null;
+  const text = checkText(callFor(cursor, value, "cursor", item), "cursor", item);
+  return checkStorable(text, `What \`cursor\` of items() answers for ${item}`);
+}
+
+function callFor(option: (value: unknown) => string, value: unknown, name: string, item: string): unknown {
+  return call(() => option(value), `\`${name}\` for ${item}`);
+}
+
+function checkText(given: unknown, option: string, item: string): string {
+  if (typeof given === "string" && given.isWellFormed()) return given;
+  const answer = typeof given === "string" ? "half a character (a lone surrogate)" : (JSON.stringify(given) ?? String(given));
+  throw invalid(`\`${option}\` of items() answers ${answer} for ${item}.`, "Let it answer a text.");
+}
+
+function checkIterable(made: unknown): AsyncIterable<unknown> | Iterable<unknown> {
+  if (typeof made === "object" && made !== null && (Symbol.asyncIterator in made || Symbol.iterator in made)) {
+    return made as AsyncIterable<unknown>;
+  }
+  if (made instanceof Promise) made.catch(() => {});
+  throw invalid(
+    `The list of items() answers ${made instanceof Promise ? "a promise" : `a ${made === null ? "null" : typeof made}`}, which cannot be iterated.`,
+    "Answer an array, or write the list as a generator: `async function* list(cursor) { … }`.",
+  );
+}
+
+/** The same items; what goes wrong in getting them is the source's fault. */
+async function* guarded(iterable: AsyncIterable<unknown> | Iterable<unknown>): AsyncGenerator<unknown> {
+  try {
+    yield* iterable;
+  } catch (cause) {
+    throw failed("The list", cause);
+  }
+}
+
+function call<R>(act: () => R, what: string): R {
+  try {
+    return act();
+  } catch (cause) {
+    throw failed(what, cause);
+  }
+}
+
+function failed(what: string, cause: unknown): HoldfastError {
+  return new HoldfastError(
+    "SOURCE_FAILED",
+    `${what} of items() threw: ${toJobError(cause).message}`,
+    "Nothing is taken for removed because of it. Make it answer, and list again: it goes on where it was.",
+    { cause },
+  );
+}
+
+function invalid(message: string, hint: string): HoldfastError {
+  return new HoldfastError("SOURCE_INVALID", message, hint);
+}

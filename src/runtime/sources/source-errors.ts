@@ -1,0 +1,48 @@
+import { faultOf } from "../../artifacts/faults.ts";
+import { HoldfastError } from "../../core/errors.ts";
+
+/** Not an empty source: everything in it would be taken for removed. */
+export function missingRoot(path: string, is: string, cause?: unknown): HoldfastError {
+  return new HoldfastError(
+    "SOURCE_MISSING",
+    `The root of the source, ${path}, ${is}.`,
+    "Check `root` of files(), the folder in which the program runs, and that the disk is mounted.",
+    { cause },
+  );
+}
+
+export function unreadable(path: string, cause: unknown): HoldfastError {
+  return new HoldfastError(
+    "SOURCE_UNREADABLE",
+    `${path} cannot be read: ${(cause as Error).message}.`,
+    "Check its owner and permissions, or leave it out with `ignore` of files().",
+    { cause },
+  );
+}
+
+export function invalidName(path: string, is: string): HoldfastError {
+  return new HoldfastError(
+    "SOURCE_NAME_INVALID",
+    `The name of ${JSON.stringify(path)} ${is}, so it cannot be the id of a target.`,
+    "Rename it, or leave it out with `ignore` of files().",
+  );
+}
+
+export function bytesChanged(path: string, happened: string, cause?: unknown): HoldfastError {
+  return new HoldfastError(
+    "BYTES_CHANGED",
+    `${path} does not have the bytes any more that it was claimed for: ${happened}.`,
+    "Let it be listed again; its new bytes get work of their own. With `snapshot: true` the old ones are kept.",
+    { cause },
+  );
+}
+
+/**
+ * It was there a moment ago, and is not any more: its name or its folder is gone, or leads in a circle, or a folder or a
+ * socket has taken its place.
+ */
+export function isGone(error: unknown): boolean {
+  return GONE.has(faultOf(error) ?? "");
+}
+
+const GONE = new Set(["ENOENT", "ENOTDIR", "ELOOP", "EISDIR", "ENXIO"]);

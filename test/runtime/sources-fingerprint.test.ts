@@ -1,0 +1,105 @@
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { hash } from "node:crypto";
+import { appendFileSync, chmodSync, mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { describe, test } from "node:test";
+import { needsHash } from "../../src/core/fingerprint.ts";
+import { fingerprintFile } from "../../src/runtime/sources/fingerprint-file.ts";
+import { statFile } from "../../src/runtime/sources/stat.ts";
+import { noise } from "../artifacts/shelf.ts";
+import { asNobody, SourceTree } from "./source-tree.ts";
+
+const WINDOWS = process.platform === "win32";
+
+describe("the fingerprint of a file", () => {
+  for (const size of [0, 1, 1_024, 65_536, 65_537, 1_000_000]) {
+    test(`of ${size} bytes is that of its bytes, and when they were read`, async (t) => {
+      const path = new SourceTree(t).write("a", noise(size));
+      const stat = look(path);
+      const print = await fingerprintFile(path, stat, { now: () => 1_234 });
+      assert.deepEqual(print, { ...stat, hash: hash("sha256", noise(size)), hashedAt: 1_234 });
+      assert.equal(needsHash(print, stat), true, "it was written after that");
+    });
+
+    test(`of ${size} bytes that changes after it was listed is that of the new bytes`, async (t) => {
+      const path = new SourceTree(t).write("a", noise(size));
+      const stat = look(path);
+      appendFileSync(path, "more");
+      const now = look(path);
+      assert.deepEqual(await fingerprintFile(path, stat, { now: () => 5 }), {
+        ...now,
+        hash: hash("sha256", Buffer.concat([noise(size), Buffer.from("more")])),
+        hashedAt: 5,
+      });
+    });
+  }
+
+  for (const size of [10, 1_000_000]) {
+    test(`of ${size} bytes that changes each time it is read is refused`, async (t) => {
+      const path = new SourceTree(t).write("a", noise(size));
+      // Called before each reading, behind the look at the file.
+      const busy = { now: () => (appendFileSync(path, "x"), 1) };
+      await assert.rejects(fingerprintFile(path, look(path), busy), { code: "BYTES_CHANGED", message: /written to/, hint: /\w/ });
+    });
+
+    test(`of ${size} bytes that was replaced by another of that size is that of the other`, async (t) => {
+      const tree = new SourceTree(t);
+      const path = tree.write("a", noise(size, 1));
+      const stat = look(path);
+      renameSync(tree.write("b", noise(size, 2)), path);
+      const print = await fingerprintFile(path, stat, Date);
+      assert.equal(print?.hash, hash("sha256", noise(size, 2)));
+      assert.equal(print?.inode, look(path).inode);
+    });
+
+    test(`of ${size} bytes that is gone is none`, async (t) => {
+      const path = new SourceTree(t).write("a", noise(size));
+      const stat = look(path);
+      rmSync(path);
+      assert.equal(await fingerprintFile(path, stat, Date), null);
+      mkdirSync(path);
+      assert.equal(await fingerprintFile(path, stat, Date), null);
+    });
+
+    test(`of ${size} bytes in whose place a pipe lies is none, and nobody waits for it`, { skip: WINDOWS }, async (t) => {
+      const path = new SourceTree(t).write("a", noise(size));
+      const stat = look(path);
+      rmSync(path);
+      execFileSync("mkfifo", [path]);
+      assert.equal(await fingerprintFile(path, stat, Date), null);
+    });
+  }
+
+  test("that may not be read is an error that names it", { skip: WINDOWS }, async (t) => {
+    const tree = new SourceTree(t);
+    const path = tree.write("a");
+    chmodSync(path, 0);
+    await asNobody(tree, () =>
+      assert.rejects(fingerprintFile(path, look(path), Date), { code: "SOURCE_UNREADABLE", message: /a cannot be read/ }),
+    );
+  });
+
+  test("of many at once is that of each, and others get their turn meanwhile", async (t) => {
+    const tree = new SourceTree(t);
+    const paths = Array.from({ length: 5_000 }, (_, i) => tree.write(`${i}`));
+    let turns = 0;
+    const timer = setInterval(() => turns++, 1);
+    t.after(() => clearInterval(timer));
+    const prints = await Promise.all(paths.map((path) => fingerprintFile(path, look(path), Date)));
+    assert.ok(prints.every((print, i) => print?.hash === hash("sha256", `${i}`)));
+    assert.ok(turns > 0);
+  });
+
+  test("of a file that only got a new time is the same hash", async (t) => {
+    const path = new SourceTree(t).write("a");
+    const before = await fingerprintFile(path, look(path), Date);
+    writeFileSync(path, "a");
+    assert.equal((await fingerprintFile(path, look(path), Date))?.hash, before?.hash);
+  });
+});
+
+function look(path: string) {
+  const stat = statFile(path);
+  assert.ok(stat !== null);
+  return stat;
+}

@@ -1,0 +1,262 @@
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { chmodSync, mkdirSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { join } from "node:path";
+import { describe, test } from "node:test";
+import * as fc from "fast-check";
+import { compareIds } from "../../src/core/id-order.ts";
+import { asNobody, SourceTree } from "./source-tree.ts";
+
+const WINDOWS = process.platform === "win32";
+
+describe("a listing", () => {
+  test("gives each file that matches, with its path and what the system says of it", async (t) => {
+    const tree = new SourceTree(t, { "a.md": "1", "b/c.md": "four", "b/c.txt": "", ".d.md": "" });
+    const found = await tree.list("**/*.md");
+    assert.deepEqual(
+      found.map(({ id }) => id),
+      ["a.md", "b/c.md"],
+    );
+    const { path, stat } = found[1] as (typeof found)[0];
+    const { mtimeNs, ctimeNs, ino } = statSync(path, { bigint: true });
+    assert.equal(path, join(tree.root, "b", "c.md"));
+    assert.deepEqual(stat, { size: 4, mtime: `${mtimeNs}`, ctime: `${ctimeNs}`, inode: `${ino}` });
+  });
+
+  test("has its root from where the program runs, or from what the source says", async (t) => {
+    const tree = new SourceTree(t, { "docs/a": "", "docs/b/c": "" });
+    assert.deepEqual(await tree.ids("**", { root: "docs" }), ["a", "b/c"]);
+    assert.deepEqual(await tree.ids("**", { root: join(tree.root, "docs"), cwd: tree.base }), ["a", "b/c"]);
+    assert.deepEqual(await tree.ids("b", { root: "docs" }), ["b/c"]);
+  });
+
+  test("is in the order of the ids' bytes, whatever lies in folders", async (t) => {
+    const ids = [
+      "a",
+      "a b",
+      "a-b",
+      "a.md",
+      "a0",
+      "b/c",
+      "b-c",
+      "b.c",
+      "b/d/e",
+      "b/d-e",
+      "b0",
+      "ä",
+      "\u{ffff}",
+      "\u{10000}/a",
+      "Z",
+    ];
+    const tree = new SourceTree(t, Object.fromEntries(ids.map((id) => [id, ""])));
+    assert.deepEqual(await tree.ids(), ids.toSorted(compareIds));
+  });
+
+  test("never has Holdfast's own files nor git's, and not what it was told to skip", async (t) => {
+    const tree = new SourceTree(t, {
+      a: "",
+      "b/.git/config": "",
+      ".git": "",
+      ".holdfast/work.db": "",
+      "b/work.db": "",
+      "b/store/ab/cd": "",
+    });
+    assert.deepEqual(
+      await tree.ids(["**", "**/.git/**", ".git", ".holdfast/**"], { skip: [tree.path("b/work.db"), tree.path("b/store")] }),
+      ["a"],
+    );
+    tree.link("../other", tree.root);
+    const other = join(tree.base, "other");
+    assert.deepEqual(
+      await tree.ids("**", { cwd: other, skip: [join(other, "b/work.db")] }),
+      ["a", "b/store/ab/cd"],
+      "through a link",
+    );
+    assert.deepEqual(
+      await tree.ids("**", { skip: [join(other, "b/store"), join(tree.base, "nowhere")] }),
+      ["a", "b/work.db"],
+      "of a link",
+    );
+  });
+
+  test("leaves out what `ignore` matches, hidden or not, and all that is below it", async (t) => {
+    const tree = new SourceTree(t, {
+      "a/node_modules/b.md": "",
+      "node_modules/c.md": "",
+      "a/x.log": "",
+      "a/.x.log": "",
+      "a/y.md": "",
+      "drafts/z.md": "",
+    });
+    assert.deepEqual(await tree.ids(["**", "a/.*"], { ignore: ["**/node_modules", "**/*.log", "drafts"] }), ["a/y.md"]);
+  });
+
+  test("passes over pipes and sockets", { skip: WINDOWS }, async (t) => {
+    const tree = new SourceTree(t, { a: "" });
+    execFileSync("mkfifo", [tree.path("pipe")]);
+    const server = createServer().listen(tree.path("socket"));
+    await new Promise((listening) => server.once("listening", listening));
+    t.after(() => server.close());
+    tree.link("to-pipe", "pipe");
+    assert.deepEqual(await tree.ids(), ["a"]);
+  });
+});
+
+describe("of links, a listing", () => {
+  test("follows those to files within the root, and no others", async (t) => {
+    const tree = new SourceTree(t, { "a/b": "inside", ".git/config": "", "skipped/x": "" });
+    writeFileSync(join(tree.base, "secret"), "outside");
+    mkdirSync(join(tree.base, "root-too"));
+    writeFileSync(join(tree.base, "root-too", "x"), "beside, with a name that begins the same");
+    tree.link("in", "a/b");
+    tree.link("in-by-a-link", "in");
+    tree.link("in-absolute", tree.path("a/b"));
+    tree.link("out", "../secret");
+    tree.link("out-absolute", join(tree.base, "secret"));
+    tree.link("out-by-a-link", "out");
+    tree.link("beside", "../root-too/x");
+    tree.link("broken", "nothing");
+    tree.link("git", ".git/config");
+    tree.link("skip", "skipped/x");
+    assert.deepEqual(await tree.ids("**", { skip: [tree.path("skipped")] }), ["a/b", "in", "in-absolute", "in-by-a-link"]);
+  });
+
+  test("does not go into folders by them, nor in circles", async (t) => {
+    const tree = new SourceTree(t, { "a/b": "" });
+    tree.link("a/up", "..");
+    tree.link("a/self", "self");
+    tree.link("a/one", "two");
+    tree.link("a/two", "one");
+    tree.link("folder", "a");
+    assert.deepEqual(await tree.ids(), ["a/b"]);
+  });
+});
+
+describe("what cannot be seen is not taken for removed:", () => {
+  test("a missing root is an error", async (t) => {
+    const tree = new SourceTree(t, { file: "" });
+    const missing = { code: "SOURCE_MISSING", hint: /root/ };
+    await assert.rejects(tree.ids("**", { root: "nowhere" }), { ...missing, message: /nowhere, is not there/ });
+    await assert.rejects(tree.ids("**", { root: "file" }), { ...missing, message: /is no folder/ });
+    await assert.rejects(tree.ids("**", { root: "file/below" }), missing);
+  });
+
+  for (const [what, act] of Object.entries({
+    "is gone": (path: string) => rmSync(path, { recursive: true }),
+    "was replaced": (path: string) => {
+      renameSync(path, `${path}-old`);
+      mkdirSync(path);
+    },
+  })) {
+    test(`a root that ${what} while it is listed is an error`, async (t) => {
+      const tree = new SourceTree(t, { "a/1": "", "b/1": "", "c/1": "" });
+      const seen: string[] = [];
+      const list = async () => {
+        for await (const { id } of tree.listing()) {
+          seen.push(id);
+          if (seen.length === 1) act(tree.root);
+        }
+      };
+      await assert.rejects(list(), { code: "SOURCE_MISSING" });
+      assert.deepEqual(seen, ["a/1"]);
+    });
+  }
+
+  test("an unreadable folder is an error that names it", { skip: WINDOWS }, async (t) => {
+    const tree = new SourceTree(t, { "a/1": "", "b/1": "" });
+    chmodSync(tree.path("b"), 0);
+    await asNobody(tree, async () => {
+      await assert.rejects(tree.ids(), { code: "SOURCE_UNREADABLE", message: /b cannot be read/, hint: /ignore/ });
+      assert.deepEqual(await tree.ids("**", { ignore: ["b"] }), ["a/1"]);
+      assert.deepEqual(await tree.ids("a/**"), ["a/1"]);
+    });
+    chmodSync(tree.path("b"), 0o755);
+  });
+
+  test("so is an unreadable ignore file, since nobody knows what it says", { skip: WINDOWS }, async (t) => {
+    const tree = new SourceTree(t, { "a/.gitignore": "", "a/1": "" });
+    chmodSync(tree.path("a/.gitignore"), 0);
+    await asNobody(tree, () => assert.rejects(tree.ids(), { code: "SOURCE_UNREADABLE", message: /\.gitignore cannot be read/ }));
+  });
+
+  test("a name that is no UTF-8 is an error, unless it is left out", { skip: process.platform !== "linux" }, async (t) => {
+    const tree = new SourceTree(t, { a: "", "odd \u{fffd}": "" });
+    assert.deepEqual(await tree.ids(), ["a", "odd \u{fffd}"], "a character like any other");
+    writeFileSync(Buffer.concat([Buffer.from(`${tree.root}/b`), Buffer.from([0xff])]), "");
+    await assert.rejects(tree.ids(), { code: "SOURCE_NAME_INVALID", message: /UTF-8/, hint: /ignore/ });
+    assert.deepEqual(await tree.ids("a"), ["a"]);
+    assert.deepEqual(await tree.ids("**", { ignore: ["b*"] }), ["a", "odd \u{fffd}"]);
+  });
+
+  test("a path that is too long for an id is an error", { skip: WINDOWS }, async (t) => {
+    const tree = new SourceTree(t, { [`${"ä".repeat(100)}/`.repeat(10) + "x".repeat(10)]: "", a: "" });
+    await assert.rejects(tree.ids(), { code: "SOURCE_NAME_INVALID", message: /2000 bytes/ });
+  });
+});
+
+test("files and folders that vanish while they are listed are simply not there", async (t) => {
+  const tree = new SourceTree(t, { "a/1": "", "a/2": "", "a/3": "", "b/1": "", "c/1": "" });
+  const seen: string[] = [];
+  for await (const { id } of tree.listing()) {
+    seen.push(id);
+    if (id !== "a/1") continue;
+    rmSync(tree.path("a/2"));
+    rmSync(tree.path("a/3"));
+    mkdirSync(tree.path("a/3"));
+    rmSync(tree.path("b"), { recursive: true });
+  }
+  assert.deepEqual(seen, ["a/1", "c/1"]);
+});
+
+describe("a listing that goes on after an id", () => {
+  const IDS = ["a", "a-b", "a/b/c", "a/b/d", "a/b-", "a/c", "b", "c/d/e", "c/f", "c0", "d"];
+
+  test("has the rest exactly, also when that file is gone or became a folder", async (t) => {
+    const contents = Object.fromEntries(IDS.filter((id) => id !== "a").map((id) => [id, ""]));
+    const tree = new SourceTree(t, contents);
+    const all = await tree.ids();
+    for (const id of all) assert.deepEqual(await tree.ids("**", { after: id }), all.slice(all.indexOf(id) + 1), id);
+    rmSync(tree.path("c/d"), { recursive: true });
+    assert.deepEqual(await tree.ids("**", { after: "c/d/e" }), ["c/f", "c0", "d"]);
+    rmSync(tree.path("b"));
+    tree.write("b/x");
+    assert.deepEqual(await tree.ids("**", { after: "b" }), ["b/x", "c/f", "c0", "d"]);
+    rmSync(tree.path("c"), { recursive: true });
+    tree.write("c");
+    assert.deepEqual(await tree.ids("**", { after: "c/f" }), ["c0", "d"]);
+    assert.deepEqual(await tree.ids("**", { after: "\u{10ffff}" }), []);
+  });
+
+  test("has exactly what the whole listing has after it, whatever the names", async (t) => {
+    const name = fc.string({
+      unit: fc.constantFrom("a", "b", "-", ".", "0", " ", "\u{e000}", "\u{10000}"),
+      minLength: 1,
+      maxLength: 3,
+    });
+    const id = fc
+      .array(
+        name.filter((one) => !one.startsWith(".")),
+        { minLength: 1, maxLength: 3 },
+      )
+      .map((names) => names.join("/"));
+    await fc.assert(
+      fc.asyncProperty(fc.uniqueArray(id, { maxLength: 12 }), id, async (ids, after) => {
+        const tree = new SourceTree(t);
+        const kept = ids.filter((one) => !ids.some((other) => other.startsWith(`${one}/`)));
+        for (const one of kept) tree.write(one);
+        const all = await tree.ids("**");
+        assert.deepEqual(all, kept.toSorted(compareIds));
+        for (const at of [after, ...all]) {
+          const rest = await tree.ids("**", { after: at });
+          assert.deepEqual(
+            rest,
+            all.filter((one) => compareIds(one, at) > 0),
+          );
+        }
+        rmSync(tree.base, { recursive: true });
+      }),
+      { numRuns: 60 },
+    );
+  });
+});
