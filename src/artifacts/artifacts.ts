@@ -1,6 +1,6 @@
-import { existsSync } from "node:fs";
+import { constants, copyFileSync, existsSync, mkdirSync, rmSync } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
-import { resolve } from "node:path";
+import { join, resolve } from "node:path";
 import { Readable } from "node:stream";
 import { hash as hashNow } from "node:crypto";
 import { type Duration, toMillis } from "../core/duration.ts";
@@ -9,12 +9,12 @@ import { Doomed } from "./doomed.ts";
 import { type Exported, type ExportEntry, exportTo } from "./export.ts";
 import { damaged, explain, faultOf, isAbsent, missing } from "./faults.ts";
 import { makeFolder } from "./folder.ts";
-import { checkHash, Layout } from "./layout.ts";
+import { checkHash, Layout, nameFor } from "./layout.ts";
 import { clearLeftovers } from "./leftovers.ts";
 import type { Liveness } from "./liveness.ts";
 import type { ArtifactData } from "./source.ts";
 import { type IsReferenced, sweep, type Swept } from "./sweep.ts";
-import { hashOf, verifiedPieces } from "./verified.ts";
+import { hashOf, hashOfNow, ownNow, verifiedPieces } from "./verified.ts";
 import { type Stored, Writer } from "./write.ts";
 
 export interface ArtifactsOptions {
@@ -97,6 +97,35 @@ export class Artifacts {
     }
   }
 
+  /** A copy of one's own, for those who cannot wait. There must be nothing at `to`. */
+  copyNow(hash: string, to: string): void {
+    const path = this.#layout.fileOf(hash);
+    if (this.missing([hash]).length > 0) throw missing(hash);
+    try {
+      copyFileSync(path, to, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL);
+      ownNow(to);
+      if (hashOfNow(to) === hash) return;
+    } catch (error) {
+      throw explain(error, path);
+    }
+    rmSync(to);
+    throw damaged(hash, path);
+  }
+
+  /**
+   * A folder in which this process may work. Whoever asks for it removes it; after a crash, whoever opens these artifacts
+   * next does.
+   */
+  privateFolderNow(): string {
+    const path = join(this.#layout.temporary, nameFor(this.#hold()));
+    try {
+      mkdirSync(path, { mode: 0o700 });
+    } catch (error) {
+      throw explain(error, path);
+    }
+    return path;
+  }
+
   /**
    * Those that are not there. For a transaction that is about to reference them: what it is not told of stays, if it
    * commits. What a sweep has just put aside is brought back. Whether they are whole is seen when they are read.
@@ -145,7 +174,7 @@ export class Artifacts {
     const handle = await this.#open(hash);
     const path = this.#layout.fileOf(hash);
     try {
-      yield* verifiedPieces(handle, hash, path);
+      yield* verifiedPieces(handle, { hash }, () => damaged(hash, path));
     } catch (error) {
       throw explain(error, path);
     } finally {

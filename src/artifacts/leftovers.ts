@@ -38,7 +38,8 @@ export async function clearLeftovers(layout: Layout, doomed: Doomed, alive: Live
     if (life === "alive" || (life === "unknown" && !(await isSilent(path, now)))) continue;
     // The folder first: without its record nobody would find it.
     if (name.endsWith(RECORD)) await clearWorkshop(path, name.slice(0, -RECORD.length));
-    await rm(path, { force: true });
+    // Some are folders.
+    await rm(path, { recursive: true, force: true });
   }
 
   // Last: a token that is forgotten proves nothing any more.

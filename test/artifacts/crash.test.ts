@@ -91,6 +91,21 @@ describe("a process that is killed", { concurrency: 2 }, () => {
     assert.ok(!existsSync(lock), "nor is its lock left");
   });
 
+  test("leaves its private folder to the next open, which removes it with what is in it", async (t) => {
+    const shelf = new Shelf(t);
+    const child = shelf.start("doer", { deed: "folder" });
+    await child.next("copied");
+    const [folder = "", ...more] = shelf.unfinished();
+    assert.deepEqual([readdirSync(folder), more], [["copy"], []]);
+    await shelf.open();
+    assert.deepEqual(shelf.unfinished(), [folder], "while it lives, it stays");
+
+    child.kill();
+    await child.end();
+    await shelf.open();
+    assert.deepEqual(shelf.unfinished(), []);
+  });
+
   test("on a host of which nothing is known is given a week without a byte", async (t) => {
     const shelf = new Shelf(t);
     const child = shelf.start("doer", { deed: "put", point: "put:synced" });

@@ -1,13 +1,14 @@
-import { hash as hashNow, createHash } from "node:crypto";
+import { createHash, hash as hashNow } from "node:crypto";
 import { closeSync, readSync } from "node:fs";
-import { type FileHandle, open } from "node:fs/promises";
+import { open } from "node:fs/promises";
+import { HoldfastError } from "../../core/errors.ts";
 import { type FileStat, type Fingerprint, isSameStat, toFingerprint } from "../../core/fingerprint.ts";
 import { bytesChanged, isGone, unreadable } from "./source-errors.ts";
 import { openNow, READ, statFile, statOpen, toFileStat } from "./stat.ts";
 import { turn } from "./turns.ts";
 
 /** Up to here a file is read at once, and without handing it to another thread. */
-const SMALL = 64 * 1024;
+export const SMALL: number = 64 * 1024;
 const PIECE = 256 * 1024;
 /** A file that is being written is given so many chances to be left alone while it is read. */
 const TRIES = 4;
@@ -16,41 +17,66 @@ const TRIES = 4;
  * The fingerprint of a file that was listed with this `stat`; null: it is gone. The file had all of these bytes at once:
  * nothing about it was different after the reading from what it was before.
  */
-export async function fingerprintFile(path: string, stat: FileStat, clock: { now(): number }): Promise<Fingerprint | null> {
-  let before: FileStat | null = stat;
-  for (let tries = 0; tries < TRIES; tries++) {
-    const hashedAt = clock.now();
-    const read = await hashFile(path, before.size);
-    if (read === null) return null;
-    if (isSameStat(before, read.after) && read.size === before.size) return toFingerprint(before, read.hash, hashedAt);
-    before = statFileOf(path);
-    if (before === null) return null;
-  }
-  throw bytesChanged(path, "it was written to each time that it was read");
+export function fingerprintFile(path: string, stat: FileStat, clock: { now(): number }): Promise<Fingerprint | null> {
+  return whileStill(path, stat, clock, hashFile);
 }
 
-interface Read {
+/** What was read of a file. */
+export interface Reading {
   hash: string;
   /** How many bytes there were. */
   size: number;
   after: FileStat;
 }
 
-/** Null: there is no such file. `size` is what to expect. */
-export async function hashFile(path: string, size: number): Promise<Read | null> {
+/** Reads it until nobody has written to it meanwhile. `read` is told how many bytes to expect, and need not read many more. */
+export async function whileStill(
+  path: string,
+  stat: FileStat,
+  clock: { now(): number },
+  read: (path: string, size: number) => Promise<Reading | null>,
+): Promise<Fingerprint | null> {
+  let before: FileStat | null = stat;
+  for (let tries = 0; tries < TRIES; tries++) {
+    const hashedAt = clock.now();
+    const reading = await read(path, before.size).catch(orGone(path));
+    if (reading === null) return null;
+    const { hash, size, after } = reading;
+    if (isSameStat(before, after) && size === before.size) return toFingerprint(before, hash, hashedAt);
+    before = statNow(path);
+    if (before === null) return null;
+  }
+  throw bytesChanged(path, "it was written to each time that it was read");
+}
+
+/** Null: there is no such file. Errors are the system's. */
+export async function hashFile(path: string, size: number): Promise<Reading | null> {
+  if (size > SMALL) return hashLarge(path, size);
+  await turn();
+  return hashSmall(path);
+}
+
+/** Null: there is no such file. */
+export function statNow(path: string): FileStat | null {
   try {
-    if (size > SMALL) return await hashLarge(path, size);
-    await turn();
-    return hashSmall(path);
+    return statFile(path);
   } catch (error) {
+    return orGone(path)(error);
+  }
+}
+
+/** For errors of reading: null where the file is gone. */
+export function orGone(path: string): (error: unknown) => null {
+  return (error) => {
+    if (error instanceof HoldfastError) throw error;
     if (isGone(error)) return null;
     throw unreadable(path, error);
-  }
+  };
 }
 
 const buffer = Buffer.allocUnsafe(SMALL + 1);
 
-function hashSmall(path: string): Read | null {
+function hashSmall(path: string): Reading | null {
   const fd = openNow(path);
   try {
     let size = 0;
@@ -65,8 +91,8 @@ function hashSmall(path: string): Read | null {
   }
 }
 
-async function hashLarge(path: string, expected: number): Promise<Read | null> {
-  const handle: FileHandle = await open(path, READ);
+async function hashLarge(path: string, expected: number): Promise<Reading | null> {
+  const handle = await open(path, READ);
   try {
     const digest = createHash("sha256");
     const piece = Buffer.allocUnsafe(PIECE);
@@ -82,14 +108,5 @@ async function hashLarge(path: string, expected: number): Promise<Read | null> {
     return after.isFile() ? { hash: digest.digest("hex"), size, after: toFileStat(after) } : null;
   } finally {
     await handle.close();
-  }
-}
-
-function statFileOf(path: string): FileStat | null {
-  try {
-    return statFile(path);
-  } catch (error) {
-    if (isGone(error)) return null;
-    throw unreadable(path, error);
   }
 }

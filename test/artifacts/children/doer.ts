@@ -1,3 +1,4 @@
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Readable } from "node:stream";
 import { type ArtifactPoint, armArtifactPoint } from "../../../src/artifacts/points.ts";
@@ -8,7 +9,7 @@ import { everybody, HOUR, nobody, noise, openIn } from "../shelf.ts";
 const { folder, base, deed, point } = told<{
   folder: string;
   base: string;
-  deed: "put" | "sweep" | "export" | "hang";
+  deed: "put" | "sweep" | "export" | "hang" | "folder";
   point?: ArtifactPoint;
 }>();
 const artifacts = await openIn(folder, { now: () => Date.now() + (deed === "sweep" ? 2 * HOUR : 0) });
@@ -36,6 +37,11 @@ switch (deed) {
     await artifacts.exportTo(join(base, "out", "two"), entries, { two: true });
     break;
   }
+  case "folder":
+    writeFileSync(join(artifacts.privateFolderNow(), "copy"), bytes);
+    await say("copied");
+    await new Promise(() => setInterval(() => {}, 60_000));
+    break;
   case "hang": {
     let pieces = 0;
     await artifacts.put(
