@@ -80,6 +80,12 @@ describe("a listing", () => {
     );
   });
 
+  test("has nothing of what lies beside a database", async (t) => {
+    const tree = new SourceTree(t);
+    for (const end of ["", "-wal", "-shm", "-journal", "-alive/1.lock", "-notes"]) tree.write(`work.db${end}`);
+    assert.deepEqual(await tree.ids("**", { skip: [tree.path("work.db")] }), ["work.db-notes"]);
+  });
+
   test("leaves out what `ignore` matches, hidden or not, and all that is below it", async (t) => {
     const tree = new SourceTree(t, {
       "a/node_modules/b.md": "",

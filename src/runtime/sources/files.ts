@@ -22,7 +22,7 @@ export interface ListedFile {
 export interface ListOptions {
   /** What a root is relative to. */
   cwd: string;
-  /** Files and folders that are no targets: the database, the artifacts. */
+  /** Files and folders that are no targets: the database (with what lies beside it), the artifacts. */
   skip: readonly string[];
   /** Only what comes after this id, whether or not there is such a file any more. */
   after?: string | undefined;

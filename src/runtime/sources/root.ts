@@ -4,6 +4,8 @@ import { isGone, missingRoot, unreadable } from "./source-errors.ts";
 
 /** Holdfast's own, and git's: never targets, wherever they lie. */
 const NEVER = new Set([".git", ".holdfast"]);
+/** What lies beside a database, by the end of its name. */
+const COMPANIONS = ["", "-wal", "-shm", "-journal", "-alive"];
 
 /** The folder that a source lists, as it was when the listing began. */
 export class Root {
@@ -17,7 +19,8 @@ export class Root {
     this.path = path;
     this.#identity = identify(path);
     this.#real = realpathSync(path);
-    this.#skipped = new Set(skip.map((one) => this.#idOf(realpathOf(resolve(one)))).filter((id) => id !== null));
+    const skipped = skip.flatMap((one) => COMPANIONS.map((end) => this.#idOf(realpathOf(resolve(one)) + end)));
+    this.#skipped = new Set(skipped.filter((id) => id !== null));
   }
 
   pathOf(id: string): string {
