@@ -14,8 +14,9 @@ const PIECE = 256 * 1024;
 const TRIES = 4;
 
 /**
- * The fingerprint of a file that was listed with this `stat`; null: it is gone. The file had all of these bytes at once:
- * nothing about it was different after the reading from what it was before.
+ * The fingerprint of a file that was listed with this `stat`; null: it is gone. Nothing about the file was different after
+ * the reading from what it was before. A write in the same tick of its clock can still hide in that, which is why the
+ * fingerprint of a file that was just written is not trusted: see `mayHaveChanged`.
  */
 export function fingerprintFile(path: string, stat: FileStat, clock: { now(): number }): Promise<Fingerprint | null> {
   return whileStill(path, stat, clock, hashFile);
