@@ -55,6 +55,8 @@ export class Engine {
   #unlisten: (() => void) | null = null;
   #keeper: Keeper | null = null;
   #thread: Thread | null = null;
+  /** It has the store open. */
+  #ready = false;
   /** Short leases are held here now and then. */
   #alert = false;
   #kept: Promise<void> = Promise.resolve();
@@ -190,6 +192,7 @@ export class Engine {
     this.keep();
     if (!this.#alert) this.#thread?.postMessage("alert" satisfies ToKeeper);
     this.#alert = true;
+    if (!this.#ready) this.#thread?.ref();
     return this.#kept;
   }
 
@@ -238,9 +241,12 @@ export class Engine {
     this.#kept = promise;
     thread.on("message", (message: FromKeeper) => {
       switch (message.type) {
+        case "awake":
+          if (!this.#alert) this.#leave(thread);
+          return;
         case "ready":
-          // Not before, and not while it is closed: whoever waits for it may have nothing else that keeps the process alive.
-          if (!this.#closing) thread.unref();
+          this.#ready = true;
+          this.#leave(thread);
           this.store.caredFor(true);
           return resolve();
         case "loss":
@@ -254,11 +260,17 @@ export class Engine {
     thread.on("error", (error) => this.log.error("the keeper thread failed", { error: String(error) }));
     thread.on("exit", () => {
       this.#thread = null;
+      this.#ready = false;
       this.store.caredFor(false);
       resolve();
       // Without a keeper the leases of this process would run out under it.
       if (!this.#closing) setTimeout(() => this.keep(), RESTART).unref();
     });
+  }
+
+  /** Not while it is closed, or waited for: whoever does may have nothing else that keeps the process alive. */
+  #leave(thread: Thread): void {
+    if (!this.#closing) thread.unref();
   }
 
   async #stopThread(): Promise<void> {

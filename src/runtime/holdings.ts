@@ -94,7 +94,7 @@ export class Holdings {
   // ── the keeper's side ──
 
   /** Every lease that is held now. */
-  *all(): Iterable<Holding> {
+  *all(): Generator<Holding, void> {
     for (let slot = 0; slot < CAPACITY; slot++) {
       const held = this.read(slot);
       if (held !== null) yield held;

@@ -1,6 +1,7 @@
 import { parentPort, workerData } from "node:worker_threads";
 import type { ProcessId } from "../core/ids.ts";
-import { openStore, type StoreLocation } from "../store/open-store.ts";
+import type { StoreLocation } from "../store/open-store.ts";
+import type { Store } from "../store/store.ts";
 import { Holdings, NEVER } from "./holdings.ts";
 import { Keeper, type Loss } from "./keeper.ts";
 import { LeaseWatch } from "./lease-watch.ts";
@@ -12,6 +13,11 @@ const TICK = 30;
 const IDLE_TICK = 500;
 /** The same where leases are short: the shortest is 300 ms, and due to be renewed after a third. */
 const ALERT_TICK = 90;
+/**
+ * A server is asked for the first time when something has been held for this long, in milliseconds: not where all jobs are
+ * quick. To load what it takes and to connect costs as much as thousands of them, just when a worker starts.
+ */
+const HELD_FOR_LONG = 200;
 
 export interface KeeperThreadData {
   location: StoreLocation;
@@ -21,6 +27,9 @@ export interface KeeperThreadData {
 }
 export type ToKeeper = "alert" | "close";
 export type FromKeeper =
+  /** It watches over leases, and opens the store as soon as there is need. */
+  | { type: "awake" }
+  /** The store is open. */
   | { type: "ready" }
   | { type: "loss"; loss: Loss }
   | { type: "closed" }
@@ -36,43 +45,77 @@ const onLoss = (loss: Loss) => say({ type: "loss", loss });
 const watch = new LeaseWatch({ holdings, clock: systemClock, onLoss });
 watch.start();
 
-const store = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
-store.actAs(data.process);
-const keeper = new Keeper({ store, holdings, clock: store.clock, onLoss });
-
+let opened: { store: Store; keeper: Keeper } | null = null;
 let closing = false;
 let { alert } = data;
 let tick: NodeJS.Timeout | undefined;
+let rounds: Promise<void> | null = null;
 
 port.on("message", (message: ToKeeper) => {
   if (message === "alert") {
     alert = true;
-    clearTimeout(tick);
     void round();
   } else void close();
 });
 
+async function open(): Promise<{ store: Store; keeper: Keeper }> {
+  const { openStore } = await import("../store/open-store.ts");
+  const store = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
+  store.actAs(data.process);
+  return { store, keeper: new Keeper({ store, holdings, clock: store.clock, onLoss }) };
+}
+
+/** Files are cared for here, from the beginning. */
+function isNeeded(): boolean {
+  if (data.location.kind === "sqlite" || alert) return true;
+  const now = systemClock.monotonic();
+  for (const { since } of holdings.all()) if (now - since >= HELD_FOR_LONG) return true;
+  return false;
+}
+
 async function close(): Promise<void> {
   closing = true;
   clearTimeout(tick);
-  await keeper.round().catch(() => {});
-  await store.close();
+  await rounds?.catch(() => {});
+  if (opened !== null) {
+    await opened.keeper.round().catch(() => {});
+    await opened.store.close();
+  }
   watch.stop();
   say({ type: "closed" });
   port.close();
 }
 
-async function round(): Promise<void> {
+/** One at a time. */
+function round(): Promise<void> {
+  clearTimeout(tick);
+  rounds ??= run().finally(() => {
+    rounds = null;
+    if (!closing) tick = setTimeout(() => void round(), pause());
+  });
+  return rounds;
+}
+
+async function run(): Promise<void> {
+  if (opened === null) {
+    if (!isNeeded()) return;
+    // Where it cannot be, this thread ends, and another is started.
+    opened = await open();
+    say({ type: "ready" });
+  }
   try {
-    await keeper.round();
-    if (!closing) await store.maintain();
+    await opened.keeper.round();
+    if (!closing) await opened.store.maintain();
   } catch (error) {
     say({ type: "trouble", message: String(error) });
   }
-  if (closing) return;
-  clearTimeout(tick);
-  tick = setTimeout(() => void round(), keeper.nextAt() !== NEVER ? TICK : alert ? ALERT_TICK : IDLE_TICK);
 }
 
-say({ type: "ready" });
+function pause(): number {
+  if (opened === null && alert) return 0;
+  const holds = opened === null ? !holdings.all().next().done : opened.keeper.nextAt() !== NEVER;
+  return holds ? TICK : alert ? ALERT_TICK : IDLE_TICK;
+}
+
+if (!isNeeded()) say({ type: "awake" });
 void round();
