@@ -7,8 +7,19 @@ const RELIED = [
   ["extra_float_digits", "1"],
 ] as const;
 
+/**
+ * How the server comes to its plans, on connections of our own. Every statement is written for its index, and one plan does
+ * for all values. Left to itself it makes another for each claim, since that looks a little cheaper, and making it costs as
+ * much as claiming forty jobs; and where it last saw a table full of what it looks for, it reads all of it to find none.
+ */
+const PLANNED = [
+  ["plan_cache_mode", "force_generic_plan"],
+  ["enable_seqscan", "off"],
+  ["jit", "off"],
+] as const;
+
 /** For a whole connection: columns of a select. */
-export const RELIED_SET = RELIED.map(([name, value]) => `set_config('${name}', '${value}', false)`).join(", ");
+export const RELIED_SET = [...RELIED, ...PLANNED].map(([name, value]) => `set_config('${name}', '${value}', false)`).join(", ");
 
 /** For a transaction, where the next one may have another connection: a statement each. */
 export const RELIED_SET_LOCALLY: readonly string[] = RELIED.map(([name, value]) => `set local ${name} = ${value}`);
