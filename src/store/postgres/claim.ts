@@ -5,14 +5,16 @@ import {
   byStartedTurn,
   holdsSuspect,
   isSuspect,
+  laneOf,
   READY,
   STARTED,
+  STARTED_OF_LANE,
   type Started,
   startSql,
   SUSPECT,
   toClaimed,
 } from "./claimed-row.ts";
-import { listOf, type Rows } from "./driver.ts";
+import { listOf, type Rows, type Value } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
 import type { Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
@@ -121,7 +123,7 @@ export class Claim {
     if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
     await this.#events.tell(
       tx,
-      rows.map(([job, lane]) => ({ type: "job.started", job, lane })),
+      rows.map((row) => ({ type: "job.started", job: row[0], lane: laneOf(row) })),
     );
     return claimed;
   }
@@ -136,7 +138,7 @@ export class Claim {
   async #claimed(rows: Rows, started: readonly Started[]): Promise<Claimed[]> {
     await this.#catalog.knowPolicies(
       rows,
-      started.map((row) => row[3]),
+      started.map((row) => row[2]),
     );
     return started.map((row) => toClaimed(row, this.#catalog));
   }
@@ -229,12 +231,18 @@ export class Claim {
     const common = [tx.at, request.holder, request.holder === null ? request.worker : null, suspects] as const;
     const rows =
       shares.length === 1
-        ? await tx.rows<Started>(this.#sql.takeOne, ...common, most(only), only.lane.id, only.lane.queue, only.lease)
+        ? await this.#takeOne(tx, only, ...common, most(only))
         : await tx.rows<Started>(this.#sql.takeMany, ...common, max, ...this.#columns(shares, places, most, max), quota);
     const byLane = new Map(shares.map((share) => [share.lane.id, share]));
-    for (const row of rows) (byLane.get(row[1]) as LaneShare).budget.left -= 1;
-    const place = ([, lane]: Started) => places.get(lane) as number;
+    for (const row of rows) (byLane.get(laneOf(row)) as LaneShare).budget.left -= 1;
+    const place = (row: Started) => places.get(laneOf(row)) as number;
     return rows.sort((a, b) => place(a) - place(b) || byStartedTurn(a, b));
+  }
+
+  async #takeOne(tx: Tx, { lane, lease }: LaneShare, ...common: Value[]): Promise<Started[]> {
+    const rows = await tx.rows<unknown[] & Started>(this.#sql.takeOne, ...common, lane.id, lane.queue, lease);
+    for (const row of rows) row.push(lane.id, lease);
+    return rows;
   }
 
   #columns(
@@ -255,7 +263,8 @@ export class Claim {
     ];
   }
 
-  #served(queues: LaneShare[][], [, lane]: Started): void {
+  #served(queues: LaneShare[][], started: Started): void {
+    const lane = laneOf(started);
     const first = queues.find((shares) => shares.some((share) => share.lane.id === lane));
     if (first !== undefined) this.#turns.served(first, ++this.#claims);
   }
@@ -275,10 +284,13 @@ function suspectsOf({ holder }: ClaimRequest): boolean | null {
   return holder === null ? true : null;
 }
 
-/** The next of one lane, each locked or stepped over: what is locked and not taken is free again with the commit. */
+/**
+ * The next of one lane, each locked or stepped over: what is locked and not taken is free again with the commit. As long as
+ * it is locked, its place stays the same, and what is taken is found again by that.
+ */
 function headSql(s: string, which: string, lane: string, limit: string): string {
   return `
-    select key, priority, suspect is not null as suspect from ${s}.jobs
+    select ctid as spot, key, priority, suspect is not null as suspect from ${s}.jobs
     where lane = ${lane} and ${which} order by priority desc, key limit ${limit} for update skip locked`;
 }
 
@@ -297,7 +309,7 @@ export function takeOneSql(s: string): string {
       select case when exists (
         select 1 from ${s}.locks as lock, clock where lock.name = $7 and ${LOCKED(s)}) then 0 else $5::integer end as most),
     chosen as (
-      select key, $8::bigint as lease from (
+      select spot, key, $8::bigint as lease from (
         select * from (${headSql(s, READY, "$6::integer", "(select most from lane)")}) as ready
         union all
         select * from (${headSql(s, SUSPECT, "$6::integer", "(select least(most, 1) from lane)")}) as suspect
@@ -305,8 +317,8 @@ export function takeOneSql(s: string): string {
       order by priority desc, key limit $5),
     started as (${startedSql(s, "chosen")})
     update ${s}.jobs as job set ${startSql("$8::bigint")}
-    from chosen, clock where job.key = chosen.key
-    returning ${STARTED}`;
+    from chosen, clock where job.ctid = chosen.spot
+    returning ${STARTED_OF_LANE}`;
 }
 
 /**
@@ -327,7 +339,7 @@ export function takeManySql(s: string): string {
         union all
         select * from (${headSql(s, SUSPECT, "lane.id", "1")}) as suspect where ${MAY_BE_SUSPECT(s)}) as job),
     chosen as (
-      select key, lease from (
+      select spot, key, lease from (
         select *, row_number() over (partition by place order by priority desc, key) as turn from (
           select *, row_number() over (partition by place, source order by priority desc, key) as nth from (
             select *, row_number() over (partition by place, suspect order by priority desc, key) as rank from (
@@ -339,6 +351,6 @@ export function takeManySql(s: string): string {
       where turn <= $13 order by place, turn limit $5),
     started as (${startedSql(s, "chosen")})
     update ${s}.jobs as job set ${startSql("chosen.lease")}
-    from chosen, clock where job.key = chosen.key
+    from chosen, clock where job.ctid = chosen.spot
     returning ${STARTED}`;
 }

@@ -16,14 +16,14 @@ export function holdsSuspect(s: string, holder: string): string {
   return `exists (select 1 from ${s}.jobs where suspect = 'running' and holder = ${holder})`;
 }
 
-/** What a statement that claims jobs gives back of each: see `Started`. */
-export const STARTED = `job.key, job.lane, job.priority, job.policy, job.attempt, job.created_at, job.id, job.input, job.scheduled_for,
-  job.fence, job.lease, job.expires_at, job.suspect is not null`;
+/** What a statement that claims jobs gives back of each: see `Started`. Of one lane, whoever asks knows it, and the lease. */
+export const STARTED_OF_LANE = `job.key, job.priority, job.policy, job.attempt, job.created_at, job.id, job.input, job.scheduled_for,
+  job.fence, job.expires_at, job.suspect is not null`;
+export const STARTED = `${STARTED_OF_LANE}, job.lane, job.lease`;
 
 /** As its row is after the claim. */
 export type Started = [
   key: JobKey,
-  lane: number,
   priority: number,
   policy: number,
   attempt: number,
@@ -32,9 +32,10 @@ export type Started = [
   input: string | null,
   scheduledFor: number | null,
   fence: Fence,
-  lease: number,
   expiresAt: number,
   suspect: boolean,
+  lane: number,
+  lease: number,
 ];
 
 /** What such a statement sets; there is a `fence`, a `clock`, and the `lease` of each. $2 and $3: the process, or who claims by hand. */
@@ -45,18 +46,22 @@ export function startSql(lease: string): string {
 
 /** Whether it was running when a worker died. */
 export function isSuspect(started: Started): boolean {
-  return started[12];
+  return started[10];
+}
+
+export function laneOf(started: Started): number {
+  return started[11];
 }
 
 /** A statement gives rows back in any order. */
-export function byStartedTurn([key, , priority]: Started, [other, , otherPriority]: Started): number {
+export function byStartedTurn([key, priority]: Started, [other, otherPriority]: Started): number {
   return byTurn({ key, priority }, { key: other, priority: otherPriority });
 }
 
 /** Its lane and policy are known by now. */
 export function toClaimed(row: Started, catalog: Catalog): Claimed {
-  const [job, laneId, priority, policy, attempt, createdAt, id, input, scheduledFor, fence, lease, expiresAt] = row;
-  const { name, queue, version } = catalog.lane(laneId);
+  const [job, priority, policy, attempt, createdAt, id, input, scheduledFor, fence, expiresAt, , lane, lease] = row;
+  const { name, queue, version } = catalog.lane(lane);
   return {
     job,
     fence,
