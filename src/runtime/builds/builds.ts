@@ -229,6 +229,7 @@ export class Builds {
       row: answer,
       lock: { pipeline: site.model.name, token },
       worker: this.#parts.work(definitionsOf(site), concurrency),
+      onLeave: site.lead(answer.key),
       onRow: (row) => handle.saw(row),
     });
     this.#led.add(orchestrator);

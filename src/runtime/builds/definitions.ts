@@ -82,6 +82,7 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
       artifacts: site.artifacts,
       folders: site.folders,
       signal: attempt.signal,
+      isLeaving: () => site.isLeaving(view.build.key),
     });
     await (round === 0 ? lister.source(cursor) : lister.groups(round, view.build.failed));
   } catch (error) {

@@ -2,6 +2,7 @@ import type { Artifacts } from "../../artifacts/artifacts.ts";
 import type { Clock } from "../../core/clock.ts";
 import { type Fingerprint, needsHash } from "../../core/fingerprint.ts";
 import { type Glob, matchGlob } from "../../core/glob.ts";
+import { toJobError } from "../../core/job.ts";
 import { MembersHash } from "../../core/members-hash.ts";
 import { gatherSegment, type Segment } from "../../core/segment.ts";
 import type { FilesSource, ItemsSource } from "../../core/source.ts";
@@ -12,6 +13,7 @@ import { type ListedFile, listFiles } from "../sources/files.ts";
 import { fingerprintFile } from "../sources/fingerprint-file.ts";
 import { listItems } from "../sources/items.ts";
 import { snapshotFile } from "../targets/snapshot.ts";
+import { Ending } from "../attempt.ts";
 import { BATCH, type Found, type Register } from "./enlister.ts";
 import type { LiveTargets } from "./live-targets.ts";
 import type { BuildScope } from "./scope.ts";
@@ -19,6 +21,9 @@ import type { Values } from "./values.ts";
 
 /** Files that are read at the same time. */
 const READ_AT_ONCE = 16;
+
+/** A listing that is left to others: another worker of this very process is not to take it again and again. */
+const LEFT = 200;
 
 /** Where relative roots begin, and what no listing of files looks into. */
 export interface Folders {
@@ -35,6 +40,8 @@ export interface ListerParts {
   artifacts: () => Promise<Artifacts>;
   folders: Folders;
   signal: AbortSignal;
+  /** It need not go on: another will, behind the cursor. */
+  isLeaving?: () => boolean;
   /** Nothing is to be written: no snapshots are taken. */
   dry?: boolean;
 }
@@ -106,9 +113,9 @@ export class Lister {
   }
 
   async *#members(segment: number): AsyncIterable<TargetRow> {
-    const { scope, signal } = this.#parts;
+    const { scope } = this.#parts;
     for (let last: TargetRow | undefined; ;) {
-      signal.throwIfAborted();
+      this.#refuseLeaving();
       const after = last === undefined ? {} : { after: { group: last.group, path: last.path } };
       const page = await scope.store.work.members({ pipeline: scope.model.name, segment, limit: 1_000, ...after });
       yield* page;
@@ -130,9 +137,9 @@ export class Lister {
   }
 
   async #filesListed(source: FilesSource, segment: Segment, files: ListedFile[], moves: boolean): Promise<ListedFile[]> {
-    const { register, signal } = this.#parts;
+    const { register } = this.#parts;
     if (files.length === 0) return [];
-    signal.throwIfAborted();
+    this.#refuseLeaving();
     const rows = await register.rows(
       segment,
       files.map(({ id }) => id),
@@ -178,8 +185,8 @@ export class Lister {
   }
 
   async #itemsListed(segment: Segment, batch: { found: Found; cursor: string | null }[]): Promise<typeof batch> {
-    const { register, signal } = this.#parts;
-    signal.throwIfAborted();
+    const { register } = this.#parts;
+    this.#refuseLeaving();
     const last = batch.at(-1);
     if (last === undefined) return [];
     // The last word about an id counts.
@@ -187,6 +194,13 @@ export class Lister {
     const rows = await register.rows(segment, [...byPath.keys()]);
     await register.enlist(segment, [...byPath.values()], rows, last.cursor === null ? undefined : JSON.stringify(last.cursor));
     return [];
+  }
+
+  #refuseLeaving(): void {
+    const { signal, isLeaving } = this.#parts;
+    signal.throwIfAborted();
+    if (isLeaving?.() !== true) return;
+    throw new Ending({ kind: "later", delay: LEFT, error: toJobError(new Error("the build is left as it is")) });
   }
 
   #isWanted(id: string): boolean {

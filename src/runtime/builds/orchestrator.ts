@@ -22,6 +22,8 @@ export interface OrchestratorParts {
   row: BuildRow;
   lock: LockToken;
   worker: Worker;
+  /** It is about to let go of the build: what can be gone on with at any point need not come to its end. */
+  onLeave: () => void;
   onRow: (row: BuildRow) => void;
 }
 
@@ -64,6 +66,7 @@ export class Orchestrator {
 
   async #stop(): Promise<void> {
     if (this.#over) return;
+    this.#parts.onLeave();
     await this.#parts.worker.stop();
     // What has ended meanwhile may have been the last.
     while (this.#looking) await new Promise((resolve) => setImmediate(resolve));
@@ -160,6 +163,7 @@ export class Orchestrator {
     this.#over = true;
     this.#timer?.();
     for (const quit of this.#quit.splice(0)) quit();
+    this.#parts.onLeave();
     await this.#parts.worker.stop(row.state === "BUDGET_PAUSE" ? { drain: IN_FLIGHT } : {});
     const last = await this.#read().catch(() => row);
     this.#parts.onRow(last);

@@ -2,7 +2,7 @@ import { resolve } from "node:path";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
 import { toJobError } from "../../core/job.ts";
 import type { Fingerprint } from "../../core/fingerprint.ts";
-import type { JobKey } from "../../core/ids.ts";
+import type { BuildKey, JobKey } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import type { Target } from "../../core/source.ts";
 import type { BuildRow } from "../../store/builds.ts";
@@ -46,6 +46,8 @@ export class Worksite {
   readonly #told = new WeakMap<Target, NonNullable<ToldTarget["file"]>>();
   readonly #views: Batcher<JobKey, WorkView | null>;
   #scope: BuildScope | null = null;
+  /** Builds that this process has led. */
+  readonly #leaving = new Set<BuildKey>();
   /** On the monotonic clock. */
   #restsUntil = Number.NEGATIVE_INFINITY;
 
@@ -125,6 +127,17 @@ export class Worksite {
     }
     if (this.#scope?.build.key !== build.key) this.#scope = new BuildScope(this.engine.store, this.model, build);
     return this.#scope;
+  }
+
+  /** This process leads a build; the answer is called when it is about to let go of it. */
+  lead(build: BuildKey): () => void {
+    this.#leaving.delete(build);
+    return () => void this.#leaving.add(build);
+  }
+
+  /** Whether a listing of this build is to be left as it is, for whoever goes on with it. */
+  isLeaving(build: BuildKey): boolean {
+    return this.#leaving.has(build);
   }
 
   /** While another definition is built, this process leaves the pipeline alone, and looks again now and then. */
