@@ -79,6 +79,45 @@ test("items that come asynchronously, large ones and thousands are all there", a
   assert.deepEqual(counts(await here.succeed(docs), "size"), [0, 1_101, 0, 0]);
 });
 
+test("a build that is stopped or abandoned in its listing leaves it as it is, at once, and its iterator is told", async (t) => {
+  const here = await yard(t);
+  const state = { told: 0, cursors: [] as (string | undefined)[], end: Number.POSITIVE_INFINITY };
+  let listed = Promise.withResolvers<void>();
+  const docs = pipeline("endless")
+    .source(
+      items(
+        async function* (cursor) {
+          state.cursors.push(cursor);
+          try {
+            for (let n = cursor === undefined ? 0 : Number(cursor) + 1; n < state.end; n++) {
+              if (n % 1_000 === 999) listed.resolve();
+              yield n;
+            }
+          } finally {
+            state.told++;
+          }
+        },
+        { id: (n) => `n${n}`, cursor: String },
+      ),
+    )
+    .stage("read", { match: "n1" }, ({ input }) => input);
+  const since = performance.now();
+  const handle = await here.hf.builds.start(docs);
+  await listed.promise;
+  const left = await handle.stop();
+  assert.deepEqual([left.state, left.reason, state.told], ["CRASHED", "stopped", 1]);
+  listed = Promise.withResolvers();
+  const again = await here.hf.builds.resume(docs, handle.id);
+  await listed.promise;
+  await here.hf.builds.abandon(again.id, "it never ends");
+  assert.equal((await again.done()).state, "ABANDONED");
+  assert.equal(state.told, 2);
+  assert.ok(Number(state.cursors[1]) >= 499, "it went on where it was");
+  assert.ok(performance.now() - since < 8_000, "nobody waited for it");
+  state.end = 1_500;
+  assert.deepEqual(counts(await here.succeed(docs), "read"), [0, 1, 0, 0]);
+});
+
 function mail(id: string, at: string, text: string): Mail {
   return { id, at, text };
 }
