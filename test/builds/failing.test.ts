@@ -200,6 +200,26 @@ test("a target that is there again is worked on again, where its removal made th
   assert.deepEqual(here.taken(), ["a"], "what was removed outside has to be made again");
 });
 
+test("what a stage with `remove` does again outside has another idempotency key, and the same in each attempt", async (t) => {
+  const here = await yard(t);
+  const keys: string[] = [];
+  const docs = pipeline("docs")
+    .source(files("**/*", { root: here.root }))
+    .stage("size", { retry: { attempts: 2, delay: 1 }, remove: () => {} }, ({ target, attempt, idempotencyKey }) => {
+      keys.push(idempotencyKey);
+      if (attempt === 1) throw new Error("once more");
+      return target.size;
+    });
+  for (const text of ["1", "22", "1", null, "1"]) {
+    if (text === null) here.remove("a");
+    else here.write({ a: text });
+    await here.succeed(docs);
+  }
+  assert.equal(keys.length, 8);
+  for (const at of [0, 2, 4, 6]) assert.equal(keys[at], keys[at + 1], "the same work");
+  assert.equal(new Set(keys).size, 4);
+});
+
 test("an output that is no JSON fails its target at once, and says where", async (t) => {
   const here = await yard(t);
   const built = await here.build(

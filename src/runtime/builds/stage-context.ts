@@ -18,14 +18,13 @@ export async function stageContext(
   job: JobContext<unknown>,
   site: Worksite,
 ): Promise<HandedContext> {
-  const { place, trail, context, traveller, scope } = task;
+  const { place, trail, context, traveller } = task;
   const outputs: Record<string, unknown> = {};
   for (const name of place.stage.uses) {
     const step = stepOf(trail, name);
     if (step !== undefined) outputs[name] = step.output === "none" ? undefined : await site.reader.output(step.result);
   }
-  // What is run anew is done anew outside, too.
-  const subject = scope.reruns(place.stage.name) ? `${context.hash}:${scope.build.id}` : context.hash;
+  const subject = await subjectOf(task, site);
   return {
     ...job,
     input: context.input,
@@ -40,6 +39,15 @@ export async function stageContext(
       return session.keep({ name: named, hash, size });
     },
   };
+}
+
+/** What the key for outside services is of. What is run anew is done anew outside, too. */
+async function subjectOf({ scope, place: { stage }, context: { hash } }: Task, site: Worksite): Promise<string> {
+  if (scope.reruns(stage.name)) return `${hash}:${scope.build.id}`;
+  if (stage.remove === null && stage.kind !== "expand") return hash;
+  // It was made before, and is made again because something else has taken its place since, or it was removed.
+  const [found] = await site.engine.store.work.lookUp(site.model.name, [{ stage: stage.name, hash }]);
+  return found == null ? hash : `${hash}:${found.key}`;
 }
 
 export function artifactTwice(name: string, stage: string): HoldfastError {
