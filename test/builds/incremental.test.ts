@@ -102,7 +102,7 @@ async function play(t: TestContext, seed: number): Promise<void> {
     await here.succeed(docs);
     assert.deepEqual(here.taken(), [], `nothing runs again\n${where}`);
   }
-  await here.hf.close();
+  await here.close();
 }
 
 function changeFile(here: Yard, dice: Random): string {
@@ -176,7 +176,7 @@ async function compare(
     }
     assert.deepEqual(Object.fromEntries([...outside].sort()), Object.fromEntries([...fresh].sort()), `outside\n${where}`);
   }
-  await aside.hf.close();
+  await aside.close();
 }
 
 function told({ stage, target, message }: Built["errors"][number]): string {

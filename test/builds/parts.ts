@@ -30,6 +30,8 @@ export interface Yard {
   taken(): string[];
   write(files: Record<string, string>): void;
   remove(...paths: string[]): void;
+  /** Before the end of the test, where there are many. */
+  close(): Promise<void>;
   /** Starts a build, and waits for its end. */
   build(pipeline: Pipeline, options?: BuildOptions): Promise<Built>;
   /** The same, and it has to succeed. */
@@ -65,11 +67,14 @@ export async function yard(t: TestContext): Promise<Yard> {
   mkdirSync(root);
   const { where, options, leave } = await ground.fresh();
   const hf = await open(where, { log: QUIET, artifacts: join(folder, "artifacts"), ...options });
-  t.after(async () => {
+  let closed: Promise<void> | null = null;
+  const close = (): Promise<void> => (closed ??= leaveAll());
+  const leaveAll = async (): Promise<void> => {
     await hf.close();
     await leave?.();
     rmSync(folder, { recursive: true, force: true });
-  });
+  };
+  t.after(close);
   const ran: string[] = [];
   let told = 0;
   const build = async (pipeline: Pipeline, how?: BuildOptions): Promise<Built> => {
@@ -81,6 +86,7 @@ export async function yard(t: TestContext): Promise<Yard> {
     root,
     folder,
     ran,
+    close,
     taken: () => {
       const since = ran.slice(told).sort();
       told = ran.length;
