@@ -1,6 +1,7 @@
 import { describe, test } from "node:test";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import type { Store } from "../../src/store/store.ts";
+import { isTaken, SEED } from "../crash/random.ts";
 import { budgetCases } from "./budget.cases.ts";
 import { buildFactCases } from "./build-facts.cases.ts";
 import { buildCases } from "./builds.cases.ts";
@@ -80,12 +81,19 @@ const AREAS: Record<string, (check: Check) => void> = {
   budgets: budgetCases,
 };
 
-/**
- * Every promise of the Store interface; nothing in it knows what the store is made of. `missing`: areas that it does not
- * have yet, with the reason.
- */
-export function conformance(under: StoreUnderTest, { missing = {} }: { missing?: Record<string, string> } = {}): void {
-  const run = (promise: string, attempt: Attempt, skip: string | null) =>
+export interface Extent {
+  /** Areas that it does not have yet, with the reason. */
+  missing?: Record<string, string>;
+  /** An ordinary run takes one case of so many, others with each seed. */
+  every?: number;
+}
+
+/** Every promise of the Store interface; nothing in it knows what the store is made of. */
+export function conformance(under: StoreUnderTest, { missing = {}, every = 1 }: Extent = {}): void {
+  let turn = 0;
+  const left = `one of ${every} is enough of a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
+  const run = (promise: string, attempt: Attempt, reason: string | null) => {
+    const skip = isTaken(turn++, every) ? reason : left;
     void test(promise, { timeout: LIMIT, ...(skip === null ? {} : { skip }) }, async () => {
       const clock = testClock();
       const { cleanup, ...opened } = await under.open(clock);
@@ -95,6 +103,7 @@ export function conformance(under: StoreUnderTest, { missing = {} }: { missing?:
         await cleanup();
       }
     });
+  };
   /** With a reason, its cases are skipped. */
   const checkUnless = (reason: string | null) =>
     Object.assign((promise: string, attempt: Attempt) => run(promise, attempt, reason), {

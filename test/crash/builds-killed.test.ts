@@ -3,9 +3,9 @@ import { describe, test } from "node:test";
 import type { Build } from "../../src/index.ts";
 import { PRICE, ranSoFar } from "./docs.ts";
 import { building, documentsOf } from "./docs-site.ts";
+import { isTaken, sample } from "./random.ts";
 import { passes } from "./scene.ts";
-import { SEED } from "./random.ts";
-import { sample, wherever } from "./wherever.ts";
+import { wherever } from "./wherever.ts";
 
 const LONG = Boolean(process.env["HOLDFAST_LONG"]);
 const MOMENTS = ["begun", "written", "committed"] as const;
@@ -33,7 +33,7 @@ if (LONG) KILLS.push(["as it says that it lives", { operation: "beat", how: { ho
 wherever((stage, place) => {
   describe("a build that is killed", { concurrency: 3 }, () => {
     for (const [at, [name, { operation, after, how }]] of KILLS.entries()) {
-      if (place === "server" && !isTaken(at)) continue;
+      if (place === "server" && !isTaken(at, 4)) continue;
       for (const moment of sample(MOMENTS, at)) {
         test(`at ${operation}:${moment}, ${name}, goes on where it was`, async (t) => {
           const scene = await stage(t);
@@ -111,8 +111,3 @@ wherever((stage, place) => {
     });
   });
 });
-
-/** On a server an ordinary run takes a quarter of them, by the seed. */
-function isTaken(turn: number): boolean {
-  return LONG || (turn + SEED) % 4 === 0;
-}

@@ -12,7 +12,7 @@ import { passes, Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
 
 const LONG = Boolean(process.env["HOLDFAST_LONG"]);
-const KILLING = LONG ? 60_000 : 3_000;
+const KILLING = LONG ? 60_000 : 2_000;
 const OTHERS = Array.from({ length: 10 }, (_, i) => `other-${i}`);
 
 describe("on SQLite", () => limitsHold(onFile, LONG ? 1_000_000 : 10_000));

@@ -6,6 +6,7 @@ import { SCHEMA_VERSION as ON_SERVER } from "../../src/store/postgres/migrate.ts
 import { SCHEMA_VERSION as IN_FILE } from "../../src/store/sqlite/migrate.ts";
 import { newLead } from "../conformance/build-parts.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
+import { isTaken } from "./random.ts";
 import type { Scene } from "./scene.ts";
 import { type Place, variants, wherever } from "./wherever.ts";
 
@@ -156,7 +157,8 @@ wherever((stage, place) => {
       if (operation === "transaction" && place === "server") continue;
       // Not there yet.
       if ((operation === "build" || operation === "beat") && place === "server") continue;
-      for (const moment of variants(place, MOMENTS, at)) {
+      if (place === "server" && !isTaken(at, 2)) continue;
+      for (const moment of variants(place, MOMENTS, at >> 1)) {
         test(`${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`, async (t) => {
           const scene = await stage(t, { bare: operation === "migrate" });
           if (operation === "reclaim") await dies(scene, "claim:committed");

@@ -5,7 +5,7 @@ import { randomFrom, SEED } from "./random.ts";
 import type { Child } from "./spawn.ts";
 import { wherever } from "./wherever.ts";
 
-const LASTS = process.env["HOLDFAST_LONG"] ? { file: 60_000, server: 60_000 } : { file: 5_000, server: 4_000 };
+const LASTS = process.env["HOLDFAST_LONG"] ? { file: 60_000, server: 60_000 } : { file: 3_500, server: 3_000 };
 const OPERATIONS = { producer: ["enqueue"], worker: ["claim", "settle", "reclaim", "unregister"] } as const;
 
 wherever((stage, place) => {

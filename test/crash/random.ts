@@ -1,6 +1,21 @@
 /** Of all dice of this file, and of what it samples. */
 export const SEED = Number(process.env["HOLDFAST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
 
+// A test file that fails says it; processes that it has started do not.
+if (process.env["NODE_TEST_CONTEXT"] !== undefined) {
+  process.once("exit", (code) => code !== 0 && console.error(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} does the same again`));
+}
+
+/** One of them in an ordinary run: another one with each seed, and with each `turn`. */
+export function sample<T>(all: readonly T[], turn = 0): readonly T[] {
+  return process.env["HOLDFAST_LONG"] ? all : [all[(SEED + turn) % all.length] as T];
+}
+
+/** Whether an ordinary run takes the one with this `turn` of so `many`: others with each seed. */
+export function isTaken(turn: number, many: number): boolean {
+  return Boolean(process.env["HOLDFAST_LONG"]) || (turn + SEED) % many === 0;
+}
+
 /** Mulberry32: the same numbers for the same seed. */
 export function randomFrom(seed: number): () => number {
   let state = Math.imul(seed, 0x9e3779b1) >>> 0;

@@ -6,6 +6,7 @@ import { describe, test, type TestContext } from "node:test";
 import type { Holdfast } from "../../src/index.ts";
 import { checkInvariants } from "./invariants.ts";
 import { workJob } from "./jobs.ts";
+import { isTaken } from "./random.ts";
 import { bestOfThree, freeze, passes, type Scene } from "./scene.ts";
 import type { Child, How } from "./spawn.ts";
 import { type Stage, variants, wherever } from "./wherever.ts";
@@ -24,8 +25,12 @@ const RECLAIMED = 2 * LEASE + 3 * LOOK;
 const SKEWED = 2_500;
 
 wherever((stage, place) => {
+  let turn = 0;
+  const trial = (promise: string, attempt: (t: TestContext) => Promise<void>) => {
+    if (place === "file" || isTaken(turn++, 2)) void test(promise, attempt);
+  };
   describe("a lease that runs out under a living process", { concurrency: 3 }, () => {
-    test("a process stopped for longer than its lease loses its job within a lease; its late success is refused", async (t) => {
+    trial("a process stopped for longer than its lease loses its job within a lease; its late success is refused", async (t) => {
       const { scene, hf } = await setUp(stage, t);
       const took = await bestOfThree(RECLAIMED, async () => {
         const { stopped, other, id } = await pair(scene, hf);
@@ -46,7 +51,7 @@ wherever((stage, place) => {
       await checkInvariants(scene, hf);
     });
 
-    test("a whole host that slept for longer than the lease: nobody steals anything", async (t) => {
+    trial("a whole host that slept for longer than the lease: nobody steals anything", async (t) => {
       const { scene, hf } = await setUp(stage, t);
       const { stopped, other, id } = await pair(scene, hf);
       for (let night = 0; night < 3; night++) {
@@ -65,7 +70,7 @@ wherever((stage, place) => {
     });
 
     for (const [say, offset] of variants(place, WAYS)) {
-      test(`the clock is set ${say} by an hour: the holder keeps its job`, async (t) => {
+      trial(`the clock is set ${say} by an hour: the holder keeps its job`, async (t) => {
         const { scene, hf } = await setUp(stage, t);
         const clock = clockAt(scene, 0);
         const { stopped: holder, other, id } = await pair(scene, hf, { holder: clock, other: clock });
@@ -80,7 +85,7 @@ wherever((stage, place) => {
         await checkInvariants(scene, hf);
       });
 
-      test(`the clock is set ${say} by an hour while the holder is stopped: its job is taken over within a lease`, async (t) => {
+      trial(`the clock is set ${say} by an hour while the holder is stopped: its job is taken over within a lease`, async (t) => {
         const { scene, hf } = await setUp(stage, t);
         const took = await bestOfThree(RECLAIMED, async () => {
           const clock = clockAt(scene, 0);
@@ -101,54 +106,60 @@ wherever((stage, place) => {
         await checkInvariants(scene, hf);
       });
 
-      test(`a process whose clock is an hour ${say} is stopped: its job is taken over soon, and nobody is charged`, async (t) => {
-        const { scene, hf } = await setUp(stage, t);
-        const took = await bestOfThree(RECLAIMED + SKEWED, async () => {
-          const { stopped, other, id } = await pair(scene, hf, { holder: clockAt(scene, offset) });
-          await renewed(scene, 2);
-          const took = await takenOver(scene, stopped, other);
-          other.send({ type: "finish" });
-          await hf.jobs.wait(id);
-          stopped.kill("SIGCONT");
-          assert.equal((await stopped.next("aborted"))["code"], "LEASE_LOST");
-          await uncharged(hf, id, 2);
-          await gone(stopped, other);
-          return took;
-        });
-        t.diagnostic(`taken over after ${Math.round(took)} ms`);
-        assert.ok(took < RECLAIMED + SKEWED, `it was taken over after ${Math.round(took)} ms`);
-        await checkInvariants(scene, hf);
-      });
+      trial(
+        `a process whose clock is an hour ${say} is stopped: its job is taken over soon, and nobody is charged`,
+        async (t) => {
+          const { scene, hf } = await setUp(stage, t);
+          const took = await bestOfThree(RECLAIMED + SKEWED, async () => {
+            const { stopped, other, id } = await pair(scene, hf, { holder: clockAt(scene, offset) });
+            await renewed(scene, 2);
+            const took = await takenOver(scene, stopped, other);
+            other.send({ type: "finish" });
+            await hf.jobs.wait(id);
+            stopped.kill("SIGCONT");
+            assert.equal((await stopped.next("aborted"))["code"], "LEASE_LOST");
+            await uncharged(hf, id, 2);
+            await gone(stopped, other);
+            return took;
+          });
+          t.diagnostic(`taken over after ${Math.round(took)} ms`);
+          assert.ok(took < RECLAIMED + SKEWED, `it was taken over after ${Math.round(took)} ms`);
+          await checkInvariants(scene, hf);
+        },
+      );
     }
 
     for (const alone of variants(place, [true, false])) {
-      test(`a claim whose answer was lost runs again within its lease, ${alone ? "in the same process" : "in another"}`, async (t) => {
-        const { scene, hf } = await setUp(stage, t);
-        const took = await bestOfThree(RECLAIMED, async () => {
-          const { id } = await hf.enqueue(workJob(scene.effects), {});
-          const loser = scene.start("holder", { lease: LEASE });
-          await loser.next("ready");
-          const other = scene.start("holder", { lease: LEASE });
-          await other.next("ready");
-          loser.send({ type: "lose a claim", lease: LEASE });
-          assert.equal((await loser.next("claim lost"))["length"], 1);
-          const lost = performance.now();
-          const worker = alone ? loser : other;
-          worker.send({ type: "work" });
-          assert.equal((await worker.next("started"))["id"], id);
-          const took = performance.now() - lost;
-          await hf.jobs.wait(id);
-          await uncharged(hf, id, 2);
-          await gone(loser, other);
-          return took;
-        });
-        t.diagnostic(`ran after ${Math.round(took)} ms`);
-        assert.ok(took < RECLAIMED, `it ran after ${Math.round(took)} ms`);
-        await checkInvariants(scene, hf);
-      });
+      trial(
+        `a claim whose answer was lost runs again within its lease, ${alone ? "in the same process" : "in another"}`,
+        async (t) => {
+          const { scene, hf } = await setUp(stage, t);
+          const took = await bestOfThree(RECLAIMED, async () => {
+            const { id } = await hf.enqueue(workJob(scene.effects), {});
+            const loser = scene.start("holder", { lease: LEASE });
+            await loser.next("ready");
+            const other = scene.start("holder", { lease: LEASE });
+            await other.next("ready");
+            loser.send({ type: "lose a claim", lease: LEASE });
+            assert.equal((await loser.next("claim lost"))["length"], 1);
+            const lost = performance.now();
+            const worker = alone ? loser : other;
+            worker.send({ type: "work" });
+            assert.equal((await worker.next("started"))["id"], id);
+            const took = performance.now() - lost;
+            await hf.jobs.wait(id);
+            await uncharged(hf, id, 2);
+            await gone(loser, other);
+            return took;
+          });
+          t.diagnostic(`ran after ${Math.round(took)} ms`);
+          assert.ok(took < RECLAIMED, `it ran after ${Math.round(took)} ms`);
+          await checkInvariants(scene, hf);
+        },
+      );
     }
 
-    test("a zombie's settle after its job was run by another and pruned is refused", async (t) => {
+    trial("a zombie's settle after its job was run by another and pruned is refused", async (t) => {
       const { scene, hf } = await setUp(stage, t);
       const work = workJob(scene.effects);
       const zombie = scene.start("holder");
@@ -175,7 +186,7 @@ wherever((stage, place) => {
       await gone(zombie);
     });
 
-    test("a zombie worker's settle after its job was pruned is refused", async (t) => {
+    trial("a zombie worker's settle after its job was pruned is refused", async (t) => {
       const { scene, hf } = await setUp(stage, t);
       const { stopped, other, id } = await pair(scene, hf);
       await takenOver(scene, stopped, other);

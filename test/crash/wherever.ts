@@ -1,6 +1,6 @@
 import { after, before, describe, type TestContext } from "node:test";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
-import { SEED } from "./random.ts";
+import { sample } from "./random.ts";
 import { Scene } from "./scene.ts";
 
 /** A scene whose database is there already, unless it is to be `bare`. */
@@ -26,11 +26,6 @@ export function wherever(tests: (stage: Stage, place: Place) => void): void {
  */
 export function variants<T>(place: Place, all: readonly T[], turn = 0): readonly T[] {
   return place === "file" ? all : sample(all, turn);
-}
-
-/** One of them in an ordinary run, wherever it is. */
-export function sample<T>(all: readonly T[], turn = 0): readonly T[] {
-  return process.env["HOLDFAST_LONG"] ? all : [all[(SEED + turn) % all.length] as T];
 }
 
 async function prepared(scene: Scene, { bare } = { bare: false }): Promise<Scene> {
