@@ -1,10 +1,12 @@
 import { HoldfastError } from "../core/errors.ts";
+import { ARTIFACT_POINTS, armArtifactPoint, type ArtifactPoint } from "../artifacts/points.ts";
 import { armPoint, POINTS } from "../store/points.ts";
 
 /**
  * SIGKILL to oneself at a named point: `<operation>:<moment>`. The operation is a transaction (`enqueue`, `claim`,
  * `settle`, `tick` and so on), the moment `begun` (it is open), `written` (all its statements have run) or `committed`
- * (nobody was told yet). `deliver:begun` and `deliver:written` are before and after events go to a sink or subscriber.
+ * (nobody was told yet). `deliver:begun` and `deliver:written` are before and after events go to a sink or subscriber;
+ * `put:…`, `sweep:…` and `export:…` are steps of artifacts.
  *
  * ```ts
  * crashAt("settle:written");
@@ -12,9 +14,10 @@ import { armPoint, POINTS } from "../store/points.ts";
  */
 export function crashAt(point: string): void {
   if (POINTS.includes(point)) return armPoint(point);
+  if ((ARTIFACT_POINTS as readonly string[]).includes(point)) return armArtifactPoint(point as ArtifactPoint);
   throw new HoldfastError(
     "NO_SUCH_POINT",
     `There is no point ${JSON.stringify(point) ?? String(point)} to crash at.`,
-    `Give one of ${POINTS.join(", ")}.`,
+    `Give one of ${[...POINTS, ...ARTIFACT_POINTS].join(", ")}.`,
   );
 }

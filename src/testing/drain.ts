@@ -1,4 +1,5 @@
 import type { Job } from "../core/job.ts";
+import type { Pipeline } from "../core/pipeline.ts";
 import type { JobDef } from "../runtime/definition.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import type { WorkerLoop } from "../runtime/worker.ts";
@@ -6,14 +7,14 @@ import type { WorkerLoop } from "../runtime/worker.ts";
 /**
  * Runs what is due with a real worker until nothing is, also what handlers enqueue meanwhile. No time is made to pass:
  * delayed jobs and retries stay for a later drain, after `clock.advance`. `ran` counts attempts; `failed` are the jobs
- * that ended failed or quarantined, in that order.
+ * that ended failed or quarantined, in that order. Of a pipeline that is the work of a build that somebody leads.
  *
  * ```ts
  * await hf.enqueue(invoice, { order: 7 });
  * assert.deepEqual(await drain(hf, [invoice, mail]), { ran: 2, failed: [] });
  * ```
  */
-export async function drain(hf: Holdfast, defs: JobDef[]): Promise<{ ran: number; failed: Job[] }> {
+export async function drain(hf: Holdfast, defs: (JobDef | Pipeline)[]): Promise<{ ran: number; failed: Job[] }> {
   // A tick that is due is a job that is due.
   await hf.engine.scheduler.look();
   // What `work` returns is a whole worker; its users see less of it.
