@@ -241,7 +241,7 @@ export interface Holdfast extends AsyncDisposable {
 /** `holdfast/testing`. */
 export interface Testing {
   testClock: (start?: number) => { now(): number; advance(by: Duration): Promise<void> };
-  drain: (hf: holdfast.Holdfast, defs: holdfast.JobDef[]) => Promise<{ ran: number; failed: Job[] }>;
+  drain: (hf: holdfast.Holdfast, defs: (holdfast.JobDef | holdfast.Pipeline)[]) => Promise<{ ran: number; failed: Job[] }>;
   call: <In, Out>(
     def: holdfast.JobDef<In, Out>,
     input: NoInfer<In>,
