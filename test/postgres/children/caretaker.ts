@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { type Binaries, prepareBinaries, RUNS_AS } from "../binaries.ts";
 import type { Answer, Order, Premises, StopMode } from "../caretaker.ts";
-import { configure, copyCluster, makeCluster, template } from "../cluster.ts";
+import { configure, copyCluster, makeCluster, memoryFolder, template } from "../cluster.ts";
 
 /**
  * Makes a PostgreSQL server, starts and stops it as its owner says, and clears everything away when the channel to the
@@ -26,6 +26,8 @@ const { native, password, settings } = JSON.parse(process.argv[2] as string) as 
 };
 
 let folder: string | null = null;
+/** Where its data and its log are: there too, or in memory. */
+let home: string | null = null;
 let binaries: Binaries;
 let server: ChildProcess | null = null;
 
@@ -51,9 +53,12 @@ async function furnish(): Promise<Premises> {
   const { uid, gid } = RUNS_AS;
   await chown(folder, uid, gid);
   binaries = await prepareBinaries(native, folder);
-  await (template === undefined ? makeCluster(binaries, folder, password) : copyCluster(binaries, template, folder));
+  const memory = settings["fsync"] === "off" ? memoryFolder() : null;
+  home = memory === null ? folder : await mkdtemp(join(memory, "holdfast-postgres-"));
+  await chown(home, uid, gid);
+  await (template === undefined ? makeCluster(binaries, home, password) : copyCluster(binaries, template, home));
   const port = await freePort();
-  await configure(folder, { listen_addresses: "127.0.0.1", port, unix_socket_directories: folder, ...settings });
+  await configure(home, { listen_addresses: "127.0.0.1", port, unix_socket_directories: folder, ...settings });
   const aliveFolder = join(folder, "alive");
   await mkdir(aliveFolder, { mode: 0o700 });
   await start();
@@ -95,7 +100,7 @@ async function stop(mode: StopMode): Promise<void> {
 
 async function clear(): Promise<void> {
   await stop("immediate");
-  if (folder !== null) await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+  for (const one of [folder, home]) if (one !== null) await rm(one, { recursive: true, force: true, maxRetries: 5 });
 }
 
 /**
@@ -117,9 +122,9 @@ async function freePort(): Promise<number> {
 }
 
 function dataFolder(): string {
-  return join(folder as string, "data");
+  return join(home as string, "data");
 }
 
 function logFile(): string {
-  return join(folder as string, "log");
+  return join(home as string, "log");
 }
