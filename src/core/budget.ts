@@ -98,9 +98,11 @@ export type Teller =
   | "unstarted";
 
 /** Who can tell what an attempt has cost that ended so. A holder who says that it crashed (a process of its own did) does not know, either. */
-export function tellerOf({ kind }: Outcome, by: "holder" | "reclaimer"): Teller {
-  if (kind === "released") return "unstarted";
-  return kind === "crashed" || kind === "stalled" ? "reclaimer" : by;
+export function tellerOf(outcome: Outcome, by: "holder" | "reclaimer"): Teller {
+  if (outcome.kind === "released") return "unstarted";
+  // Past its timeout it was given up in the middle: what it has begun to pay for may not have been said yet.
+  if (outcome.kind === "error" && outcome.error.code === "TIMEOUT") return "reclaimer";
+  return outcome.kind === "crashed" || outcome.kind === "stalled" ? "reclaimer" : by;
 }
 
 /** What an attempt is charged. Failed ones cost too; a crash costs no less than its estimate, or crash loops were free. */

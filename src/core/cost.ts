@@ -67,6 +67,10 @@ export function larger(a: Amount, b: Amount): Amount {
 
 /** What a user wrote, with numbers that can be counted. */
 export function checkCost(cost: unknown, what: string): Cost {
+  if (cost instanceof Promise) {
+    cost.catch(() => {});
+    throw new HoldfastError("COST_INVALID", `${what} is a promise.`, "Answer at once: it is asked for again and again.");
+  }
   if (typeof cost !== "object" || cost === null || Array.isArray(cost)) {
     throw new HoldfastError("COST_INVALID", `${what} is ${say(cost)}.`, "Give an object such as { usd: 0.002, tokens: 1500 }.");
   }

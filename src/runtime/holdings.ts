@@ -78,6 +78,11 @@ export class Holdings {
     return Atomics.compareExchange(this.#states, slot, use + WAITING, use + RUNNING) === use + WAITING;
   }
 
+  /** It had to wait for something before it could really begin. */
+  prolong(slot: number, timeoutAt: number): void {
+    this.#numbers[slot * WIDTH + TIMEOUT_AT] = timeoutAt;
+  }
+
   free(slot: number): void {
     Atomics.store(this.#states, slot, useOf(this.#states[slot] as number) + FREE);
     this.#free.push(slot);

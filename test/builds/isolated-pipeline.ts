@@ -1,4 +1,4 @@
-import { files, pipeline } from "../../src/index.ts";
+import { files, items, pipeline } from "../../src/index.ts";
 
 /** Each stage in a process of its own; one line kills its process the first time, another always. */
 export const isolated = pipeline("isolated", { module: import.meta.url })
@@ -24,3 +24,9 @@ export const isolated = pipeline("isolated", { module: import.meta.url })
     for await (const { output, target } of inputs) lines.push(`${target.id} ${output.line} ${output.bytes}`);
     return new TextEncoder().encode(`${lines.join("\n")}\n${failed} failed`);
   });
+
+/** More than fits into a pipe at once. */
+export const large = pipeline("large", { module: import.meta.url })
+  .source(items(() => [3e5, 5e6], { id: String }))
+  .stage("text", { isolate: "process" }, ({ input }) => "z".repeat(input))
+  .stage("bytes", { isolate: "process" }, ({ input }) => new TextEncoder().encode(input));

@@ -8,7 +8,7 @@ import { type Build, open } from "../../src/index.ts";
 const folder = mkdtempSync(join(tmpdir(), "holdfast-isolated-"));
 // Read by the module, here and in the processes that it is loaded in.
 process.env["ISOLATED_FILES"] = folder;
-const { isolated } = await import("./isolated-pipeline.ts");
+const { isolated, large } = await import("./isolated-pipeline.ts");
 
 describe("a stage in a process of its own", () => {
   let build: Build;
@@ -46,5 +46,13 @@ describe("a stage in a process of its own", () => {
 
   test("is charged what it said", () => {
     assert.equal(build.spent.usd, 1);
+  });
+
+  test("may answer more than fits into a pipe at once", async () => {
+    await using hf = await open(":memory:");
+    const handle = await hf.builds.start(large);
+    const { state, errors } = await handle.done();
+    assert.deepEqual([state, errors], ["SUCCESS", []]);
+    assert.equal((await handle.output("bytes", "5000000")).length, 5e6);
   });
 });

@@ -91,7 +91,7 @@ class Counter implements Register {
     this.#site = site;
     this.#scope = scope;
     this.#walker = new Walker(scope, site.reader, (parent, trail) => this.#children(asParent(parent, trail)), true);
-    this.#purse = new Purse(site.engine.store, site.engine.clock, site.model.name);
+    this.#purse = new Purse(site.engine, site.model.name);
     this.#stages = new Map(
       [...site.model.places].map(({ stage }) => [stage.name, { run: 0, cached: 0, unknown: 0, estimate: NOTHING }]),
     );

@@ -7,6 +7,7 @@ import { stageEstimate } from "../../core/stage.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 import { type Attempt, Ending } from "../attempt.ts";
+import type { Holdings } from "../holdings.ts";
 import { failForGood } from "../outcome.ts";
 import type { Place } from "./model.ts";
 
@@ -21,13 +22,15 @@ const NO_HISTORY: CostHistory = { attempts: 0, spent: NOTHING };
 export class Purse {
   readonly #store: Store;
   readonly #clock: Clock;
+  readonly #holdings: Holdings;
   readonly #pipeline: string;
   #costs: Promise<Record<string, CostHistory>> | null = null;
   #askedAt = 0;
 
-  constructor(store: Store, clock: Clock, pipeline: string) {
-    this.#store = store;
-    this.#clock = clock;
+  constructor(parts: { store: Store; clock: Clock; holdings: Holdings }, pipeline: string) {
+    this.#store = parts.store;
+    this.#clock = parts.clock;
+    this.#holdings = parts.holdings;
     this.#pipeline = pipeline;
   }
 
@@ -42,6 +45,8 @@ export class Purse {
     const { job, fence, claimed } = attempt;
     for (;;) {
       const [answer] = await this.#store.work.begin([{ job, fence, estimate: amount }]);
+      // To wait for money is no part of its work: its time begins when it does.
+      if (attempt.lost === null) this.#holdings.prolong(attempt.slot, this.#clock.monotonic() + claimed.policy.timeout);
       if (answer === "start") return;
       if (answer === "lost") throw new LeaseLostError(claimed.id, "start");
       if (answer === "pause") throw new Ending({ kind: "released" });

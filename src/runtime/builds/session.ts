@@ -81,6 +81,8 @@ export class Session {
   async #fingerprint(id: string): Promise<Fingerprint | null> {
     const path = this.#site.pathOf(id);
     const stat = statNow(path);
-    return stat === null ? null : fingerprintFile(path, stat, this.#site.engine.clock);
+    // A link that leads out of the root by now is no file of it.
+    if (stat === null || !this.#site.isInside(path)) return null;
+    return fingerprintFile(path, stat, this.#site.engine.clock);
   }
 }

@@ -1,4 +1,5 @@
 import { memberHash } from "../../core/members-hash.ts";
+import { HoldfastError } from "../../core/errors.ts";
 import { toJobError } from "../../core/job.ts";
 import type { BuildKey, ResultKey } from "../../core/ids.ts";
 import { doneMark, type Segment } from "../../core/segment.ts";
@@ -191,5 +192,13 @@ export function listedTarget(traveller: Traveller, rev: number, walked: Walked):
 
 function matches({ stage, glob }: Place, { target, id }: Traveller, input: unknown): boolean {
   if (glob !== null) return glob.matches(id);
-  return typeof stage.match !== "function" || Boolean(stage.match(target, input));
+  if (typeof stage.match !== "function") return true;
+  const matched: unknown = stage.match(target, input);
+  if (!(matched instanceof Promise)) return Boolean(matched);
+  matched.catch(() => {});
+  throw new HoldfastError(
+    "MATCH_INVALID",
+    `\`match\` of stage "${stage.name}" answers a promise.`,
+    "Answer true or false at once.",
+  );
 }

@@ -9,6 +9,7 @@ import type { BuildRow } from "../../store/builds.ts";
 import type { WorkView } from "../../store/work.ts";
 import { Ending } from "../attempt.ts";
 import type { Engine } from "../engine.ts";
+import { Root } from "../sources/root.ts";
 import { ClaimedFile } from "../targets/file-target.ts";
 import { Batcher } from "./batcher.ts";
 import { Enlister } from "./enlister.ts";
@@ -58,7 +59,7 @@ export class Worksite {
     this.values = new Values(this.artifacts);
     this.reader = new ResultReader(engine.store.work, this.values);
     this.meters = new Meters(engine);
-    this.purse = new Purse(engine.store, engine.clock, model.name);
+    this.purse = new Purse(engine, model.name);
     this.#views = new Batcher(VIEWED, (jobs) => engine.store.work.works(jobs));
     this.folders = { cwd: process.cwd(), skip: ownFiles(engine) };
     this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claim(id, fingerprint));
@@ -77,6 +78,11 @@ export class Worksite {
   /** The file that a target is. */
   fileOf(target: Target): ClaimedFile | null {
     return this.#files.get(target) ?? null;
+  }
+
+  /** Whether what it leads to is in the source's root. */
+  isInside(path: string): boolean {
+    return new Root(this.pathOf("."), this.folders.skip).holds(path);
   }
 
   /** As it is told to a process of its own. */

@@ -27,12 +27,13 @@ const say = (message: FromGuest): void => void process.send?.(message);
 const waiting = new Map<number, PromiseWithResolvers<unknown>>();
 const controller = new AbortController();
 let calls = 0;
+let isOver = false;
 let artifacts: Artifacts | null = null;
 
 // Ctrl-C reaches it, too; how it is stopped is for whoever started it to say.
 for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => {});
 // Whoever started it is gone: nobody is left to hear how it ends.
-process.on("disconnect", () => process.exit(1));
+process.on("disconnect", () => process.exit(isOver ? 0 : 1));
 process.on("message", (message: ToGuest) => {
   switch (message.type) {
     case "run":
@@ -66,10 +67,10 @@ async function run(task: ToldTask): Promise<void> {
     if (stage.kind === "expand") await handOver(returned);
     const output = stage.kind === "expand" ? null : textOf(returned, stage.name);
     const isUnchanged = (await Promise.all(files.map((file) => file.recheck()))).every(Boolean);
-    say({ type: "returned", output, isUnchanged, followUps });
+    await sayLast({ type: "returned", output, isUnchanged, followUps });
   } catch (error) {
     const isStopping = controller.signal.aborted && error === controller.signal.reason;
-    say({ type: "threw", outcome: isStopping ? { kind: "interrupted" } : outcomeOf(error, systemClock) });
+    await sayLast({ type: "threw", outcome: isStopping ? { kind: "interrupted" } : outcomeOf(error, systemClock) });
   } finally {
     await Promise.all(files.map((file) => file.dispose()));
     artifacts?.close();
@@ -182,6 +183,12 @@ function call<N extends keyof Calls>(name: N, ...args: Calls[N]["args"]): Promis
   waiting.set(number, answer);
   say({ type: "call", call: number, name, args });
   return answer.promise.finally(() => waiting.delete(number)) as Promise<Calls[N]["answer"]>;
+}
+
+/** Resolves when it has left this process, however large it is. */
+function sayLast(message: FromGuest): Promise<void> {
+  isOver = true;
+  return new Promise((resolve) => (process.send === undefined ? resolve() : void process.send(message, () => resolve())));
 }
 
 function tell<N extends keyof Tells>(name: N, ...args: Tells[N]): void {

@@ -37,7 +37,8 @@ export async function runIsolated(
 ): Promise<Returned> {
   const here = import.meta.url;
   const entry = new URL(here.endsWith(".ts") ? "./guest.ts" : "./guest.js", here);
-  const child = fork(entry, [], { serialization: "advanced", stdio: ["ignore", "inherit", "inherit", "ipc"] });
+  // What it prints is for people: standard output may be somebody's JSON.
+  const child = fork(entry, [], { serialization: "advanced", stdio: ["ignore", 2, 2, "ipc"] });
   const end = Promise.withResolvers<Returned>();
   const send = (message: ToGuest): void => void (child.connected && child.send(message, () => {}));
   child.on("message", (message: FromGuest) => hear(message, { task, handed, guests, send, end }));

@@ -1,0 +1,79 @@
+import assert from "node:assert/strict";
+import { rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as after } from "node:timers/promises";
+import { describe, test } from "node:test";
+import { files, items, pipeline } from "../../src/index.ts";
+import { yard } from "./parts.ts";
+
+const ONE = items(() => [{ i: 1 }], { id: ({ i }) => String(i) });
+const TWO = items(() => [{ i: 1 }, { i: 2 }], { id: ({ i }) => String(i) });
+
+describe("time and money", () => {
+  test("an attempt that ran past its timeout is charged its estimate: what it has begun to pay for was not said yet", async (t) => {
+    const { build } = await yard(t);
+    const slow = pipeline("slow")
+      .source(ONE)
+      .stage(
+        "pay",
+        { estimate: () => ({ usd: 1 }), timeout: 50, retry: { attempts: 1 } },
+        ({ signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason as Error))),
+      );
+    const { state, spent } = await build(slow);
+    assert.deepEqual([state, spent.usd], ["FAILED", 1]);
+  });
+
+  test("to wait for room in the budget is no part of an attempt's time", async (t) => {
+    const { build } = await yard(t);
+    const tight = pipeline("tight", { budget: { usd: 1 } })
+      .source(TWO)
+      .stage("pay", { estimate: () => ({ usd: 0.6 }), timeout: 900, retry: { attempts: 1 } }, async ({ cost }) => {
+        await after(600);
+        cost({ usd: 0.1 });
+      });
+    const { state, spent, errors } = await build(tight, { concurrency: 2 });
+    assert.deepEqual([state, spent.usd, errors], ["SUCCESS", 0.2, []]);
+  });
+});
+
+describe("what has to be answered at once", () => {
+  test("an estimate that is a promise fails its target, and costs nothing", async (t) => {
+    const { build } = await yard(t);
+    const late = pipeline("late", { budget: { usd: 1 } })
+      .source(ONE)
+      .stage("pay", { estimate: (async () => ({ usd: 5 })) as never }, ({ cost }) => cost({ usd: 5 }));
+    const { state, spent, errors } = await build(late);
+    assert.deepEqual([state, spent.usd], ["FAILED", 0]);
+    assert.match(errors[0]?.message ?? "", /estimate .* is a promise/);
+  });
+
+  test("a match that is a promise fails its target", async (t) => {
+    const { build } = await yard(t);
+    const late = pipeline("late")
+      .source(ONE)
+      .stage("some", { match: (async () => false) as never }, () => 1);
+    const { state, errors } = await build(late);
+    assert.equal(state, "FAILED");
+    assert.match(errors[0]?.message ?? "", /answers a promise/);
+  });
+});
+
+describe("a file that is swapped for a link out of its root while it is worked on", () => {
+  test("is gone: nothing of what the link leads to is read", async (t) => {
+    const { build, root, folder, write } = await yard(t);
+    write({ "a.txt": "mine" });
+    writeFileSync(join(folder, "secret.txt"), "secret");
+    const read: string[] = [];
+    const swapped = pipeline("swapped")
+      .source(files("*.txt", { root }))
+      .stage("read", {}, async ({ target }) => {
+        rmSync(join(root, "a.txt"), { force: true });
+        symlinkSync("../secret.txt", join(root, "a.txt"));
+        read.push(new TextDecoder().decode(await target.bytes()));
+        return read.at(-1);
+      });
+    const { state, handle } = await build(swapped);
+    assert.deepEqual([state, read], ["SUCCESS", []]);
+    await assert.rejects(handle.output("read", "a.txt"), { code: "NO_SUCH_OUTPUT" });
+  });
+});
