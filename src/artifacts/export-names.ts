@@ -25,7 +25,7 @@ export class ExportNames {
 
   /** The parts of a path that may be written, with `/` between them. */
   take(path: string): string[] {
-    const parts = partsOf(path);
+    const parts = exportParts(path);
     for (let i = 1; i < parts.length; i++) this.#take(parts.slice(0, i).join("/"), true);
     this.#take(path, false);
     return parts;
@@ -39,7 +39,8 @@ export class ExportNames {
   }
 }
 
-function partsOf(path: string): string[] {
+/** Of a path inside of an export; refused, where it could lead anywhere else. */
+export function exportParts(path: string): string[] {
   if (typeof path !== "string" || path === "") throw invalidPath(path, "is no name");
   if (!path.isWellFormed()) throw invalidPath(path, "has half a character (a lone surrogate)");
   if (path.includes("\0")) throw invalidPath(path, "has the character with the number zero in it");

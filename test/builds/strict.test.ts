@@ -58,6 +58,18 @@ describe("what has to be answered at once", () => {
   });
 });
 
+describe("the name of an artifact", () => {
+  test("that leads out of an export is refused where it is given", async (t) => {
+    const { build } = await yard(t);
+    const escaping = pipeline("escaping")
+      .source(ONE)
+      .stage("keep", { retry: { attempts: 1 } }, ({ artifact }) => artifact("../x", "text"));
+    const { state, errors } = await build(escaping);
+    assert.equal(state, "FAILED");
+    assert.match(errors[0]?.message ?? "", /leads out of its folder/);
+  });
+});
+
 describe("a file that is swapped for a link out of its root while it is worked on", () => {
   test("is gone: nothing of what the link leads to is read", async (t) => {
     const { build, root, folder, write } = await yard(t);

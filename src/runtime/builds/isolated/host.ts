@@ -43,8 +43,9 @@ export async function runIsolated(
   const send = (message: ToGuest): void => void (child.connected && child.send(message, () => {}));
   child.on("message", (message: FromGuest) => hear(message, { task, handed, guests, send, end }));
   child.on("error", (error) => end.reject(error));
-  // Whatever it was, it was this attempt's doing.
-  child.on("exit", () => end.reject(new Ending({ kind: "crashed" })));
+  // Whatever it was, it was this attempt's doing. What it said before may still be on its way.
+  const died = (): void => end.reject(new Ending({ kind: "crashed" }));
+  child.on("exit", () => (child.connected ? child.once("disconnect", died) : setImmediate(died)));
   const abort = onAbort(child, job.signal, send);
   try {
     return await end.promise;
