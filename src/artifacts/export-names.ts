@@ -1,63 +1,81 @@
 import { HoldfastError } from "../core/errors.ts";
+import { DEVICE } from "./safe-names.ts";
 
 /** What an export writes itself, at its top. */
 export const MANIFEST = "manifest.json";
 export const CHECKSUMS = "checksums.txt";
 
-/** There are disks and programs that take no more. */
-const LONGEST = 1_000;
+/** There are disks and programs that take no more. In bytes. */
+export const LONGEST = 1_000;
 
-/** Devices, whatever comes behind a dot. */
-const WINDOWS_DEVICE = /^(con|prn|aux|nul|com\d|lpt\d)(\..*)?$/i;
+/** By what a disk without case makes of a path: how it was written first, and whether it is a folder. */
+type Taken = Map<string, { path: string; isFolder: boolean }>;
 
 /**
- * The names in one export. All of them must be inside, and different from each other on every disk that the folder may
- * be copied to: also where case and the way an accent is written make no difference.
+ * The names in one export. All of them must be inside, and the files different from each other on every disk that it may be
+ * copied to: also where case and the way an accent is written make no difference. Folders may become one there.
  */
 export class ExportNames {
-  /** By what such a disk makes of it: how it was written first, and whether it is a folder. */
-  readonly #taken = new Map<string, { path: string; isFolder: boolean }>();
+  readonly #taken: Taken = new Map();
 
   constructor() {
-    this.#take(MANIFEST, false);
-    this.#take(CHECKSUMS, false);
+    for (const path of [MANIFEST, CHECKSUMS]) claim(this.#taken, path, this.#taken);
   }
 
   /** The parts of a path that may be written, with `/` between them. */
   take(path: string): string[] {
     const parts = exportParts(path);
-    for (let i = 1; i < parts.length; i++) this.#take(parts.slice(0, i).join("/"), true);
-    this.#take(path, false);
+    const before = claim(this.#taken, path, this.#taken);
+    if (before !== null) throw clash(path, before);
     return parts;
   }
 
-  #take(path: string, isFolder: boolean): void {
-    const folded = path.normalize("NFC").toUpperCase().toLowerCase().normalize("NFC");
-    const before = this.#taken.get(folded);
-    if (before === undefined) this.#taken.set(folded, { path, isFolder });
-    else if (!isFolder || !before.isFolder || before.path !== path) throw clash(path, before.path);
+  /** All of them together, or none: whether each is a path that may be written, beside all others. */
+  takeAll(paths: readonly string[]): boolean {
+    const claimed: Taken = new Map();
+    if (paths.some((path) => faultIn(path) !== null || claim(this.#taken, path, claimed) !== null)) return false;
+    for (const [folded, one] of claimed) this.#taken.set(folded, one);
+    return true;
+  }
+}
+
+/** With the folders that it is in. The answer is what it cannot be beside; null: there is nothing such. */
+function claim(taken: Taken, path: string, claimed: Taken): string | null {
+  for (let end = path.indexOf("/"); ; end = path.indexOf("/", end + 1)) {
+    const isFolder = end !== -1;
+    const own = isFolder ? path.slice(0, end) : path;
+    const folded = own.normalize("NFC").toUpperCase().toLowerCase().normalize("NFC");
+    const before = taken.get(folded) ?? claimed.get(folded);
+    if (before === undefined) claimed.set(folded, { path: own, isFolder });
+    else if (!isFolder || !before.isFolder) return before.path;
+    if (!isFolder) return null;
   }
 }
 
 /** Of a path inside of an export; refused, where it could lead anywhere else. */
 export function exportParts(path: string): string[] {
-  if (typeof path !== "string" || path === "") throw invalidPath(path, "is no name");
-  if (!path.isWellFormed()) throw invalidPath(path, "has half a character (a lone surrogate)");
-  if (path.includes("\0")) throw invalidPath(path, "has the character with the number zero in it");
-  if (/^[/\\]/.test(path)) throw invalidPath(path, "is absolute");
-  if (Buffer.byteLength(path) > LONGEST) throw invalidPath(path, `has more than ${LONGEST} bytes`);
-  const parts = path.split("/");
-  for (const part of parts) {
-    if (part === "" || part === ".") throw invalidPath(path, "has an empty part");
-    if (/^[a-z]:/i.test(part)) throw invalidPath(path, "has a drive letter");
+  const fault = faultIn(path);
+  if (fault !== null) throw invalidPath(path, fault);
+  return path.split("/");
+}
+
+/** Why it is no path inside of an export. */
+function faultIn(path: string): string | null {
+  if (typeof path !== "string" || path === "") return "is no name";
+  if (!path.isWellFormed()) return "has half a character (a lone surrogate)";
+  if (path.includes("\0")) return "has the character with the number zero in it";
+  if (/^[/\\]/.test(path)) return "is absolute";
+  if (Buffer.byteLength(path) > LONGEST) return `has more than ${LONGEST} bytes`;
+  for (const part of path.split("/")) {
+    if (part === "" || part === ".") return "has an empty part";
+    if (/^[a-z]:/i.test(part)) return "has a drive letter";
     // A backslash is a letter like others here, but not where the folder may be copied to.
-    if (part.split("\\").includes("..")) throw invalidPath(path, "leads out of its folder");
-    if (Buffer.byteLength(part) > 255) throw invalidPath(path, "has a part of more than 255 bytes");
-    if (process.platform === "win32" && (/[\\:<>"|?*]|[. ]$/.test(part) || WINDOWS_DEVICE.test(part))) {
-      throw invalidPath(path, "is no name on Windows");
-    }
+    if (part.split("\\").includes("..")) return "leads out of its folder";
+    if (Buffer.byteLength(part) > 255) return "has a part of more than 255 bytes";
+    const isOdd = /[\\:<>"|?*]|[. ]$/.test(part) || DEVICE.test(part);
+    if (process.platform === "win32" && isOdd) return "is no name on Windows";
   }
-  return parts;
+  return null;
 }
 
 export function invalidPath(path: unknown, why: string): HoldfastError {

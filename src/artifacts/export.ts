@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { hash as digest } from "node:crypto";
 import { type FileHandle, lstat, mkdir, open, rename, rm, writeFile } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../core/errors.ts";
@@ -12,11 +12,8 @@ import { type Layout, nameFor } from "./layout.ts";
 import { RECORD, WORKSHOP } from "./leftovers.ts";
 import { passArtifactPoint } from "./points.ts";
 
-/** One file of an export: its path in the folder, with `/` between the parts, and its bytes. */
-export interface ExportEntry {
-  path: string;
-  hash: string;
-}
+/** One file of an export: its path in the folder, with `/` between the parts, and the artifact or the text in it. */
+export type ExportEntry = { path: string } & ({ hash: string } | { text: string });
 
 export interface Exported {
   /** The folder, absolute. */
@@ -111,11 +108,14 @@ class Staging {
     return new Staging(root, pieces, await open(join(root, CHECKSUMS), "wx"));
   }
 
-  async add({ path, hash }: ExportEntry): Promise<void> {
+  async add(entry: ExportEntry): Promise<void> {
+    const { path } = entry;
     const parts = this.#names.take(path);
+    const hash = "hash" in entry ? entry.hash : digest("sha256", entry.text);
+    const pieces = "hash" in entry ? this.#pieces(hash) : [Buffer.from(entry.text)];
     try {
       await this.#makeFolders(parts.slice(0, -1));
-      this.#bytes += await this.#write(join(this.#root, ...parts), this.#pieces(hash));
+      this.#bytes += await this.#write(join(this.#root, ...parts), pieces);
     } catch (error) {
       throw faultOf(error) === "ENAMETOOLONG" ? invalidPath(path, "is too long for this disk") : error;
     }
@@ -126,7 +126,7 @@ class Staging {
 
   async finish(manifest: string): Promise<{ files: number; bytes: number }> {
     await this.#write(join(this.#root, MANIFEST), [Buffer.from(manifest)]);
-    await this.#note(createHash("sha256").update(manifest).digest("hex"), MANIFEST);
+    await this.#note(digest("sha256", manifest), MANIFEST);
     await this.#flush();
     await this.#checksums.sync();
     for (const folder of this.#folders) await syncFolder(folder);
@@ -157,7 +157,8 @@ class Staging {
     for (const part of parts) {
       folder = join(folder, part);
       if (this.#folders.has(folder)) continue;
-      await mkdir(folder);
+      // On a disk without case it may be there, written otherwise.
+      await mkdir(folder, { recursive: true });
       this.#folders.add(folder);
     }
   }

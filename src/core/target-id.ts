@@ -24,6 +24,11 @@ export function sayPath(path: string): string {
   return path.replaceAll(BETWEEN, "/");
 }
 
+/** A target's id, behind those of its parents. */
+export function idsOf(path: string): string[] {
+  return path.split(BETWEEN);
+}
+
 /** The id of a target as a user's function answers it; `what` names that function. */
 export function checkTargetId(id: unknown, what: string): string {
   if (typeof id === "string" && id !== "" && id.isWellFormed() && !id.includes(BETWEEN) && fits(id))

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";
 import { Readable } from "node:stream";
 import { files, items, pipeline } from "../../src/index.ts";
@@ -124,32 +124,143 @@ test("an export of some stages has those, the next build's is beside it, and wha
   await assert.rejects(here.hf.builds.export(first.id, place("two")), refusal("EXPORT_EXISTS"));
 });
 
-test("ids that look like paths out of the folder stay in it", async (t) => {
+/** An export as it is in its manifest, after `sha256sum` has accepted it. */
+function manifestOf(path: string): { stage: string; ids: string[]; files: { path: string; name: string; hash: string }[] }[] {
+  execFileSync("sha256sum", ["--strict", "--quiet", "-c", "checksums.txt"], { cwd: path });
+  return (JSON.parse(readFileSync(join(path, "manifest.json"), "utf8")) as { targets: ReturnType<typeof manifestOf> }).targets;
+}
+
+/** The paths of all files in a folder. */
+function filesIn(path: string): string[] {
+  const inside = readdirSync(path, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+  return inside.map((entry) => join(entry.parentPath, entry.name).slice(path.length + 1)).toSorted();
+}
+
+const LONG = "x".repeat(300);
+const ODD: Record<string, string | RegExp> = {
+  "plain/Ä b.md": "same/plain/Ä b.md",
+  "100%": "same/100%",
+  "https://a.example/b?c=d": "same/https%3A%2F%2Fa.example/b%3Fc=d",
+  "../../up": "same/%2E%2E/%2E%2E/up",
+  "/root": "same/%2Froot",
+  "a/../../b": "same/a/%2E%2E/%2E%2E/b",
+  "a//b/": "same/a%2F%2Fb%2F",
+  "//": "same/%2F%2F",
+  ".": "same/%2E",
+  con: "same/%63on",
+  "C:x": "same/C%3Ax",
+  "x\\..\\y": "same/x%5C..%5Cy",
+  "line\nbreak": "same/line%0Abreak",
+  "\u0085\u007f": "same/%C2%85%7F",
+  "dot.": "same/dot%2E",
+  [LONG]: /^same\/x{160}~[0-9a-f]{16}$/,
+  [`é${LONG}/deep`]: /^same\/deep~[0-9a-f]{32}$/,
+  [`${"y/".repeat(900)}z`]: /^same\/z~[0-9a-f]{32}$/,
+};
+
+test("ids that are no plain paths are exported under safe names, and the manifest has the id of every file", async (t) => {
   const here = await yard(t);
   const { id } = await here.succeed(
     pipeline("odd")
-      .source(items(() => ["../../up", "/root", "a/../../b", "con", "x\\y", "."], { id: (one) => one }))
+      .source(items(() => Object.keys(ODD), { id: (one) => one }))
       .stage("same", {}, async ({ input, artifact }) => {
-        await artifact("kept.txt", input);
+        await artifact("deep/kept.txt", `kept ${input}`);
         return input;
       }),
   );
   const place = join(here.folder, "deep", "out");
-  let path: string;
-  try {
-    path = await here.hf.builds.export(id, place);
-  } catch (error) {
-    // To say no is right, too.
-    assert.ok(refusal("EXPORT_PATH_INVALID")(error));
-    assert.ok(!existsSync(join(here.folder, "up")));
-    return;
+  const path = await here.hf.builds.export(id, place);
+  const targets = manifestOf(path);
+  assert.equal(targets.length, Object.keys(ODD).length);
+  for (const { ids, files } of targets) {
+    const [own, kept] = files.map((file) => file.path);
+    const wanted = ODD[ids[0] as string] as string | RegExp;
+    if (typeof wanted === "string") assert.equal(own, `${wanted}.json`);
+    else assert.match((own as string).slice(0, -5), wanted);
+    assert.equal(kept, `${own?.slice(0, -5)}/deep/kept.txt`);
+    assert.equal(JSON.parse(readFileSync(join(path, own as string), "utf8")), ids[0]);
+    assert.equal(readFileSync(join(path, kept as string), "utf8"), `kept ${ids[0]}`);
   }
-  const inside = readdirSync(path, { recursive: true }) as string[];
-  assert.ok(inside.length >= 12);
-  assert.deepEqual(
-    readdirSync(here.folder).filter((name) => /up|b\.json/.test(name)),
-    [],
+  const named = targets.flatMap(({ files }) => files.map((file) => file.path));
+  assert.deepEqual(filesIn(path), [...named, "checksums.txt", "manifest.json"].toSorted());
+  assert.deepEqual(readdirSync(join(here.folder, "deep")).toSorted(), ["latest", "out"]);
+  const again = await here.hf.builds.export(id, join(here.folder, "deep", "again"));
+  assert.deepEqual(manifestOf(again), targets, "the same build has the same names");
+});
+
+/** The first of each keeps its name. */
+const CLASHING = [
+  ["README", "readme", "ReadMe"],
+  ["e\u0301", "\u00e9"],
+  ["Docs/a", "docs/a", "docs/b"],
+  ["a", "a/b", "a.json", "a.json/x", "a/kept.txt"],
+  ["x%3Ay", "x:y", "x%3Ay~0123456789abcdef"],
+  ["%01", "\u0001"],
+];
+for (const ids of CLASHING) {
+  test(`ids that would be one file are told apart: ${JSON.stringify(ids)}`, async (t) => {
+    const here = await yard(t);
+    const { id } = await here.succeed(
+      pipeline("clash")
+        .source(items(() => ids, { id: (one) => one }))
+        .stage("same", {}, async ({ input, artifact }) => {
+          await artifact("kept.txt", input);
+          await artifact("Kept.txt", input.toUpperCase());
+          await artifact("b.json", "b");
+          return input;
+        }),
+    );
+    const path = await here.hf.builds.export(id, join(here.folder, "out"));
+    const targets = manifestOf(path);
+    const paths = targets.flatMap(({ files }) => files.map((file) => file.path));
+    assert.equal(new Set(paths.map((one) => one.normalize("NFC").toLowerCase())).size, 4 * ids.length);
+    for (const { ids: own, files } of targets) {
+      assert.equal(JSON.parse(readFileSync(join(path, files[0]?.path as string), "utf8")), own[0]);
+      const kept = files.find(({ name }) => name === "kept.txt")?.path as string;
+      assert.equal(readFileSync(join(path, kept), "utf8"), own[0]);
+    }
+    const keeper = targets.find(({ ids: own }) => own[0] === ids[0]);
+    assert.equal(keeper?.files[0]?.path, `same/${ids[0]}.json`);
+  });
+}
+
+test("children of different parents, and stages named like files of the export, are told apart", async (t) => {
+  const here = await yard(t);
+  const children: Record<string, string[]> = { a: ["b/c"], "a/b": ["c"] };
+  const { id } = await here.succeed(
+    pipeline("children")
+      .source(items(() => Object.keys(children), { id: (one) => one }))
+      .expand("split", {}, ({ target }) => (children[target.id] as string[]).map((child) => ({ id: child, value: target.id })))
+      .stage("manifest.json", {}, ({ input }) => input)
+      .stage("Same:?", {}, ({ input }) => input)
+      .stage("same%3A%3F", {}, ({ input }) => input),
   );
+  const path = await here.hf.builds.export(id, join(here.folder, "out"));
+  const targets = manifestOf(path);
+  for (const { ids, files } of targets)
+    for (const file of files) assert.equal(JSON.parse(readFileSync(join(path, file.path), "utf8")), ids[0]);
+  assert.deepEqual(
+    targets.filter(({ stage }) => stage === "same%3A%3F").map(({ ids, files }) => [ids, files[0]?.path.split("~")[0]]),
+    [
+      [["a", "b/c"], "same%3A%3F/a/b/c.json"],
+      [["a/b", "c"], "same%3A%3F/a/b/c"],
+    ],
+  );
+  const folders = readdirSync(path).map((name) => name.replace(/~.*/, "~"));
+  assert.deepEqual(folders.toSorted(), ["Same%3A%3F~", "checksums.txt", "manifest.json", "manifest.json~", "same%3A%3F"]);
+});
+
+test("an export stores nothing: what it has written out is not among the artifacts", async (t) => {
+  const here = await yard(t);
+  const { id } = await here.succeed(
+    pipeline("small")
+      .source(items(() => ["a", "b"], { id: (one) => one }))
+      .stage("same", {}, ({ input }) => ({ input })),
+  );
+  const path = await here.hf.builds.export(id, join(here.folder, "out"));
+  assert.deepEqual(filesIn(path), ["checksums.txt", "manifest.json", "same/a.json", "same/b.json"]);
+  const artifacts = await here.hf.engine.artifacts();
+  assert.deepEqual(await artifacts.sweep(async () => new Set(), { olderThan: 0 }), { seen: 0, removed: 0, bytes: 0 });
 });
 
 test("an output that is not there is said, and one of several has to be named", async (t) => {

@@ -1,12 +1,15 @@
-import type { ExportEntry } from "../../artifacts/export.ts";
+import { hash as digest } from "node:crypto";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
+import type { ExportEntry } from "../../artifacts/export.ts";
 import { toCost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
+import type { ResultKey } from "../../core/ids.ts";
 import type { PipelineDescription } from "../../core/pipeline-description.ts";
-import { sayPath } from "../../core/target-id.ts";
+import { idsOf, sayPath } from "../../core/target-id.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
-import type { StoredResult } from "../../store/work.ts";
+import type { NamedArtifact, StoredResult } from "../../store/work.ts";
+import { ExportPlaces, type Placed, type ToPlace } from "./export-places.ts";
 import { viewBuild } from "./view.ts";
 
 const PAGE = 200;
@@ -15,15 +18,29 @@ const PAGE = 200;
 interface Exported {
   stage: string;
   target: string;
+  /** Of the target, behind those of its parents. */
+  ids: string[];
   build: string;
   hash: string;
   cost: { usd: number; tokens: number };
   files: { path: string; name: string; hash: string; size: number }[];
 }
 
+/** A result that is to be exported, without what it may have in its row. */
+interface Found extends ToPlace {
+  key: ResultKey;
+  result: Omit<Exported, "files">;
+  /** `kept`: in the artifact store; else in the row. */
+  output: { hash: string; size: number; kept: boolean } | null;
+  artifacts: NamedArtifact[];
+}
+
+/** A file, and where its bytes are: in an artifact, or in the row of this result. */
+type File = { path: string } & ({ hash: string } | { result: ResultKey });
+
 /**
  * All that the stages of a build have made, as files in a folder: an output as `<stage>/<target>.json`, or `.bin` where it is
- * bytes, and an artifact under its own name as `<stage>/<target>/<name>`.
+ * bytes, and an artifact under its own name as `<stage>/<target>/<name>`. Nothing is stored for it anywhere else.
  */
 export async function exportBuild(
   parts: { store: Store; artifacts: Artifacts },
@@ -31,35 +48,71 @@ export async function exportBuild(
   dir: string,
   stages: readonly string[] | undefined,
 ): Promise<string> {
-  const chosen = chosenStages(build, stages);
-  const entries: ExportEntry[] = [];
+  const known = stagesOf(build);
+  const chosen = chosenStages(build, known, stages);
+  const places = new ExportPlaces(known);
+  const files: File[] = [];
   const results: Exported[] = [];
   for (const stage of chosen) {
-    for await (const result of resultsOf(parts.store, build, stage)) {
-      const exported = await exportedOf(parts, result);
-      results.push(exported);
-      entries.push(...exported.files.map(({ path, hash }) => ({ path, hash })));
+    const found: Found[] = [];
+    for await (const result of resultsOf(parts.store, build, stage)) found.push(await foundOf(parts.store, result));
+    const placed = places.stage(stage, found);
+    for (const one of found) {
+      const place = placed.get(one) as Placed;
+      results.push({ ...one.result, files: writtenOf(one, place) });
+      files.push(...filesOf(one, place));
     }
   }
   const { token: _, ...view } = await viewBuild(parts.store, build);
+  const entries = entriesOf(parts.store, build, files);
   const { path } = await parts.artifacts.exportTo(dir, entries, { build: view, stages: chosen, targets: results });
   return path;
 }
 
-async function exportedOf({ store, artifacts }: { store: Store; artifacts: Artifacts }, result: StoredResult): Promise<Exported> {
-  const { stage, path, build, hash, cost, output } = result;
-  const place = `${stage}/${sayPath(path)}`;
+async function foundOf(store: Store, result: StoredResult): Promise<Found> {
+  const { key, stage, path, build, hash, cost, output } = result;
+  const artifacts = await store.work.artifactsOf(result);
+  const isNone = output.hash === "none";
+  const kept = output.artifact !== null;
+  const text = output.text ?? "";
+  return {
+    key,
+    path,
+    ending: isNone ? null : output.hash.startsWith("bytes:") ? ".bin" : ".json",
+    names: artifacts.map(({ name }) => name),
+    result: { stage, target: sayPath(path), ids: idsOf(path), build, hash, cost: toCost(cost) },
+    output: isNone ? null : { hash: output.artifact ?? digest("sha256", text), size: output.size, kept },
+    artifacts,
+  };
+}
+
+function writtenOf({ output, artifacts }: Found, place: Placed): Exported["files"] {
   const files: Exported["files"] = [];
-  if (output.hash !== "none") {
-    const isBytes = output.hash.startsWith("bytes:");
-    const stored =
-      output.artifact === null ? await artifacts.put(output.text ?? "") : { hash: output.artifact, size: output.size };
-    files.push({ path: `${place}.${isBytes ? "bin" : "json"}`, name: "", hash: stored.hash, size: stored.size });
+  if (output !== null && place.output !== null)
+    files.push({ path: place.output, name: "", hash: output.hash, size: output.size });
+  for (const [i, { name, hash, size }] of artifacts.entries())
+    files.push({ path: place.artifacts[i] as string, name, hash, size });
+  return files;
+}
+
+function filesOf({ key, output, artifacts }: Found, place: Placed): File[] {
+  const files: File[] = artifacts.map(({ hash }, i) => ({ path: place.artifacts[i] as string, hash }));
+  if (output === null || place.output === null) return files;
+  return [output.kept ? { path: place.output, hash: output.hash } : { path: place.output, result: key }, ...files];
+}
+
+/** What is in rows is read again, a page at a time: of all results together it may be much. */
+async function* entriesOf(store: Store, build: BuildRow, files: readonly File[]): AsyncIterable<ExportEntry> {
+  for (let at = 0; at < files.length; at += PAGE) {
+    const page = files.slice(at, at + PAGE);
+    const keys = page.flatMap((file) => ("result" in file ? [file.result] : []));
+    const results = keys.length === 0 ? [] : await store.work.results(keys);
+    const texts = new Map(results.map(({ key, output }) => [key, output.text]));
+    for (const file of page) {
+      if ("hash" in file) yield file;
+      else yield { path: file.path, text: texts.get(file.result) ?? lost(build) };
+    }
   }
-  for (const { name, hash: content, size } of await store.work.artifactsOf(result)) {
-    files.push({ path: `${place}/${name}`, name, hash: content, size });
-  }
-  return { stage, target: sayPath(path), build, hash, cost: toCost(cost), files };
 }
 
 async function* resultsOf(store: Store, build: BuildRow, stage: string): AsyncIterable<StoredResult> {
@@ -71,12 +124,23 @@ async function* resultsOf(store: Store, build: BuildRow, stage: string): AsyncIt
   }
 }
 
-function chosenStages(build: BuildRow, stages: readonly string[] | undefined): string[] {
-  const { stages: described } = JSON.parse(build.description) as PipelineDescription;
-  const known = described.map(({ name }) => name);
+function stagesOf({ description }: BuildRow): string[] {
+  return (JSON.parse(description) as PipelineDescription).stages.map(({ name }) => name);
+}
+
+function chosenStages(build: BuildRow, known: readonly string[], stages: readonly string[] | undefined): string[] {
   for (const stage of stages ?? []) {
     if (known.includes(stage)) continue;
     throw new HoldfastError("STAGE_UNKNOWN", `Build ${build.id} has no stage "${stage}".`, `Its stages are ${known.join(", ")}.`);
   }
   return known.filter((name) => stages === undefined || stages.includes(name));
+}
+
+/** Another result has taken its place since. */
+function lost({ id }: BuildRow): never {
+  throw new HoldfastError(
+    "EXPORT_OUTDATED",
+    `Build ${id} went on while it was exported; nothing was exported.`,
+    "Export it again, best when the build has ended.",
+  );
 }
