@@ -7,15 +7,22 @@ export function wholeNumber(text: string): number {
   throw new InvalidArgumentError("Give a whole number.");
 }
 
-export function atLeastOne(text: string): number {
-  const value = wholeNumber(text);
-  if (value >= 1) return value;
-  throw new InvalidArgumentError("Give a whole number of at least 1.");
+export function atLeastZero(text: string): number {
+  return atLeast(0, text);
 }
 
-/** An ISO date, or milliseconds since 1970. */
+export function atLeastOne(text: string): number {
+  return atLeast(1, text);
+}
+
+function atLeast(least: number, text: string): number {
+  if (/^\d{1,15}$/.test(text) && Number(text) >= least) return Number(text);
+  throw new InvalidArgumentError(`Give a whole number of at least ${least}.`);
+}
+
+/** An ISO date, or milliseconds since 1970. Of other texts JavaScript makes dates that nobody has meant: "-5" is in 2001. */
 export function instantGiven(text: string): Date {
-  const at = new Date(/^\d+$/.test(text) ? Number(text) : text);
+  const at = new Date(/^\d+$/.test(text) ? Number(text) : /^\d{4}-\d{2}-\d{2}/.test(text) ? text : Number.NaN);
   if (!Number.isNaN(at.getTime())) return at;
   throw new InvalidArgumentError("Give a date such as 2026-12-31T23:00:00Z, or milliseconds since 1970.");
 }

@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import type { Duration } from "../core/duration.ts";
+import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { type Claim, leaseOf } from "../runtime/claim.ts";
 import { tokenOf } from "../runtime/claim-token.ts";
@@ -56,10 +56,11 @@ export function claimCommand(parent: Command): void {
     .action(async (queue: string | undefined, options: Options, command: Command) => {
       const from = sourceOf(queue, options.name);
       const lease = leaseOf(options.lease as Duration);
+      const wait = options.wait === undefined ? undefined : toMillis(options.wait as Duration, "--wait");
       if (options.shell && isJson(command)) throw new HoldfastError("USAGE", "Both --shell and --json were given.", "Give one.");
       using over = untilInterrupted();
       await using hf = await openExisting(command);
-      const claim = await take(hf, from, options, over);
+      const claim = await take(hf, from, { ...options, wait }, over);
       if (claim === "interrupted") {
         process.exitCode = EXIT.interrupted;
       } else if (claim === null) {
@@ -86,7 +87,7 @@ function sourceOf(queue: string | undefined, name: string | undefined): string |
 async function take(
   hf: Holdfast,
   from: string | { anyVersionOf: string },
-  { worker, lease, wait, exclusive }: Options,
+  { worker, lease, wait, exclusive }: Omit<Options, "wait"> & { wait: number | undefined },
   over: AbortSignal,
 ): Promise<Claim | null | "interrupted"> {
   if (over.aborted) return "interrupted";
@@ -95,7 +96,7 @@ async function take(
     return await hf.claim(from, {
       worker,
       lease: lease as Duration,
-      ...(wait === undefined ? {} : { wait: wait as Duration }),
+      ...(wait === undefined ? {} : { wait }),
       ...(exclusive === undefined ? {} : { exclusive }),
     });
   } catch (error) {

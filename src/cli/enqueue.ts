@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import type { Duration } from "../core/duration.ts";
+import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { checkName } from "../core/options.ts";
 import type { EnqueueOptions } from "../runtime/context.ts";
@@ -48,9 +48,10 @@ export function enqueueCommand(parent: Command): void {
     )
     .action(async (name: string, json: string | undefined, options: Options, command: Command) => {
       const input = await jsonGiven(json, "The input");
+      const wished = optionsOf(options);
       const definition = await find(name, options, command);
       await using hf = await openOrMake(command);
-      const { id, duplicate } = await hf.enqueue(definition, input, optionsOf(options));
+      const { id, duplicate } = await hf.enqueue(definition, input, wished);
       answer(command, { id, duplicate }, () => (duplicate ? `${id} ${paint("yellow", "duplicate")}` : id));
     });
 }
@@ -88,7 +89,7 @@ function optionsOf({ id, key, priority, delay, runAt, after }: Options): Enqueue
     ...(id === undefined ? {} : { id }),
     ...(key === undefined ? {} : { key }),
     ...(priority === undefined ? {} : { priority }),
-    ...(delay === undefined ? {} : { delay: delay as Duration }),
+    ...(delay === undefined ? {} : { delay: toMillis(delay as Duration, "--delay") }),
     ...(runAt === undefined ? {} : { runAt }),
     ...(after === undefined ? {} : { after }),
   };

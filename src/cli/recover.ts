@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import type { Duration } from "../core/duration.ts";
+import { type Duration, toMillis } from "../core/duration.ts";
 import type { RecoveryStats } from "../runtime/janitor.ts";
 import type { RecoveryTotals } from "../store/store.ts";
 import { openExisting } from "./database.ts";
@@ -26,12 +26,10 @@ export function recoverCommand(parent: Command): void {
     .option("--expired-for <duration>", "take back every lease that expired at least this long ago, e.g. 5m, whoever holds it")
     .addHelpText("after", examples("holdfast recover", "holdfast recover --expired-for 5m"))
     .action(async (options: { expiredFor?: string }, command: Command) => {
+      const since = options.expiredFor === undefined ? null : toMillis(options.expiredFor as Duration, "--expired-for");
       await using hf = await openExisting(command);
       const { store, clock } = hf.engine;
-      const recovered =
-        options.expiredFor === undefined
-          ? await hf.recovery.recoverStale()
-          : await hf.recovery.reclaimStale(options.expiredFor as Duration);
+      const recovered = since === null ? await hf.recovery.recoverStale() : await hf.recovery.reclaimStale(since);
       const left = (await store.stale({ dead: [], skewed: false, limit: LOOK })).length;
       const { log, ...totals } = await store.recovery();
       answer(command, { recovered, left, totals, history: log }, () =>

@@ -38,6 +38,11 @@ export function matchGlob(glob: string, where: string): Glob {
   return compile([glob], { what: `\`match\` of ${where}`, hidden: true, paths: false, code: "OPTION_INVALID" });
 }
 
+/** One of a build's `only`. */
+export function onlyGlob(glob: string): Glob {
+  return compile([glob], { what: "A glob in `only`", hidden: true, paths: false, code: "OPTION_INVALID" });
+}
+
 /** What one of the globs matches. */
 function compile(globs: readonly string[], options: GlobOptions): Glob {
   const each = globs.map((glob) => compileOne(glob, options));

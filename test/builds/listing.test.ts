@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { items, pipeline } from "../../src/index.ts";
-import { counts, outputsOf, test, yard } from "./parts.ts";
+import { files, items, pipeline } from "../../src/index.ts";
+import { counts, outputsOf, refusal, test, yard } from "./parts.ts";
 
 interface Mail {
   id: string;
@@ -116,6 +116,82 @@ test("a build that is stopped or abandoned in its listing leaves it as it is, at
   assert.ok(performance.now() - since < 8_000, "nobody waited for it");
   state.end = 1_500;
   assert.deepEqual(counts(await here.succeed(docs), "read"), [0, 1, 0, 0]);
+});
+
+test("two items of one id that are not the same fail the build, before either is worked on, and a plan too", async (t) => {
+  const here = await yard(t);
+  const state = { mails: [mail("a", "1", "one"), mail("b", "1", "two"), mail("a", "1", "other words")] };
+  const docs = pipeline("mails")
+    .source(items(() => state.mails, { id: ({ id }) => id }))
+    .stage("read", {}, ({ input }) => (here.ran.push(input.id), input.text));
+  const built = await here.build(docs);
+  assert.deepEqual([built.state, built.reason], ["FAILED", "source_failed"]);
+  assert.match(built.errors[0]?.message ?? "", /Two items have the id "a"/);
+  assert.deepEqual(here.taken(), []);
+  await assert.rejects(here.hf.builds.plan(docs), refusal("TARGET_TWICE"));
+  state.mails = [mail("a", "1", "one"), mail("b", "1", "two"), mail("a", "1", "one")];
+  assert.deepEqual(await outputsOf(await here.succeed(docs), "read"), { a: "one", b: "two" });
+  assert.deepEqual(here.taken(), ["a", "b"]);
+});
+
+test("a listing that was interrupted may meet an id again that has changed since", async (t) => {
+  const here = await yard(t);
+  let listings = 0;
+  const docs = pipeline("mails")
+    .source(
+      items(
+        function* (cursor) {
+          listings++;
+          for (let n = cursor === undefined ? 0 : Number(cursor) + 1; n < 600; n++) {
+            if (n === 550 && listings === 1) throw new Error("the line is dead");
+            yield { id: `n${n}`, at: n, text: "old" };
+          }
+          if (listings > 1) yield { id: "n0", at: 600, text: "new" };
+        },
+        { id: ({ id }) => id, cursor: ({ at }) => String(at) },
+      ),
+    )
+    .stage("read", { match: "n0" }, ({ input }) => input.text);
+  const built = await here.succeed(docs);
+  assert.deepEqual(await outputsOf(built, "read"), { n0: "new" });
+});
+
+for (const kind of ["files", "items"] as const) {
+  test(`a mistyped id in \`only\` of ${kind} fails the build before anything is worked on, and says what may be meant`, async (t) => {
+    const here = await yard(t);
+    const ids = ["notes/bowline.md", "notes/reef-knot.md", "src/a[1].ts", "src/b.ts"];
+    here.write(Object.fromEntries(ids.map((id) => [id, id])));
+    const source = kind === "files" ? files("**", { root: here.root }) : items(() => ids, { id: (id) => id });
+    const docs = pipeline("docs")
+      .source(source as ReturnType<typeof items<string>>)
+      .stage("words", {}, ({ target }) => (here.ran.push(target.id), target.id));
+    const said = async (only: string[]): Promise<string> => {
+      const built = await here.build(docs, { only });
+      assert.deepEqual([built.state, built.reason], ["FAILED", "source_failed"]);
+      assert.deepEqual(here.taken(), []);
+      await assert.rejects(here.hf.builds.plan(docs, { only }), refusal("TARGET_UNKNOWN"));
+      return built.errors[0]?.message ?? "";
+    };
+    assert.equal(
+      await said(["notes/bowlin.md", "src/b.ts"]),
+      '"notes/bowlin.md" in `only` is no target and no stage of this pipeline, so nothing was done. Nearest: "notes/bowline.md".',
+    );
+    assert.match(await said(["reef-knot.md"]), /Nearest: "notes\/reef-knot\.md"\.$/);
+    assert.match(await said(["wrods"]), /Nearest: "words"\.$/);
+    assert.match(await said(["docs/**", "nothing like it"]), /^"docs\/\*\*", "nothing like it" in `only` are no targets/);
+    await here.succeed(docs, { only: ["src/a[1].ts", "notes"] });
+    assert.deepEqual(here.taken(), ["notes/bowline.md", "notes/reef-knot.md", "src/a[1].ts"]);
+    await assert.rejects(here.hf.builds.start(docs, { only: ["src/[a"] }), refusal("OPTION_INVALID", /`only`/));
+  });
+}
+
+test("what is asked for is worked on when the last of it is found, however far apart it is", async (t) => {
+  const here = await yard(t);
+  const docs = pipeline("many")
+    .source(items(() => Array.from({ length: 2_500 }, (_, n) => n), { id: (n) => `n${n}`, cursor: String }))
+    .stage("same", {}, ({ input }) => input);
+  const built = await here.succeed(docs, { only: ["n1*", "n2400"] });
+  assert.deepEqual(counts(built, "same"), [1_112, 0, 0, 0]);
 });
 
 function mail(id: string, at: string, text: string): Mail {

@@ -130,6 +130,7 @@ test("a file that is not there, a stage that is not there, and no config are wro
     [["run", "nowhere.ts"], /There is no file nowhere\.ts/],
     [["plan", "nowhere"], /There is no file nowhere, and no config here/],
     [["run", DOCS, "--rerun", "prase"], /Pipeline "docs" has no stage "prase"/],
+    [["plan", DOCS, "--only", "docs/zz.md"], /"docs\/zz\.md" in `only` is no target and no stage .* Nearest: "docs\/.\.md"/],
   ];
   for (const [args, message] of cases) {
     const { code, stderr } = await place.run([...args, "--db", db]);

@@ -76,6 +76,43 @@ test("wrong usage exits 2 with a line that helps", async () => {
   });
 });
 
+/** Where nothing, or less, is meant: a priority may be any whole number, and no failure at all may be allowed. */
+const ACCEPTED: Record<string, string[]> = { "--priority": ["0", "-1"], "--max-failures": ["0"] };
+
+test("every option that is a number takes whole numbers in its range, and nothing that is none", () => {
+  const numbers = commandsOf(program()).flatMap((command) =>
+    command.options.filter(({ flags }) => flags.includes("<number>")).map((option) => ({ command, option })),
+  );
+  assert.ok(numbers.length >= 9);
+  for (const { command, option } of numbers) {
+    const parse = (text: string): unknown => option.parseArg?.(text, undefined) ?? text;
+    const where = `${command.name()} ${option.long}`;
+    assert.equal(parse("3"), 3, where);
+    for (const text of ["x", "", "1.5", "1e3", "0x10", " 3", "3s", "NaN", "Infinity", "9".repeat(16), "-1", "0"]) {
+      if (ACCEPTED[option.long ?? ""]?.includes(text)) assert.equal(parse(text), Number(text), where);
+      else assert.throws(() => parse(text), { code: "commander.invalidArgument" }, `${where} ${JSON.stringify(text)}`);
+    }
+  }
+});
+
+test("a number, a date or a duration that is none is wrong usage, before anything is done", async () => {
+  const cases: [string[], RegExp][] = [
+    [["run", "docs.ts", "--workers", "-1"], /'--workers <number>' argument '-1' is invalid\. Give a whole number of at least 1/],
+    [["run", "docs.ts", "--workers", "0"], /at least 1/],
+    [["enqueue", "echo", "--run-at", "-5"], /Give a date/],
+    [["enqueue", "echo", "--delay", "-5"], /no duration/],
+    [["claim", "echo", "--worker", "w", "--wait", "x"], /no duration/],
+    [["recover", "--expired-for", "-1m"], /no duration/],
+  ];
+  const ended = await Promise.all(cases.map(([args]) => place.run(args)));
+  for (const [i, { code, stdout, stderr }] of ended.entries()) {
+    const [args, says] = cases[i] as [string[], RegExp];
+    assert.match(stderr, says, args.join(" "));
+    assert.deepEqual([code, stdout], [2, ""], args.join(" "));
+  }
+  assert.equal(existsSync(join(place.folder, "work.db")), false, "and no database is made");
+});
+
 test("a command that reads or operates makes no database where there is none", async () => {
   const commands = [["status"], ["health"], ["unlock", "x"]];
   const missing = join(place.folder, "missing.db");

@@ -29,11 +29,11 @@ describe("items", () => {
   }
 
   test("have the hash of their version, or of themselves however they are spelled", async () => {
-    const [a, b, c] = await listed(() => [
+    const [a, b] = await listed(() => [
       { id: "1", x: 1, y: undefined },
       { x: 1, id: "1" },
-      { id: "1", x: 2 },
     ]);
+    const [c] = await listed(() => [{ id: "1", x: 2 }]);
     assert.equal(a?.hash, b?.hash);
     assert.notEqual(a?.hash, c?.hash);
     const [d, e] = await listed(
@@ -45,6 +45,23 @@ describe("items", () => {
     );
     assert.equal(d?.hash, hash("sha256", "v1"));
     assert.equal(d?.hash, e?.hash);
+  });
+
+  test("of one id that are not the same are refused, however many are between; the same one again is harmless", async () => {
+    const between = Array.from({ length: 2_000 }, (_, n) => ({ id: `n${n}`, x: 0 }));
+    const twice = (x: number) => [{ id: "a", x: 1 }, ...between, { id: "a", x }];
+    assert.equal((await listed(() => twice(1))).length, 2_002);
+    await assert.rejects(
+      listed(() => twice(2)),
+      { code: "TARGET_TWICE", message: 'Two items have the id "a", and they are not the same.', hint: /an id of its own/ },
+    );
+    const byVersion: Options = { ...BY_ID, version: (value) => String((value as { x: number }).x) };
+    await assert.rejects(
+      listed(() => twice(2), byVersion),
+      { code: "TARGET_TWICE", message: /their versions differ/ },
+    );
+    const sameVersion: Options = { ...BY_ID, version: () => "1" };
+    assert.equal((await listed(() => twice(2), sameVersion)).length, 2_002);
   });
 
   test("go on behind a cursor", async () => {
@@ -148,7 +165,7 @@ describe("items", () => {
   }
 
   test("may be any JSON", async () => {
-    const values = await listed(() => ["text", 1, null, [1]], { id: String });
+    const values = await listed(() => ["text", 1, null, [1]], { id: (value) => JSON.stringify(value) });
     assert.deepEqual(
       values.map(({ value }) => value),
       ['"text"', "1", "null", "[1]"],

@@ -55,7 +55,7 @@ export function resumeCommand(parent: Command): void {
         command,
         pipeline: pipeline.name,
         file,
-        workers: options.workers,
+        workers: options.workers ?? 0,
         concurrency: options.concurrency,
         say: (text) => show.say(text),
       });

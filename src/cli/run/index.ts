@@ -60,7 +60,7 @@ export function runCommand(parent: Command): void {
         command,
         pipeline: pipeline.name,
         file,
-        workers: options.workers,
+        workers: options.workers ?? 0,
         concurrency: options.concurrency,
         say: (text) => show.say(text),
       });

@@ -2,7 +2,7 @@ import type { Command } from "commander";
 import type { Cost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { BuildOptions } from "../../runtime/builds/settings.ts";
-import { atLeastOne, wholeNumber } from "../arguments.ts";
+import { atLeastOne, atLeastZero } from "../arguments.ts";
 import { costGiven } from "../terminal/cost.ts";
 
 export interface RunOptions {
@@ -12,7 +12,8 @@ export interface RunOptions {
   only?: string[];
   budget?: Cost;
   token?: string;
-  workers: number;
+  /** Further processes; none, if it was not said. */
+  workers?: number;
   fresh?: boolean;
   watch?: boolean;
 }
@@ -23,7 +24,7 @@ export function withPace(command: Command): Command {
     .option("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000 (default: the pipeline's)", costGiven)
     .option("--token <token>", "the confirmation token of a paused build, with --budget")
     .option("--concurrency <number>", "how many pieces of work run at once in a process (default: 8)", atLeastOne)
-    .option("--workers <number>", "so many further processes that work on it", wholeNumber, 0);
+    .option("--workers <number>", "so many further processes that work on it (default: none)", atLeastOne);
 }
 
 export function withChoice(command: Command): Command {
@@ -31,7 +32,7 @@ export function withChoice(command: Command): Command {
     .option(
       "--max-failures <number>",
       "past so many failed targets nothing new is started (default: the pipeline's)",
-      wholeNumber,
+      atLeastZero,
     )
     .option("--rerun <stage>", "make what this stage has made anew; may be repeated", collect)
     .option("--only <target>", "only this target, or glob of them; or nothing behind this stage; may be repeated", collect);

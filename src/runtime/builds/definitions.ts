@@ -92,4 +92,4 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
   }
 }
 
-const LASTING = new Set(["SOURCE_INVALID", "SOURCE_MISSING", "TARGET_ID_INVALID", "NOT_JSON"]);
+const LASTING = new Set(["NOT_JSON", "SOURCE_INVALID", "SOURCE_MISSING", "TARGET_ID_INVALID", "TARGET_TWICE", "TARGET_UNKNOWN"]);

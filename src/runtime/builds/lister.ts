@@ -1,9 +1,9 @@
 import type { Artifacts } from "../../artifacts/artifacts.ts";
 import type { Clock } from "../../core/clock.ts";
 import { type Fingerprint, needsHash } from "../../core/fingerprint.ts";
-import { type Glob, matchGlob } from "../../core/glob.ts";
 import { toJobError } from "../../core/job.ts";
 import { MembersHash } from "../../core/members-hash.ts";
+import { Only } from "../../core/only.ts";
 import { gatherSegment, type Segment } from "../../core/segment.ts";
 import type { FilesSource, ItemsSource } from "../../core/source.ts";
 import { checkTargetId } from "../../core/target-id.ts";
@@ -11,7 +11,7 @@ import { type KeptValue, NO_VALUE } from "../../core/value.ts";
 import type { TargetRow } from "../../store/work.ts";
 import { type ListedFile, listFiles } from "../sources/files.ts";
 import { fingerprintFile } from "../sources/fingerprint-file.ts";
-import { listItems } from "../sources/items.ts";
+import { type ListedItem, listItems } from "../sources/items.ts";
 import { snapshotFile } from "../targets/snapshot.ts";
 import { Ending } from "../attempt.ts";
 import { BATCH, type Found, type Register } from "./enlister.ts";
@@ -24,6 +24,8 @@ const READ_AT_ONCE = 16;
 
 /** A listing that is left to others: another worker of this very process is not to take it again and again. */
 const LEFT = 200;
+
+type ListedItems = { found: Found; cursor: string | null }[];
 
 /** Where relative roots begin, and what no listing of files looks into. */
 export interface Folders {
@@ -52,17 +54,24 @@ export interface ListerParts {
  */
 export class Lister {
   readonly #parts: ListerParts;
-  readonly #only: readonly Glob[];
+  readonly #only: Only;
+  #listed = 0;
 
   constructor(parts: ListerParts) {
     this.#parts = parts;
-    this.#only = parts.scope.settings.only.targets.map((glob) => matchGlob(glob, "`only`"));
+    const { settings, model } = parts.scope;
+    this.#only = new Only(
+      settings.only.targets,
+      model.definition.stages.map(({ name }) => name),
+    );
   }
 
   async source(cursor: string | undefined): Promise<void> {
     const { scope, register } = this.#parts;
     const { source } = scope.model.definition;
     const segment = scope.model.segments[0] as Segment;
+    // Nothing was written down, and no cursor with it, before all that was asked for had been found.
+    if (cursor !== undefined) this.#only.meet();
     if (source.kind === "files") {
       await this.#files(source, segment, cursor, null);
       if (cursor !== undefined) await this.#files(source, segment, undefined, cursor);
@@ -70,7 +79,7 @@ export class Lister {
       await this.#items(source, segment, cursor);
     }
     // What was not asked for is not gone.
-    if (this.#only.length === 0) await register.gone(segment);
+    if (this.#only.isAll) await register.gone(segment);
   }
 
   /** One target for each group of what has come to the end of the segment before. */
@@ -129,16 +138,23 @@ export class Lister {
     let batch: ListedFile[] = [];
     for await (const file of listFiles(source, { ...folders, ...(after === undefined ? {} : { after }) })) {
       const isLast = file.id === upTo;
-      if (this.#isWanted(file.id)) batch.push(file);
-      if (batch.length >= BATCH || isLast) batch = await this.#filesListed(source, segment, batch, upTo === null);
+      if (this.#only.takes(file.id)) batch.push(file);
+      if (this.#isFull(batch) || isLast) batch = await this.#filesListed(source, segment, batch, upTo === null);
       if (isLast) return;
     }
+    this.#only.refuseMissing();
     await this.#filesListed(source, segment, batch, upTo === null);
   }
 
   async #filesListed(source: FilesSource, segment: Segment, files: ListedFile[], moves: boolean): Promise<ListedFile[]> {
+    for (let at = 0; at < files.length; at += BATCH) {
+      await this.#someFiles(source, segment, files.slice(at, at + BATCH), moves);
+    }
+    return [];
+  }
+
+  async #someFiles(source: FilesSource, segment: Segment, files: ListedFile[], moves: boolean): Promise<void> {
     const { register } = this.#parts;
-    if (files.length === 0) return [];
     this.#refuseLeaving();
     const rows = await register.rows(
       segment,
@@ -151,7 +167,6 @@ export class Lister {
       found.push(...read.filter((one) => one !== null));
     }
     await register.enlist(segment, found, rows, moves ? JSON.stringify(files.at(-1)?.id) : undefined);
-    return [];
   }
 
   /** Null: it has gone away meanwhile. */
@@ -170,30 +185,43 @@ export class Lister {
   }
 
   async #items(source: ItemsSource, segment: Segment, cursor: string | undefined): Promise<void> {
-    let batch: { found: Found; cursor: string | null }[] = [];
+    let batch: ListedItems = [];
     for await (const item of listItems(source, cursor)) {
-      if (!this.#isWanted(item.id)) continue;
-      const kept = await this.#parts.values.keepText(item.value);
-      // What counts is its version, or what is in it, however that is written.
-      const value: KeptValue = { ...kept, hash: `json:${item.hash}` };
-      const plain = this.#parts.targets.plain(segment, checkTargetId(item.id, "The id of an item"), item.hash, value);
-      const artifacts = value.artifact === null ? {} : { artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
-      batch.push({ found: { ...plain, ...artifacts }, cursor: item.cursor });
-      if (batch.length >= BATCH) batch = await this.#itemsListed(segment, batch);
+      if (this.#only.takes(item.id)) batch.push({ found: await this.#item(segment, item), cursor: item.cursor });
+      if (this.#isFull(batch)) batch = await this.#itemsListed(segment, batch);
     }
+    this.#only.refuseMissing();
     await this.#itemsListed(segment, batch);
   }
 
-  async #itemsListed(segment: Segment, batch: { found: Found; cursor: string | null }[]): Promise<typeof batch> {
+  async #item(segment: Segment, { id, hash, value: text }: ListedItem): Promise<Found> {
+    const { values, targets } = this.#parts;
+    // What counts is its version, or what is in it, however that is written.
+    const value: KeptValue = { ...(await values.keepText(text)), hash: `json:${hash}` };
+    const plain = targets.plain(segment, checkTargetId(id, "The id of an item"), hash, value);
+    return value.artifact === null ? plain : { ...plain, artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
+  }
+
+  async #itemsListed(segment: Segment, items: ListedItems): Promise<ListedItems> {
+    this.#refuseLeaving();
+    for (let at = 0; at < items.length; at += BATCH) await this.#someItems(segment, items.slice(at, at + BATCH));
+    return [];
+  }
+
+  async #someItems(segment: Segment, batch: ListedItems): Promise<void> {
     const { register } = this.#parts;
     this.#refuseLeaving();
-    const last = batch.at(-1);
-    if (last === undefined) return [];
-    // The last word about an id counts.
+    const last = batch.at(-1) as ListedItems[number];
+    // One that was listed twice is the same both times.
     const byPath = new Map(batch.map(({ found }) => [found.path, found]));
     const rows = await register.rows(segment, [...byPath.keys()]);
     await register.enlist(segment, [...byPath.values()], rows, last.cursor === null ? undefined : JSON.stringify(last.cursor));
-    return [];
+  }
+
+  /** Time to write it down. Until all that was asked for is found, nothing is: if it was mistyped, nothing may be worked on. */
+  #isFull(batch: readonly unknown[]): boolean {
+    if (++this.#listed % BATCH === 0) this.#refuseLeaving();
+    return this.#only.isMet && batch.length >= BATCH;
   }
 
   #refuseLeaving(): void {
@@ -201,9 +229,5 @@ export class Lister {
     signal.throwIfAborted();
     if (isLeaving?.() !== true) return;
     throw new Ending({ kind: "later", delay: LEFT, error: toJobError(new Error("the build is left as it is")) });
-  }
-
-  #isWanted(id: string): boolean {
-    return this.#only.length === 0 || this.#only.some((glob) => glob.matches(id));
   }
 }

@@ -1,6 +1,7 @@
 import { type Budget, toBudget } from "../../core/budget.ts";
 import type { Cost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
+import { Only } from "../../core/only.ts";
 import { checkCount, refuseUnknown } from "../../core/options.ts";
 import type { Model } from "./model.ts";
 
@@ -13,7 +14,10 @@ export interface BuildOptions {
   maxFailures?: number;
   /** Stages whose results are made anew. */
   rerun?: string[];
-  /** Ids of targets, or globs of them: nothing else is looked at. Names of stages: nothing behind the last of them is run. */
+  /**
+   * Ids of targets, or globs of them: nothing else is looked at, and each has to be there. Names of stages: nothing behind the
+   * last of them is run.
+   */
   only?: string[];
   /** Stops it, as `stop` does. */
   signal?: AbortSignal;
@@ -42,13 +46,16 @@ export function checkBuildOptions(model: Model, options: BuildOptions, where: st
   for (const name of checkNames(rerun, "rerun")) model.place(name);
   const names = new Set(definition.stages.map(({ name }) => name));
   const chosen = checkNames(only, "only");
+  const targets = chosen.filter((name) => !names.has(name));
+  // Refuses what is no glob.
+  void new Only(targets);
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
     throw new HoldfastError("OPTION_INVALID", "`signal` is no AbortSignal.", "Give the `signal` of an AbortController.");
   }
   return {
     settings: {
       rerun,
-      only: { stages: chosen.filter((name) => names.has(name)), targets: chosen.filter((name) => !names.has(name)) },
+      only: { stages: chosen.filter((name) => names.has(name)), targets },
     },
     budget: budget === undefined ? definition.budget : toBudget(budget, "`budget`"),
     maxFailures: maxFailures === undefined ? definition.maxFailures : checkCount(maxFailures, "maxFailures", 0),

@@ -18,13 +18,33 @@ export interface ListedItem {
   cursor: string | null;
 }
 
-/** The items of a source, in its own order. When nobody wants any more of them, its iterator is told. */
+/**
+ * The items of a source, in its own order. When nobody wants any more of them, its iterator is told. An id may come again, as
+ * it does where a list is made of pages that move, but only as the same item.
+ */
 export async function* listItems(source: ItemsSource, cursor?: string): AsyncGenerator<ListedItem> {
   const made: unknown = call(() => source.list(cursor), "The list");
+  const seen = new Map<string, number>();
   for await (const value of guarded(checkIterable(made))) {
     if (isOver()) await turn();
-    yield toItem(source, value);
+    const item = toItem(source, value);
+    refuseOther(seen, item, source);
+    yield item;
   }
+}
+
+/** Which of the two counts would be a matter of chance. */
+function refuseOther(seen: Map<string, number>, { id, hash: version }: ListedItem, source: ItemsSource): void {
+  // Enough of it to see a difference, in little memory: there may be millions.
+  const mark = Number.parseInt(version.slice(0, 12), 16);
+  const before = seen.get(id);
+  if (before === undefined) return void seen.set(id, mark);
+  if (before === mark) return;
+  throw new HoldfastError(
+    "TARGET_TWICE",
+    `Two items have the id ${JSON.stringify(id)}, and they are not the same${source.version === null ? "" : ": their versions differ"}.`,
+    "Give each item an id of its own. If it was changed while it was listed, list it as it is at one instant.",
+  );
 }
 
 function toItem(source: ItemsSource, value: unknown): ListedItem {
