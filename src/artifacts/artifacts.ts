@@ -5,6 +5,7 @@ import { Readable } from "node:stream";
 import { hash as hashNow } from "node:crypto";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { collect, type Collected } from "./collect.ts";
 import { Doomed } from "./doomed.ts";
 import { type Exported, type ExportEntry, exportTo } from "./export.ts";
 import { damaged, explain, faultOf, isAbsent, missing } from "./faults.ts";
@@ -162,6 +163,15 @@ export class Artifacts {
     const token = this.#hold();
     await this.#clear();
     return exportTo({ layout: this.#layout, token, pieces: (hash) => this.#pieces(hash) }, dir, entries, manifest);
+  }
+
+  /** Copies of these in a folder that is not there yet, for a backup. */
+  async collect(hashes: readonly string[], folder: string, tell: (done: number) => void = () => {}): Promise<Collected> {
+    try {
+      return await collect(hashes, { folder, pieces: (hash) => this.#pieces(hash), tell });
+    } catch (error) {
+      throw explain(error, folder);
+    }
   }
 
   /** Nothing may be under way. */

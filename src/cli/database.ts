@@ -83,6 +83,11 @@ function optionsOf(command: Command): OpenOptions {
   return { ...options, ...(schema === undefined ? {} : { schema }), ...(artifacts === undefined ? {} : { artifacts }) };
 }
 
+/** Of files that are no database yet, or no more. */
+export function driverOf(command: Command): "node:sqlite" | "better-sqlite3" {
+  return configOf(command)?.options.driver ?? "node:sqlite";
+}
+
 /** Where the database is, for people: without a password, which an address may hold. */
 export function pathOf(command: Command): string {
   const where = whereOf(command) ?? DEFAULT;

@@ -2,6 +2,8 @@
 export const EXIT = { done: 0, failed: 1, usage: 2, paused: 3, locked: 4, damaged: 5, interrupted: 130 } as const;
 
 const CODES: Record<string, number> = {
+  BACKUP_DAMAGED: EXIT.damaged,
+  BACKUP_INVALID: EXIT.damaged,
   BUDGET_PAUSED: EXIT.paused,
   DAMAGED: EXIT.damaged,
   LOCK_CONFLICT: EXIT.locked,
@@ -13,6 +15,9 @@ const USAGE = new Set([
   "ADDRESS_INVALID",
   "ARTIFACTS_NEEDED",
   "ARTIFACT_HASH_INVALID",
+  "BACKUP_BY_SERVER",
+  "BACKUP_EXISTS",
+  "BACKUP_NEWER",
   "BUDGET_INVALID",
   "BUDGET_TOO_SMALL",
   "BUILD_NOT_PAUSED",
@@ -36,10 +41,12 @@ const USAGE = new Set([
   "MODULE_INVALID",
   "MODULE_NEEDED",
   "NAME_INVALID",
+  "NOT_A_BACKUP",
   "NOT_A_DATABASE",
   "NOT_A_JOB",
   "NOT_A_PIPELINE",
   "NOT_JSON",
+  "NO_BACKUP",
   "NO_DATABASE",
   "NO_HANDLER",
   "NO_RIGHTS",

@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 import type { Command } from "commander";
 import { artifactsCommand } from "./artifacts/index.ts";
 import { auditCommand } from "./audit.ts";
+import { backupCommand } from "./backup.ts";
 import { buildsCommand } from "./builds/index.ts";
 import { claimCommand } from "./claim.ts";
 import { KnownCommand } from "./command.ts";
@@ -83,6 +84,7 @@ Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
     eventsCommand,
     auditCommand,
     recoverCommand,
+    backupCommand,
     unlockCommand,
     initCommand,
     completionCommand,

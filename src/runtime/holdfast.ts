@@ -9,6 +9,7 @@ import type { Schedule } from "../core/schedule.ts";
 import { storable } from "../core/text.ts";
 import { locate } from "../store/open-store.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
+import { type BackupOptions, makeBackup } from "./backups.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
 import type { Enqueued, EnqueueOptions } from "./context.ts";
 import { Builds } from "./builds/builds.ts";
@@ -356,6 +357,31 @@ export class Holdfast implements AsyncDisposable {
     return lockOf(this.#engine, name, () => this.#refuseClosed());
   }
 
+  /**
+   * A copy of the whole database as it is now, checked, while everybody goes on working; beside it a manifest,
+   * `<path>.json`. Your own tables are in it, too. Refused where there is something at `path` already. SQLite only.
+   *
+   * ```ts
+   * await hf.backup("backups/monday.db");
+   * ```
+   */
+  async backup(path: string, options: BackupOptions = {}): Promise<void> {
+    this.#refuseClosed();
+    refuseUnknown(options, ["artifacts", "onProgress"], "backup");
+    if (typeof path !== "string" || path === "") {
+      throw new HoldfastError("OPTION_INVALID", "Where a backup goes, is a path.", 'Give one: hf.backup("backups/monday.db").');
+    }
+    const { findings } = await this.#during(makeBackup(this.#engine, path, options));
+    // It is there, and may be all there is; but nobody should take it for a good one.
+    if (findings.length > 0) throw madeOfDamaged(path, findings);
+  }
+
+  /** Closing waits for it. */
+  #during<T>(work: Promise<T>): Promise<T> {
+    this.#claiming.add(work);
+    return work.finally(() => this.#claiming.delete(work));
+  }
+
   /** Stops this handle's workers, then lets go of the database. */
   close(): Promise<void> {
     this.#closed ??= this.#close();
@@ -393,6 +419,14 @@ export class Holdfast implements AsyncDisposable {
 
 function notAList(message: string): HoldfastError {
   return new HoldfastError("OPTION_INVALID", message, "Put it into an array.");
+}
+
+function madeOfDamaged(path: string, findings: readonly string[]): HoldfastError {
+  return new HoldfastError(
+    "DAMAGED",
+    `${path} was made, and is as damaged as the database: ${findings.join("; ")}.`,
+    "Keep the backups from before. Stop all workers, and restore one of them: holdfast restore.",
+  );
 }
 
 function closed(): HoldfastError {

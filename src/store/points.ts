@@ -43,10 +43,25 @@ export const OPERATIONS = [
 ] as const;
 export type Operation = (typeof OPERATIONS)[number];
 
+/** Steps of what takes more than a transaction: each is passed when it is done. */
+export const STEPS = [
+  // Its place is there; the copy is; it is synced; it is checked; its manifest is there; it has its name; all of it has.
+  "backup:begun",
+  "backup:copied",
+  "backup:synced",
+  "backup:checked",
+  "backup:written",
+  "backup:named",
+  "backup:kept",
+] as const;
+export type Step = (typeof STEPS)[number];
+
 /** Every point there is. */
 export const POINTS: readonly string[] = OPERATIONS.flatMap((operation) =>
   (["begun", "written", "committed"] as const).map((moment) => `${operation}:${moment}`),
-).filter((point) => point !== "deliver:committed");
+)
+  .filter((point) => point !== "deliver:committed")
+  .concat(STEPS);
 
 const KEY = "holdfast.crash-point";
 
@@ -60,4 +75,8 @@ export function armPoint(name: string): void {
 
 export function passPoint(operation: Operation, moment: Moment): void {
   if (armed !== undefined && armed === `${operation}:${moment}`) process.kill(process.pid, "SIGKILL");
+}
+
+export function passStep(step: Step): void {
+  if (armed !== undefined && armed === step) process.kill(process.pid, "SIGKILL");
 }

@@ -8,6 +8,7 @@ import type { Fate, HeldLease, LeaseRef, StaleLease } from "../core/lease.ts";
 import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
+import type { BackupStore } from "./backups.ts";
 import type { BuildStore } from "./builds.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
@@ -30,6 +31,7 @@ export interface Store {
   readonly builds: BuildStore;
   /** What they work on. */
   readonly work: WorkStore;
+  readonly backups: BackupStore;
 
   // ── jobs in ──
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */

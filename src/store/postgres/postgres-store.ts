@@ -41,6 +41,7 @@ import type {
   Works,
 } from "../store.ts";
 import type { Access } from "./builds/access.ts";
+import { Backups } from "./backups.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
 import { Ends } from "./ends.ts";
@@ -98,6 +99,7 @@ export class PostgresStore implements Store {
   readonly clock: Clock;
   readonly builds: Builds;
   readonly work: Work;
+  readonly backups: Backups;
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #group: Group;
@@ -179,6 +181,7 @@ export class PostgresStore implements Store {
     this.#sinks = new Sinks(s, { reader, events: this.#intake.events, databaseId: this.databaseId });
     const access: Access = { at: this.#at, read: reader.rows, write: (...how) => this.#write(...how) };
     this.builds = new Builds(s, this.#intake, access);
+    this.backups = new Backups(writer.address, options.schema ?? "holdfast");
     this.work = new Work(s, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes, reader }, access);
     this.#guests = new Guests({
       s,

@@ -1,5 +1,5 @@
 import { createRequire } from "node:module";
-import { DatabaseSync, type SQLInputValue } from "node:sqlite";
+import { backup, DatabaseSync, type SQLInputValue } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { HoldfastError } from "../../core/errors.ts";
 
@@ -53,6 +53,20 @@ export function isHandleOf(driver: DriverName, handle: unknown): boolean {
 export function through(driver: DriverName, handle: object): Connection {
   return driver === "node:sqlite" ? throughNode(handle as DatabaseSync) : throughBetter(handle as BetterDatabase);
 }
+
+/** Page by page, whatever is on them, in one snapshot; `to` is made anew. */
+export async function copyPages(driver: DriverName, from: string, to: string): Promise<void> {
+  const db = connect(driver, from, { busyTimeout: 5_000, readOnly: true });
+  try {
+    if (driver === "node:sqlite") await backup(db.handle as DatabaseSync, to, { rate: AT_ONCE });
+    else await (db.handle as BetterDatabase).backup(to, { progress: () => AT_ONCE });
+  } finally {
+    db.close();
+  }
+}
+
+/** Pages in one step: in several, it would begin anew whenever another process writes. */
+const AT_ONCE = 0x7fff_ffff;
 
 function connectNode(path: string, options: ConnectOptions): Connection {
   const file = options.mustExist ? new URL(`${pathToFileURL(path).href}?mode=rw`) : path;
@@ -108,6 +122,7 @@ interface BetterDatabase {
   exec(sql: string): void;
   prepare(sql: string): BetterStatement;
   close(): void;
+  backup(to: string, options: { progress: () => number }): Promise<unknown>;
 }
 type BetterConstructor = new (path: string, options: object) => BetterDatabase;
 

@@ -1,20 +1,9 @@
 import { randomUUID } from "node:crypto";
-import {
-  accessSync,
-  closeSync,
-  constants,
-  existsSync,
-  fsyncSync,
-  lstatSync,
-  openSync,
-  readlinkSync,
-  realpathSync,
-  rmSync,
-  statSync,
-} from "node:fs";
+import { accessSync, constants, existsSync, lstatSync, readlinkSync, realpathSync, rmSync, statSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
+import { syncFolder } from "./backup/files.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
 import { refuseNetwork } from "./file-system.ts";
@@ -195,15 +184,5 @@ async function patiently<T>(run: () => T): Promise<T> {
       waited += pause;
       await new Promise((resume) => setTimeout(resume, pause));
     }
-  }
-}
-
-function syncFolder(folder: string): void {
-  if (process.platform === "win32") return;
-  const fd = openSync(folder, "r");
-  try {
-    fsyncSync(fd);
-  } finally {
-    closeSync(fd);
   }
 }

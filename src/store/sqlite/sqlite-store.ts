@@ -40,6 +40,7 @@ import type {
 import type { Operation } from "../points.ts";
 import { Alive } from "../alive.ts";
 import type { Access } from "./builds/access.ts";
+import { Backups } from "./backup/backups.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
 import { Checkpoint } from "./checkpoint.ts";
@@ -86,6 +87,7 @@ export class SqliteStore implements Store {
   readonly clock: Clock;
   readonly builds: Builds;
   readonly work: Work;
+  readonly backups: Backups;
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
@@ -126,6 +128,7 @@ export class SqliteStore implements Store {
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
     this.clock = options.clock;
+    this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock });
     this.#news = new News(db, path);
     this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
     this.#intake = new Intake(db, { speaks: true });

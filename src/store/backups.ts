@@ -1,0 +1,83 @@
+import type { JobState } from "../core/job.ts";
+
+/** Copies of a whole database, made while others work in it. */
+export interface BackupStore {
+  /**
+   * Copies what is there now into a place of its own beside `path`, and checks the copy. Nothing has its name yet: whoever
+   * asked publishes it, or discards it. Refused (`BACKUP_EXISTS`) where there is something at `path` already.
+   */
+  stage(path: string, options: StageOptions): Promise<StagedBackup>;
+}
+
+export interface StageOptions {
+  reason: BackupReason;
+  onProgress?: OnProgress;
+}
+
+/** Who wanted it: somebody, a schedule, or Holdfast itself before it changes the schema. Only scheduled ones are ever removed. */
+export type BackupReason = "asked" | "scheduled" | "migration";
+
+/** What is under way, and how much of it is done; in bytes, or in artifacts. */
+export interface Progress {
+  step: "copying" | "checking" | "hashing" | "artifacts" | "replaying";
+  done: number;
+  total: number;
+}
+export type OnProgress = (progress: Progress) => void;
+
+/** A copy that is whole and on the disk, but for its name. */
+export interface StagedBackup {
+  readonly facts: BackupFacts;
+  /** Every artifact that the copy references, each once. */
+  readonly hashes: readonly string[];
+  /** A folder for artifacts that go with it; it is made by whoever puts some there. */
+  readonly artifactFolder: string;
+  /** Gives it its name, and the manifest beside it; from then on it is a backup. */
+  publish(artifacts: BackupArtifacts): Promise<Manifest>;
+  /** As if it had never been. */
+  discard(): Promise<void>;
+}
+
+/** What was read in a copy. */
+export interface BackupFacts {
+  databaseId: string;
+  /** Rises with each restore. */
+  epoch: number;
+  schema: number;
+  /** The commit that it holds everything up to. */
+  commits: number;
+  /** The highest key that a job has had. */
+  jobs: number;
+  counts: BackupCounts;
+  audit: { entries: number; head: string | null };
+  /** What was found wrong with it; a copy of a damaged database is as damaged. */
+  findings: string[];
+}
+
+export interface BackupCounts {
+  jobs: Partial<Record<JobState, number>>;
+  builds: Record<string, number>;
+  /** Rows of every table, also of those that are not Holdfast's. */
+  tables: Record<string, number>;
+}
+
+/** `included`: their bytes are in the folder; otherwise only what they are called is known. */
+export interface BackupArtifacts {
+  included: boolean;
+  hashes: string[];
+  bytes: number;
+  /** Referenced, and not there when the backup was made. */
+  missing: string[];
+}
+
+/** What stands beside a backup, as JSON. */
+export interface Manifest extends BackupFacts {
+  holdfast: "backup";
+  format: 1;
+  file: string;
+  size: number;
+  sha256: string;
+  takenAt: number;
+  reason: BackupReason;
+  artifacts: BackupArtifacts;
+}

@@ -1,0 +1,87 @@
+import { statSync } from "node:fs";
+import { Worker } from "node:worker_threads";
+import { HoldfastError } from "../../../core/errors.ts";
+import type { OnProgress } from "../../backups.ts";
+import { passStep } from "../../points.ts";
+import type { DriverName } from "../driver.ts";
+import { explain } from "../faults.ts";
+import { copyDatabase } from "./copy.ts";
+import { digestFile, syncFile } from "./files.ts";
+import { survey, type Survey } from "./survey.ts";
+
+/** What is done in a thread: each blocks it for as long as a disk takes. */
+export const TASKS = { copy, inspect };
+export type TaskName = keyof typeof TASKS;
+type Input<Name extends TaskName> = Parameters<(typeof TASKS)[Name]>[0];
+type Answer<Name extends TaskName> = Awaited<ReturnType<(typeof TASKS)[Name]>>;
+
+export interface Copied extends Survey {
+  size: number;
+  sha256: string;
+  whole: boolean;
+}
+
+/** `copied`: it is there already, and only looked at. */
+async function copy(
+  { driver, from, to, copied }: { driver: DriverName; from: string; to: string; copied: boolean },
+  tell: OnProgress,
+): Promise<Copied> {
+  const { whole } = copied ? { whole: true } : await copyDatabase(driver, from, to);
+  passStep("backup:copied");
+  syncFile(to);
+  passStep("backup:synced");
+  const looked = inspect({ driver, path: to }, tell);
+  passStep("backup:checked");
+  if (looked.survey === null) throw new Error("the copy is not what was copied");
+  return { ...looked.survey, size: looked.size, sha256: looked.sha256, whole };
+}
+
+/** The bytes of a file that nobody has open, and what SQLite says of them. */
+function inspect(
+  { driver, path }: { driver: DriverName; path: string },
+  tell: OnProgress,
+): { size: number; sha256: string; survey: Survey | null } {
+  const { size } = statSync(path);
+  const sha256 = digestFile(path, (done) => tell({ step: "hashing", done, total: size }));
+  tell({ step: "checking", done: 0, total: size });
+  try {
+    return { size, sha256, survey: survey(driver, path) };
+  } catch (error) {
+    throw explain(error, path);
+  }
+}
+
+export type ToMain = { progress: Parameters<OnProgress>[0] } | { answer: unknown } | { failure: ReturnType<typeof fromThrown> };
+
+/** Off the main thread, which is not held up by it. */
+export function runTask<Name extends TaskName>(
+  task: Name,
+  input: Input<Name>,
+  tell: OnProgress = () => {},
+): Promise<Answer<Name>> {
+  const here = import.meta.url;
+  const url = new URL(here.endsWith(".ts") ? "./thread.ts" : "./thread.js", here);
+  return new Promise((resolve, reject) => {
+    const thread = new Worker(url, { workerData: { task, input } });
+    thread.on("message", (message: ToMain) => {
+      if ("progress" in message) tell(message.progress);
+      else if ("answer" in message) resolve(message.answer as Answer<Name>);
+      else reject(toThrown(message.failure));
+    });
+    thread.on("error", reject);
+    thread.on("exit", () => reject(new Error(`the thread for "${task}" ended without an answer`)));
+  });
+}
+
+/** An error's class does not come through to another thread. */
+export function fromThrown(thrown: unknown): { code: string | null; message: string; hint: string; stack: string } {
+  const error = thrown instanceof Error ? thrown : new Error(String(thrown));
+  const [code, hint] = error instanceof HoldfastError ? [error.code, error.hint] : [null, ""];
+  return { code, message: error.message, hint, stack: error.stack ?? error.message };
+}
+
+function toThrown({ code, message, hint, stack }: ReturnType<typeof fromThrown>): Error {
+  const error = code === null ? new Error(message) : new HoldfastError(code, message, hint);
+  error.stack = stack;
+  return error;
+}
