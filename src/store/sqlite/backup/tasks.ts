@@ -36,13 +36,14 @@ async function copy(
   return { ...looked.survey, size: looked.size, sha256: looked.sha256, whole };
 }
 
-/** The bytes of a file that nobody has open, and what SQLite says of them. */
+/** The bytes of a file that nobody has open, and what SQLite says of them, unless they are others than expected. */
 function inspect(
-  { driver, path }: { driver: DriverName; path: string },
+  { driver, path, expected }: { driver: DriverName; path: string; expected?: string | undefined },
   tell: OnProgress,
 ): { size: number; sha256: string; survey: Survey | null } {
   const { size } = statSync(path);
   const sha256 = digestFile(path, (done) => tell({ step: "hashing", done, total: size }));
+  if (expected !== undefined && expected !== sha256) return { size, sha256, survey: null };
   tell({ step: "checking", done: 0, total: size });
   try {
     return { size, sha256, survey: survey(driver, path) };

@@ -22,7 +22,11 @@ export async function verifyBackup(backup: string, driver: DriverName, tell?: On
   const path = resolve(backup);
   const manifest = readManifest(path, driver);
   refuseLive(path);
-  const { size, sha256, survey } = await runTask("inspect", { driver, path }, tell);
+  const { size, sha256, survey } = await runTask("inspect", { driver, path, expected: manifest?.sha256 }, tell).catch(
+    (error: unknown) => {
+      throw error instanceof HoldfastError && error.code === "DAMAGED" ? damaged(path, "SQLite cannot read it") : error;
+    },
+  );
   if (manifest !== null && (manifest.size !== size || manifest.sha256 !== sha256)) {
     const said = manifest.size === size ? "its bytes are others" : `it has ${size} bytes instead of ${manifest.size}`;
     throw damaged(path, `it is not what its manifest says: ${said}`);

@@ -1,0 +1,66 @@
+import assert from "node:assert/strict";
+import { existsSync, mkdirSync, readdirSync } from "node:fs";
+import { join } from "node:path";
+import { describe, test } from "node:test";
+import { verifyWhole } from "../../src/runtime/backups.ts";
+import { open } from "../../src/index.ts";
+import { STEPS } from "../../src/store/points.ts";
+import { workJob } from "./jobs.ts";
+import { isTaken } from "./random.ts";
+import { Scene } from "./scene.ts";
+
+const AT = STEPS.filter((step) => step.startsWith("backup:"));
+
+describe("a backup whose process is killed", { concurrency: 2 }, () => {
+  for (const [at, point] of AT.entries()) {
+    // The one instant at which it is neither there nor not is always tried.
+    if (point !== "backup:named" && !isTaken(at, 3)) continue;
+    test(`at ${point} is whole or not there, and the next one cleans up`, async (t) => {
+      const scene = new Scene(t);
+      const hf = await scene.open();
+      await hf.enqueueMany(workJob(scene.effects), [{}, {}, {}]);
+      const folder = join(scene.folder, "backups");
+      mkdirSync(folder);
+      const [first, second] = [join(folder, "first.db"), join(folder, "second.db")];
+      const child = scene.start("backer", { to: first, point });
+      assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+
+      const named = AT.indexOf(point) >= AT.indexOf("backup:named");
+      assert.equal(existsSync(first), named, "it has its name when it is whole, and not before");
+      await hf.backup(second);
+      const whole = named ? ["first.db", "first.db.json"] : [];
+      assert.deepEqual(readdirSync(folder).toSorted(), [...whole, "second.db", "second.db.json"]);
+      for (const path of named ? [first, second] : [second]) {
+        const { manifest } = await verifyWhole(path, "node:sqlite", () => {});
+        assert.deepEqual(manifest?.counts.jobs, { pending: 3 });
+      }
+      if (!named) await hf.backup(first);
+    });
+  }
+});
+
+describe("while another process commits all the time", () => {
+  test("a backup comes to an end, hinders nobody, and holds everything that was acknowledged before it began", async (t) => {
+    const scene = new Scene(t);
+    const hf = await scene.open();
+    // Large enough that it takes a while.
+    await hf.enqueueMany(
+      workJob(scene.effects),
+      Array.from({ length: 40_000 }, (_, n) => ({ n })),
+    );
+    const producer = scene.start("producer");
+    await producer.next("accepted");
+    const before = scene.acknowledged();
+    const to = join(scene.folder, "copy.db");
+    await hf.backup(to);
+    const meanwhile = scene.acknowledged().length - before.length;
+    assert.ok(meanwhile > 0, "others went on");
+    producer.kill();
+    await producer.ended;
+
+    const { facts } = await verifyWhole(to, "node:sqlite", () => {});
+    assert.ok((facts.counts.jobs.pending ?? 0) >= 40_000 + before.length);
+    await using copy = await open(to, { recovery: "manual" });
+    for (const id of before) assert.ok((await copy.jobs.get(id)) !== null, id);
+  });
+});
