@@ -1,5 +1,5 @@
 import type { BuildReason, BuildState } from "./build.ts";
-import { sayReason } from "./build.ts";
+import { hasEnded, sayReason } from "./build.ts";
 import { type Budget, fromBudget } from "./budget.ts";
 import { type Amount, type Cost, toCost } from "./cost.ts";
 
@@ -70,13 +70,13 @@ export function viewOf(build: SeenBuild, stages: readonly CountedStage[], errors
   };
 }
 
-/** Those that are at this stage or before it in its segment; a gather that is still to come is one. */
+/** Those that are at this stage or before it in its segment; a gather that is still to come is one. What has ended does no more. */
 function leftOf({ round, state }: SeenBuild, stages: readonly CountedStage[], index: number): number {
+  if (hasEnded(state)) return 0;
   const stage = stages[index] as CountedStage;
   const open = stages
     .slice(0, index + 1)
     .filter(({ segment }) => segment === stage.segment)
     .reduce((sum, one) => sum + one.open, 0);
-  const isToCome = stage.round > round && (state === "ACTIVE" || state === "CRASHED" || state === "BUDGET_PAUSE");
-  return isToCome ? Math.max(1, open) : open;
+  return stage.round > round ? Math.max(1, open) : open;
 }

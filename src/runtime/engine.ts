@@ -93,6 +93,7 @@ export class Engine {
       if (options.recovery !== "manual") {
         await engine.janitor.heal();
         await engine.janitor.orphans("orphaned_at_startup");
+        await engine.janitor.clear(undefined, 1);
       }
       return engine;
     } catch (error) {

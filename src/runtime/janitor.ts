@@ -26,6 +26,8 @@ const LEAST_AGE = 1_000;
 /** Once a minute old events are trimmed; so many at a time that nobody waits for it. */
 const TRIM_EVERY = 60_000;
 const TRIM = 500;
+/** Work items of ended builds that are cleared away in one commit. */
+export const CLEARED = 1_000;
 /** Long enough to look up what a weekend brought, and for a new consumer to be tried out on. */
 const KEPT = 7 * 86_400_000;
 /** Wall and monotonic time that differ by more than this since the last look: the clock was set, or the host slept. */
@@ -138,6 +140,12 @@ export class Janitor {
       this.#log.info("a build lost its orchestrator; it can be resumed", { build: id, pipeline });
   }
 
+  /** Work that builds have left undone at their end is nobody's any more. Costs a look when there is none. */
+  async clear(pipeline?: string, batches = Number.POSITIVE_INFINITY): Promise<void> {
+    const clearing = { which: "idle", limit: CLEARED, ...(pipeline === undefined ? {} : { pipeline }) } as const;
+    for (let i = 0; i < batches && (await this.#store.work.clearWork(clearing)) > 0; i++);
+  }
+
   /** Everything there is to recover, now. */
   async recover(): Promise<RecoveryStats> {
     const processes = await this.#probe();
@@ -148,6 +156,7 @@ export class Janitor {
     entriesReclaimed += await this.#drain({ dead: [], skewed: true }, "lease expired");
     const locksCleaned = await this.#store.cleanLocks();
     await this.orphans("orchestrator_lost");
+    await this.clear();
     return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
   }
 
@@ -203,7 +212,7 @@ export class Janitor {
     }
     await this.#drain({ dead: [], skewed }, "lease expired");
     // Neither waits for the other, nor for a server's answer longer than it must.
-    await Promise.all([this.#store.cleanLocks(), this.orphans("orchestrator_lost")]);
+    await Promise.all([this.#store.cleanLocks(), this.orphans("orchestrator_lost"), this.clear()]);
     if (this.#onStop !== null) await this.#heed(this.#onStop);
     if (this.#expiring === null) await this.#expire();
     await this.#trim();

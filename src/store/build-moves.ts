@@ -1,5 +1,5 @@
 import { approve, type Budget, fromBudget } from "../core/budget.ts";
-import { type BuildFacts, mayMoveBuild, type WantedMove } from "../core/build.ts";
+import { type BuildFacts, mayMoveBuild, startsNothingNew, type WantedMove } from "../core/build.ts";
 import { refusedToken } from "../core/confirmation-token.ts";
 import { pipelineChanged, type PipelineDescription } from "../core/pipeline-description.ts";
 import type { BuildRow, ResumeBuild } from "./builds.ts";
@@ -20,6 +20,11 @@ export function brokenBy(by: string): WantedMove {
 /** Of a build as it was read, by whoever holds its lock, or does not. */
 export function factsOf(build: BuildRow, known: { holdsLock: boolean; running: number; tokenMinted: boolean }): BuildFacts {
   return { ...known, left: build.open + (build.listing === "done" ? 0 : 1), failed: build.failed };
+}
+
+/** Whether an ACTIVE build starts nothing new, for its budget or for what has failed: its queue rests. */
+export function startsNothing(build: BuildRow): boolean {
+  return build.blocked !== null || startsNothingNew({ ...build, running: 0, left: build.open });
 }
 
 /** How a build goes on whose lock was just taken; throws if its pipeline is another by now. A token is used after that. */

@@ -8,17 +8,23 @@ import type { NewJob } from "./store.ts";
  * Where builds live: runs of pipelines, their states, their money, and who leads them. The same rules as in `Store`: each
  * call is one atomic unit, and what may be refused in the ordinary course of things is a value. Decisions are core's: a
  * method reads the row inside its transaction, asks core, and writes what core says. Each transition has its number, its
- * audit entry and its event in its transaction, and the build's queue is paused whenever the build is not ACTIVE.
+ * audit entry and its event in its transaction, and the build's queue is paused whenever the build is not ACTIVE, or work is
+ * left of builds before it.
  */
 export interface BuildStore {
   // ── builds ──
   /**
    * Takes the lock of the pipeline and makes a build, PENDING → ACTIVE, with its first listing job, in one commit. A
-   * CRASHED build of the pipeline is abandoned with it; what is left of its work is for `clearWork`.
+   * CRASHED build of the pipeline is abandoned with it.
    */
-  start(build: NewBuild): Promise<BuildRow | LockConflict | { paused: string }>;
+  start(build: NewBuild): Promise<LedBuild | LockConflict | { paused: string }>;
   /** Takes the lock, uses the token up, sets the budget and goes on, in one commit. Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED). */
-  resume(build: ResumeBuild): Promise<BuildRow | LockConflict>;
+  resume(build: ResumeBuild): Promise<LedBuild | LockConflict>;
+  /**
+   * Lets the queue of an ACTIVE build go on that rested because of what builds before it had left, if nothing of that is there
+   * any more (`clearWork`). False: there is, or the token is not the lock's.
+   */
+  letRun(build: string, lock: LockToken): Promise<boolean>;
   /**
    * By the orchestrator: refused (`null`) when the lock of this build is not `lock.token`'s any more. The lock is let go when
    * the build is not ACTIVE after it. By somebody without the lock (`by`), for what needs none: a paused build that fails.
@@ -161,6 +167,12 @@ export interface BuildRow {
   createdAt: number;
   finishedAt: number | null;
   stages: StageCounts[];
+}
+
+/** A build that was just started or resumed. */
+export interface LedBuild extends BuildRow {
+  /** Work of builds before it is left, so its queue rests, and nobody claims that: see `letRun`. */
+  rests: boolean;
 }
 
 export interface StageCounts {

@@ -67,6 +67,8 @@ export function queueOverviews({ lanes, set, unfinished, finished, oldest }: Cou
     queue.ended += tallied.ended;
     queue.lastMinute[tallied.state] += lastMinute(tallied, now);
   }
+  // What is unwanted by now is not counted.
+  for (const queue of queues.values()) if (queue.counts.pending === 0) delete queue.oldestAt;
   return [...queues.values()].sort((a, b) => a.name.localeCompare(b.name));
 }
 

@@ -42,8 +42,8 @@ export interface WorkStore {
   failures(build: string, limit: number): Promise<StoredResult[]>;
 
   // ── work ──
-  /** Cancels at most `limit` open work items of builds of this pipeline that have ended; answers how many there were. */
-  clearWork(pipeline: string, limit: number): Promise<number>;
+  /** Cancels open work items of builds that have ended; answers how many. Until then they count as nobody's pending work. */
+  clearWork(clearing: Clearing): Promise<number>;
   /** What work items are about. Null: there is none. */
   works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]>;
   /** Sets the estimates aside, in order, as far as the budgets allow. What is refused for good stops its queue, and is written into its build. */
@@ -152,6 +152,16 @@ export interface ListedBatch {
   gone?: readonly { path: string; rev: number; removals: readonly NewJob[]; had?: readonly string[]; keep?: boolean }[];
   /** For the job's checkpoint: where the listing goes on. Undefined: as it was. */
   cursor?: string;
+}
+
+/** Which work items of ended builds are to be cleared away. */
+export interface Clearing {
+  /** Of all pipelines, if none is named. */
+  pipeline?: string;
+  /** `idle`: what runs is left to its end, which is kept; but for listings, which nobody wants any more. */
+  which: "idle" | "all";
+  /** In one commit. */
+  limit: number;
 }
 
 /** On `NewJob.work`. */

@@ -7,6 +7,7 @@ for (const suite of [
   "failing",
   "budget",
   "lead",
+  "left-undone",
   "bytes",
   "listing",
   "outputs",

@@ -259,7 +259,7 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
     assert.deepEqual(await money(store, build), { spent, reserved }, `after step ${step}`);
   }
   await store.builds.abandon(build.id, "enough", "operator");
-  await store.work.clearWork("docs", 1_000);
+  await store.work.clearWork({ pipeline: "docs", which: "all", limit: 1_000 });
   for (const { saved, estimate } of running) spent += Math.max(saved, estimate);
   assert.deepEqual(await money(store, build), { spent, reserved: 0 });
   assert.equal((await store.work.costs("docs")).parse?.spent.micros ?? 0, spent);

@@ -7,7 +7,7 @@ import { pipeline, pipelineOf } from "../../src/core/pipeline.ts";
 import { describePipeline, pipelineHash } from "../../src/core/pipeline-description.ts";
 import { files } from "../../src/core/source.ts";
 import { listingJobName, pipelineQueue } from "../../src/core/work.ts";
-import type { Approval, BuildRow, LockToken, NewBuild, NewLead, ResumeBuild } from "../../src/store/builds.ts";
+import type { Approval, BuildRow, LedBuild, LockToken, NewBuild, NewLead, ResumeBuild } from "../../src/store/builds.ts";
 import type { NewJob, Store } from "../../src/store/store.ts";
 import { claimIds, LEASE, newJob, register } from "./parts.ts";
 
@@ -59,11 +59,20 @@ export interface Led {
   lock: LockToken;
 }
 
-export async function started(store: Store, given: Partial<NewBuild> & { token?: string } = {}): Promise<Led> {
+export async function started(
+  store: Store,
+  given: Partial<NewBuild> & { token?: string } = {},
+): Promise<Led & { build: LedBuild }> {
   const { token, ...rest } = given;
   const lead = given.lead ?? newLead(await register(store), token);
-  const build = made(await store.builds.start(newBuild(lead, rest)));
+  const build = made(await store.builds.start(newBuild(lead, rest))) as LedBuild;
   return { build, lead, lock: { pipeline: build.pipeline, token: lead.token } };
+}
+
+/** What builds before it have left is cleared away, and its queue goes on. */
+export async function clearedFor(store: Store, { build, lock }: Pick<Led, "build" | "lock">): Promise<void> {
+  while ((await store.work.clearWork({ pipeline: build.pipeline, which: "all", limit: 100 })) > 0);
+  assert.equal(await store.builds.letRun(build.id, lock), true);
 }
 
 /** Bytes that are as good as random. */

@@ -6,6 +6,7 @@ import {
   BUDGET,
   bytes,
   changesNothing,
+  clearedFor,
   claimable,
   everything,
   listing,
@@ -32,7 +33,9 @@ const SOURCE_FAILED: WantedMove = { move: "fail", reason: "source_failed" };
 export function buildCases(check: Check): void {
   check("a build that is started is ACTIVE, with its stages, its budget and the job that lists its source", async (ground) => {
     const { store, clock } = ground;
-    const { build, lead } = await started(store, { maxFailures: 3 });
+    const { build: led, lead } = await started(store, { maxFailures: 3 });
+    const { rests: isResting, ...build } = led;
+    assert.equal(isResting, false);
     const { description, hash } = newBuild(lead);
     assert.match(build.id, /^b[0-9a-v]{17}$/);
     assert.deepEqual(build, {
@@ -129,7 +132,7 @@ export function buildCases(check: Check): void {
   check("a start abandons the build that crashed, and says so", async ({ store, clock }) => {
     const { build: old } = await stopped(store);
     pass(clock, 1_000);
-    const { build } = await started(store, { token: "token-2" });
+    const { build, lock } = await started(store, { token: "token-2" });
     const abandoned = await seeBuild(store, old);
     assert.deepEqual(
       [abandoned.state, abandoned.reason, abandoned.note, abandoned.seq, abandoned.finishedAt],
@@ -137,6 +140,7 @@ export function buildCases(check: Check): void {
     );
     assert.equal(build.state, "ACTIVE");
     assert.ok(build.id > old.id && build.key > old.key);
+    await clearedFor(store, { build, lock });
     assert.equal(await rests(store, build), false, "the queue that they share is open");
   });
 

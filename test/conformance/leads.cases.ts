@@ -5,6 +5,7 @@ import type { Store } from "../../src/store/store.ts";
 import {
   bytes,
   changesNothing,
+  clearedFor,
   listing,
   LOST,
   made,
@@ -112,6 +113,7 @@ export function leadCases(check: Check): void {
       ],
     );
     assert.equal((await store.builds.getLead("docs"))?.build, second.build.id);
+    await clearedFor(store, second);
     assert.equal(await rests(store, second.build), false);
   });
 

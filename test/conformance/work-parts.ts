@@ -137,7 +137,7 @@ export async function everyWork(store: Store, build: BuildRow): Promise<object> 
 /** Another build of the same pipeline, whose listing runs. */
 export async function next(store: Store, { build }: Site): Promise<Site> {
   await store.builds.abandon(build.id, "another follows", "operator");
-  await store.work.clearWork(build.pipeline, 1_000);
+  await store.work.clearWork({ pipeline: build.pipeline, which: "all", limit: 1_000 });
   return site(store, { token: `after ${build.id}` });
 }
 

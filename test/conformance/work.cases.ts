@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
+import type { LedBuild } from "../../src/store/builds.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
-import { seeBuild } from "./build-parts.ts";
+import type { Flow } from "../../src/store/work.ts";
+import { made, resuming, seeBuild, started, STOPPED } from "./build-parts.ts";
 import { addOne, changesDuring, claimOne, ERROR, LEASE, pass, see, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 import {
@@ -248,19 +250,77 @@ export function workCases(check: Check): void {
     const at = await site(store);
     const leases = await parsing(store, at, ["a", "b", "c"]);
     const other = await site(store, { pipeline: "blog", token: "token-2" });
-    assert.equal(await store.work.clearWork("docs", 100), 0, "not while it runs");
+    assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 100 }), 0, "not while it goes on");
     await store.builds.abandon(at.build.id, "enough", "operator");
     const changes = await changesDuring(store, async () => {
-      assert.equal(await store.work.clearWork("docs", 2), 2);
-      assert.equal(await store.work.clearWork("docs", 100), 2, "the listing among them");
+      assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 2 }), 2);
+      assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 100 }), 2, "the listing among them");
     });
-    assert.equal(await store.work.clearWork("docs", 100), 0);
+    assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 100 }), 0);
     const told = changes.flatMap(({ ended: leasesEnded }) => leasesEnded.map(({ job }) => job));
     assert.deepEqual(new Set(told), new Set([at.lister, ...leases].map(({ job }) => job)), "their holders are told");
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
     assert.deepEqual(await store.work.failures(at.build.id, 10), []);
     for (const { id } of leases) assert.equal((await see(store, id)).state, "cancelled");
     assert.equal((await see(store, other.lister.id)).state, "running");
+  });
+
+  check("what a build leaves undone at its end counts as nobody's pending work, and nobody can claim it", async ({ store }) => {
+    const at = await site(store);
+    await parsing(store, at, ["a"]);
+    const delayed = { ...item({ build: at.build, path: "c" }), delay: 60_000 };
+    const flow: Flow = { to: "work", trail: [], job: delayed };
+    const upstream = await addOne(store, { name: "plain" });
+    await list(store, at, { targets: [target("b", toWork(at.build, "parse", "b")), target("c", flow)] });
+    await store.enqueue([{ ...item({ build: at.build, path: "d" }), after: [upstream] }]);
+    const { queue } = at.build;
+    assert.deepEqual(await unfinished(store, queue), { pending: 2, waiting: 1, running: 2, laneTotal: 3, old: true });
+    await store.builds.abandon(at.build.id, "enough", "operator");
+    const left = { pending: 0, waiting: 0, running: 2, laneTotal: 0, old: false };
+    assert.deepEqual(await unfinished(store, queue), left);
+    assert.deepEqual(await claimOf(store, at.build), []);
+    assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 4, "the listing, which runs, among them");
+    assert.deepEqual(await unfinished(store, queue), { ...left, running: 1 });
+    assert.equal((await store.counts({ queue })).cancelled, 4);
+  });
+
+  check("what runs when its build ends may end, is kept, and nothing follows from it", async ({ store }) => {
+    const at = await site(store);
+    const [first, second, third] = (await parsing(store, at, ["a", "b", "c"])) as [Claimed, Claimed, Claimed];
+    await store.builds.abandon(at.build.id, "enough", "operator");
+    assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 1, "its listing");
+    await parsed(store, at, first, "a");
+    assert.deepEqual(await counts(store, at.build), [2, 0, { parse: [1, 0, 0, 0, 2], index: [0, 0, 0, 0, 0] }]);
+    assert.notEqual(await store.work.resultOf(at.build.id, "parse", "a"), null);
+    assert.equal((await seeTarget(store, "a")).done, null, "the next build takes it from there");
+    await settleItem(store, second, undefined, { kind: "error", error: ERROR, retry: true });
+    await takeBack(store, "crashed", third);
+    assert.equal((await store.counts({ queue: at.build.queue })).pending, 0, "what would be tried again is not");
+    assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 2);
+    assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
+    assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 0);
+  });
+
+  check("a build rests until what those before it have left is cleared away", async ({ store }) => {
+    const before = await site(store);
+    await parsing(store, before, ["a"]);
+    await list(store, before, { targets: [target("b", toWork(before.build, "parse", "b"))] });
+    await store.builds.move(before.build.id, STOPPED, before.lock);
+    const led = await started(store, { token: "token-2" });
+    assert.equal(led.build.rests, true);
+    assert.deepEqual(await claimOf(store, led.build), [], "neither of the old one nor of the new one");
+    assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 2);
+    assert.equal(await store.builds.letRun(led.build.id, led.lock), false, "something still runs");
+    assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 100 }), 1);
+    assert.deepEqual(await claimOf(store, led.build), []);
+    assert.equal(await store.builds.letRun(led.build.id, { pipeline: "docs", token: "another's" }), false);
+    assert.equal(await store.builds.letRun(before.build.id, led.lock), false);
+    assert.deepEqual(await claimOf(store, led.build), []);
+    assert.equal(await store.builds.letRun(led.build.id, led.lock), true);
+    assert.equal((await claimOf(store, led.build)).length, 1, "its listing");
+    const resumed = await store.builds.move(led.build.id, STOPPED, led.lock);
+    const answer = await store.builds.resume(resuming({ ...led, build: made(resumed) }, { token: "token-3" }));
+    assert.equal((answer as LedBuild).rests, false);
   });
 
   check("an item that comes after a job that fails is cancelled with it", async ({ store }) => {
@@ -273,6 +333,18 @@ export function workCases(check: Check): void {
     const { open, failed } = await seeBuild(store, build);
     assert.deepEqual([open, failed], [0, 2]);
   });
+}
+
+const OF_DOCS = { pipeline: "docs", which: "all" } as const;
+
+/** What is said of a queue's unfinished jobs, by all who count them. */
+async function unfinished(store: Store, queue: string): Promise<object> {
+  const { pending, waiting, running } = await store.counts({ queue });
+  const seen = (await store.queues()).find(({ name }) => name === queue);
+  assert.deepEqual([seen?.counts.pending, seen?.counts.waiting, seen?.counts.running], [pending, waiting, running]);
+  const lanes = (await store.lanes()).filter((lane) => lane.queue === queue);
+  const laneTotal = lanes.reduce((sum, lane) => sum + lane.pending, 0);
+  return { pending, waiting, running, laneTotal, old: seen?.oldestAt !== undefined };
 }
 
 /** The target "a", gone, with what these stages have to remove. */

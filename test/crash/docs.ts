@@ -1,5 +1,6 @@
 import { appendFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { hasEnded } from "../../src/core/build.ts";
 import { Outputs } from "../../src/runtime/builds/outputs.ts";
 import { Values } from "../../src/runtime/builds/values.ts";
 import type { BuildRow } from "../../src/store/builds.ts";
@@ -105,6 +106,6 @@ export async function madeBy(hf: Holdfast, id: string): Promise<string> {
 export async function goOn(hf: Holdfast, docs: Pipeline): Promise<Build> {
   const newest = await hf.engine.store.builds.newestBuild("docs");
   const handle =
-    newest === null || newest.state === "SUCCESS" ? await hf.builds.start(docs) : await hf.builds.resume(docs, newest.id);
+    newest === null || hasEnded(newest.state) ? await hf.builds.start(docs) : await hf.builds.resume(docs, newest.id);
   return handle.done();
 }

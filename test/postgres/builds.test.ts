@@ -5,7 +5,7 @@ import { BUILD_MOVES, BUILD_STATES, type BuildState } from "../../src/core/build
 import { HoldfastError } from "../../src/core/errors.ts";
 import { sql } from "../../src/store/postgres/migrations/006-builds.ts";
 import { sql as sqliteSql } from "../../src/store/sqlite/migrations/006-builds.ts";
-import type { AuditEntry, BuildRow } from "../../src/store/builds.ts";
+import type { AuditEntry, BuildRow, LedBuild } from "../../src/store/builds.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { listing, newBuild, newLead, resuming, seeBuild, started, STOPPED, toldOf } from "../conformance/build-parts.ts";
 import { register } from "../conformance/parts.ts";
@@ -90,7 +90,7 @@ describe("builds of several processes", { skip: noServer }, () => {
       );
       const builds = answers.filter((answer) => "seq" in answer);
       assert.equal(builds.length, 1, `round ${round}`);
-      const [build] = builds as [BuildRow];
+      const [build] = builds as [LedBuild];
       for (const answer of answers) if ("conflict" in answer) assert.equal(answer.conflict.build, build.id);
       const { token, i } = tries[answers.indexOf(build)] as (typeof tries)[number];
       assert.equal((await first().builds.getLead("docs"))?.holder, holders[i]);

@@ -59,7 +59,7 @@ describe("work items of several processes", { skip: noServer }, () => {
     await agree(handles, first());
     for (const { build } of sites) {
       await first().builds.abandon(build.id, "enough", "test");
-      while ((await second().work.clearWork(build.pipeline, 10)) > 0);
+      while ((await second().work.clearWork({ pipeline: build.pipeline, which: "all", limit: 10 })) > 0);
       const { open, reserved } = await seeBuild(first(), build);
       assert.deepEqual([open, reserved], [0, NOTHING]);
     }

@@ -47,6 +47,11 @@ export class CheckedStore {
     return { leads: () => this.#world.inTurn(() => this.#store.builds.leads()) };
   }
 
+  /** And nothing of that is left. */
+  get work(): Pick<Store["work"], "clearWork"> {
+    return { clearWork: (clearing) => this.#world.inTurn(() => this.#store.work.clearWork(clearing)) };
+  }
+
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
     return this.#call("enqueue", [jobs, options], (answer) => this.#model.enqueue(this.#now, jobs, answer, options?.whole));
   }
@@ -305,7 +310,7 @@ export class CheckedStore {
   }
 }
 
-type Asked = Exclude<Exclude<keyof CheckedStore & keyof Store, "onChange" | "enqueueWithin">, "builds">;
+type Asked = Exclude<Exclude<keyof CheckedStore & keyof Store, "onChange" | "enqueueWithin">, "builds" | "work">;
 
 export function plain<T extends object>(rows: readonly T[]): T[] {
   return rows.map((row) => ({ ...row }));

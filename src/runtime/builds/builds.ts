@@ -8,7 +8,7 @@ import type { Cost } from "../../core/cost.ts";
 import { refuseUnknown } from "../../core/options.ts";
 import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
 import type { Why } from "../../core/why.ts";
-import type { BuildRow, LockConflict, NewLead } from "../../store/builds.ts";
+import type { BuildRow, LedBuild, LockConflict, NewLead } from "../../store/builds.ts";
 import type { Definition } from "../definition.ts";
 import type { Engine } from "../engine.ts";
 import type { Page } from "../jobs.ts";
@@ -29,9 +29,6 @@ import { Values } from "./values.ts";
 import { viewBuild } from "./view.ts";
 import { sourceChanges, watchBuilds } from "./watch.ts";
 import { Worksite } from "./worksite.ts";
-
-/** Work items of ended builds that are cleared away in one commit. */
-const CLEARED = 1_000;
 
 export interface BuildsParts {
   refuseClosed: () => void;
@@ -75,8 +72,6 @@ export class Builds {
       listing: model.listingJob(null, 0),
     });
     if ("paused" in answer) throw paused(model.name, answer.paused);
-    // What the builds before it have left undone stands in the same queue; whoever takes it meanwhile gives it back.
-    if (!("conflict" in answer)) while ((await this.#engine.store.work.clearWork(model.name, CLEARED)) > 0);
     return this.#leading(site, answer, lead, checked);
   }
 
@@ -160,6 +155,7 @@ export class Builds {
     this.#parts.refuseClosed();
     const row = await this.#engine.store.builds.abandon(id, reason, this.#who());
     if (row === null) throw noBuild(id);
+    await this.#engine.janitor.clear(row.pipeline);
     return this.#view(row);
   }
 
@@ -217,7 +213,7 @@ export class Builds {
 
   #leading<All>(
     site: Worksite,
-    answer: BuildRow | LockConflict,
+    answer: LedBuild | LockConflict,
     { token }: NewLead,
     { concurrency, signal }: CheckedOptions,
   ): BuildHandle<All> {

@@ -1,10 +1,11 @@
 import { randomBytes } from "node:crypto";
-import { nextBuildMove, startsNothingNew, type BuildProgress, type WantedMove } from "../../core/build.ts";
+import { hasEnded, nextBuildMove, startsNothingNew, type BuildProgress, type WantedMove } from "../../core/build.ts";
 import { TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { gatherSegment } from "../../core/segment.ts";
-import type { BuildRow, LockToken } from "../../store/builds.ts";
+import type { BuildRow, LedBuild, LockToken } from "../../store/builds.ts";
 import type { Engine } from "../engine.ts";
+import { CLEARED } from "../janitor.ts";
 import type { Worker } from "../worker.ts";
 import { BuildScope } from "./scope.ts";
 import type { Model } from "./model.ts";
@@ -19,7 +20,7 @@ const IN_FLIGHT = 24 * 3_600_000;
 export interface OrchestratorParts {
   engine: Engine;
   model: Model;
-  row: BuildRow;
+  row: LedBuild;
   lock: LockToken;
   worker: Worker;
   /** It is about to let go of the build: what can be gone on with at any point need not come to its end. */
@@ -44,10 +45,13 @@ export class Orchestrator {
   /** When that is, on the monotonic clock. */
   #due = 0;
   #over = false;
+  /** Its queue rests until what builds before it have left is cleared away. */
+  #rests: boolean;
   #stopping: Promise<void> | null = null;
 
   constructor(parts: OrchestratorParts) {
     this.#parts = parts;
+    this.#rests = parts.row.rests;
     this.#scope = new BuildScope(parts.engine.store, parts.model, parts.row);
     this.ended = this.#end.promise;
     const { engine, lock } = parts;
@@ -111,6 +115,7 @@ export class Orchestrator {
 
   async #lead(row: BuildRow): Promise<void> {
     if (row.state !== "ACTIVE") return this.#finish(row);
+    if (this.#rests) await this.#letRun(row);
     if (this.#stopping !== null && row.open > 0) return;
     const progress: BuildProgress = { ...row, running: 0, left: row.open };
     const isFailing = startsNothingNew(progress);
@@ -128,6 +133,13 @@ export class Orchestrator {
     }
     const move = nextBuildMove(progress);
     if (move !== null) await this.#move(move);
+  }
+
+  async #letRun({ id }: BuildRow): Promise<void> {
+    const { engine, lock } = this.#parts;
+    const clearing = { pipeline: lock.pipeline, which: "all", limit: CLEARED } as const;
+    while (!this.#over && (await engine.store.work.clearWork(clearing)) > 0);
+    this.#rests = !(await engine.store.builds.letRun(id, lock));
   }
 
   /** The round of the next gather, if it is to be run. */
@@ -165,9 +177,19 @@ export class Orchestrator {
     for (const quit of this.#quit.splice(0)) quit();
     this.#parts.onLeave();
     await this.#parts.worker.stop(row.state === "BUDGET_PAUSE" ? { drain: IN_FLIGHT } : {});
+    await this.#clear(row);
     const last = await this.#read().catch(() => row);
     this.#parts.onRow(last);
     this.#end.resolve({ row: last, ...(token === undefined ? {} : { token }) });
+  }
+
+  /** What will not be done any more is nobody's. If that does not come to its end here, janitors go on with it. */
+  async #clear({ state, pipeline, id: build }: BuildRow): Promise<void> {
+    const { janitor, log } = this.#parts.engine;
+    if (!hasEnded(state)) return;
+    await janitor
+      .clear(pipeline)
+      .catch((error: unknown) => log.warn("clearing away what is left of a build failed", { build, error: String(error) }));
   }
 
   async #read(): Promise<BuildRow> {

@@ -8,6 +8,7 @@ import type { Tallied } from "../tallied.ts";
 import type { Catalog } from "./catalog.ts";
 import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
 import { listOf, type Rows } from "./driver.ts";
+import { endedWithWork } from "./work/leftovers.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
@@ -33,6 +34,15 @@ type Row = [
 ];
 
 type CountedRow = [lane: number, state: JobState, n: number, ended: number, since: number, fresh: number, before: number];
+
+/** Work of builds that have ended is about to be cleared away: it is nobody's any more. */
+function unwanted(s: string): string {
+  return `
+    select job.lane, job.state, -count(*) from (${endedWithWork(s)}) as ended
+    cross join lateral (select job from ${s}.work where build = ended.key offset 0) as work
+    cross join lateral (select lane, state from ${s}.jobs where key = work.job offset 0) as job
+    where job.state in ('pending', 'waiting') group by job.lane, job.state`;
+}
 
 /** Reading, for people and programs. Each answer is of one instant: one statement reads what has to fit together. */
 export class Look {
@@ -63,7 +73,9 @@ export class Look {
       union all
       select lane, 'running', count(*) from ${s}.running group by lane
       union all
-      select lane, 'waiting', count(*) from ${s}.jobs where aside = 'waiting' group by lane`;
+      select lane, 'waiting', count(*) from ${s}.jobs where aside = 'waiting' group by lane
+      union all
+      ${unwanted(s)}`;
     this.#sql = {
       byId: `${jobs} where job.key = ${keyOf(s, "$1", "$2", "$3")}`,
       unfinished,

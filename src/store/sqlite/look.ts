@@ -7,6 +7,7 @@ import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Settings } from "./settings.ts";
+import { ENDED_WITH_WORK } from "./work/leftovers.ts";
 import type { Tally } from "./tally.ts";
 
 const COLUMNS = `
@@ -15,6 +16,12 @@ const COLUMNS = `
   from holdfast_jobs as job
   left join holdfast_notes as note on note.job = job.key
   left join holdfast_inputs as body on body.job = job.key and job.input = '${ELSEWHERE}'`;
+
+/** Work of builds that have ended is about to be cleared away: it is nobody's any more. */
+const UNWANTED = `
+  select job.lane, job.state, -count(*) from (${ENDED_WITH_WORK}) as ended
+  cross join holdfast_work as work on work.build = ended.key cross join holdfast_jobs as job on job.key = work.job
+  where job.state in ('pending', 'waiting') group by job.lane, job.state`;
 
 /** Reading, for people and programs. */
 export class Look {
@@ -51,7 +58,9 @@ export class Look {
        union all
        select lane, 'running', count(*) from holdfast_jobs where state = 'running' group by lane
        union all
-       select lane, 'waiting', count(*) from holdfast_jobs where state = 'waiting' group by lane`,
+       select lane, 'waiting', count(*) from holdfast_jobs where state = 'waiting' group by lane
+       union all
+       ${UNWANTED}`,
     );
     // What is due but still marked as delayed could run now, too: nobody may have claimed there yet.
     this.#oldest = db.prepare(

@@ -2,7 +2,7 @@ import type { JobKey } from "../../core/ids.ts";
 import type { NewJob } from "../store.ts";
 import type { ListedBatch, ListedTarget } from "../work.ts";
 import type { Account, Books } from "./books.ts";
-import { type Flows, ofBuild } from "./flows.ts";
+import { type Flows, jobsOf } from "./flows.ts";
 import type { ItemRows, ResultRows, Standing, TargetRows, WorkRows } from "./rows.ts";
 
 /** What a listing finds changed or gone. What there is to run then is answered, for the caller to add. */
@@ -40,7 +40,7 @@ export class Arrivals {
     for (const stage of had) this.#results.reuse({ build, pipeline, stage, path, target: path }, null, now);
     if (removals.length === 0 && !keep) this.#targets.remove(ref);
     else this.#targets.leave(ref);
-    return removals.map((job) => ofBuild(job, account.build));
+    return jobsOf(account, removals);
   }
 
   /** What this build does, or did in vain, for what the target was before. */

@@ -1,4 +1,5 @@
-import type { BuildKey, JobKey, ResultKey } from "../../core/ids.ts";
+import { hasEnded } from "../../core/build.ts";
+import type { JobKey, ResultKey } from "../../core/ids.ts";
 import { NOTHING } from "../../core/cost.ts";
 import { completeTrail, type Trail } from "../../core/trail.ts";
 import { withoutArtifacts, withoutResult } from "../../core/work.ts";
@@ -68,7 +69,7 @@ export class Flows {
     const { flow } = target;
     if (flow === null) this.#targets.see(ref, target, build);
     else this.#targets.put(ref, target, this.#placeOf(now, account, ref, target, flow, made), build);
-    return flow?.to === "work" ? [ofBuild(flow.job, build)] : [];
+    return flow?.to === "work" ? jobsOf(account, [flow.job]) : [];
   }
 
   /** Counts the stages that it had no need of. */
@@ -126,9 +127,10 @@ export class Flows {
   }
 }
 
-/** The jobs of a batch need not know of which build they are. */
-export function ofBuild(job: NewJob, build: BuildKey): NewJob {
-  return job.work?.build === null ? { ...job, work: { ...job.work, build } } : job;
+/** The jobs of a batch need not know of which build they are. Where that has ended, nothing follows any more: the next one goes on. */
+export function jobsOf({ build, state }: Account, jobs: readonly NewJob[]): NewJob[] {
+  if (hasEnded(state)) return [];
+  return jobs.map((job) => (job.work?.build === null ? { ...job, work: { ...job.work, build } } : job));
 }
 
 function onItsWay(trail: Trail, failure: ResultKey | null): Place {

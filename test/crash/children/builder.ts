@@ -17,6 +17,8 @@ const options = told<{
   works?: boolean;
   /** Whoever summarises this one dies. */
   poison?: string;
+  /** Where it dies when it abandons a build. */
+  abandonsAt?: string;
 }>();
 const { path, effects, root, concurrency = 4, point, after, holds, lasts, lease, works = false, poison } = options;
 
@@ -54,6 +56,11 @@ hear("build", async ({ resume }) => {
     const { code, message } = error as HoldfastError;
     await say("refused", { code, message });
   }
+});
+hear("abandon", async ({ id }) => {
+  if (typeof options.abandonsAt === "string") crashAt(options.abandonsAt);
+  const { state } = await hf.builds.abandon(id as string, "enough");
+  await say("abandoned", { state });
 });
 await say("ready");
 // Somebody else may lead it.

@@ -7,6 +7,7 @@ import type {
   BuildRow,
   BuildStore,
   LeadView,
+  LedBuild,
   LockConflict,
   LockToken,
   MintedToken,
@@ -19,6 +20,7 @@ import type { Events } from "../events.ts";
 import type { Limits } from "../limits.ts";
 import type { Settings } from "../settings.ts";
 import type { Tx } from "../transaction.ts";
+import { Leftovers } from "../work/leftovers.ts";
 import type { Access } from "./access.ts";
 import { Audit } from "./audit.ts";
 import { type Known, Leads } from "./leads.ts";
@@ -55,17 +57,22 @@ export class Builds implements BuildStore {
     const leads = (this.#leads = new Leads(s));
     const audit = (this.#audit = new Audit(s));
     const tokens = new Tokens(s);
-    const moves = new Moves({ runs, leads, audit, events, settings });
-    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue });
+    const leftovers = new Leftovers(s);
+    const moves = new Moves({ runs, leads, audit, events, settings, leftovers });
+    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, leftovers });
     this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events });
   }
 
-  start(build: NewBuild): Promise<BuildRow | LockConflict | { paused: string }> {
+  start(build: NewBuild): Promise<LedBuild | LockConflict | { paused: string }> {
     return this.#act((tx) => this.#orchestrate.start(tx, build), [build.listing]);
   }
 
-  resume(build: ResumeBuild): Promise<BuildRow | LockConflict> {
+  resume(build: ResumeBuild): Promise<LedBuild | LockConflict> {
     return this.#act((tx) => this.#orchestrate.resume(tx, build));
+  }
+
+  letRun(build: string, lock: LockToken): Promise<boolean> {
+    return this.#act((tx) => this.#orchestrate.letRun(tx, build, lock));
   }
 
   move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null> {

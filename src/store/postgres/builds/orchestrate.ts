@@ -1,11 +1,12 @@
 import { orchestrator } from "../../../core/audit.ts";
 import { hasEnded, type WantedMove } from "../../../core/build.ts";
-import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED } from "../../build-moves.ts";
+import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED, startsNothing } from "../../build-moves.ts";
 import { listingOf, noSuchBuild } from "../../build-row.ts";
-import type { BuildRow, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
+import type { BuildRow, LedBuild, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Tx } from "../transaction.ts";
+import type { Leftovers } from "../work/leftovers.ts";
 import type { Leads } from "./leads.ts";
 import type { Moves } from "./moves.ts";
 import type { Runs } from "./runs.ts";
@@ -18,16 +19,18 @@ export class Orchestrate {
   readonly #tokens: Tokens;
   readonly #moves: Moves;
   readonly #enqueue: Enqueue;
+  readonly #leftovers: Leftovers;
 
-  constructor(parts: { runs: Runs; leads: Leads; tokens: Tokens; moves: Moves; enqueue: Enqueue }) {
+  constructor(parts: { runs: Runs; leads: Leads; tokens: Tokens; moves: Moves; enqueue: Enqueue; leftovers: Leftovers }) {
     this.#runs = parts.runs;
     this.#leads = parts.leads;
     this.#tokens = parts.tokens;
     this.#moves = parts.moves;
     this.#enqueue = parts.enqueue;
+    this.#leftovers = parts.leftovers;
   }
 
-  async start(tx: Tx, wanted: NewBuild): Promise<BuildRow | LockConflict | { paused: string }> {
+  async start(tx: Tx, wanted: NewBuild): Promise<LedBuild | LockConflict | { paused: string }> {
     const { pipeline, lead } = wanted;
     const by = orchestrator(lead);
     const conflict = await this.#leads.held(tx.rows, pipeline);
@@ -40,10 +43,10 @@ export class Orchestrate {
     const build = await this.#moves.make(tx, made, STARTED, { holdsLock: true }, { by });
     await this.#leads.take(tx, pipeline, build.key, lead);
     await this.#list(tx, build, wanted.listing);
-    return this.#runs.get(tx.rows, build.key);
+    return this.#led(tx, await this.#runs.get(tx.rows, build.key));
   }
 
-  async resume(tx: Tx, wanted: ResumeBuild): Promise<BuildRow | LockConflict> {
+  async resume(tx: Tx, wanted: ResumeBuild): Promise<LedBuild | LockConflict> {
     const found = await this.#runs.lock(tx, wanted.build);
     if (found === null) throw noSuchBuild(wanted.build);
     const { pipeline, key } = found;
@@ -56,7 +59,15 @@ export class Orchestrate {
     const budget = approval === undefined ? budgetOf(build) : await this.#tokens.use(tx, build, approval);
     const resumed = await this.#moves.make(tx, build, move, facts, { by, budget });
     await this.#leads.take(tx, pipeline, key, wanted.lead);
-    return resumed;
+    return this.#led(tx, resumed);
+  }
+
+  async letRun(tx: Tx, id: string, lock: LockToken): Promise<boolean> {
+    const build = await this.#runs.lock(tx, id);
+    if (build === null || build.state !== "ACTIVE" || (await this.#leads.holding(tx.rows, build.key, lock)) === null)
+      return false;
+    // What has stopped it since is none of this.
+    return startsNothing(build) || this.#moves.letRun(tx, build);
   }
 
   async move(
@@ -90,6 +101,10 @@ export class Orchestrate {
   async #crashUnled(tx: Tx, build: BuildRow, by: string): Promise<BuildRow> {
     if (build.state !== "ACTIVE") return build;
     return this.#moves.make(tx, build, LOST, { holderGone: true }, { by });
+  }
+
+  async #led(tx: Tx, build: BuildRow): Promise<LedBuild> {
+    return { ...build, rests: await this.#leftovers.any(tx.rows, build.pipeline) };
   }
 
   async #list(tx: Tx, build: BuildRow, listing: NewJob): Promise<void> {

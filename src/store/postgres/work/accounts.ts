@@ -29,7 +29,7 @@ export class Accounts {
         from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[])
           as new (key, spent_micros, spent_tokens, reserved_micros, reserved_tokens, open, failed, listing)
         where old.key = new.key
-        returning old.queue, new.failed > 0 and old.failed > old.max_failures`,
+        returning old.queue, old.state = 'ACTIVE' and new.failed > 0 and old.failed > old.max_failures`,
       block: `
         update ${s}.builds as old set blocked = new.blocked, refused_micros = new.micros, refused_tokens = new.tokens
         from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as new (key, blocked, micros, tokens)

@@ -5,6 +5,7 @@ import type { Fate, LeaseRef } from "../../../core/lease.ts";
 import type {
   ArtifactRef,
   Beginning,
+  Clearing,
   FoundResult,
   ListedBatch,
   MemberPage,
@@ -25,6 +26,7 @@ import type { Notes } from "../notes.ts";
 import type { Reader } from "../reader.ts";
 import type { Settle } from "../settle.ts";
 import { Clear } from "./clear.ts";
+import { Leftovers } from "./leftovers.ts";
 import { Ledger } from "./ledger.ts";
 import { Listing } from "./listing.ts";
 import { Results } from "./results.ts";
@@ -60,7 +62,7 @@ export class Work implements WorkStore {
     this.#results = new Results(s);
     this.#listing = new Listing(s, { settings, limits, settle, enqueue, cancel, notes, sheets });
     this.#ledger = new Ledger({ settings, limits, settle, sheets });
-    this.#clear = new Clear(s, { settings, limits, cancel, sheets });
+    this.#clear = new Clear({ leftovers: new Leftovers(s), settings, limits, cancel, sheets });
   }
 
   targets(pipeline: string, segment: number, paths: readonly string[]): Promise<TargetRow[]> {
@@ -111,8 +113,10 @@ export class Work implements WorkStore {
     return this.#results.failures(this.#access.read, build, limit);
   }
 
-  clearWork(pipeline: string, limit: number): Promise<number> {
-    return this.#access.write("cancel", (tx) => this.#clear.run(tx, pipeline, limit));
+  /** Asked again and again, mostly for nothing: then nothing is written. */
+  async clearWork(clearing: Clearing): Promise<number> {
+    if (!(await this.#clear.isNeeded(this.#access.read, clearing))) return 0;
+    return this.#access.write("cancel", (tx) => this.#clear.run(tx, clearing));
   }
 
   async works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]> {

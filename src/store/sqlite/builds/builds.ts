@@ -7,6 +7,7 @@ import type {
   BuildRow,
   BuildStore,
   LeadView,
+  LedBuild,
   LockConflict,
   LockToken,
   MintedToken,
@@ -18,6 +19,7 @@ import type { Connection } from "../driver.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Events } from "../events.ts";
 import type { Settings } from "../settings.ts";
+import { Leftovers } from "../work/leftovers.ts";
 import type { Access } from "./access.ts";
 import { Audit } from "./audit.ts";
 import { Leads } from "./leads.ts";
@@ -43,17 +45,22 @@ export class Builds implements BuildStore {
     const audit = (this.#audit = new Audit(db));
     const tokens = new Tokens(db);
     const { settings, events, enqueue } = parts;
-    const moves = new Moves({ runs, leads, audit, events, settings });
-    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue });
+    const leftovers = new Leftovers(db);
+    const moves = new Moves({ runs, leads, audit, events, settings, leftovers });
+    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, leftovers });
     this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events });
   }
 
-  start(build: NewBuild): Promise<BuildRow | LockConflict | { paused: string }> {
+  start(build: NewBuild): Promise<LedBuild | LockConflict | { paused: string }> {
     return this.#access.write("build", (tx) => this.#orchestrate.start(tx, build));
   }
 
-  resume(build: ResumeBuild): Promise<BuildRow | LockConflict> {
+  resume(build: ResumeBuild): Promise<LedBuild | LockConflict> {
     return this.#access.write("build", (tx) => this.#orchestrate.resume(tx, build));
+  }
+
+  letRun(build: string, lock: LockToken): Promise<boolean> {
+    return this.#access.write("build", (tx) => this.#orchestrate.letRun(tx, build, lock));
   }
 
   move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null> {

@@ -6,6 +6,7 @@ import type { BuildRow } from "../../builds.ts";
 import type { Events } from "../events.ts";
 import type { Tx } from "../group-commit.ts";
 import type { Settings } from "../settings.ts";
+import type { Leftovers } from "../work/leftovers.ts";
 import type { Audit } from "./audit.ts";
 import type { Leads } from "./leads.ts";
 import type { Runs } from "./runs.ts";
@@ -17,13 +18,15 @@ export class Moves {
   readonly #audit: Audit;
   readonly #events: Events;
   readonly #settings: Settings;
+  readonly #leftovers: Leftovers;
 
-  constructor(parts: { runs: Runs; leads: Leads; audit: Audit; events: Events; settings: Settings }) {
+  constructor(parts: { runs: Runs; leads: Leads; audit: Audit; events: Events; settings: Settings; leftovers: Leftovers }) {
     this.#runs = parts.runs;
     this.#leads = parts.leads;
     this.#audit = parts.audit;
     this.#events = parts.events;
     this.#settings = parts.settings;
+    this.#leftovers = parts.leftovers;
   }
 
   /** Throws what core says against it. `budget`: a new one, with the move. */
@@ -32,11 +35,19 @@ export class Moves {
     const moved = this.#runs.move(tx, build, transition, how.budget ?? build.budget);
     const active = moved.state === "ACTIVE";
     if (!active) this.#leads.release(tx, build.key);
-    this.#settings.pause(tx, build.queue, !active);
-    if (active) tx.ready(build.queue);
+    if (active) this.letRun(tx, moved);
+    else this.#settings.pause(tx, build.queue, true);
     this.#record(tx, how.by, EVENT_OF_MOVE[wanted.move], build, moved);
     this.#events.add(tx, buildMoved(moved, transition));
     return moved;
+  }
+
+  /** The queue of an ACTIVE build goes on, unless work is left of builds before it: nobody is to claim that. */
+  letRun(tx: Tx, { pipeline, queue }: BuildRow): boolean {
+    const rests = this.#leftovers.any(pipeline);
+    this.#settings.pause(tx, queue, rests);
+    if (!rests) tx.ready(queue);
+    return !rests;
   }
 
   /** What is done to a build without moving it. `more` is for the audit. */

@@ -1,12 +1,13 @@
 import { orchestrator } from "../../../core/audit.ts";
 import type { Budget } from "../../../core/budget.ts";
 import { hasEnded, type WantedMove } from "../../../core/build.ts";
-import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED } from "../../build-moves.ts";
+import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED, startsNothing } from "../../build-moves.ts";
 import { listingOf, noSuchBuild } from "../../build-row.ts";
-import type { BuildRow, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
+import type { BuildRow, LedBuild, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Tx } from "../group-commit.ts";
+import type { Leftovers } from "../work/leftovers.ts";
 import type { Leads } from "./leads.ts";
 import type { Moves } from "./moves.ts";
 import type { Runs } from "./runs.ts";
@@ -19,16 +20,18 @@ export class Orchestrate {
   readonly #tokens: Tokens;
   readonly #moves: Moves;
   readonly #enqueue: Enqueue;
+  readonly #leftovers: Leftovers;
 
-  constructor(parts: { runs: Runs; leads: Leads; tokens: Tokens; moves: Moves; enqueue: Enqueue }) {
+  constructor(parts: { runs: Runs; leads: Leads; tokens: Tokens; moves: Moves; enqueue: Enqueue; leftovers: Leftovers }) {
     this.#runs = parts.runs;
     this.#leads = parts.leads;
     this.#tokens = parts.tokens;
     this.#moves = parts.moves;
     this.#enqueue = parts.enqueue;
+    this.#leftovers = parts.leftovers;
   }
 
-  start(tx: Tx, wanted: NewBuild): BuildRow | LockConflict | { paused: string } {
+  start(tx: Tx, wanted: NewBuild): LedBuild | LockConflict | { paused: string } {
     const { pipeline, lead } = wanted;
     const by = orchestrator(lead);
     const conflict = this.#leads.held(pipeline);
@@ -41,10 +44,10 @@ export class Orchestrate {
     const build = this.#moves.make(tx, made, STARTED, { holdsLock: true }, { by });
     this.#leads.take(tx, pipeline, build.key, lead);
     this.#list(tx, build, wanted.listing);
-    return this.#runs.get(build.key);
+    return this.#led(this.#runs.get(build.key));
   }
 
-  resume(tx: Tx, wanted: ResumeBuild): BuildRow | LockConflict {
+  resume(tx: Tx, wanted: ResumeBuild): LedBuild | LockConflict {
     const found = this.#runs.find(wanted.build);
     if (found === null) throw noSuchBuild(wanted.build);
     const { pipeline, key } = found;
@@ -57,7 +60,14 @@ export class Orchestrate {
     const budget = this.#budget(tx, build, wanted);
     const resumed = this.#moves.make(tx, build, move, facts, { by, budget });
     this.#leads.take(tx, pipeline, key, wanted.lead);
-    return resumed;
+    return this.#led(resumed);
+  }
+
+  letRun(tx: Tx, id: string, lock: LockToken): boolean {
+    const build = this.#runs.find(id);
+    if (build === null || build.state !== "ACTIVE" || this.#leads.holding(build.key, lock) === null) return false;
+    // What has stopped it since is none of this.
+    return startsNothing(build) || this.#moves.letRun(tx, build);
   }
 
   move(tx: Tx, id: string, wanted: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): BuildRow | null {
@@ -86,6 +96,10 @@ export class Orchestrate {
     for (const key of this.#leads.unledOf(pipeline)) {
       this.#moves.make(tx, this.#runs.get(key), LOST, { holderGone: true }, { by });
     }
+  }
+
+  #led(build: BuildRow): LedBuild {
+    return { ...build, rests: this.#leftovers.any(build.pipeline) };
   }
 
   #budget(tx: Tx, build: BuildRow, { approval }: ResumeBuild): Budget {

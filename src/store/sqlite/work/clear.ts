@@ -1,40 +1,29 @@
-import type { BuildKey, JobKey } from "../../../core/ids.ts";
+import type { Clearing } from "../../work.ts";
 import type { Cancel } from "../cancel.ts";
-import type { Connection, Statement } from "../driver.ts";
 import type { Endings } from "../endings.ts";
 import type { Tx } from "../group-commit.ts";
+import type { Leftovers } from "./leftovers.ts";
 
 /** Does away with work that nobody wants any more. */
 export class Clear {
+  readonly #leftovers: Leftovers;
   readonly #cancel: Cancel;
   readonly #endings: Endings;
-  readonly #builds: Statement;
-  readonly #jobs: Statement;
 
-  constructor(db: Connection, parts: { cancel: Cancel; endings: Endings }) {
+  constructor(parts: { leftovers: Leftovers; cancel: Cancel; endings: Endings }) {
+    this.#leftovers = parts.leftovers;
     this.#cancel = parts.cancel;
     this.#endings = parts.endings;
-    // From one build that has open work to the next, by holdfast_work_target: those are few, whatever was before.
-    this.#builds = db.prepare(
-      `with recursive open (build) as (
-         select min(build) from holdfast_work
-         union all
-         select (select min(build) from holdfast_work where build > open.build) from open where build is not null)
-       select key from open join holdfast_builds on key = open.build
-       where pipeline = ? and state in ('SUCCESS', 'FAILED', 'ABANDONED')`,
-    );
-    this.#jobs = db.prepare("select job from holdfast_work where build = ? limit ?");
   }
 
-  run(tx: Tx, pipeline: string, limit: number): number {
-    let cleared = 0;
-    for (const [build] of this.#builds.rows(pipeline)) {
-      for (const [job] of this.#jobs.rows(build as BuildKey, limit - cleared)) {
-        this.#cancel.quietly(tx, job as JobKey);
-        cleared++;
-      }
-    }
+  isNeeded({ pipeline, which }: Clearing): boolean {
+    return this.#leftovers.jobs(pipeline ?? null, which, 1).length > 0;
+  }
+
+  run(tx: Tx, { pipeline, which, limit }: Clearing): number {
+    const jobs = this.#leftovers.jobs(pipeline ?? null, which, limit);
+    for (const job of jobs) this.#cancel.quietly(tx, job);
     this.#endings.write(tx);
-    return cleared;
+    return jobs.length;
   }
 }

@@ -5,6 +5,7 @@ import type { Fate, LeaseRef } from "../../../core/lease.ts";
 import type {
   ArtifactRef,
   Beginning,
+  Clearing,
   FoundResult,
   ListedBatch,
   MemberPage,
@@ -24,6 +25,7 @@ import type { Notes } from "../notes.ts";
 import type { Settle } from "../settle.ts";
 import { askedTargets, placeOf, viewOf } from "../../work/views.ts";
 import { Clear } from "./clear.ts";
+import { Leftovers } from "./leftovers.ts";
 import { Ledger } from "./ledger.ts";
 import { Listing } from "./listing.ts";
 
@@ -44,7 +46,7 @@ export class Work implements WorkStore {
     this.#runs = new Runs(db);
     this.#listing = new Listing({ ...intake.work, settle, enqueue, endings, cancel, notes });
     this.#ledger = new Ledger(db, { ...intake.work, settings, settle });
-    this.#clear = new Clear(db, { cancel, endings });
+    this.#clear = new Clear({ leftovers: new Leftovers(db), cancel, endings });
   }
 
   targets(pipeline: string, segment: number, paths: readonly string[]): Promise<TargetRow[]> {
@@ -91,8 +93,10 @@ export class Work implements WorkStore {
     return this.#access.read(() => this.#intake.work.results.failures(build, limit));
   }
 
-  clearWork(pipeline: string, limit: number): Promise<number> {
-    return this.#access.write("cancel", (tx) => this.#clear.run(tx, pipeline, limit));
+  /** Asked again and again, mostly for nothing: then it takes no write lock. */
+  async clearWork(clearing: Clearing): Promise<number> {
+    if (!(await this.#access.read(() => this.#clear.isNeeded(clearing)))) return 0;
+    return this.#access.write("cancel", (tx) => this.#clear.run(tx, clearing));
   }
 
   works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]> {
