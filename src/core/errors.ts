@@ -71,6 +71,15 @@ export function noUpstream(id: string, name: string): HoldfastError {
   );
 }
 
+/** What was read is not what was written. It is not handed on, to nobody. */
+export function damagedRow(what: string): HoldfastError {
+  return new HoldfastError(
+    "DAMAGED",
+    `${what} is damaged: what stands in its row is not what was written there.`,
+    "Look at the disk, keep a copy of the database with its -wal, and take the row from a backup.",
+  );
+}
+
 /** Thrown by a handler: fail now, do not retry. */
 export class NonRetryableError extends Error {
   constructor(message?: string, options?: { cause?: unknown }) {

@@ -1,3 +1,4 @@
+import { damagedRow } from "../../core/errors.ts";
 import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
 import { laneText, policyText } from "../catalogued.ts";
@@ -79,14 +80,17 @@ export class Catalog {
 
   lane(id: number): Lane {
     if (!this.#lanes.has(id)) this.reload();
-    return this.#lanes.get(id) as Lane;
+    const lane = this.#lanes.get(id);
+    if (lane === undefined) throw damagedRow(`The lane ${id} of a job`);
+    return lane;
   }
 
   policy(id: number): Policy {
     let policy = this.#policies.get(id);
     if (policy === undefined) {
-      const { body } = this.#policyById.get<{ body: string }>({ id }) as { body: string };
-      policy = JSON.parse(body) as Policy;
+      const found = this.#policyById.get<{ body: string }>({ id });
+      if (found === undefined) throw damagedRow(`The policy ${id} of a job`);
+      policy = JSON.parse(found.body) as Policy;
       this.#policies.set(id, policy);
     }
     return policy;

@@ -12,20 +12,25 @@ import {
   type Start,
   Turns,
 } from "../../core/claiming.ts";
+import { damagedRow } from "../../core/errors.ts";
 import type { JobKey } from "../../core/ids.ts";
-import { ELSEWHERE, HEAD, type HeadRow, toClaimed } from "../job-row.ts";
+import { ELSEWHERE, HEAD, type HeadRow, publicId, toClaimed } from "../job-row.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
+import type { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Locks } from "./locks.ts";
+import { isWhole, jobSum } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 
 interface Head extends Candidate {
   row: HeadRow;
+  /** The whole of it, wherever it is. */
+  input: string | null;
 }
 
 /** Jobs out. */
@@ -36,6 +41,7 @@ export class Claim {
   readonly #settings: Settings;
   readonly #limits: Limits;
   readonly #events: JobEvents;
+  readonly #damaged: DamagedJobs;
   readonly #promote: Statement;
   readonly #dueLimited: Statement;
   readonly #setGate: Statement;
@@ -61,6 +67,7 @@ export class Claim {
       events: JobEvents;
       locks: Locks;
       lanes: ClaimedLanes;
+      damaged: DamagedJobs;
       random: () => number;
     },
   ) {
@@ -70,6 +77,7 @@ export class Claim {
     this.#events = parts.events;
     this.#locks = parts.locks;
     this.#lanes = parts.lanes;
+    this.#damaged = parts.damaged;
     this.#random = parts.random;
     // The next jobs of one lane, by holdfast_jobs_ready: its cost does not depend on how many there are, or were.
     this.#head = db.prepare(headSql("= 0"));
@@ -203,19 +211,27 @@ export class Claim {
       if (most === 0) continue;
       const limit = most * ahead;
       const rows = this.#head.rows(share.lane.id, limit) as HeadRow[];
-      for (const row of rows) heads.push({ key: row[0], priority: row[1], row, share, suspect: false });
+      for (const row of rows) heads.push({ key: row[0], priority: row[1], row, share, suspect: false, input: row[6] });
       if (rows.length === limit) ends.set(share, heads.at(-1) as Head);
       if (!suspects) continue;
       for (const row of this.#suspectHead.rows(share.lane.id, 1) as HeadRow[]) {
-        heads.push({ key: row[0], priority: row[1], row, share, suspect: true });
+        heads.push({ key: row[0], priority: row[1], row, share, suspect: true, input: row[6] });
       }
     }
     return choose(heads, ends, max, (head) => this.#start(tx, head));
   }
 
-  #start(tx: Tx, { key, priority, row, share }: Head): Start {
+  #start(tx: Tx, head: Head): Start {
+    const { key, priority, row } = head;
+    const lane = head.share.lane.id;
     const limits = row[8];
-    return limits === null ? "started" : this.#limits.take(tx, { key, lane: share.lane.id, priority, limits });
+    if (head.input === ELSEWHERE) head.input = (this.#input.row(key)?.[0] ?? null) as string | null;
+    if (!isWhole(row[10], jobSum(key, lane, priority, row[2], row[4], row[5], row[9], head.input, row[7], limits))) {
+      this.#damaged.quarantine(tx, { key, id: publicId(row[5], row[4], key), lane, priority, limits });
+      // What is behind it is read in the next round.
+      return "held";
+    }
+    return limits === null ? "started" : this.#limits.take(tx, { key, lane, priority, limits });
   }
 
   #mark(tx: Tx, request: ClaimRequest, lanes: LaneShare[], chosen: Head[]): void {
@@ -224,7 +240,9 @@ export class Claim {
       const keys = chosen.filter((one) => one.share === share).map(({ key }) => key);
       if (keys.length === 0) continue;
       const { lease } = share;
-      this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
+      const taken = this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
+      // The index has shown jobs that the table does not have, or not as pending.
+      if (taken !== keys.length) throw damagedRow("The index of jobs that are ready");
     }
     tx.wrote();
     if (!this.#settings.view.telling) return;
@@ -232,8 +250,7 @@ export class Claim {
     for (const { key, share } of chosen) if (asked.has(share)) this.#events.always(tx, "job.started", key);
   }
 
-  #claimed(tx: Tx, { row, share }: Head): Claimed {
-    const input = row[6] === ELSEWHERE ? (this.#input.row(row[0])?.[0] as string) : row[6];
+  #claimed(tx: Tx, { row, share, input }: Head): Claimed {
     this.#lanes.add(row[0], share.lane.id, row[8]);
     return toClaimed(row, share, input, this.#catalog.policy(row[2]), tx.commit, tx.now);
   }

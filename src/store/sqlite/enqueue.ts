@@ -13,14 +13,15 @@ import type { Endings } from "./endings.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
+import { answerSum, jobSum } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
 import type { ItemTable } from "./work/item-table.ts";
 
 const ROWS = 25;
 
-const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input";
-const PLAIN = 10;
+const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input, sum";
+const PLAIN = 11;
 
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
@@ -67,15 +68,15 @@ export class Enqueue {
     this.#events = parts.events;
     this.#table = parts.table;
     this.#items = parts.items;
-    this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
+    this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
     // Many rows a statement: half again as fast as one by one.
     this.#insertMany = db.prepare(
-      `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
+      `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
     );
     // What only some jobs have, so that the others need not carry it.
     this.#insertWhole = db.prepare(
       `insert into holdfast_jobs (${COLUMNS}, scheduled_for, limits, error, finished_at)
-       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     );
     this.#insertInput = db.prepare("insert into holdfast_inputs (job, body) values (?, ?)");
     this.#insertId = db.prepare("insert into holdfast_ids (id, job, name, chosen) values (?, ?, ?, ?)");
@@ -115,13 +116,14 @@ export class Enqueue {
       const slot = job.key === undefined ? null : slotOf(job.name, job.key);
       const input = large ? ELSEWHERE : job.input;
       const gate = isEarly(runAt, tx.now, tx.now) ? "time" : null;
+      const { priority, scheduledFor = null } = job;
+      const sum = jobSum(key, lane, priority, policy, tx.now, id, slot, job.input, scheduledFor, limits);
       let broken = false;
       if (limits === null && job.after === undefined && job.scheduledFor === undefined) {
-        plain.push(key, gate, lane, job.priority, policy, runAt, tx.now, id, slot, input);
+        plain.push(key, gate, lane, priority, policy, runAt, tx.now, id, slot, input, sum);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
-        const { priority, scheduledFor = null } = job;
-        const row = { key, gate, lane, priority, policy, runAt, id, slot, input, scheduledFor, limits };
+        const row = { key, gate, lane, priority, policy, runAt, id, slot, input, sum, scheduledFor, limits };
         broken = this.#writeWhole(tx, row, admission.standing(job)) === "cancelled";
       }
       if (large) this.#insertInput.run(key, job.input);
@@ -153,8 +155,10 @@ export class Enqueue {
     const { state } = standing;
     let gate: string | null = state === "pending" ? row.gate : null;
     if (state === "pending" && gate === null && limits !== null) gate = this.#limits.admit(tx, { key, lane, priority, limits });
-    const ended = state === "cancelled" ? [JSON.stringify(standing.error), tx.now] : [null, null];
-    const values = [key, state, gate, lane, priority, row.policy, row.runAt, tx.now, row.id, row.slot, row.input];
+    const error = state === "cancelled" ? JSON.stringify(standing.error) : null;
+    const ended = error === null ? [null, null] : [error, tx.now];
+    const sum = row.sum + (answerSum(error) ?? 0);
+    const values = [key, state, gate, lane, priority, row.policy, row.runAt, tx.now, row.id, row.slot, row.input, sum];
     this.#insertWhole.run(...values, row.scheduledFor, limits, ...ended);
     if (state === "cancelled") this.#endings.add(key, lane, "cancelled");
     if (state === "waiting") for (const { job } of standing.for) this.#waits.add(key, job);
@@ -210,6 +214,7 @@ interface Row {
   id: string | null;
   slot: string | null;
   input: string | null;
+  sum: number;
   scheduledFor: number | null;
   limits: string | null;
 }

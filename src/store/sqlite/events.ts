@@ -1,6 +1,7 @@
 import { about, change, type NewEvent } from "../../core/event.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
+import { rowSum } from "./row-sum.ts";
 
 /** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
 export class Events {
@@ -8,11 +9,14 @@ export class Events {
   #told = 0;
 
   constructor(db: Connection) {
-    this.#insert = db.prepare("insert into holdfast_events (type, at, transition, job, build, data) values (?, ?, ?, ?, ?, ?)");
+    this.#insert = db.prepare(
+      "insert into holdfast_events (type, at, transition, job, build, data, sum) values (?, ?, ?, ?, ?, ?, ?)",
+    );
   }
 
   add(tx: Tx, { type, transition, job, build, data }: NewEvent): void {
-    this.#insert.run(type, tx.now, transition, job ?? null, build ?? null, JSON.stringify(data));
+    const texts = [transition, job ?? null, build ?? null, JSON.stringify(data)] as const;
+    this.#insert.run(type, tx.now, ...texts, rowSum(type, tx.now, ...texts));
     tx.wrote();
   }
 

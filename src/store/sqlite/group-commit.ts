@@ -21,12 +21,15 @@ export interface Tx {
   ready(queue: string): void;
   /** This lease was ended by somebody else than its holder. */
   ended(job: JobKey, fence: Fence): void;
+  /** A row is not what was written there. */
+  damaged(what: string): void;
 }
 
 /** What the world is told after a commit. */
 export interface Committed {
   ready: Set<string>;
   ended: { job: JobKey; fence: Fence }[];
+  damaged: string[];
 }
 
 /** Keys go on from the highest there is, or ever was where the highest were pruned. */
@@ -205,6 +208,7 @@ export class GroupCommit {
             ...tx,
             ready: (queue) => news.push(() => tx.ready(queue)),
             ended: (job, fence) => news.push(() => tx.ended(job, fence)),
+            damaged: (what) => news.push(() => tx.damaged(what)),
           });
           answers.push(() => item.resolve(value));
           for (const tell of news) tell();
@@ -240,7 +244,7 @@ export class GroupCommit {
   /** Null when nobody wrote anything: then there is nothing to commit, and nothing to tell. */
   #transact(items: Item[], body: (tx: Tx) => void): Committed | Failed | null {
     let mark: Mark;
-    const committed: Committed = { ready: new Set(), ended: [] };
+    const committed: Committed = { ready: new Set(), ended: [], damaged: [] };
     try {
       this.#begin.run();
     } catch (error) {
@@ -263,6 +267,7 @@ export class GroupCommit {
         wrote: () => (wrote = true),
         ready: (queue) => committed.ready.add(queue),
         ended: (job, fence) => committed.ended.push({ job, fence }),
+        damaged: (what) => committed.damaged.push(what),
       });
       for (const item of items) passPoint(item.operation, "written");
       if (!wrote) {

@@ -100,6 +100,7 @@ class Guest {
         wrote: () => {},
         ready: () => {},
         ended: () => {},
+        damaged: () => {},
       },
       jobs,
     );

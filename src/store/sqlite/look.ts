@@ -1,18 +1,22 @@
+import { damagedRow } from "../../core/errors.ts";
 import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/job.ts";
 import type { Lane } from "../../core/queue.ts";
-import { ELSEWHERE, type JobRow, keyOfCursor, pageOf, toJob } from "../job-row.ts";
+import { ELSEWHERE, type JobRow, keyOfCursor, pageOf, publicId, toJob } from "../job-row.ts";
 import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from "../overview.ts";
 import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
+import { damagedError } from "./damaged-jobs.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
+import { isAnswer, isWhole, jobSum } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 import { ENDED_WITH_WORK } from "./work/leftovers.ts";
 import type { Tally } from "./tally.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
-  job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message, body.body
+  job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message, body.body,
+  job.policy, job.scheduled_for, job.limits, job.sum
   from holdfast_jobs as job
   left join holdfast_notes as note on note.job = job.key
   left join holdfast_inputs as body on body.job = job.key and job.input = '${ELSEWHERE}'`;
@@ -84,8 +88,10 @@ export class Look {
 
   get(id: string): Job | null {
     const key = this.keyOf(id);
-    const row = key === null ? undefined : this.#byKey.get<JobRow>({ key });
-    return row === undefined ? null : toJob(row, this.#catalog.lane(row.lane));
+    const row = key === null ? undefined : this.#byKey.get<SummedRow>({ key });
+    if (row === undefined) return null;
+    if (isDamaged(row)) throw damagedRow(`Job ${id}`);
+    return toJob(row, this.#catalog.lane(row.lane));
   }
 
   list(filter: ListFilter): { items: Job[]; next?: string } {
@@ -113,7 +119,9 @@ export class Look {
       statement = this.#db.prepare(`select ${COLUMNS} where ${text} order by ${key} limit :limit`);
       this.#lists.set(text, statement);
     }
-    return pageOf(statement.all<JobRow>(params), filter.limit, (lane) => this.#catalog.lane(lane));
+    // One that is damaged does not hide the others: it is shown, and what it holds is not.
+    const rows = statement.all<SummedRow>(params).map((row) => (isDamaged(row) ? withheld(row) : row));
+    return pageOf(rows, filter.limit, (lane) => this.#catalog.lane(lane));
   }
 
   counts(filter: { queue?: string; name?: string }): Record<JobState, number> {
@@ -143,4 +151,24 @@ export class Look {
     this.#catalog.reload();
     return lanesOf(this.#catalog.lanes(0), filter);
   }
+}
+
+/** With all that its checksums cover. */
+type SummedRow = JobRow & {
+  policy: number;
+  scheduled_for: number | null;
+  limits: string | null;
+  sum: number | null;
+};
+
+export function isDamaged(row: SummedRow): boolean {
+  const { key, lane, priority, policy, created_at, id, slot, scheduled_for, limits } = row;
+  const input = row.body ?? row.input;
+  if (!isWhole(row.sum, jobSum(key, lane, priority, policy, created_at, id, slot, input, scheduled_for, limits))) return true;
+  return !isAnswer(row.sum, row.output ?? row.error);
+}
+
+function withheld(row: SummedRow): SummedRow {
+  const error = JSON.stringify(damagedError(publicId(row.id, row.created_at, row.key)));
+  return { ...row, input: null, body: null, output: null, error };
 }

@@ -7,9 +7,10 @@ import * as dependencies from "./migrations/003-dependencies.ts";
 import * as schedules from "./migrations/004-schedules.ts";
 import * as events from "./migrations/005-events.ts";
 import * as builds from "./migrations/006-builds.ts";
+import * as checksums from "./migrations/007-checksums.ts";
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly { name: string; sql: string }[] = [jobs, queues, dependencies, schedules, events, builds];
+const MIGRATIONS: readonly { name: string; sql: string }[] = [jobs, queues, dependencies, schedules, events, builds, checksums];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 
 /**

@@ -1,3 +1,4 @@
+import { damagedRow } from "../../core/errors.ts";
 import { generatedId, type JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { firing } from "../../core/schedule.ts";
@@ -7,13 +8,28 @@ import type { Connection, Statement } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
+import { isSame, rowSum } from "./row-sum.ts";
 
 const COLUMNS = `key, revision, name as job, cron, timezone, missed, within, overlap, paused, last_at as lastAt, next_at as nextAt`;
 
-interface Made {
-  template: string;
-  overlap: 0 | 1;
+/** What a tick goes by. */
+const MADE = `key, cron, timezone, missed, within, overlap, template, name, last_job as lastJob, sum`;
+
+interface Made extends Summed {
   lastJob: JobKey | null;
+  sum: number | null;
+}
+
+/** What its checksum covers. */
+interface Summed {
+  key: string;
+  cron: string;
+  timezone: string;
+  missed: string;
+  within: number | null;
+  overlap: 0 | 1;
+  template: string;
+  name: string;
 }
 
 /** What is enqueued when. A tick is one transaction: its jobs are there and next_at has moved on, or neither. */
@@ -38,11 +54,11 @@ export class Schedules {
     // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
     this.#save = db.prepare(
       `insert into holdfast_schedules as old
-         (key, revision, cron, timezone, missed, within, overlap, paused, template, name, created_at, next_at)
-       values (:key, :revision, :cron, :timezone, :missed, :within, :overlap, 0, :template, :name, :now, :nextAt)
+         (key, revision, cron, timezone, missed, within, overlap, paused, template, name, created_at, next_at, sum)
+       values (:key, :revision, :cron, :timezone, :missed, :within, :overlap, 0, :template, :name, :now, :nextAt, :sum)
        on conflict (key) do update set
          revision = excluded.revision, missed = excluded.missed, within = excluded.within, overlap = excluded.overlap,
-         template = excluded.template, name = excluded.name, cron = excluded.cron, timezone = excluded.timezone,
+         template = excluded.template, name = excluded.name, sum = excluded.sum, cron = excluded.cron, timezone = excluded.timezone,
          next_at = case when old.cron = excluded.cron and old.timezone = excluded.timezone
            then old.next_at else excluded.next_at end`,
     );
@@ -54,10 +70,10 @@ export class Schedules {
     this.#move = db.prepare(
       `update holdfast_schedules set next_at = :nextAt
        where key = :key and revision = :revision and next_at = :from and paused = 0
-       returning template, overlap, last_job as lastJob`,
+       returning ${MADE}`,
     );
     this.#made = db.prepare("update holdfast_schedules set last_at = coalesce(?, last_at), last_job = ? where key = ?");
-    this.#template = db.prepare("select template, overlap, last_job as lastJob from holdfast_schedules where key = :key");
+    this.#template = db.prepare(`select ${MADE} from holdfast_schedules where key = :key`);
     this.#job = db.prepare("select state, created_at from holdfast_jobs where key = ?");
     this.#remove = db.prepare("delete from holdfast_schedules where key = ?");
     this.#pause = db.prepare("update holdfast_schedules set paused = 1 where key = ? and paused = 0");
@@ -68,12 +84,12 @@ export class Schedules {
   }
 
   save(tx: Tx, draft: ScheduleDraft): StoredSchedule {
-    const { template, overlap, ...rest } = draft;
+    const { template, overlap, nextAt, ...rest } = draft;
+    const row: Summed = { ...rest, overlap: overlap ? 1 : 0, template: JSON.stringify(template), name: template.name };
     this.#save.runNamed({
-      ...rest,
-      overlap: overlap ? 1 : 0,
-      template: JSON.stringify(template),
-      name: template.name,
+      ...row,
+      nextAt,
+      sum: scheduleSum(row),
       revision: tx.commit,
       now: tx.now,
     });
@@ -95,6 +111,7 @@ export class Schedules {
   tick(tx: Tx, { fire, ...tick }: Tick): boolean {
     const [made] = this.#move.all<Made>({ ...tick });
     if (made === undefined) return false;
+    refuseDamaged(made);
     tx.wrote();
     const some = firing(fire, made.overlap === 1, () => this.#unfinished(made) !== undefined);
     if (some.length > 0) this.#add(tx, tick.key, made, some, true);
@@ -104,6 +121,7 @@ export class Schedules {
   trigger(tx: Tx, key: string): Enqueued | null {
     const made = this.#template.get<Made>({ key });
     if (made === undefined) return null;
+    refuseDamaged(made);
     const unfinished = made.overlap === 1 ? undefined : this.#unfinished(made);
     if (unfinished !== undefined) return { id: unfinished, duplicate: true };
     this.#tell(tx, "schedule.triggered", key, 1);
@@ -140,4 +158,12 @@ export class Schedules {
     if (changes > 0) this.#events.act(tx, type, schedule);
     return changes > 0;
   }
+}
+
+export function scheduleSum({ key, cron, timezone, missed, within, overlap, template, name }: Summed): number {
+  return rowSum(key, cron, timezone, missed, within, overlap, template, name);
+}
+
+function refuseDamaged(made: Made): void {
+  if (!isSame(made.sum, scheduleSum(made))) throw damagedRow(`The schedule ${made.key}`);
 }

@@ -17,6 +17,7 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Locks } from "./locks.ts";
 import type { Notes } from "./notes.ts";
+import { ANSWERED, answerSum } from "./row-sum.ts";
 import type { ItemTable } from "./work/item-table.ts";
 import type { Flows } from "../work/flows.ts";
 import type { Items } from "../work/items.ts";
@@ -88,7 +89,7 @@ export class Settle {
     this.#flows = parts.flows;
     this.#random = parts.random;
     this.#succeed = db.prepare(
-      `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
+      `update holdfast_jobs set state = 'succeeded', output = ?, ${ANSWERED}, finished_at = ?, expires_at = null, error = null
        where key = ? and fence = ? and state = 'running'`,
     );
     this.#succeedAll = db.prepare(
@@ -105,7 +106,7 @@ export class Settle {
     this.#move = db.prepare(
       `update holdfast_jobs set
          state = ?, gate = ?, run_at = coalesce(?, run_at), attempt = ?, errors = ?, crashes = ?,
-         error = coalesce(?, error), finished_at = ?, expires_at = null, holder = null, worker = null
+         error = coalesce(?, error), ${ANSWERED}, finished_at = ?, expires_at = null, holder = null, worker = null
        where key = ? and fence = ? and state = 'running'`,
     );
     this.#state = db.prepare("select state, fence from holdfast_jobs where key = ?");
@@ -157,6 +158,7 @@ export class Settle {
       this.#limits.end(tx, lane, limits, hasBegun(outcome));
       if (!finished && !delayed) gate = this.#limits.admit(tx, { key: lease.job, lane, priority, limits });
     }
+    const error = next.error === null ? null : JSON.stringify(next.error);
     this.#move.run(
       next.state,
       gate,
@@ -164,7 +166,8 @@ export class Settle {
       next.attempt,
       next.errors,
       next.crashes,
-      next.error === null ? null : JSON.stringify(next.error),
+      error,
+      answerSum(error),
       finished ? tx.now : null,
       lease.job,
       lease.fence,
@@ -242,7 +245,7 @@ export class Settle {
   }
 
   #succeeded(tx: Tx, { job, fence, work }: Settlement, output: string | null): boolean {
-    if (this.#succeed.run(output, tx.now, job, fence) === 0) return false;
+    if (this.#succeed.run(output, answerSum(output), tx.now, job, fence) === 0) return false;
     const lane = this.#wellEnded(tx, job);
     if (this.#built && this.#isPipelines(lane)) this.#next.push(...this.#flows.succeeded(tx.now, job, work));
     return true;

@@ -1,3 +1,4 @@
+import { damagedRow } from "../../core/errors.ts";
 import type { Event } from "../../core/event.ts";
 import type { Fence, ProcessId } from "../../core/ids.ts";
 import { EVENT, type EventRow, toEvent } from "../event-row.ts";
@@ -5,6 +6,7 @@ import type { EventQuery, SinkHold, SinkView } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
+import { isSame, rowSum } from "./row-sum.ts";
 
 /** `seq` is never used again, so the newest ever is known even when everything was trimmed. */
 const NEWEST = "coalesce((select seq from sqlite_sequence where name = 'holdfast_events'), 0)";
@@ -42,16 +44,16 @@ export class Sinks {
     this.#events = parts.events;
     this.#databaseId = parts.databaseId;
     // By the primary key, from where the reader stands: it costs what it returns.
-    this.#oldest = db.prepare(`select ${EVENT} from holdfast_events where seq > ? order by seq limit ?`);
+    this.#oldest = db.prepare(`select ${EVENT}, sum from holdfast_events where seq > ? order by seq limit ?`);
     this.#newest = db.prepare(`select ${NEWEST}`);
     // An operator's look: it may walk the outbox, which holds a week.
     const asked = `seq > :after and (:job is null or job = :job) and (:build is null or build = :build) and (:types is null or exists (
       select 1 from json_each(:types) as asked
       where holdfast_events.type = asked.value
          or (asked.value like '%*' and substr(holdfast_events.type, 1, length(asked.value) - 1) = substr(asked.value, 1, length(asked.value) - 1))))`;
-    this.#filtered = db.prepare(`select ${EVENT} from holdfast_events where ${asked} order by seq limit :limit`);
+    this.#filtered = db.prepare(`select ${EVENT}, sum from holdfast_events where ${asked} order by seq limit :limit`);
     this.#last = db.prepare(
-      `select * from (select ${EVENT} from holdfast_events where ${asked} order by seq desc limit :limit) order by seq`,
+      `select * from (select ${EVENT}, sum from holdfast_events where ${asked} order by seq desc limit :limit) order by seq`,
     );
     // One that is known keeps its place; only what it is may have changed.
     this.#open = db.prepare(
@@ -100,7 +102,7 @@ export class Sinks {
 
   events({ after, limit, types, job, build, last }: EventQuery): Event[] {
     if (types === undefined && job === undefined && build === undefined && !last)
-      return (this.#oldest.rows(after, limit) as EventRow[]).map((row) => toEvent(row, this.#databaseId));
+      return (this.#oldest.rows(after, limit) as SummedRow[]).map((row) => this.#event(row));
     const asked = {
       after,
       limit,
@@ -108,9 +110,13 @@ export class Sinks {
       build: build ?? null,
       types: types === undefined ? null : JSON.stringify(types),
     };
-    return (last ? this.#last : this.#filtered)
-      .all<Row>(asked)
-      .map((row) => toEvent(Object.values(row) as EventRow, this.#databaseId));
+    return (last ? this.#last : this.#filtered).all<Row>(asked).map((row) => this.#event(Object.values(row) as SummedRow));
+  }
+
+  /** A damaged one is delivered to nobody: whoever is to have it stands before it, and says so. */
+  #event([seq, type, at, transition, job, build, data, sum]: SummedRow): Event {
+    if (!isSame(sum, rowSum(type, at, transition, job, build, data))) throw damagedRow(`The event ${seq}`);
+    return toEvent([seq, type, at, transition, job, build, data], this.#databaseId);
   }
 
   newest(): number {
@@ -188,3 +194,4 @@ export class Sinks {
 }
 
 type Row = Record<string, string | number | null>;
+type SummedRow = [...EventRow, sum: number | null];

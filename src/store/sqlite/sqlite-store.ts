@@ -46,6 +46,7 @@ import { Cancel } from "./cancel.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
+import { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { explain } from "./faults.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
@@ -158,7 +159,7 @@ export class SqliteStore implements Store {
       lanes: new ClaimedLanes(db),
       random: options.random,
     };
-    this.#claim = new Claim(db, shared);
+    this.#claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
     this.#settle = new Settle(db, { ...shared, enqueue, notes: this.#notes, flows: this.#intake.work.flows });
     this.#leases = new Leases(db, this.#settle);
     this.#look = new Look(db, { catalog, settings, tally });

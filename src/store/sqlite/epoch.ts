@@ -1,0 +1,38 @@
+import type { Connection } from "./driver.ts";
+
+/** So many commits are an epoch's own: nobody makes a million a second for twelve days. */
+const COMMITS = 2 ** 40;
+/** As many keys are left out: more than can have been given out since what is known was written down. */
+const KEYS = 2 ** 20;
+
+/** What was once in a database, as far as anybody knows. */
+export interface Known {
+  epoch: number;
+  commits: number;
+  /** The highest key of a job. */
+  key: number;
+}
+
+export function knownIn(db: Connection): Known {
+  const row = db
+    .prepare(
+      `select epoch, commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0))
+       from holdfast_database, holdfast_counter where holdfast_database.id = 1 and holdfast_counter.id = 1`,
+    )
+    .row() as [number, number, number];
+  return { epoch: row[0], commits: row[1], key: row[2] };
+}
+
+/**
+ * Called in a transaction, when the database is put back to an earlier state: restored, salvaged, or found behind what
+ * was acknowledged. Fences of the new epoch are higher than all there were, and keys go on beyond all there were, so
+ * that no holder from before fits a job of now.
+ */
+export function raiseEpoch(db: Connection, known: Known): number {
+  const here = knownIn(db);
+  const epoch = Math.max(here.epoch, known.epoch) + 1;
+  const commits = Math.max(here.commits, known.commits, epoch * COMMITS);
+  db.prepare("update holdfast_database set epoch = ? where id = 1").run(epoch);
+  db.prepare("update holdfast_counter set commits = ?, jobs = ? where id = 1").run(commits, Math.max(here.key, known.key) + KEYS);
+  return epoch;
+}

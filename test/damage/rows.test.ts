@@ -1,0 +1,170 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { describe, test, type TestContext } from "node:test";
+import type { Fence } from "../../src/core/ids.ts";
+import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
+import { knownIn, raiseEpoch } from "../../src/store/sqlite/epoch.ts";
+import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
+import { testClock } from "../../src/testing/index.ts";
+import { add, addOne, claim, claimIds, claimOne, ERROR, newJob, running, settle } from "../conformance/parts.ts";
+
+const DAMAGED = { code: "DAMAGED" };
+const LARGE = JSON.stringify("x".repeat(5_000));
+
+for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
+  describe(`a row that is not what was written (${driver})`, () => {
+    // Whatever the column, and whether it grows, shrinks or becomes another.
+    const changes: Record<string, string> = {
+      "its input": `input = '{"n":2}'`,
+      "its input, gone": "input = null",
+      "its priority": "priority = priority + 1",
+      "its policy": "policy = policy + 64",
+      "its time of birth": "created_at = created_at + 4294967296",
+      "its id": "id = 'another'",
+      "its slot": "slot = 'work\nanother'",
+      "its tick": "scheduled_for = 1",
+    };
+    for (const [what, change] of Object.entries(changes)) {
+      test(`is handed to nobody: ${what}`, async (t) => {
+        const { store, alter } = await place(t, driver);
+        await add(store, {}, {}, {});
+        alter(`update holdfast_jobs set ${change} where key = 2`);
+        assert.deepEqual(
+          (await claim(store)).map(({ job }) => job),
+          [1, 3],
+        );
+        const { items } = await store.list({ limit: 10, state: "quarantined" });
+        assert.deepEqual(
+          items.map(({ input, error }) => [input, error?.code]),
+          [[undefined, "DAMAGED"]],
+        );
+        assert.equal((await store.counts({})).quarantined, 1);
+      });
+    }
+
+    test("does not keep those behind it from a claim of one", async (t) => {
+      const { store, alter } = await place(t, driver);
+      const ids = await add(store, {}, {}, {});
+      alter("update holdfast_jobs set input = '[]' where key < 3");
+      assert.deepEqual(await claimIds(store, { max: 1 }), ids.slice(2));
+    });
+
+    test("is found where a large input lies apart, changed or gone", async (t) => {
+      const { store, alter } = await place(t, driver);
+      await add(store, { input: LARGE }, { input: LARGE }, { input: LARGE });
+      alter("update holdfast_inputs set body = replace(body, 'xx', 'xy') where job = 1");
+      alter("delete from holdfast_inputs where job = 2");
+      const [whole] = await claim(store);
+      assert.equal(whole?.job, 3);
+      assert.equal(whole?.input, LARGE);
+    });
+
+    test("is refused to whoever asks for it, and shown in a list without what it holds", async (t) => {
+      const { store, alter } = await place(t, driver);
+      const ids = await add(store, { id: "one" }, { id: "two" });
+      alter("update holdfast_jobs set input = '[]' where key = 1");
+      await assert.rejects(store.get("one"), DAMAGED);
+      assert.equal((await store.get("two"))?.id, "two");
+      const { items } = await store.list({ limit: 10 });
+      assert.deepEqual(
+        items.map(({ id }) => id),
+        ids,
+      );
+      assert.equal(items[0]?.input, undefined);
+    });
+
+    test("is refused when what it has answered is another, output or error", async (t) => {
+      const { store, alter } = await place(t, driver);
+      const done = await running(store);
+      await settle(store, done, { kind: "succeeded", output: '{"sum":1}' });
+      const failed = await running(store);
+      await settle(store, failed, { kind: "error", error: ERROR, retry: false });
+      assert.deepEqual((await store.get(done.id))?.output, { sum: 1 });
+      assert.deepEqual((await store.get(failed.id))?.error, ERROR);
+      alter(`update holdfast_jobs set output = '{"sum":9}' where key = ${done.job}`);
+      alter(`update holdfast_jobs set error = replace(error, 'boom', 'doom') where key = ${failed.job}`);
+      await assert.rejects(store.get(done.id), DAMAGED);
+      await assert.rejects(store.get(failed.id), DAMAGED);
+    });
+
+    test("keeps its checksum over errors, retries and another answer", async (t) => {
+      const { store, clock } = await place(t, driver);
+      const first = await running(store);
+      await settle(store, first, { kind: "error", error: ERROR });
+      assert.deepEqual((await store.get(first.id))?.error, ERROR);
+      await clock.advance("1m");
+      const second = await claimOne(store);
+      await settle(store, second, { kind: "error", error: { name: "Error", message: "again" }, retry: false });
+      assert.equal((await store.get(first.id))?.error?.message, "again");
+      await store.retry(first.id);
+      await settle(store, await claimOne(store), { kind: "succeeded", output: "[1]" });
+      assert.deepEqual((await store.get(first.id))?.output, [1]);
+    });
+
+    test("is refused where it is a checkpoint, a schedule or an event", async (t) => {
+      const { store, alter } = await place(t, driver);
+      const held = await running(store);
+      await store.saveCheckpoint(held, '{"page":7}');
+      assert.equal(await store.loadCheckpoint(held.job), '{"page":7}');
+      alter(`update holdfast_notes set checkpoint = '{"page":8}'`);
+      await assert.rejects(store.loadCheckpoint(held.job), DAMAGED);
+      const timing = { cron: "0 3 * * *", timezone: "UTC", missed: "once", within: null, overlap: false, nextAt: 1 } as const;
+      await store.saveSchedule({ key: "nightly", ...timing, template: newJob() });
+      alter("update holdfast_schedules set template = replace(template, 'work', 'word')");
+      await assert.rejects(store.triggerSchedule("nightly"), DAMAGED);
+      await store.retry("nobody");
+      await store.cancel(held.id);
+      assert.equal((await store.events({ after: 0, limit: 10 })).length, 1);
+      alter("update holdfast_events set data = replace(data, 'work', 'word')");
+      await assert.rejects(store.events({ after: 0, limit: 10 }), DAMAGED);
+    });
+
+    test("is believed when it is older than checksums", async (t) => {
+      const { store, alter } = await place(t, driver);
+      const id = await addOne(store, { input: LARGE });
+      alter("update holdfast_jobs set sum = null");
+      await settle(store, await claimOne(store), { kind: "succeeded", output: "[1]" });
+      assert.deepEqual((await store.get(id))?.output, [1]);
+    });
+  });
+
+  test(`a new epoch's fences and keys are beyond all there were (${driver})`, async (t) => {
+    const { store, path, clock } = await place(t, driver);
+    const before = await running(store);
+    await store.close();
+    const db = connect(driver, path, { busyTimeout: 0 });
+    const known = knownIn(db);
+    assert.deepEqual(known, { epoch: 0, commits: before.fence, key: before.job });
+    db.exec("begin immediate");
+    assert.equal(raiseEpoch(db, { epoch: 6, commits: 70, key: 800 }), 7);
+    assert.equal(raiseEpoch(db, { epoch: 0, commits: 0, key: 0 }), 8);
+    db.exec("commit");
+    db.close();
+    const after = await SqliteStore.open(path, { driver, clock, random: Math.random, busyTimeout: 10 });
+    t.after(() => after.close());
+    const next = await running(after);
+    assert.ok(next.fence > 8 * 2 ** 40 && Number.isSafeInteger(next.fence));
+    assert.ok(next.job > 800 + 2 ** 20);
+    assert.deepEqual(await after.renew([{ ...next, fence: (next.fence - 1) as Fence, lease: 1_000 }]), ["lost"]);
+  });
+}
+
+async function place(t: TestContext, driver: DriverName) {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-rows-"));
+  const path = join(folder, "work.db");
+  const clock = testClock();
+  const store = await SqliteStore.open(path, { driver, clock, random: Math.random, busyTimeout: 10 });
+  t.after(async () => {
+    await store.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+  /** As a bad disk would, but where it hurts. */
+  const alter = (sql: string): void => {
+    const db = connect(driver, path, { busyTimeout: 1_000 });
+    db.exec(sql);
+    db.close();
+  };
+  return { store, path, clock, alter };
+}
