@@ -8,6 +8,7 @@ import { hasChildren, segmentBelow } from "./enlister.ts";
 import type { Parent } from "./live-targets.ts";
 import type { Place } from "./model.ts";
 import type { BuildScope } from "./scope.ts";
+import { carryOn } from "./supersession.ts";
 import { listedTarget, type Walked } from "./walker.ts";
 import type { Worksite } from "./worksite.ts";
 
@@ -47,7 +48,8 @@ export class Removal {
       idempotencyKey: `${job.idempotencyKey}:remove`,
       signal: job.signal,
     });
-    if (!gone) attempt.work.target = listedTarget(traveller, row.rev, await this.#walk(attempt, traveller, row));
+    if (!gone)
+      attempt.work.target = listedTarget(traveller, row.rev, carryOn(attempt, await this.#walk(attempt, traveller, row)));
     else if (await this.#hasChildren(row)) attempt.work.target = listedTarget(traveller, row.rev, this.#waits(row));
     else attempt.work.forget = { path: row.path, rev: row.rev };
   }

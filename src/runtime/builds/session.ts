@@ -1,12 +1,10 @@
 import { HoldfastError } from "../../core/errors.ts";
-import type { Fingerprint } from "../../core/fingerprint.ts";
 import type { NamedArtifact } from "../../store/work.ts";
-import { fingerprintFile, statNow } from "../sources/fingerprint-file.ts";
 import type { ClaimedFile } from "../targets/file-target.ts";
 import type { Meter } from "./meter.ts";
 import { artifactTwice } from "./stage-context.ts";
 import type { Task } from "./stage-runner.ts";
-import { listedTarget } from "./walker.ts";
+import { Supersession } from "./supersession.ts";
 import type { Worksite } from "./worksite.ts";
 
 /** One attempt while its handler runs: what it costs, what it keeps, and whether its bytes are still those it was claimed for. */
@@ -52,22 +50,10 @@ export class Session {
     return this.#file !== null && error instanceof HoldfastError && error.code === "BYTES_CHANGED";
   }
 
-  /** The file has other bytes by now: those get work of their own, from the first stage on, and this is over. */
+  /** The file has other bytes by now: those get work of their own, and this is over. */
   async supersede(): Promise<void> {
-    const { attempt, scope, row, place, traveller } = this.#task;
-    const fingerprint = await this.#fingerprint(row.id);
-    const cost = this.meter.total;
-    if (fingerprint === null) {
-      // It is gone; the next listing finds that, and has it removed.
-      const flow = { to: "end" as const, trail: row.trail, done: null, group: null, member: null };
-      const target = listedTarget(traveller, row.rev, { flow, passed: [] });
-      attempt.work = { cost, result: null, target };
-      return;
-    }
-    const now = this.#site.targets.file(row.id, fingerprint);
-    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
-    const walked = await walker.walk(now, place.segment, 0, [], row.trail);
-    attempt.work = { cost, result: null, target: listedTarget(now, row.rev, walked) };
+    const target = await new Supersession(this.#site, this.#task).during();
+    this.#task.attempt.work = { cost: this.meter.total, result: null, target };
   }
 
   close(): void {
@@ -75,14 +61,5 @@ export class Session {
     if (work !== undefined) work.cost = this.meter.total;
     this.meter.closed = true;
     void this.#file?.dispose();
-  }
-
-  /** Of the file as it is now; null: it is gone. */
-  async #fingerprint(id: string): Promise<Fingerprint | null> {
-    const path = this.#site.pathOf(id);
-    const stat = statNow(path);
-    // A link that leads out of the root by now is no file of it.
-    if (stat === null || !this.#site.isInside(path)) return null;
-    return fingerprintFile(path, stat, this.#site.engine.clock);
   }
 }

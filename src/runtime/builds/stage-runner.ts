@@ -14,6 +14,7 @@ import type { Place } from "./model.ts";
 import { Removal, unwanted } from "./removal.ts";
 import type { BuildScope } from "./scope.ts";
 import { Session } from "./session.ts";
+import { carryOn, Supersession, unrestOf } from "./supersession.ts";
 import { type HandedContext, stageContext } from "./stage-context.ts";
 import type { Parent } from "./live-targets.ts";
 import { type Context, contextOf, loadInput, type Reader } from "./travel.ts";
@@ -52,6 +53,7 @@ export class StageRunner {
       return new Removal(this.#site, scope, this.#site.model.place(view.stage)).run(attempt, job, view.target, removes);
     const task = await this.#task(attempt, scope, view, view.target);
     if (await this.#isMade(task)) return this.#reuse(task);
+    if (await this.#hasChangedSince(task)) return this.#supersede(task);
     await this.#site.purse.begin(attempt, view.build, task.place, { target: task.traveller.target, input: task.context.input });
     const session = new Session(this.#site, task);
     try {
@@ -88,7 +90,19 @@ export class StageRunner {
   async #reuse({ attempt, scope, place, row, traveller, trail }: Task): Promise<void> {
     const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
     const walked = await walker.walk(traveller, place.segment, place.index, trail, row.trail);
-    attempt.work = { cost: NOTHING, result: null, target: listedTarget(traveller, row.rev, walked) };
+    const target = listedTarget(traveller, row.rev, carryOn(attempt, walked));
+    attempt.work = { cost: NOTHING, result: null, target };
+  }
+
+  /** Whether its file has changed again while it waited for it to hold still. */
+  async #hasChangedSince({ attempt, traveller }: Task): Promise<boolean> {
+    const file = unrestOf(attempt).waited ? this.#site.fileOf(traveller.target) : null;
+    return file !== null && !(await file.recheck());
+  }
+
+  async #supersede(task: Task): Promise<void> {
+    const target = await new Supersession(this.#site, task).afterWait();
+    task.attempt.work = { cost: NOTHING, result: null, target };
   }
 
   async #run(task: Task, session: Session, job: JobContext<unknown>): Promise<void> {
@@ -112,7 +126,8 @@ export class StageRunner {
       output,
       artifacts: session.artifacts,
     };
-    attempt.work = { cost: session.meter.total, result, target: listedTarget(traveller, row.rev, walked) };
+    const target = listedTarget(traveller, row.rev, carryOn(attempt, walked));
+    attempt.work = { cost: session.meter.total, result, target };
   }
 
   /** The handler, here or in a process of its own; what an expand yields has become targets then. */
