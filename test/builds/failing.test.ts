@@ -3,6 +3,15 @@ import { rmSync } from "node:fs";
 import { files, items, NonRetryableError, pipeline, type Pipeline, RetryAfterError } from "../../src/index.ts";
 import { counts, ONCE, outputsOf, refusal, test, yard } from "./parts.ts";
 
+const WRONG_ESTIMATES: [what: string, estimate: () => unknown, says: RegExp][] = [
+  ["is negative", () => ({ usd: -1 }), /estimate of stage "say".usd is -1/],
+  ["is not a number", () => ({ tokens: Number.NaN }), /estimate of stage "say".tokens is NaN/],
+  ["is a text", () => ({ usd: "1" }), /estimate of stage "say".usd is "1"/],
+  ["is no object", () => 5, /estimate of stage "say" is 5/],
+  ["is a promise", async () => ({ usd: 5 }), /estimate of stage "say" is a promise/],
+  ["throws", () => JSON.parse("{"), /`estimate` of stage "say" threw/],
+];
+
 test("a target that fails after its retries stops there, its siblings go on, and the next build runs only it", async (t) => {
   const here = await yard(t);
   const state = { bad: "b" };
@@ -231,30 +240,99 @@ test("an output that is no JSON fails its target at once, and says where", async
       }),
   );
   assert.deepEqual(here.taken(), ["bigint", "date", "fine", "map"], "nobody tries again what cannot be kept");
-  assert.equal(built.errors.length, 3);
-  for (const { message } of built.errors) assert.match(message, /output of stage "say"/);
+  assert.deepEqual(built.errors.map(({ message }) => message).sort(), [
+    'For target "bigint" the output of stage "say" is a bigint, which JSON cannot carry as it is.',
+    'For target "date" the output of stage "say".at is a Date, which JSON cannot carry as it is.',
+    'For target "map" the output of stage "say" is a Map, which JSON cannot carry as it is.',
+  ]);
 });
 
-test("a negative estimate, or one that throws, fails its target at once, and nothing is run", async (t) => {
+test("of an output that is no JSON nothing is kept, but what its attempt has cost", async (t) => {
   const here = await yard(t);
+  let kept = "";
   const built = await here.build(
-    pipeline("docs")
-      .source(items(() => ["negative", "throws"], { id: (id) => id }))
+    pipeline("docs", { budget: { usd: 9 } })
+      .source(items(() => ["a"], { id: (id) => id }))
+      .stage("make", { estimate: () => ({ usd: 3 }) }, async ({ cost, artifact, checkpoint }) => {
+        cost({ usd: 2, tokens: 7 });
+        kept = (await artifact("page.html", "<p>")).hash;
+        await checkpoint.save({ half: "done" });
+        return { pages: [{ at: 1 }, { at: new Date() }] };
+      })
+      .stage("more", {}, () => void here.ran.push("more")),
+  );
+  assert.deepEqual([built.state, built.reason], ["FAILED", "targets_failed"]);
+  assert.equal(
+    built.errors[0]?.message,
+    'For target "a" the output of stage "make".pages[1].at is a Date, which JSON cannot carry as it is.',
+  );
+  assert.deepEqual(built.spent, { usd: 2, tokens: 7 });
+  assert.deepEqual([here.ran, counts(built, "make"), counts(built, "more")], [[], [0, 0, 1, 0], [0, 0, 0, 0]]);
+  const { work, builds } = here.hf.engine.store;
+  assert.deepEqual((await builds.getBuild(built.id))?.reserved, { micros: 0, tokens: 0 });
+  assert.deepEqual(await work.artifacts(built.id, { limit: 10 }), []);
+  assert.deepEqual(await work.referenced([kept]), new Set(), "the sweep may take it");
+  assert.deepEqual(await work.resultsOf(built.id, "make", { limit: 10 }), []);
+});
+
+for (const [what, estimate, says] of WRONG_ESTIMATES) {
+  test(`an estimate that ${what} is refused before there is a build, as by a plan, and nothing is changed`, async (t) => {
+    const here = await yard(t);
+    here.write({ "a.txt": "one", "b.txt": "two" });
+    const { store } = here.hf.engine;
+    const seen = async () => [
+      await here.hf.builds.list(),
+      await store.builds.audit({ after: 0, limit: 10 }),
+      await store.queues(),
+    ];
+    const before = await seen();
+    for (const source of [items(() => ["a", "b"], { id: (id) => id }), files("*.txt", { root: here.root })]) {
+      const docs = pipeline("docs")
+        .source(source as never)
+        .stage("say", { estimate: estimate as never }, () => void here.ran.push("say"));
+      await assert.rejects(here.hf.builds.plan(docs), refusal("COST_INVALID", says));
+      await assert.rejects(here.hf.builds.start(docs), refusal("COST_INVALID", says));
+    }
+    assert.deepEqual(here.ran, []);
+    assert.deepEqual(await seen(), before);
+    assert.deepEqual(await store.events({ after: 0, limit: 10 }), []);
+  });
+}
+
+test("an estimate that is wrong for a later target, or a later stage, fails that one at once, and nothing is run or spent", async (t) => {
+  const here = await yard(t);
+  const ids = [...Array.from({ length: 30 }, (_, n) => `n${10 + n}`), "negative", "throws"];
+  const built = await here.build(
+    pipeline("docs", { budget: { usd: 100 } })
+      .source(items(() => ids, { id: (id) => id }))
       .stage(
         "say",
         {
           estimate: ({ input }) => {
             if (input === "throws") throw new Error("who knows");
-            return { usd: -1 };
+            return { usd: input === "negative" ? -1 : 1 };
           },
         },
-        ({ input }) => (here.ran.push(input), input),
-      ),
+        ({ input, cost }) => (here.ran.push(input), cost({ usd: 1 }), input),
+      )
+      .stage("echo", { estimate: ({ input }) => ({ usd: input === "n12" ? Number.NaN : 0 }) }, ({ input }) => input),
   );
-  assert.deepEqual(here.ran, []);
-  assert.deepEqual(built.errors.map(({ target }) => target).sort(), ["negative", "throws"]);
+  assert.equal(here.ran.length, 30);
+  assert.deepEqual(built.errors.map(({ stage, target }) => `${stage} ${target}`).sort(), [
+    "echo n12",
+    "say negative",
+    "say throws",
+  ]);
   assert.match(built.errors.map(({ message }) => message).join(), /who knows/);
-  assert.deepEqual(built.spent, { usd: 0, tokens: 0 });
+  assert.deepEqual(built.spent, { usd: 30, tokens: 0 });
+});
+
+test("a source whose listing fails fails its build, and not its start, also where there are estimates", async (t) => {
+  const here = await yard(t);
+  const broken = pipeline("broken")
+    .source(items((): string[] => ["a", 7 as never], { id: (id) => id }))
+    .stage("say", { estimate: () => ({ usd: 1 }) }, ({ input }) => input);
+  assert.equal((await here.build(broken)).reason, "source_failed");
 });
 
 test("a cost that is none is an error of its handler", async (t) => {
@@ -267,12 +345,14 @@ test("a cost that is none is an error of its handler", async (t) => {
   assert.match(built.errors[0]?.message ?? "", /cost of stage "say"/);
 });
 
-test("bad ids of items, and two of one id, are said or settled by the last word", async (t) => {
+test("bad ids of items, and two of one id that differ, are said", async (t) => {
   const here = await yard(t);
   const built = await here.build(numbered(["a", 7]));
   assert.deepEqual([built.state, built.reason], ["FAILED", "source_failed"]);
   assert.match(built.errors[0]?.message ?? "", /id/);
-  assert.deepEqual(await outputsOf(await here.succeed(numbered(["a", "b", "a"])), "say"), { a: 2, b: 1 });
+  const twice = await here.build(numbered(["a", "b", "a"]));
+  assert.equal(twice.reason, "source_failed");
+  assert.match(twice.errors[0]?.message ?? "", /Two items have the id "a"/);
 });
 
 function numbered(ids: unknown[]): Pipeline {

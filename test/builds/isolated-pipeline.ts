@@ -30,3 +30,11 @@ export const large = pipeline("large", { module: import.meta.url })
   .source(items(() => [3e5, 5e6], { id: String }))
   .stage("text", { isolate: "process" }, ({ input }) => "z".repeat(input))
   .stage("bytes", { isolate: "process" }, ({ input }) => new TextEncoder().encode(input));
+
+/** What it answers is no JSON. */
+export const bent = pipeline("bent", { module: import.meta.url })
+  .source(items(() => ["a"], { id: (id) => id }))
+  .stage("make", { isolate: "process", retry: { attempts: 3, delay: 1 } }, ({ cost }) => {
+    cost({ usd: 1 });
+    return { pages: [new Date(0)] };
+  });

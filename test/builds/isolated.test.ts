@@ -8,7 +8,7 @@ import { type Build, open } from "../../src/index.ts";
 const folder = mkdtempSync(join(tmpdir(), "holdfast-isolated-"));
 // Read by the module, here and in the processes that it is loaded in.
 process.env["ISOLATED_FILES"] = folder;
-const { isolated, large } = await import("./isolated-pipeline.ts");
+const { bent, isolated, large } = await import("./isolated-pipeline.ts");
 
 describe("a stage in a process of its own", () => {
   let build: Build;
@@ -46,6 +46,14 @@ describe("a stage in a process of its own", () => {
 
   test("is charged what it said", () => {
     assert.equal(build.spent.usd, 1);
+  });
+
+  test("whose output is no JSON has failed at once, with the place in it, and has cost what it cost", async () => {
+    await using hf = await open(":memory:");
+    const { spent, errors } = await (await hf.builds.start(bent)).done();
+    const message = 'For target "a" the output of stage "make".pages[0] is a Date, which JSON cannot carry as it is.';
+    assert.deepEqual(errors, [{ stage: "make", target: "a", message }]);
+    assert.equal(spent.usd, 1);
   });
 
   test("may answer more than fits into a pipe at once", async () => {

@@ -37,16 +37,6 @@ describe("time and money", () => {
 });
 
 describe("what has to be answered at once", () => {
-  test("an estimate that is a promise fails its target, and costs nothing", async (t) => {
-    const { build } = await yard(t);
-    const late = pipeline("late", { budget: { usd: 1 } })
-      .source(ONE)
-      .stage("pay", { estimate: (async () => ({ usd: 5 })) as never }, ({ cost }) => cost({ usd: 5 }));
-    const { state, spent, errors } = await build(late);
-    assert.deepEqual([state, spent.usd], ["FAILED", 0]);
-    assert.match(errors[0]?.message ?? "", /estimate .* is a promise/);
-  });
-
   test("a match that is a promise fails its target", async (t) => {
     const { build } = await yard(t);
     const late = pipeline("late")

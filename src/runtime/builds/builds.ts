@@ -20,7 +20,7 @@ import { definitionsOf } from "./definitions.ts";
 import { Model } from "./model.ts";
 import { Orchestrator } from "./orchestrator.ts";
 import { Outputs } from "./outputs.ts";
-import { type Plan, plan } from "./plan.ts";
+import { askFirst, type Plan, plan } from "./plan.ts";
 import { programHash } from "./program.ts";
 import { explainBuild } from "./reasons.ts";
 import { conflict, noBuild, paused, refuseElsewhere, refuseOtherOptions } from "./refusals.ts";
@@ -57,6 +57,7 @@ export class Builds {
     checked.signal?.throwIfAborted();
     // Refused before there is a build that could only fail.
     await site.ready();
+    await askFirst(site, checked, checked.signal ?? new AbortController().signal);
     const { model } = site;
     const lead = await this.#lead();
     const answer = await this.#engine.store.builds.start({

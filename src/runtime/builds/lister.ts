@@ -22,6 +22,9 @@ import type { Values } from "./values.ts";
 /** Files that are read at the same time. */
 const READ_AT_ONCE = 16;
 
+/** Of the first files so many bytes are read, and the one that goes beyond. */
+const READ_AT_FIRST = 16 * 1024 * 1024;
+
 /** A listing that is left to others: another worker of this very process is not to take it again and again. */
 const LEFT = 200;
 
@@ -80,6 +83,36 @@ export class Lister {
     }
     // What was not asked for is not gone.
     if (this.#only.isAll) await register.gone(segment);
+  }
+
+  /** Only the first few targets of the source, if there are any among the first that it lists. */
+  async first(most: number): Promise<void> {
+    const { scope, folders } = this.#parts;
+    const { source } = scope.model.definition;
+    const segment = scope.model.segments[0] as Segment;
+    if (source.kind === "files") {
+      const wanted: ListedFile[] = [];
+      let size = 0;
+      for await (const file of this.#some(listFiles(source, folders))) {
+        size += file.stat.size;
+        if (wanted.push(file) >= most || size > READ_AT_FIRST) break;
+      }
+      if (wanted.length > 0) await this.#someFiles(source, segment, wanted, false);
+    } else {
+      const wanted: ListedItems = [];
+      for await (const item of this.#some(listItems(source)))
+        if (wanted.push({ found: await this.#item(segment, item), cursor: null }) >= most) break;
+      if (wanted.length > 0) await this.#someItems(segment, wanted);
+    }
+  }
+
+  async *#some<T extends { id: string }>(listed: AsyncIterable<T>): AsyncIterable<T> {
+    let looked = 0;
+    for await (const one of listed) {
+      this.#refuseLeaving();
+      if (this.#only.takes(one.id)) yield one;
+      if (++looked >= BATCH) return;
+    }
   }
 
   /** One target for each group of what has come to the end of the segment before. */

@@ -1,4 +1,5 @@
 import { type Amount, type Cost, NOTHING, plus, toCost } from "../../core/cost.ts";
+import { HoldfastError } from "../../core/errors.ts";
 import { editedStages, type PipelineDescription } from "../../core/pipeline-description.ts";
 import { GONE, gatherSegment, type Segment } from "../../core/segment.ts";
 import { inlineValue, type KeptValue } from "../../core/value.ts";
@@ -35,11 +36,41 @@ interface Counted {
 
 const PAGE = 500;
 
+/** Targets that are looked at before a build is started. */
+const FIRST = 10;
+
 /** Lists as a build would, and writes nothing. */
 export async function plan(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
-  const { store } = site.engine;
-  const newest = await store.builds.newestBuild(site.model.name);
-  const scope = new BuildScope(store, site.model, wouldBe(site, options));
+  const newest = await site.engine.store.builds.newestBuild(site.model.name);
+  const { scope, counter, lister } = dryRun(site, options, signal);
+  await lister.source(undefined);
+  for (let round = 1; ; round++) {
+    const segment = gatherSegment(site.model.segments, round);
+    const gather = segment?.stages[0];
+    if (segment === undefined || gather === undefined || !scope.includes(site.model.place(gather.name))) break;
+    // What its members will be is known only if nothing has to run before.
+    if (counter.isSettled) await lister.groups(round, 0);
+    else counter.unknownGroups(segment);
+  }
+  return counter.plan(warningsOf(site.model, newest));
+}
+
+/**
+ * Asks for the estimates of the first targets that a build would find, as a plan does: what is refused there is refused before
+ * there is a build. Whatever else is wrong, its listing finds.
+ */
+export async function askFirst(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<void> {
+  if ((site.model.segments[0] as Segment).stages.every(({ estimate }) => estimate === null)) return;
+  try {
+    await dryRun(site, options, signal).lister.first(FIRST);
+  } catch (error) {
+    signal.throwIfAborted();
+    if (error instanceof HoldfastError && error.code === "COST_INVALID") throw error;
+  }
+}
+
+function dryRun(site: Worksite, options: CheckedOptions, signal: AbortSignal) {
+  const scope = new BuildScope(site.engine.store, site.model, wouldBe(site, options));
   const counter = new Counter(site, scope);
   const values = new DryValues(site.artifacts);
   const lister = new Lister({
@@ -53,16 +84,7 @@ export async function plan(site: Worksite, options: CheckedOptions, signal: Abor
     signal,
     dry: true,
   });
-  await lister.source(undefined);
-  for (let round = 1; ; round++) {
-    const segment = gatherSegment(site.model.segments, round);
-    const gather = segment?.stages[0];
-    if (segment === undefined || gather === undefined || !scope.includes(site.model.place(gather.name))) break;
-    // What its members will be is known only if nothing has to run before.
-    if (counter.isSettled) await lister.groups(round, 0);
-    else counter.unknownGroups(segment);
-  }
-  return counter.plan(warningsOf(site.model, newest));
+  return { scope, counter, lister };
 }
 
 /** What is large stays in memory for a moment. */

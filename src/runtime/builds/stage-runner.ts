@@ -18,6 +18,7 @@ import { carryOn, Supersession, unrestOf } from "./supersession.ts";
 import { type HandedContext, stageContext } from "./stage-context.ts";
 import type { Parent } from "./live-targets.ts";
 import { type Context, contextOf, loadInput, type Reader } from "./travel.ts";
+import { outputOf } from "./values.ts";
 import { listedTarget } from "./walker.ts";
 import type { Worksite } from "./worksite.ts";
 
@@ -110,7 +111,7 @@ export class StageRunner {
     const { stage } = place;
     const handed = await stageContext(task, session, job, this.#site);
     const returned = await this.#call(task, handed, job, session);
-    const output = stage.kind === "expand" ? NO_VALUE : await this.#keep(returned, stage.name);
+    const output = stage.kind === "expand" ? NO_VALUE : await this.#keep(returned, outputOf(stage.name, row.path));
     if (!(await session.isUnchanged())) return session.supersede();
     const reader: Reader = {
       value: (value) => this.#site.reader.value(value),
@@ -143,9 +144,9 @@ export class StageRunner {
   }
 
   /** What cannot be kept the first time cannot be kept the next time either. */
-  async #keep(returned: unknown, stage: string) {
+  async #keep(returned: unknown, what: string) {
     try {
-      return await this.#site.values.keep(returned, `The output of stage "${stage}"`);
+      return await this.#site.values.keep(returned, what);
     } catch (error) {
       throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
     }

@@ -1,6 +1,7 @@
 import type { Artifacts } from "../../artifacts/artifacts.ts";
 import { valueHash } from "../../core/context-hash.ts";
 import { toJson } from "../../core/json.ts";
+import { sayPath } from "../../core/target-id.ts";
 import { INLINE, inlineValue, type KeptValue, NO_VALUE } from "../../core/value.ts";
 
 /** Values that go from stage to stage: small JSON in rows, bytes and what is large in artifacts, by themselves. */
@@ -34,4 +35,9 @@ export class Values {
     const { hash: artifact, size } = await (await this.#artifacts()).put(data);
     return { hash: valueHash(data), text: null, artifact, size };
   }
+}
+
+/** What names a stage's output in errors. */
+export function outputOf(stage: string, path: string): string {
+  return `For target ${JSON.stringify(sayPath(path))} the output of stage "${stage}"`;
 }

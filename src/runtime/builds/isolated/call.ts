@@ -6,6 +6,7 @@ import type { Session } from "../session.ts";
 import type { HandedContext } from "../stage-context.ts";
 import type { Task } from "../stage-runner.ts";
 import type { Worksite } from "../worksite.ts";
+import { outputOf } from "../values.ts";
 import { runIsolated } from "./host.ts";
 import type { Member, ToldTask } from "./messages.ts";
 
@@ -43,7 +44,8 @@ export async function callIsolated(parts: {
   return returned.output;
 }
 
-async function told(site: Worksite, { attempt, place, traveller, view }: Task, handed: HandedContext): Promise<ToldTask> {
+async function told(site: Worksite, task: Task, handed: HandedContext): Promise<ToldTask> {
+  const { attempt, place, row, traveller, view } = task;
   const { location, artifactFolder } = site.engine;
   const { job, fence, claimed } = attempt;
   const isFiles = site.model.definition.source.kind === "files";
@@ -52,6 +54,7 @@ async function told(site: Worksite, { attempt, place, traveller, view }: Task, h
     module: site.model.definition.module as string,
     pipeline: site.model.name,
     stage: place.stage.name,
+    output: outputOf(place.stage.name, row.path),
     lease: { job, fence },
     id: claimed.id,
     attempt: claimed.attempt,

@@ -7,15 +7,17 @@ import { pipeline as flow } from "node:stream/promises";
 import { Artifacts } from "../../../artifacts/artifacts.ts";
 import { HoldfastError } from "../../../core/errors.ts";
 import { followUpId } from "../../../core/ids.ts";
+import { toJobError } from "../../../core/job.ts";
 import { toJson } from "../../../core/json.ts";
 import { isPipeline, type PipelineDefinition, pipelineOf } from "../../../core/pipeline.ts";
+import type { Outcome } from "../../../core/retry.ts";
 import type { Target } from "../../../core/source.ts";
 import type { StageDefinition } from "../../../core/stage.ts";
 import { Alive } from "../../../store/alive.ts";
 import type { NewJob } from "../../../store/store.ts";
-import { addFollowUp } from "../../attempt.ts";
+import { addFollowUp, Ending } from "../../attempt.ts";
 import { definitionOf } from "../../definition.ts";
-import { outcomeOf } from "../../outcome.ts";
+import { failForGood, outcomeOf } from "../../outcome.ts";
 import { systemClock } from "../../system-clock.ts";
 import { ClaimedFile } from "../../targets/file-target.ts";
 import type { Calls, FromGuest, Member, Tells, ToGuest, ToldTarget, ToldTask } from "./messages.ts";
@@ -65,12 +67,12 @@ async function run(task: ToldTask): Promise<void> {
     const context = contextOf(task, target, followUps);
     const returned: unknown = await (stage.run as (context: unknown) => unknown)(context);
     if (stage.kind === "expand") await handOver(returned);
-    const output = stage.kind === "expand" ? null : textOf(returned, stage.name);
+    const output = stage.kind === "expand" ? null : textOf(returned, task.output);
     const isUnchanged = (await Promise.all(files.map((file) => file.recheck()))).every(Boolean);
     await sayLast({ type: "returned", output, isUnchanged, followUps });
   } catch (error) {
     const isStopping = controller.signal.aborted && error === controller.signal.reason;
-    await sayLast({ type: "threw", outcome: isStopping ? { kind: "interrupted" } : outcomeOf(error, systemClock) });
+    await sayLast({ type: "threw", outcome: isStopping ? { kind: "interrupted" } : outcomeFor(error) });
   } finally {
     await Promise.all(files.map((file) => file.dispose()));
     artifacts?.close();
@@ -172,9 +174,18 @@ async function keep(name: string, data: Uint8Array | string | Readable | { path:
 }
 
 /** Before it is cloned: a clone makes plain objects of what JSON refuses. */
-function textOf(returned: unknown, stage: string): string | Uint8Array | null {
+function textOf(returned: unknown, what: string): string | Uint8Array | null {
   if (returned instanceof Uint8Array) return returned;
-  return toJson(returned, `The output of stage "${stage}"`);
+  try {
+    return toJson(returned, what);
+  } catch (error) {
+    // What cannot be kept the first time cannot be kept the next time either.
+    throw new Ending(failForGood(toJobError(error)));
+  }
+}
+
+function outcomeFor(error: unknown): Outcome {
+  return error instanceof Ending ? error.outcome : outcomeOf(error, systemClock);
 }
 
 function call<N extends keyof Calls>(name: N, ...args: Calls[N]["args"]): Promise<Calls[N]["answer"]> {

@@ -18,6 +18,8 @@ export interface ToldTask {
   module: string;
   pipeline: string;
   stage: string;
+  /** What names its output in errors. */
+  output: string;
   lease: LeaseRef;
   id: string;
   attempt: number;
