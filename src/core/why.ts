@@ -14,6 +14,8 @@ export interface WhyFacts {
   /** What its last result was made of; null: there is none. */
   before: ContextParts | null;
   after: ContextParts;
+  /** Of a gather: which members came, went, or are others, where that is known. */
+  members?: readonly Difference[];
   /** Somebody asked for it with `rerun`. */
   forced?: boolean;
   /** The last time it failed. */
@@ -22,8 +24,10 @@ export interface WhyFacts {
   edited?: boolean;
 }
 
-export function why({ ran, before, after, forced, failedBefore, edited }: WhyFacts): Why {
-  const parts = before === null ? [] : changedParts(before, after);
+export function why({ ran, before, after, members = [], forced, failedBefore, edited }: WhyFacts): Why {
+  const changed = before === null ? [] : changedParts(before, after);
+  // A hash over all of them says no more than that.
+  const parts = members.length === 0 ? changed : [...changed.filter(({ part }) => part !== "target.hash"), ...members];
   const warning = edited === true ? " Its code was edited, and its version was not raised." : "";
   return { ran, reason: say() + warning, parts };
 

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
+import { valueHash } from "../../src/core/context-hash.ts";
 import { type BuildOptions, files, items, open, type Pipeline, pipeline, type Plan } from "../../src/index.ts";
-import { refusal, test, type Yard, yard } from "./parts.ts";
+import { ONCE, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Lengths of files, of which some are split into characters, and their sum. */
 function docs({ root, ran }: Yard, given: { version?: number; key?: string; match?: string } = {}) {
@@ -169,3 +170,65 @@ test("a plan adds up what each target is estimated to cost, however many are loo
   assert.deepEqual(rerun.stages["dear"], { run: 0, cached: 0, unknown: 40, estimate: { usd: 80, tokens: 0 } });
   assert.deepEqual(rerun.estimate, { usd: 900, tokens: 40 });
 });
+
+test("why a gather ran is said member by member: which came, which went, which is another, and from what to what", async (t) => {
+  const here = await yard(t);
+  const state: Record<string, { text: string; kind: string }> = {
+    a: { text: "one", kind: "x" },
+    b: { text: "two", kind: "x" },
+    "c/d": { text: "three", kind: "x" },
+    e: { text: "four", kind: "y" },
+  };
+  const docs = (partial = false) =>
+    pipeline("docs")
+      .source(items(() => Object.entries(state), { id: ([id]) => id }))
+      .stage("read", ONCE, ({ input: [id, { text, kind }] }) => {
+        if (text === "bad") throw new Error(`${id} is bad`);
+        return { text, kind };
+      })
+      .stage("loud", { match: "?" }, ({ input }) => ({ ...input, text: input.text.toUpperCase() }))
+      .gather("group", { by: (_, { kind }) => kind, partial }, async ({ inputs }) => {
+        const texts: string[] = [];
+        for await (const { output } of inputs) texts.push(output.text);
+        return texts.join(" ");
+      });
+  const why = async (group: string, { id }: { id: string }) => here.hf.builds.why(id, "group", group);
+  const first = await here.succeed(docs());
+  assert.deepEqual((await why("x", first)).parts, []);
+  state["a"] = { text: "ONE", kind: "x" };
+  state["b"] = { text: "zwei", kind: "x" };
+  delete state["c/d"];
+  state["e"] = { text: "four", kind: "x" };
+  state["f"] = { text: "five", kind: "x" };
+  const second = await here.succeed(docs());
+  const { ran, reason, parts } = await why("x", second);
+  assert.equal(ran, true);
+  assert.equal(
+    reason,
+    'Ran because of a change: members["a"].outputs, members["b"], members["c/d"], members["e"], members["f"].',
+  );
+  assert.deepEqual(
+    parts.filter(({ part }) => part !== 'members["a"].outputs'),
+    [
+      { part: 'members["b"]', before: output("TWO"), after: output("ZWEI") },
+      { part: 'members["c/d"]', before: output("three"), after: undefined },
+      { part: 'members["e"]', before: undefined, after: output("FOUR") },
+      { part: 'members["f"]', before: undefined, after: output("FIVE") },
+    ],
+    "`a` comes out the same, of something else",
+  );
+  assert.equal((await why("x", await here.succeed(docs()))).ran, false);
+  state["b"] = { text: "bad", kind: "x" };
+  const third = await here.build(docs(true));
+  assert.deepEqual(
+    (await why("x", third)).parts.map(({ part, before, after }) => [part, before, after]),
+    [
+      ['members["b"]', output("ZWEI"), undefined],
+      ["members.failed", 0, 1],
+    ],
+  );
+});
+
+function output(text: string): string {
+  return valueHash(JSON.stringify({ text, kind: "x" })).slice(0, 17);
+}

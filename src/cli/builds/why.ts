@@ -5,6 +5,7 @@ import { examples } from "../help.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
 import { table } from "../terminal/table.ts";
+import { number } from "../terminal/text.ts";
 
 export function whyCommand(parent: Command): void {
   parent
@@ -33,10 +34,14 @@ function page({ ran, reason, parts }: Why): string {
       { title: "BEFORE", value: ({ before }) => say(before), least: 12, style: () => "dim" },
       { title: "AFTER", value: ({ after }) => say(after), least: 12 },
     ],
-    parts,
+    parts.slice(0, MOST),
   );
-  return `${said}\n${changes}`;
+  const more = parts.length > MOST ? `\n${paint("dim", `and ${number(parts.length - MOST)} more; --json has them all.`)}` : "";
+  return `${said}\n${changes}${more}`;
 }
+
+/** A gather may have thousands of members. */
+const MOST = 100;
 
 function say(value: unknown): string {
   return value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value);

@@ -1,11 +1,14 @@
 import type { ContextParts } from "../../core/context-hash.ts";
 import { HoldfastError } from "../../core/errors.ts";
+import type { Difference } from "../../core/difference.ts";
+import { changedMembers } from "../../core/members.ts";
 import { editedStages, type PipelineDescription } from "../../core/pipeline-description.ts";
 import { sayPath } from "../../core/target-id.ts";
 import { type Why, why } from "../../core/why.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 import type { StoredResult } from "../../store/work.ts";
+import { readMembers } from "./member-list.ts";
 import { severalOutputs } from "./outputs.ts";
 import type { BuildSettings } from "./settings.ts";
 
@@ -25,6 +28,7 @@ export async function explainBuild(store: Store, build: BuildRow, stage: string,
     ran,
     before: partsOf(before),
     after: partsOf(after) ?? NO_PARTS,
+    members: await changesOf(before, after),
     forced: (JSON.parse(build.options) as BuildSettings).rerun.includes(stage),
     failedBefore: before?.state === "FAILED",
     edited: await isEdited(store, build, before, stage),
@@ -59,8 +63,15 @@ const NO_PARTS: ContextParts = {
   reuse: "target",
 };
 
-function partsOf(result: StoredResult | null): ContextParts | null {
-  return result === null || result.parts === null ? null : (JSON.parse(result.parts) as ContextParts);
+/** Of a gather, whose parts have a list of its members beside them. */
+async function changesOf(before: StoredResult | null, after: StoredResult): Promise<Difference[]> {
+  const [was, is] = [before, after].map((result) => partsOf(result)?.members);
+  if (was === undefined || is === undefined || was === is) return [];
+  return changedMembers(await readMembers(was), await readMembers(is));
+}
+
+function partsOf(result: StoredResult | null): (ContextParts & { members?: string }) | null {
+  return result === null || result.parts === null ? null : (JSON.parse(result.parts) as ContextParts & { members?: string });
 }
 
 /** Whether its code is not that of the result before, under the same version. */

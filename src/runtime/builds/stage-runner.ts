@@ -10,6 +10,7 @@ import { failForGood } from "../outcome.ts";
 import { Expansion } from "./expansion.ts";
 import { Inputs } from "./inputs.ts";
 import { callIsolated } from "./isolated/call.ts";
+import { memberList } from "./member-list.ts";
 import type { Place } from "./model.ts";
 import { Removal, unwanted } from "./removal.ts";
 import type { BuildScope } from "./scope.ts";
@@ -109,6 +110,7 @@ export class StageRunner {
   async #run(task: Task, session: Session, job: JobContext<unknown>): Promise<void> {
     const { attempt, place, row, traveller, trail, context, scope } = task;
     const { stage } = place;
+    const parts = await this.#parts(task);
     const handed = await stageContext(task, session, job, this.#site);
     const returned = await this.#call(task, handed, job, session);
     const output = stage.kind === "expand" ? NO_VALUE : await this.#keep(returned, outputOf(stage.name, row.path));
@@ -123,12 +125,21 @@ export class StageRunner {
     const walked = await enlister.walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
     const result: NewResult = {
       hash: context.hash,
-      parts: JSON.stringify(context.parts),
+      parts,
       output,
       artifacts: session.artifacts,
     };
     const target = listedTarget(traveller, row.rev, carryOn(attempt, walked));
     attempt.work = { cost: session.meter.total, result, target };
+  }
+
+  /** What its result is made of, as it is kept: of a gather also which members there are, also should it fail. */
+  async #parts(task: Task): Promise<string> {
+    const { attempt, place, context } = task;
+    const members = place.stage.kind === "gather" ? await memberList(this.#site, task) : null;
+    const parts = JSON.stringify(members === null ? context.parts : { ...context.parts, members });
+    if (attempt.work !== undefined) attempt.work.context = { hash: context.hash, parts };
+    return parts;
   }
 
   /** The handler, here or in a process of its own; what an expand yields has become targets then. */
