@@ -262,7 +262,7 @@ class Script {
         NAME: name,
         PATH: `${bin}:${process.env["PATH"]}`,
         HOLDFAST_DB: place.db,
-        NODE_COMPILE_CACHE: join(place.folder, "cache"),
+        NODE_COMPILE_CACHE: place.cache,
       },
     });
     for (const stream of [this.child.stdout, this.child.stderr]) {

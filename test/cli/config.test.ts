@@ -24,7 +24,7 @@ async function project(t: TestContext, files: Record<string, string>) {
     await writeFile(join(cwd, file), text);
   }
   const start = (args: string[], env: NodeJS.ProcessEnv = {}) =>
-    new Running(args, { cwd, node: ["--import", RESOLVE], env: { NODE_COMPILE_CACHE: join(place.folder, "cache"), ...env } });
+    new Running(args, { cwd, node: ["--import", RESOLVE], env: { NODE_COMPILE_CACHE: place.cache, ...env } });
   const json = async <T>(args: string[], code = 0, env: NodeJS.ProcessEnv = {}): Promise<T> => {
     const ended = await start([...args, "--json"], env).ended;
     assert.equal(ended.code, code, ended.stdout + ended.stderr);

@@ -66,6 +66,8 @@ export class Running {
 export class Place {
   readonly folder: string;
   readonly db: string;
+  /** Compiled once, not in each of a dozen processes: that is most of what a short command costs. */
+  readonly cache: string;
   readonly #started: Running[] = [];
 
   static async make(): Promise<Place> {
@@ -75,6 +77,7 @@ export class Place {
   private constructor(folder: string) {
     this.folder = folder;
     this.db = join(folder, "work.db");
+    this.cache = process.env["NODE_COMPILE_CACHE"] ?? join(folder, "cache");
   }
 
   /** On this place's database. */
@@ -86,12 +89,7 @@ export class Place {
   }
 
   start(args: readonly string[], options: { env?: NodeJS.ProcessEnv; input?: string | null; node?: string[] } = {}): Running {
-    // Compiled once, not in each of a dozen processes: that is most of what a short command costs.
-    const env = {
-      HOLDFAST_DB: this.db,
-      NODE_COMPILE_CACHE: process.env["NODE_COMPILE_CACHE"] ?? join(this.folder, "cache"),
-      ...options.env,
-    };
+    const env = { HOLDFAST_DB: this.db, NODE_COMPILE_CACHE: this.cache, ...options.env };
     const running = new Running(args, { cwd: this.folder, ...options, env });
     this.#started.push(running);
     return running;

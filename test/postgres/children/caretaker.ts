@@ -49,11 +49,12 @@ async function answer(work: () => Promise<Premises | void>): Promise<void> {
 }
 
 async function furnish(): Promise<Premises> {
-  folder = await mkdtemp(join(tmpdir(), "holdfast-postgres-"));
+  const syncs = settings["fsync"] !== "off";
+  folder = await mkdtemp(join((syncs && process.env["HOLDFAST_TEST_DISK"]) || tmpdir(), "holdfast-postgres-"));
   const { uid, gid } = RUNS_AS;
   await chown(folder, uid, gid);
   binaries = await prepareBinaries(native, folder);
-  const memory = settings["fsync"] === "off" ? memoryFolder() : null;
+  const memory = syncs ? null : memoryFolder();
   home = memory === null ? folder : await mkdtemp(join(memory, "holdfast-postgres-"));
   await chown(home, uid, gid);
   await (template === undefined ? makeCluster(binaries, home, password) : copyCluster(binaries, template, home));
