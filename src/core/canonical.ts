@@ -1,5 +1,5 @@
 import { HoldfastError } from "./errors.ts";
-import { isPlain } from "./json.ts";
+import { isPlain, MINUS_ZERO, step } from "./json.ts";
 import { Secret } from "./secret.ts";
 
 /** Stands for a secret in canonical text, with its hash; nothing else may have a property of this name. */
@@ -31,7 +31,7 @@ function write(value: unknown, place: Place): string {
       return JSON.stringify(value);
     case "number":
       if (!Number.isFinite(value)) throw refused(place.path, String(value));
-      return JSON.stringify(value);
+      return Object.is(value, -0) ? MINUS_ZERO : JSON.stringify(value);
     case "object":
       if (value === null) return "null";
       if (value instanceof Secret) return `{"${SECRET}":"${value.hash}"}`;
@@ -67,11 +67,6 @@ function writeObject(object: object, { path, above }: Place): string {
     });
   above.pop();
   return `{${parts.join(",")}}`;
-}
-
-/** One name more of a path: `.model`, or `["odd name"]`. */
-export function step(name: string): string {
-  return /^[A-Za-z_$][\w$]*$/.test(name) ? `.${name}` : `[${JSON.stringify(name)}]`;
 }
 
 function refused(path: string, is: string): HoldfastError {

@@ -1,4 +1,4 @@
-import { step } from "./canonical.ts";
+import { step } from "./json.ts";
 
 /** What differs between two JSON values; `undefined` where one of them has nothing there. */
 export interface Difference {
@@ -17,7 +17,7 @@ export function difference(before: unknown, after: unknown, part: string): Diffe
     const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].sort();
     return names.flatMap((name) => difference(own(before, name), own(after, name), `${part}${step(name)}`));
   }
-  return Object.is(before, after) || areZero(before, after) ? [] : [{ part, before, after }];
+  return Object.is(before, after) ? [] : [{ part, before, after }];
 }
 
 function isRecord(value: unknown): value is Record<string, unknown> {
@@ -26,9 +26,4 @@ function isRecord(value: unknown): value is Record<string, unknown> {
 
 function own(object: Record<string, unknown>, name: string): unknown {
   return Object.hasOwn(object, name) ? object[name] : undefined;
-}
-
-/** JSON has one zero. */
-function areZero(before: unknown, after: unknown): boolean {
-  return before === 0 && after === 0;
 }

@@ -31,6 +31,20 @@ export const large = pipeline("large", { module: import.meta.url })
   .stage("text", { isolate: "process" }, ({ input }) => "z".repeat(input))
   .stage("bytes", { isolate: "process" }, ({ input }) => new TextEncoder().encode(input));
 
+class Point {
+  x = 1;
+}
+
+/** A checkpoint that a clone would bend. */
+export const kept = pipeline("kept", { module: import.meta.url })
+  .source(items(() => ["a"], { id: (id) => id }))
+  .stage("save", { isolate: "process", retry: { attempts: 1 } }, async ({ checkpoint }) => {
+    await checkpoint.save({ zero: -0 });
+    const loaded = await checkpoint.load();
+    const refused = await checkpoint.save({ points: [new Point()] }).catch((error: Error) => error.message);
+    return { loaded, refused };
+  });
+
 /** What it answers is no JSON. */
 export const bent = pipeline("bent", { module: import.meta.url })
   .source(items(() => ["a"], { id: (id) => id }))

@@ -8,7 +8,7 @@ import { type Build, open } from "../../src/index.ts";
 const folder = mkdtempSync(join(tmpdir(), "holdfast-isolated-"));
 // Read by the module, here and in the processes that it is loaded in.
 process.env["ISOLATED_FILES"] = folder;
-const { bent, isolated, large } = await import("./isolated-pipeline.ts");
+const { bent, isolated, kept, large } = await import("./isolated-pipeline.ts");
 
 describe("a stage in a process of its own", () => {
   let build: Build;
@@ -54,6 +54,16 @@ describe("a stage in a process of its own", () => {
     const message = 'For target "a" the output of stage "make".pages[0] is a Date, which JSON cannot carry as it is.';
     assert.deepEqual(errors, [{ stage: "make", target: "a", message }]);
     assert.equal(spent.usd, 1);
+  });
+
+  test("saves what it was given, or nothing: what a clone between processes would bend is refused", async () => {
+    await using hf = await open(":memory:");
+    const handle = await hf.builds.start(kept);
+    assert.equal((await handle.done()).state, "SUCCESS");
+    assert.deepEqual(await handle.output("save"), {
+      loaded: { zero: -0 },
+      refused: "The checkpoint.points[0] is a Point, which JSON cannot carry as it is.",
+    });
   });
 
   test("may answer more than fits into a pipe at once", async () => {

@@ -2,6 +2,7 @@ import "./on-postgres.ts";
 
 for (const suite of [
   "stages",
+  "values",
   "expand",
   "gather",
   "failing",

@@ -37,7 +37,20 @@ suite("enqueue", () => {
 
   test("every JSON value is an input, and so is none at all", async (t) => {
     const { hf } = await memory(t);
-    for (const input of [null, 0, "", false, [], {}, "\u0000\n\u2028", 1e21, Number.MAX_SAFE_INTEGER, { "": { a: [[]] } }]) {
+    for (const input of [
+      null,
+      0,
+      -0,
+      [{ a: -0 }],
+      "",
+      false,
+      [],
+      {},
+      "\u0000\n\u2028",
+      1e21,
+      Number.MAX_SAFE_INTEGER,
+      { "": { a: [[]] } },
+    ]) {
       assert.deepEqual((await see(hf, (await hf.enqueue(send, input)).id)).input, input);
     }
     assert.equal((await see(hf, (await hf.enqueue(send, undefined)).id)).input, undefined);
@@ -320,6 +333,8 @@ suite("bad input changes nothing", () => {
     "an undefined array item": [1, undefined],
     // oxlint-disable-next-line no-sparse-arrays
     "a hole in an array": [1, , 2],
+    "an array with names": Object.assign([1], { more: 2 }),
+    "a symbol for a name": { [Symbol("s")]: 1 },
     "a cycle": cycle,
     "a nesting too deep": deep,
   };

@@ -7,12 +7,23 @@ import { fromJson, toJson } from "../../src/core/json.ts";
 
 test("every JSON value comes back as it was", () => {
   fc.assert(
-    fc.property(fc.jsonValue(), (value) => {
-      // JSON has no -0.
-      const plain: unknown = JSON.parse(JSON.stringify(value));
-      assert.deepEqual(fromJson(toJson(plain, "input")), plain);
+    fc.property(fc.jsonValue(), fc.constantFrom(0, -0), (value, zero) => {
+      const given = { value, zero, list: [zero, { zero }] };
+      assert.deepEqual(fromJson(toJson(given, "input")), given);
     }),
   );
+});
+
+test("what is rare in JSON comes back as it was, too: minus zero, odd names, halves of characters, very large numbers", () => {
+  const names = Object.fromEntries(["", "__proto__", "a b", "\0", "constructor"].map((name) => [name, name]));
+  for (const value of [-0, [-0], { a: { b: -0 } }, names, "\ud800", "\u2028\0", 1e21, 5e-324, Number.MAX_SAFE_INTEGER, {}, []]) {
+    assert.deepEqual(fromJson(toJson(value, "input")), value);
+  }
+  assert.equal(toJson({ a: -0, b: [0, -0] }, "input"), '{"a":-0,"b":[0,-0]}');
+});
+
+test("what a library marks with a symbol that is not to be seen is plain", () => {
+  assert.equal(toJson(Object.defineProperty({ a: 1 }, Symbol("mark"), { value: 1, enumerable: false }), "input"), '{"a":1}');
 });
 
 test("no value has no text, and no text is no value", () => {
@@ -58,6 +69,11 @@ const REFUSED: [string, unknown, string][] = [
   ["a class instance", { p: new Point() }, "input.p is a Point"],
   ["an error", new Error("e"), "input is a Error"],
   ["an object with toJSON", { toJSON: () => 1 }, "input is an object with toJSON"],
+  ["a symbol for a name", { a: { [Symbol("s")]: 1 } }, "input.a is an object with a symbol for a name"],
+  ["an array with names", { found: "abc".match(/b/) }, "input.found is an array with properties of its own"],
+  ["an array with names only", [Object.assign([1], { more: 2 })], "input[0] is an array with properties of its own"],
+  ["what has an odd name", { "a b": [{ "": 1n }] }, 'input["a b"][0][""] is a bigint'],
+  ["a boxed number", { n: Object(1) }, "input.n is a Number"],
   ["a cycle of objects", circle, "input.self.back is a cycle"],
   ["a cycle of arrays", ring, "input[0][0] is a cycle"],
 ];

@@ -3,6 +3,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import { toJson } from "../../core/json.ts";
 import type { Segment } from "../../core/segment.ts";
 import { checkTargetId, pathOf } from "../../core/target-id.ts";
+import { NO_VALUE } from "../../core/value.ts";
 import { BATCH, type Enlister, type Found } from "./enlister.ts";
 import { asParent } from "./live-targets.ts";
 import type { Task } from "./stage-runner.ts";
@@ -68,7 +69,7 @@ export class Expansion {
       );
     }
     const text = toJson(one.value, `The value of target ${JSON.stringify(id)} ${where}`);
-    const value = await this.#site.values.keepText(text ?? "null");
+    const value = text === null ? NO_VALUE : await this.#site.values.keepText(text);
     const path = pathOf(traveller.path, id);
     const child = { segment: segment.index, path, id, hash: hash("sha256", value.hash), value };
     const found = this.#site.targets.child(child, asParent(traveller, trail));

@@ -115,9 +115,11 @@ export class StageRunner {
     const returned = await this.#call(task, handed, job, session);
     const output = stage.kind === "expand" ? NO_VALUE : await this.#keep(returned, outputOf(stage.name, row.path));
     if (!(await session.isUnchanged())) return session.supersede();
+    // What `match`, `key` and `by` see of it is what they would see of it later.
+    const made = () => (returned instanceof Uint8Array ? returned : this.#site.values.load(output));
     const reader: Reader = {
       value: (value) => this.#site.reader.value(value),
-      output: async (key) => (key === null ? returned : this.#site.reader.output(key)),
+      output: async (key) => (key === null ? made() : this.#site.reader.output(key)),
     };
     const enlister = this.#site.enlister(scope, attempt.claimed, reader);
     const step = { stage: stage.name, result: null, output: stage.kind === "expand" ? childrenOf(context.hash) : output.hash };

@@ -108,7 +108,7 @@ function contextOf(task: ToldTask, target: Target, followUps: NewJob[]): object 
     idempotencyKey,
     signal: controller.signal,
     log: { debug: log("debug"), info: log("info"), warn: log("warn"), error: log("error") },
-    checkpoint: { load: () => call("load"), save: (value: unknown) => call("save", value) },
+    checkpoint: { load: () => call("load"), save: (value: unknown) => save(value) },
     progress: (fraction: number, message?: string) => tell("progress", fraction, message),
     cost: (cost: Tells["cost"][0]) => tell("cost", cost),
     artifact: (name: string, data: Uint8Array | string | Readable | { path: string }) => keep(name, data),
@@ -118,6 +118,12 @@ function contextOf(task: ToldTask, target: Target, followUps: NewJob[]): object 
       ),
     ...(failed === undefined ? {} : { failed, inputs: members() }),
   };
+}
+
+/** Looked at before it is cloned. */
+async function save(value: unknown): Promise<void> {
+  toJson(value, "The checkpoint");
+  await call("save", value);
 }
 
 function log(level: Tells["log"][0]): (message: string, data?: object) => void {
