@@ -9,7 +9,7 @@ export async function main(args: readonly string[]): Promise<void> {
     if (error.code !== "EPIPE") throw error;
   });
   try {
-    await program().parseAsync(args, { from: "user" });
+    await (await program(args)).parseAsync(args, { from: "user" });
   } catch (error) {
     const end = args.indexOf("--");
     process.exitCode = report(error, (end === -1 ? args : args.slice(0, end)).includes("--json"));

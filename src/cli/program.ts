@@ -1,38 +1,42 @@
 import { Console } from "node:console";
 import { readFileSync } from "node:fs";
 import type { Command } from "commander";
-import { artifactsCommand } from "./artifacts/index.ts";
-import { auditCommand } from "./audit.ts";
-import { backupCommand } from "./backup.ts";
-import { buildsCommand } from "./builds/index.ts";
-import { claimCommand } from "./claim.ts";
 import { KnownCommand } from "./command.ts";
-import { completionCommand } from "./completion/index.ts";
 import { readConfig } from "./config.ts";
-import { enqueueCommand } from "./enqueue.ts";
-import { eventsCommand } from "./events/index.ts";
-import { healthCommand } from "./health.ts";
-import { initCommand } from "./init.ts";
-import { jobsCommand } from "./jobs/index.ts";
-import { planCommand } from "./plan.ts";
-import { quarantineCommand } from "./quarantine/index.ts";
-import { queuesCommand } from "./queues/index.ts";
-import { recoverCommand } from "./recover.ts";
-import { renewCommand } from "./renew.ts";
-import { runCommand } from "./run/index.ts";
-import { schedulesCommand } from "./schedules/index.ts";
-import { settleCommand } from "./settle.ts";
-import { statusCommand } from "./status/index.ts";
-import { stopCommand } from "./stop.ts";
-import { unlockCommand } from "./unlock.ts";
 import { isJson } from "./terminal/output.ts";
-import { workCommand } from "./work.ts";
 
 /** These work without a config, also where there is one that does not load. */
 const WITHOUT_CONFIG = new Set(["init", "completion"]);
 
-/** Every command. */
-export function program(): Command {
+/** All commands, in the order of the help. */
+const COMMANDS: [name: string, load: () => Promise<(parent: Command) => void>][] = [
+  ["run", async () => (await import("./run/index.ts")).runCommand],
+  ["plan", async () => (await import("./plan.ts")).planCommand],
+  ["work", async () => (await import("./work.ts")).workCommand],
+  ["stop", async () => (await import("./stop.ts")).stopCommand],
+  ["enqueue", async () => (await import("./enqueue.ts")).enqueueCommand],
+  ["claim", async () => (await import("./claim.ts")).claimCommand],
+  ["renew", async () => (await import("./renew.ts")).renewCommand],
+  ["settle", async () => (await import("./settle.ts")).settleCommand],
+  ["status", async () => (await import("./status/index.ts")).statusCommand],
+  ["health", async () => (await import("./health.ts")).healthCommand],
+  ["jobs", async () => (await import("./jobs/index.ts")).jobsCommand],
+  ["queues", async () => (await import("./queues/index.ts")).queuesCommand],
+  ["quarantine", async () => (await import("./quarantine/index.ts")).quarantineCommand],
+  ["schedules", async () => (await import("./schedules/index.ts")).schedulesCommand],
+  ["builds", async () => (await import("./builds/index.ts")).buildsCommand],
+  ["artifacts", async () => (await import("./artifacts/index.ts")).artifactsCommand],
+  ["events", async () => (await import("./events/index.ts")).eventsCommand],
+  ["audit", async () => (await import("./audit.ts")).auditCommand],
+  ["recover", async () => (await import("./recover.ts")).recoverCommand],
+  ["backup", async () => (await import("./backup.ts")).backupCommand],
+  ["unlock", async () => (await import("./unlock.ts")).unlockCommand],
+  ["init", async () => (await import("./init.ts")).initCommand],
+  ["completion", async () => (await import("./completion/index.ts")).completionCommand],
+];
+
+/** Every command, or the one that is called with these arguments. */
+export async function program(args: readonly string[] = []): Promise<Command> {
   const root = new KnownCommand("holdfast")
     .description("A crash-safe job queue and staged pipelines in one SQLite file, or on a PostgreSQL server.")
     .version(version(), "-v, --version")
@@ -64,34 +68,17 @@ Example:
 Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
 4 lock held by a live process, 5 damaged database, 130 interrupted.`,
     );
-  for (const add of [
-    runCommand,
-    planCommand,
-    workCommand,
-    stopCommand,
-    enqueueCommand,
-    claimCommand,
-    renewCommand,
-    settleCommand,
-    statusCommand,
-    healthCommand,
-    jobsCommand,
-    queuesCommand,
-    quarantineCommand,
-    schedulesCommand,
-    buildsCommand,
-    artifactsCommand,
-    eventsCommand,
-    auditCommand,
-    recoverCommand,
-    backupCommand,
-    unlockCommand,
-    initCommand,
-    completionCommand,
-  ]) {
-    add(root);
-  }
+  const word = commandIn(root, args);
+  // A script runs one command of two dozen, time and again, and need not load the others. Help and completion know them all.
+  const one = word === undefined || word === "completion" ? undefined : COMMANDS.find(([name]) => name === word);
+  for (const [, load] of one === undefined ? COMMANDS : [one]) (await load())(root);
   return root;
+}
+
+/** The first word that is no option, and no option's value. */
+function commandIn(root: Command, args: readonly string[]): string | undefined {
+  const takesValue = (word: string) => root.options.some(({ long, required }) => required && long === word);
+  return args.find((word, i) => !word.startsWith("-") && !takesValue(args[i - 1] ?? ""));
 }
 
 function version(): string {

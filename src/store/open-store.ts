@@ -3,7 +3,6 @@ import { HoldfastError } from "../core/errors.ts";
 import { checkSchema, isAddress, parseAddress } from "./postgres/address.ts";
 import { canonicalPath } from "./sqlite/open.ts";
 import type { DriverName } from "./sqlite/driver.ts";
-import { SqliteStore } from "./sqlite/sqlite-store.ts";
 import type { Durability, Store } from "./store.ts";
 
 export { isAddress };
@@ -71,11 +70,12 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
     clock: options.clock,
     random: options.random ?? Math.random,
   };
+  // Who has a file need not load what is for a server, nor the other way round.
   if (location.kind === "sqlite") {
+    const { SqliteStore } = await import("./sqlite/sqlite-store.ts");
     const { path, driver } = location;
     return SqliteStore.open(path, { ...common, driver, busyTimeout: options.ownThread ? 1_000 : 10 });
   }
-  // Who has a file need not load it.
   const { PostgresStore } = await import("./postgres/postgres-store.ts");
   const { url, schema } = location;
   const { injected, clock } = options;

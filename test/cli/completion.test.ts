@@ -43,11 +43,11 @@ const LINES: [line: string[], offered: string[]][] = [
 ];
 
 suite("completion", () => {
-  test("knows every command and every option", () => {
-    const branches = branchesOf(program());
+  test("knows every command and every option", async () => {
+    const branches = branchesOf(await program());
     assert.deepEqual(
       branches.find(({ path }) => path === "holdfast")?.commands.map(({ name }) => name),
-      program().commands.map((command) => command.name()),
+      (await program()).commands.map((command) => command.name()),
     );
     for (const { path, options } of branches) {
       const names = new Set(options.flatMap(({ names }) => names));

@@ -20,8 +20,19 @@ test("an old Node is told what to do, in one line, before anything is imported",
   assert.match(stderr, /^holdfast needs Node 24\.21 or newer, and this is 22\.9\.0: .*\n$/);
 });
 
+test("a command is found by its name, behind any options, and no other is loaded for it; all are where none is named", async () => {
+  const found = async (...args: string[]) => (await program(args)).commands.map((command) => command.name());
+  const all = await found();
+  assert.ok(all.length >= 20);
+  for (const name of all) {
+    const expected = name === "completion" ? all : [name];
+    assert.deepEqual(await found("--json", "--db", "status", "--schema=x", name, "run"), expected);
+  }
+  for (const args of [["--help"], ["help", "run"], ["frob", "run"], ["--db", "run"]]) assert.deepEqual(await found(...args), all);
+});
+
 test("every command has a help text with an example", async () => {
-  const helps = commandsOf(program()).map((command) => {
+  const helps = commandsOf(await program()).map((command) => {
     let text = "";
     command.configureOutput({ writeOut: (more) => (text += more) }).outputHelp();
     assert.match(text, /\n {2}--db <path>/, command.name());
@@ -79,8 +90,8 @@ test("wrong usage exits 2 with a line that helps", async () => {
 /** Where nothing, or less, is meant: a priority may be any whole number, and no failure at all may be allowed. */
 const ACCEPTED: Record<string, string[]> = { "--priority": ["0", "-1"], "--max-failures": ["0"] };
 
-test("every option that is a number takes whole numbers in its range, and nothing that is none", () => {
-  const numbers = commandsOf(program()).flatMap((command) =>
+test("every option that is a number takes whole numbers in its range, and nothing that is none", async () => {
+  const numbers = commandsOf(await program()).flatMap((command) =>
     command.options.filter(({ flags }) => flags.includes("<number>")).map((option) => ({ command, option })),
   );
   assert.ok(numbers.length >= 9);

@@ -7,9 +7,9 @@ import { page } from "./pages.ts";
 
 const { text } = page("docs/commands.md");
 
-test("the page of commands has a line for each, with what it takes and what it does", () => {
+test("the page of commands has a line for each, with what it takes and what it does", async () => {
   const rows = [...text.matchAll(/^\| `(holdfast .*)` \| (.*) \|$/gm)].map(([row]) => row);
-  const expected = leavesOf(program()).map((command) => {
+  const expected = leavesOf(await program()).map((command) => {
     return `| \`${usageOf(command).replaceAll("|", "\\|")}\` | ${command.summary()} |`;
   });
   assert.deepEqual(rows, expected, `The rows should be:\n${expected.join("\n")}`);
@@ -20,8 +20,8 @@ test("the page of commands has every exit code", () => {
   assert.deepEqual(codes, Object.values(EXIT));
 });
 
-test("every command of the queue and of builds is there", () => {
-  const names = new Set(program().commands.map((command) => command.name()));
+test("every command of the queue and of builds is there", async () => {
+  const names = new Set((await program()).commands.map((command) => command.name()));
   const wanted =
     "init work status health stop enqueue claim renew settle jobs quarantine queues schedules events recover unlock completion " +
     "run plan builds artifacts audit backup";
