@@ -9,6 +9,7 @@ import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
 import type { BackupStore } from "./backups.ts";
+import type { DamageStore } from "./findings.ts";
 import type { BuildStore } from "./builds.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
@@ -32,6 +33,8 @@ export interface Store {
   /** What they work on. */
   readonly work: WorkStore;
   readonly backups: BackupStore;
+  /** What is wrong with it. */
+  readonly damage: DamageStore;
 
   // ── jobs in ──
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */

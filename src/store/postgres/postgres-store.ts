@@ -42,6 +42,7 @@ import type {
 } from "../store.ts";
 import type { Access } from "./builds/access.ts";
 import { Backups } from "./backups.ts";
+import { Damage } from "./damage.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
 import { Ends } from "./ends.ts";
@@ -100,6 +101,7 @@ export class PostgresStore implements Store {
   readonly builds: Builds;
   readonly work: Work;
   readonly backups: Backups;
+  readonly damage: Damage;
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #group: Group;
@@ -182,6 +184,7 @@ export class PostgresStore implements Store {
     const access: Access = { at: this.#at, read: reader.rows, write: (...how) => this.#write(...how) };
     this.builds = new Builds(s, this.#intake, access);
     this.backups = new Backups(writer.address, options.schema ?? "holdfast");
+    this.damage = new Damage(reader.rows, s);
     this.work = new Work(s, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes, reader }, access);
     this.#guests = new Guests({
       s,

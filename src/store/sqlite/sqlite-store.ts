@@ -46,6 +46,8 @@ import { Cancel } from "./cancel.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
+import { Damage } from "./damage/damage.ts";
+import { openDamaged } from "./damage/open.ts";
 import { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { explain } from "./faults.ts";
@@ -88,6 +90,7 @@ export class SqliteStore implements Store {
   readonly clock: Clock;
   readonly builds: Builds;
   readonly work: Work;
+  readonly damage: Damage;
   readonly backups: Backups;
   readonly #path: string;
   readonly #driver: DriverName;
@@ -113,13 +116,16 @@ export class SqliteStore implements Store {
   #closed: Promise<void> | null = null;
 
   static async open(path: string, options: SqliteStoreOptions): Promise<SqliteStore> {
-    const opened = await openSqlite(path, { ...options, now: () => options.clock.now() });
-    return new SqliteStore(path, opened, options);
+    const now = () => options.clock.now();
+    const damage = new Damage(path, { driver: options.driver, now });
+    const opened = await openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, now, damaged }));
+    return new SqliteStore(path, opened, damage, options);
   }
 
   private constructor(
     path: string,
     opened: { db: Connection; databaseId: string; durability: Durability },
+    damage: Damage,
     options: SqliteStoreOptions,
   ) {
     const { db } = opened;
@@ -130,8 +136,10 @@ export class SqliteStore implements Store {
     this.durability = opened.durability;
     this.clock = options.clock;
     this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock });
+    this.damage = damage;
+    damage.watch(db);
     this.#news = new News(db, path);
-    this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
+    this.#checkpoint = path === ":memory:" || damage.damaged !== null ? null : new Checkpoint(db, path);
     this.#intake = new Intake(db, { speaks: true });
     const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.#intake;
     this.#own = new OwnTransaction(db, this.#intake, path);
@@ -178,10 +186,12 @@ export class SqliteStore implements Store {
       now: () => this.clock.now(),
       monotonic: () => performance.now(),
       patience: 5_000,
-      onCommit: ({ ready, ended }) => {
+      onCommit: ({ ready, ended, damaged }) => {
         settings.committed();
+        for (const what of damaged) damage.found({ severity: "row", what });
         this.#news.tell({ own: true, ready, ended });
       },
+      onFault: (error) => damage.met(error),
       onUndo: () => {
         this.#intake.forget();
         shared.lanes.forgetAll();
@@ -198,6 +208,7 @@ export class SqliteStore implements Store {
   }
 
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] {
+    this.damage.refuse();
     const handle = handleOf(tx);
     if (handle === this.#db.handle) return this.#own.enqueue(jobs);
     const enqueued = this.#guests.enqueue(handle, jobs);
@@ -208,7 +219,8 @@ export class SqliteStore implements Store {
     return enqueued;
   }
 
-  transact<T>(work: (handle: object) => T): Promise<T> {
+  async transact<T>(work: (handle: object) => T): Promise<T> {
+    this.damage.refuse();
     return this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
   }
 
@@ -472,7 +484,7 @@ export class SqliteStore implements Store {
   }
 
   async maintain(): Promise<void> {
-    return this.#read(() => this.#checkpoint?.run());
+    if (this.damage.damaged === null) await this.#read(() => this.#checkpoint?.run());
   }
 
   caredFor(yes: boolean): void {
@@ -493,6 +505,11 @@ export class SqliteStore implements Store {
   }
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
+    try {
+      this.damage.refuse();
+    } catch (error) {
+      return Promise.reject(error as Error);
+    }
     return this.#group.submit(operation, run);
   }
 
@@ -500,6 +517,7 @@ export class SqliteStore implements Store {
     try {
       return run();
     } catch (error) {
+      this.damage.met(error);
       throw explain(error, this.#path);
     }
   }
