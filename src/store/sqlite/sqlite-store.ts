@@ -219,9 +219,8 @@ export class SqliteStore implements Store {
     return enqueued;
   }
 
-  async transact<T>(work: (handle: object) => T): Promise<T> {
-    this.damage.refuse();
-    return this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
+  transact<T>(work: (handle: object) => T): Promise<T> {
+    return this.damage.refusal() ?? this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
@@ -505,12 +504,7 @@ export class SqliteStore implements Store {
   }
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
-    try {
-      this.damage.refuse();
-    } catch (error) {
-      return Promise.reject(error as Error);
-    }
-    return this.#group.submit(operation, run);
+    return this.damage.refusal() ?? this.#group.submit(operation, run);
   }
 
   async #read<T>(run: () => T): Promise<T> {

@@ -45,6 +45,11 @@ export class Damage implements DamageStore {
     if (this.#what !== null) throw onlyRead(this.#path, this.#what);
   }
 
+  /** The same, as a promise; null: go on. */
+  refusal(): Promise<never> | null {
+    return this.#what === null ? null : Promise.reject(onlyRead(this.#path, this.#what));
+  }
+
   found(finding: NewFinding): void {
     const { severity, what } = this.#findings.add(finding, this.#options.now());
     if (severity === "damage") this.#stop(what);
