@@ -1,4 +1,5 @@
 import { existsSync } from "node:fs";
+import { userInfo } from "node:os";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { type Holdfast, open, type OpenOptions, openToLook as look } from "../runtime/holdfast.ts";
@@ -24,6 +25,7 @@ export async function openExisting(
     // What a crash has left is shown as it is; `recover` and the workers see to it.
     return await open(where, {
       program: programOf(command),
+      user: userName(),
       log: workerLog("warn"),
       recovery: "manual",
       ...configured,
@@ -64,6 +66,7 @@ export function openOrMake(
   const { sinks = {}, ...configured } = optionsOf(command);
   return open(whereOf(command), {
     program: programOf(command),
+    user: userName(),
     log: workerLog("warn"),
     ...options,
     ...configured,
@@ -97,6 +100,15 @@ export function pathOf(command: Command): string {
 /** `holdfast jobs list`: what the process is called while it has the database open. */
 export function programOf(command: Command): string {
   return command.parent === null ? command.name() : `${programOf(command.parent)} ${command.name()}`;
+}
+
+/** Who has typed the command; in a container there may be no name for the number. */
+function userName(): string {
+  try {
+    return userInfo().username;
+  } catch {
+    return `user ${process.getuid?.() ?? "without a name"}`;
+  }
 }
 
 /** Undefined where `open` knows the default. */

@@ -27,7 +27,7 @@ const COMMANDS: [name: string, load: () => Promise<(parent: Command) => void>][]
   ["builds", async () => (await import("./builds/index.ts")).buildsCommand],
   ["artifacts", async () => (await import("./artifacts/index.ts")).artifactsCommand],
   ["events", async () => (await import("./events/index.ts")).eventsCommand],
-  ["audit", async () => (await import("./audit.ts")).auditCommand],
+  ["audit", async () => (await import("./audit/index.ts")).auditCommand],
   ["recover", async () => (await import("./recover.ts")).recoverCommand],
   ["backup", async () => (await import("./backup.ts")).backupCommand],
   ["unlock", async () => (await import("./unlock.ts")).unlockCommand],

@@ -1,5 +1,3 @@
-import { randomUUID } from "node:crypto";
-import { hostname } from "node:os";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
@@ -39,8 +37,8 @@ export function unlockCommand(parent: Command): void {
 async function unlock(hf: Holdfast, command: Command, lock: LockView, force = false): Promise<void> {
   const { store, clock } = hf.engine;
   const { name } = lock;
-  const removed = force ? await store.breakLock(name) : await removeStale(store, name);
-  if (!removed) throw held((await store.getLock(name)) ?? lock, clock.now());
+  // Whoever has acquired it since the look holds it.
+  if (!(await store.breakLock(name, { stale: !force }))) throw held((await store.getLock(name)) ?? lock, clock.now());
   answer(
     command,
     { name, holder: lock.holder, forced: !lock.stale },
@@ -48,24 +46,13 @@ async function unlock(hf: Holdfast, command: Command, lock: LockView, force = fa
   );
 }
 
-/**
- * Takes the lock over and lets it go. Looking whether it is stale and then breaking it would, between the two, break the
- * lock of somebody who has just acquired it.
- */
-async function removeStale(store: Store, name: string): Promise<boolean> {
-  const token = randomUUID();
-  if (!(await store.acquireLock(name, "holdfast unlock", token, 60_000))) return false;
-  return store.releaseLock(name, token);
-}
-
 async function unlead(hf: Holdfast, command: Command, lead: LeadView, force = false): Promise<void> {
-  const { store, clock } = hf.engine;
+  const { store, clock, actor } = hf.engine;
   const life = await lifeOf(store, lead);
   const lives = mayLive(lead, life, clock.now());
   if (lives && !force) throw leads(lead, life, clock.now());
-  const by = `holdfast unlock (pid ${process.pid} on ${hostname()})`;
   // Whoever has taken it since the look lives.
-  if (!(await store.builds.breakLead(lead.pipeline, by, force ? undefined : lead.holder))) throw taken(lead.pipeline);
+  if (!(await store.builds.breakLead(lead.pipeline, actor, force ? undefined : lead.holder))) throw taken(lead.pipeline);
   const { pipeline, build, pid, host, program } = lead;
   answer(
     command,

@@ -45,7 +45,7 @@ export function buildMoved(build: ToldBuild, { move, from, to, reason, note }: B
   return { type, transition, build: build.id, data: { ...told(build), from, to, reason, note } };
 }
 
-/** What is told of an act that moves nothing. There may be several between two transitions: `number` is the audit entry's. */
+/** What is told of an act that moves nothing. There may be several between two transitions: `number` is one that no other act has. */
 export function buildAct(type: BuildEventType, build: ToldBuild, number: number): NewEvent {
   return { type, transition: buildTransition(type, build.id, build.seq, String(number)), build: build.id, data: told(build) };
 }

@@ -45,6 +45,11 @@ export function budgetOf(build: BuildRow): Budget {
   return approve(build, fromBudget(build.budget), build.refused);
 }
 
+/** For the audit: that it goes on by a token, and not which one. */
+export function tokenUse({ approval }: Pick<ResumeBuild, "approval">): { more?: object } {
+  return approval === undefined ? {} : { more: { token: "used" } };
+}
+
 function described(text: string): PipelineDescription {
   return JSON.parse(text) as PipelineDescription;
 }

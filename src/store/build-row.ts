@@ -1,7 +1,7 @@
 import type { StoredToken } from "../core/confirmation-token.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { type BuildKey, parseBuildId } from "../core/ids.ts";
-import type { AuditEntry, BuildRow, LeadView, StageCounts } from "./builds.ts";
+import type { BuildRow, LeadView, StageCounts } from "./builds.ts";
 import { type Flag, isYes } from "./flag.ts";
 import type { NewJob } from "./store.ts";
 
@@ -114,20 +114,6 @@ export interface TokenColumns {
 export function toToken(row: TokenColumns): StoredToken {
   const { hash, build, pause, minted_at, expires_at, used_at, replaced_at } = row;
   return { hash, build, pause, mintedAt: minted_at, expiresAt: expires_at, usedAt: used_at, replacedAt: replaced_at };
-}
-
-/** `before` and `after` are JSON. */
-export interface AuditColumns extends Omit<AuditEntry, "before" | "after"> {
-  before: string | null;
-  after: string | null;
-}
-
-export function toAuditEntry({ seq, at, by, action, subject, before, after }: AuditColumns): AuditEntry {
-  return { seq, at, by, action, subject, before: parsed(before), after: parsed(after) };
-}
-
-function parsed(text: string | null): unknown {
-  return text === null ? null : JSON.parse(text);
 }
 
 /** The job that lists a round, as a work item of this build. */

@@ -59,9 +59,6 @@ export interface BuildStore {
    * nobody, by a process that is not registered any more, or, unless among `alive`, by one that has not said so for `TTL`.
    */
   orphan(known: { dead: readonly ProcessId[]; alive: readonly ProcessId[] }, reason: BuildReason): Promise<BuildRow[]>;
-
-  // ── audit ──
-  audit(query: { after: number; limit: number; subject?: string }): Promise<AuditEntry[]>;
 }
 
 /** How long an orchestrator on another host may say nothing. */
@@ -191,14 +188,4 @@ export interface BuildFilter {
   state?: BuildState;
   limit: number;
   after?: string;
-}
-
-export interface AuditEntry {
-  seq: number;
-  at: number;
-  by: string;
-  action: string;
-  subject: string;
-  before: unknown;
-  after: unknown;
 }

@@ -1,9 +1,11 @@
 import type { LaneShare } from "../core/claiming.ts";
+import { removedJobs } from "../core/event.ts";
 import { type Fence, generatedId, type JobKey } from "../core/ids.ts";
 import type { Job, JobError, JobState } from "../core/job.ts";
 import { fromJson } from "../core/json.ts";
 import type { Policy } from "../core/retry.ts";
-import type { Claimed } from "./store.ts";
+import type { Act } from "./audit.ts";
+import type { Claimed, PruneFilter } from "./store.ts";
 
 /** Inputs above this many characters have a row of their own, so that a claim or a renewal does not rewrite them. */
 const LARGE_INPUT = 2_000;
@@ -130,4 +132,11 @@ export function pageOf(
 /** Where the page before ended. */
 export function keyOfCursor(cursor: string | undefined): number {
   return cursor === undefined ? 0 : Number(cursor);
+}
+
+/** That jobs were removed, as it is written down and told. The audit also has the ids that were asked for. */
+export function jobsRemoved(jobs: number, filter: PruneFilter): [act: Act, data: object] {
+  const data = removedJobs(jobs, filter);
+  const { state, ids } = filter;
+  return [{ action: "jobs.removed", name: state, after: ids === undefined ? data : { ...data, asked: ids } }, data];
 }

@@ -13,3 +13,10 @@ export function toLocks(rows: readonly LockRow[]): LockView[] {
     .filter(({ ended, job }) => job === null || !isYes(ended))
     .map(({ name, holder, acquiredAt, expiresAt, ended }) => ({ name, holder, acquiredAt, expiresAt, stale: isYes(ended) }));
 }
+
+/** What was taken from its holder; `expiresAt` is null where it belonged to an exclusive claim. */
+export interface BrokenLock {
+  holder: string;
+  acquiredAt: number;
+  expiresAt: number | null;
+}

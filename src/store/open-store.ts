@@ -42,6 +42,8 @@ export interface OpenStoreOptions {
   /** Whether the given clock's time is written, also where there is a database with a clock of its own. */
   injected: boolean;
   random?: () => number;
+  /** Who acts through it, for the audit. */
+  actor?: string;
   /** A thread with nothing else to do, of a process that has it open: it may block while it waits for a lock, and for the server. */
   ownThread?: boolean;
 }
@@ -69,6 +71,7 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
     ...(location.create === undefined ? {} : { create: location.create }),
     clock: options.clock,
     random: options.random ?? Math.random,
+    ...(options.actor === undefined ? {} : { actor: options.actor }),
   };
   // Who has a file need not load what is for a server, nor the other way round.
   if (location.kind === "sqlite") {
@@ -87,8 +90,12 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   });
   if (clock.during === undefined) return store;
   const during = (work: Promise<unknown>): void => clock.during?.(work);
-  const halves = { builds: reporting(store.builds, during), work: reporting(store.work, during) };
-  return reporting<Store>(store, during, halves);
+  const parts = {
+    builds: reporting(store.builds, during),
+    work: reporting(store.work, during),
+    audit: reporting(store.audit, during),
+  };
+  return reporting<Store>(store, during, parts);
 }
 
 /** For a clock that is moved by hand: every call says that it is under way. */

@@ -10,6 +10,7 @@ export type Moment = "begun" | "written" | "committed";
 export const OPERATIONS = [
   "advance",
   "announce",
+  "audit",
   "beat",
   "begin",
   "build",

@@ -1,3 +1,5 @@
+import type { ProcessId } from "../core/ids.ts";
+import type { Act } from "./audit.ts";
 import { type Flag, isYes } from "./flag.ts";
 import type { Life, ProcessView, Works } from "./store.ts";
 
@@ -20,4 +22,16 @@ export function worksText(works: readonly Works[]): string | null {
 /** What the lock says of a process, and the boot: whoever is dead, and was started before the host was, went with the host. */
 export function lifeOf(lock: "alive" | "dead" | "unknown", boots: { its: string; ours: string }): Life {
   return lock === "dead" && boots.its !== boots.ours ? "rebooted" : lock;
+}
+
+/** One that was asked to stop, for people. */
+export type AskedProcess = Pick<ProcessView, "pid" | "host" | "program">;
+
+/** What is written down of it, and told. */
+export function stopAsked(id: ProcessId, { pid, host, program }: AskedProcess, drain: number): [act: Act, data: object] {
+  const process = { pid, host, program };
+  return [
+    { action: "process.stop_asked", name: String(id), before: process, after: { ...process, drain } },
+    { process: id, ...process, drain },
+  ];
 }

@@ -14,6 +14,12 @@ export function toSchedule({ paused, overlap, lastAt, ...row }: ScheduleRow): St
   return lastAt === null ? schedule : { ...schedule, lastAt };
 }
 
+/** What is kept in the audit of one that is removed: not the input of its jobs. */
+export function auditedSchedule(schedule: StoredSchedule): object {
+  const { job, cron, timezone, missed, within, overlap, paused, nextAt } = schedule;
+  return { job, cron, timezone, missed, within, overlap, paused, nextAt };
+}
+
 /** The jobs of some ticks. The template is the row's own, read in this transaction: what was saved last counts. */
 export function jobsOf(template: string, ticks: readonly number[]): NewJob[] {
   const job = JSON.parse(template) as NewJob;

@@ -8,8 +8,8 @@ import type { Fate, HeldLease, LeaseRef, StaleLease } from "../core/lease.ts";
 import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
+import type { AuditStore } from "./audit.ts";
 import type { BackupStore } from "./backups.ts";
-import type { DamageStore } from "./findings.ts";
 import type { BuildStore } from "./builds.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
@@ -32,9 +32,9 @@ export interface Store {
   readonly builds: BuildStore;
   /** What they work on. */
   readonly work: WorkStore;
+  /** Who did what. What an operator does by the methods below is in it, by whoever has the store open. */
+  readonly audit: AuditStore;
   readonly backups: BackupStore;
-  /** What is wrong with it. */
-  readonly damage: DamageStore;
 
   // ── jobs in ──
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */
@@ -104,8 +104,8 @@ export interface Store {
   extendLock(name: string, token: string, ttl: number): Promise<boolean>;
   releaseLock(name: string, token: string): Promise<boolean>;
   getLock(name: string): Promise<LockView | null>;
-  /** Removes a lock whoever holds it: an operator's act. */
-  breakLock(name: string): Promise<boolean>;
+  /** Removes a lock whoever holds it: an operator's act. `stale`: only if its time, or its exclusive claim, is over. */
+  breakLock(name: string, options?: { stale: boolean }): Promise<boolean>;
   locks(): Promise<LockView[]>;
   /** Removes locks that are expired, or whose exclusive claim is over. */
   cleanLocks(): Promise<number>;

@@ -111,7 +111,7 @@ test("a wrong, used, expired or foreign token changes nothing", async (t) => {
   const paused = await here.build(docs);
   const { builds } = here.hf;
   const seen = async () =>
-    JSON.stringify([await builds.get(paused.id), await here.hf.engine.store.builds.audit({ after: 0, limit: 99 })]);
+    JSON.stringify([await builds.get(paused.id), await here.hf.engine.store.audit.page({ after: 0, limit: 99 })]);
   const before = await seen();
   const budget = { usd: 10 };
   const resume = (token?: string) => builds.resume(docs, paused.id, { budget, ...(token === undefined ? {} : { token }) });

@@ -216,7 +216,7 @@ test("each transition is an event and an audit entry, in order, with a key of it
     types,
   );
   assert.equal(new Set(told.map(({ dedupeKey }) => dedupeKey)).size, types.length);
-  const audit = await here.hf.engine.store.builds.audit({ after: 0, limit: 99, subject: paused.id });
+  const audit = await here.hf.engine.store.audit.page({ after: 0, limit: 99, subject: paused.id });
   assert.deepEqual(
     audit.map(({ action }) => action),
     types,

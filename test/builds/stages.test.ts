@@ -202,7 +202,7 @@ test("a secret in a key counts, and is nowhere to be read", async (t) => {
   );
   const { builds } = here.hf.engine.store;
   assert.doesNotMatch(
-    JSON.stringify([why, await builds.getBuild(built.id), await builds.audit({ after: 0, limit: 99 })]),
+    JSON.stringify([why, await builds.getBuild(built.id), await here.hf.engine.store.audit.page({ after: 0, limit: 99 })]),
     /hunter/,
   );
 });

@@ -122,7 +122,7 @@ export function buildFactCases(check: Check): void {
     for (const { id } of jobs) await store.cancel(id);
     const failed = made(await fail());
     assert.deepEqual([failed.state, failed.reason], ["FAILED", "targets_failed"]);
-    assert.equal((await store.builds.audit({ after: 0, limit: 10, subject: failed.id })).at(-1)?.by, "holdfast");
+    assert.equal((await store.audit.page({ after: 0, limit: 10, subject: failed.id })).at(-1)?.by, "holdfast");
   });
 }
 

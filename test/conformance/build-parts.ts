@@ -121,7 +121,7 @@ export async function everything(store: Store): Promise<object> {
   return {
     builds: await store.builds.listBuilds({ limit: 100 }),
     leads: await store.builds.leads(),
-    audit: await store.builds.audit({ after: 0, limit: 1_000 }),
+    audit: await store.audit.page({ after: 0, limit: 1_000 }),
     events: await store.events({ after: 0, limit: 1_000 }),
     queues: await store.queues(),
   };

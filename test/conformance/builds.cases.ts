@@ -336,7 +336,7 @@ export function buildCases(check: Check): void {
     pass(clock, 1_000);
     await store.builds.move(build.id, STOPPED, lock);
     await store.builds.abandon(build.id, "enough", "alice");
-    const entries = await store.builds.audit({ after: 0, limit: 10, subject: build.id });
+    const entries = await store.audit.page({ after: 0, limit: 10, subject: build.id });
     const by = "holdfast run docs.ts (pid 4321 on here)";
     const rest = { note: null, budget: { usd: 5 }, approved: false };
     const pending = { state: "PENDING", reason: "started", seq: 0, ...rest };
@@ -353,12 +353,12 @@ export function buildCases(check: Check): void {
       ],
     );
     const [, second, third] = entries.map(({ seq }) => seq) as [number, number, number];
-    const after = await store.builds.audit({ after: second, limit: 1 });
+    const after = await store.audit.page({ after: second, limit: 1 });
     assert.deepEqual(
       after.map(({ seq }) => seq),
       [third],
     );
-    assert.deepEqual(await store.builds.audit({ after: 0, limit: 10, subject: "nothing" }), []);
+    assert.deepEqual(await store.audit.page({ after: 0, limit: 10, subject: "nothing" }), []);
   });
 
   check.shared("builds, locks, audit and events are there after everything was closed", async ({ store, reopen }) => {

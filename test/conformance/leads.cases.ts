@@ -87,7 +87,7 @@ export function leadCases(check: Check): void {
     );
     const { holder, pid, host, program } = lead;
     assert.deepEqual(told[1]?.data, { pipeline: "docs", holder, pid, host, program, by: "alice" });
-    const entries = await store.builds.audit({ after: 0, limit: 10 });
+    const entries = await store.audit.page({ after: 0, limit: 10 });
     assert.deepEqual(
       entries.slice(1).map(({ by, action, subject }) => [by, action, subject]),
       [
@@ -168,7 +168,7 @@ export function leadCases(check: Check): void {
       );
       for (const { build } of [docs, blog]) {
         assert.equal((await toldOf(store, build)).at(-1)?.type, "build.crashed");
-        const entry = (await store.builds.audit({ after: 0, limit: 10, subject: build.id })).at(-1);
+        const entry = (await store.audit.page({ after: 0, limit: 10, subject: build.id })).at(-1);
         assert.deepEqual([entry?.by, entry?.action], ["recovery", "build.crashed"]);
         assert.equal(await rests(store, build), true);
       }

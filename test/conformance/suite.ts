@@ -2,6 +2,7 @@ import { describe, test } from "node:test";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import type { Store } from "../../src/store/store.ts";
 import { isTaken, SEED } from "../crash/random.ts";
+import { auditCases } from "./audit.cases.ts";
 import { budgetCases } from "./budget.cases.ts";
 import { buildFactCases } from "./build-facts.cases.ts";
 import { buildCases } from "./builds.cases.ts";
@@ -69,6 +70,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   events: eventCases,
   "job events": jobEventCases,
   processes: processCases,
+  audit: auditCases,
   group: groupCases,
   transact: transactCases,
   builds: buildCases,

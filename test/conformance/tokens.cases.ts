@@ -53,7 +53,7 @@ export function tokenCases(check: Check): void {
     assert.equal(await claimable(store, build), 1);
     const told = (await toldOf(store, build)).at(-1);
     assert.deepEqual([told?.type, told?.data["budget"]], ["build.resumed", TEN]);
-    const entry = (await store.builds.audit({ after: 0, limit: 10, subject: build.id })).at(-1) ?? assert.fail();
+    const entry = (await store.audit.page({ after: 0, limit: 10, subject: build.id })).at(-1) ?? assert.fail();
     assert.deepEqual([entry.before, entry.after].map(budgetOf), [{ usd: 5 }, TEN]);
   });
 
@@ -178,7 +178,7 @@ export function tokenCases(check: Check): void {
       ["build.started", "build.paused", "build.approved", "build.token_minted", "build.approved"],
     );
     assert.equal(new Set(events.map(({ dedupeKey }) => dedupeKey)).size, 5);
-    const entries = (await store.builds.audit({ after: 0, limit: 10, subject: build.id })).slice(2);
+    const entries = (await store.audit.page({ after: 0, limit: 10, subject: build.id })).slice(2);
     assert.deepEqual(
       entries.map(({ by, action, after }) => [by, action, budgetOf(after)]),
       [
@@ -206,7 +206,7 @@ export function tokenCases(check: Check): void {
     const failed = made(await store.builds.move(build.id, { ...refusal, note: "too dear" }, { by: "alice" }));
     assert.deepEqual([failed.state, failed.reason, failed.note], ["FAILED", "budget_refused", "too dear"]);
     assert.equal(failed.finishedAt, clock.now());
-    assert.equal((await store.builds.audit({ after: 0, limit: 10, subject: build.id })).at(-1)?.by, "alice");
+    assert.equal((await store.audit.page({ after: 0, limit: 10, subject: build.id })).at(-1)?.by, "alice");
     const other = await started(store);
     const fail = { move: "fail", reason: "source_failed" } as const;
     await refused(store, "BUILD_NOT_READY", () => store.builds.move(other.build.id, fail, { by: "alice" }));

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { FINISHED_STATES, type Job, JOB_MOVES, JOB_STATES, type JobState } from "../../src/core/job.ts";
 import type { Holdfast } from "../../src/index.ts";
+import { verifyAudit } from "../../src/runtime/audit.ts";
 import { after, workJob } from "./jobs.ts";
 import type { Scene } from "./scene.ts";
 import type { Witness } from "./witness.ts";
@@ -13,6 +14,7 @@ import type { Witness } from "./witness.ts";
 export async function checkInvariants(scene: Scene, hf: Holdfast): Promise<Job[]> {
   await scene.witness.checkRows();
   await checkCounts(hf);
+  assert.equal((await verifyAudit(hf.engine.store)).fault, null, "the audit is whole");
   checkPresent(scene, await everyJob(hf));
 
   await workOff(scene, hf);

@@ -1,11 +1,16 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { describe, test } from "node:test";
 import { open } from "../../src/index.ts";
+import { verifyAudit } from "../../src/runtime/audit.ts";
 import { Scene } from "./scene.ts";
 import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
+import { oldSchema } from "../unit/old-schema.ts";
 import { FileWitness } from "./witness.ts";
 
+/** The version before the audit became a chain. */
+const OLD = 6;
 const ROUNDS = process.env["HOLDFAST_LONG"] ? 300 : 40;
 
 describe("a new file", () => {
@@ -49,4 +54,37 @@ describe("a new file", () => {
       await hf.close();
     }
   });
+});
+
+describe("a file of an older version, with entries in its audit", () => {
+  for (const moment of ["begun", "written", "committed"]) {
+    test(`killed at migrate:${moment}: the next open completes it, and the audit is one chain`, async (t) => {
+      const scene = new Scene(t);
+      const db = new DatabaseSync(scene.path);
+      db.exec(oldSchema(OLD));
+      db.exec(
+        "insert into holdfast_audit (at, actor, action, subject) values (1, 'a', 'lead.broken', 'lead:b'), (2, 'b', 'x.y', 'x:z')",
+      );
+      db.exec("update holdfast_counter set commits = 7");
+      db.close();
+      for (let killed = 0; killed <= SCHEMA_VERSION - OLD; killed++) {
+        const child = scene.start("opener", { crashAt: `migrate:${moment}` });
+        await child.next("ready");
+        child.send({ type: "open", path: scene.path });
+        await Promise.race([child.ended, child.next("opened").catch(() => {})]);
+      }
+      const hf = await scene.open();
+      assert.equal((await scene.witness.query("select version from {migrations}")).length, SCHEMA_VERSION);
+      const { fault, entries } = await verifyAudit(hf.engine.store);
+      assert.equal(fault, null);
+      const migrated = await hf.engine.store.audit.page({ after: 2, limit: 100, subject: "schema" });
+      assert.equal(entries, 2 + migrated.length);
+      const versions = migrated.map(({ after }) => (after as { version: number }).version);
+      assert.deepEqual(
+        versions,
+        Array.from({ length: SCHEMA_VERSION - 7 }, (_, i) => 8 + i),
+        "each step once",
+      );
+    });
+  }
 });

@@ -80,20 +80,29 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
     assert.deepEqual(before[0]?.progress, committed ? { fraction: 0.5, message: "half" } : undefined);
     return allSucceed;
   },
-  cancel({ before, committed }) {
+  async cancel({ hf, before, committed }) {
     assert.deepEqual(states(before), [committed ? "cancelled" : "pending"]);
+    assert.deepEqual(await audited(hf), committed ? ["job.cancelled"] : []);
     return (after) => assert.deepEqual(states(ofWork(after)), [committed ? "cancelled" : "succeeded"]);
   },
-  retry({ before, scene, committed }) {
+  async retry({ hf, before, scene, committed }) {
     assert.deepEqual(states(before), [committed ? "pending" : "failed"]);
+    assert.deepEqual(await audited(hf), committed ? ["job.retried"] : []);
     return (after) => {
       assert.deepEqual(states(after), ["failed"]);
       assert.equal(scene.ran().length, committed ? 2 : 1);
     };
   },
-  prune({ before, committed }) {
+  async prune({ hf, before, committed }) {
     assert.deepEqual(states(before), committed ? [] : ["cancelled"]);
+    assert.deepEqual(await audited(hf), ["job.cancelled", ...(committed ? ["jobs.removed"] : [])]);
     return () => {};
+  },
+  async audit({ hf, committed }) {
+    assert.deepEqual(await audited(hf), committed ? ["backup.made"] : []);
+    const told = await hf.engine.store.events({ after: 0, limit: 10, types: ["backup.made"] });
+    assert.equal(told.length, committed ? 1 : 0);
+    return allSucceed;
   },
   async lock({ hf, committed }) {
     const lock = hf.lock("a lock");
@@ -121,7 +130,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
     const found = await builds.newestBuild("docs");
     assert.deepEqual([found?.state, found?.seq], committed ? ["ACTIVE", 1] : [undefined, undefined]);
     assert.equal((await builds.leads()).length, committed ? 1 : 0);
-    assert.equal((await builds.audit({ after: 0, limit: 10 })).length, committed ? 1 : 0);
+    assert.deepEqual(await audited(hf), committed ? ["build.started"] : []);
     assert.equal((await hf.engine.store.events({ after: 0, limit: 10, types: ["build.*"] })).length, committed ? 1 : 0);
     if (committed) await goesOn(hf);
     return allSucceed;
@@ -199,6 +208,11 @@ async function goesOn(hf: Holdfast): Promise<void> {
   const { id, hash, description } = orphans[0] as BuildRow;
   const resumed = await store.builds.resume({ build: id, hash, description, lead: newLead(self.id, "the next") });
   assert.equal("state" in resumed && resumed.state, "ACTIVE");
+}
+
+/** What is written down. */
+async function audited(hf: Holdfast): Promise<string[]> {
+  return (await hf.engine.store.audit.page({ after: 0, limit: 10 })).map(({ action }) => action);
 }
 
 function allSucceed(jobs: Job[]): void {

@@ -88,7 +88,7 @@ async function hasTold(direct: Store, build: BuildRow, types: string[]): Promise
     (await toldOf(direct, build)).map(({ type }) => type),
     types,
   );
-  const entries = await direct.builds.audit({ after: 0, limit: 10, subject: build.id });
+  const entries = await direct.audit.page({ after: 0, limit: 10, subject: build.id });
   assert.deepEqual(
     entries.map(({ action }) => action),
     types,

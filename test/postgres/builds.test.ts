@@ -5,7 +5,8 @@ import { BUILD_MOVES, BUILD_STATES, type BuildState } from "../../src/core/build
 import { HoldfastError } from "../../src/core/errors.ts";
 import { sql } from "../../src/store/postgres/migrations/006-builds.ts";
 import { sql as sqliteSql } from "../../src/store/sqlite/migrations/006-builds.ts";
-import type { AuditEntry, BuildRow, LedBuild } from "../../src/store/builds.ts";
+import type { AuditEntry } from "../../src/store/audit.ts";
+import type { BuildRow, LedBuild } from "../../src/store/builds.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { listing, newBuild, newLead, resuming, seeBuild, started, STOPPED, toldOf } from "../conformance/build-parts.ts";
 import { register } from "../conformance/parts.ts";
@@ -160,7 +161,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     const following = (async () => {
       for (let last = false; !last;) {
         last = over;
-        followed.push(...(await first().builds.audit({ after: followed.at(-1)?.seq ?? 0, limit: 7 })));
+        followed.push(...(await first().audit.page({ after: followed.at(-1)?.seq ?? 0, limit: 7 })));
       }
     })();
     const since = performance.now();
@@ -182,7 +183,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     over = true;
     await following;
     for (let more = true; more;) {
-      const rest = await first().builds.audit({ after: followed.at(-1)?.seq ?? 0, limit: 100 });
+      const rest = await first().audit.page({ after: followed.at(-1)?.seq ?? 0, limit: 100 });
       followed.push(...rest);
       more = rest.length > 0;
     }

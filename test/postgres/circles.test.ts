@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { randomInt } from "node:crypto";
 import { after, before, describe, test } from "node:test";
 import type { Outcome } from "../../src/core/retry.ts";
+import { verifyAudit } from "../../src/runtime/audit.ts";
 import type { Claimed, Declaration, NewJob, Store } from "../../src/store/store.ts";
 import { claim, declaring, ERROR, limitRule, newJob, SUCCEEDED } from "../conformance/parts.ts";
 import { LimitRows, rowsOfSchema } from "../limits/rows.ts";
@@ -55,8 +56,10 @@ describe("nobody waits in a circle", { skip: noServer }, () => {
         const since = performance.now();
         await Promise.all(handles.stores.map((store, n) => act(store, new Random(seed, n + 1), n)));
         t.diagnostic(`${Math.round(performance.now() - since)} ms`);
+        for (const queue of FREE) await first.resume(queue);
         await workOff(first);
         await agree(handles, first);
+        assert.deepEqual((await verifyAudit(first)).fault, null, "the audit is one chain");
         const rows = new LimitRows(rowsOfSchema(server.url(), handles.schema));
         await rows.check(Date.now(), false);
         await rows.close();
@@ -129,6 +132,11 @@ async function anything(store: Store, random: Random): Promise<void> {
       await store.declare([declaring([rule], { queue, name: queue, settings: { events: false, keep: {} } })]);
     },
     () => store.prune({ state: "succeeded", limit: 5 }),
+    // What is written down locks the head of the audit, which everybody wants.
+    () => store.pause(random.pick(FREE)),
+    () => store.resume(random.pick(FREE)),
+    () => store.breakLock("held"),
+    () => store.acquireLock("held", "somebody", String(random.next()), 1_000),
   ];
   for (let turn = 0; turn < TURNS; turn++) {
     await Promise.all(Array.from({ length: random.int(1, 4) }, () => random.pick(acts)()));

@@ -3,6 +3,8 @@ import { after, afterEach, before, beforeEach, describe, test } from "node:test"
 import { setTimeout as delay } from "node:timers/promises";
 import postgres from "postgres";
 import type { Fence } from "../../src/core/ids.ts";
+import { Acts } from "../../src/store/postgres/acts.ts";
+import { Audit } from "../../src/store/postgres/audit.ts";
 import { Events } from "../../src/store/postgres/events.ts";
 import type { Tx } from "../../src/store/postgres/transaction.ts";
 import { Locks } from "../../src/store/postgres/locks.ts";
@@ -113,7 +115,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       const s = `"${schema}"`;
       // Its fence is of this very transaction: nobody else sees the job running with it before the commit.
       const { tx, end } = await transaction(`update ${s}.jobs set fence = 1000 where key = ${job}`);
-      const locks = new Locks(s, new Events(s));
+      const locks = new Locks(s, new Acts({ audit: new Audit(s, null), events: new Events(s) }));
       assert.equal(await locks.bind(tx, { job, fence: 1_000 as Fence, queue: "q" }, "claimer", "t"), true);
       const others = Promise.all([
         taker.acquireLock("q", "other", "u", 1_000),
@@ -150,7 +152,10 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   test("a lock whose taking is undone goes to who waits for it", async () => {
     const { tx, end } = await transaction();
     const s = `"${schema}"`;
-    assert.equal(await new Locks(s, new Events(s)).acquire(tx, "l", "first", "t", 1_000), true);
+    assert.equal(
+      await new Locks(s, new Acts({ audit: new Audit(s, null), events: new Events(s) })).acquire(tx, "l", "first", "t", 1_000),
+      true,
+    );
     const second = store.acquireLock("l", "second", "u", 1_000);
     await someWait(1);
     await end("rollback");

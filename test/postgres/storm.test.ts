@@ -3,6 +3,7 @@ import { randomInt } from "node:crypto";
 import { after, before, describe, test } from "node:test";
 import { FINISHED_STATES } from "../../src/core/job.ts";
 import type { Outcome } from "../../src/core/retry.ts";
+import { verifyAudit } from "../../src/runtime/audit.ts";
 import type { Claimed, NewJob, Store } from "../../src/store/store.ts";
 import { claim, declaring, ERROR, limitRule, newJob } from "../conformance/parts.ts";
 import { Random } from "../simulation/random.ts";
@@ -90,7 +91,10 @@ function anyJob(random: Random, after: string[]): NewJob {
 }
 
 async function hold(handles: Handles): Promise<void> {
-  for (const store of handles.stores) await agree(handles, store);
+  for (const store of handles.stores) {
+    await agree(handles, store);
+    assert.equal((await verifyAudit(store)).fault, null, "the audit is one chain");
+  }
   const none = async (what: string, text: string) => assert.deepEqual(await handles.query(text), [], what);
   const unfinished = "state in ('waiting', 'pending', 'running')";
   await none(

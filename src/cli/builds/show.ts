@@ -1,7 +1,8 @@
 import type { Command } from "commander";
 import type { Build } from "../../core/build-view.ts";
 import { noSuchBuild } from "../../store/build-row.ts";
-import type { AuditEntry, BuildRow, LeadView } from "../../store/builds.ts";
+import type { AuditEntry } from "../../store/audit.ts";
+import type { BuildRow, LeadView } from "../../store/builds.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { sayHow, sayPaused } from "../run/approve.ts";
@@ -23,11 +24,11 @@ export function showCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast builds show b1k7i1ug7v00000001"))
     .action(async (id: string, _options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const { builds } = hf.engine.store;
+      const { builds, audit } = hf.engine.store;
       const [build, row, history] = await Promise.all([
         hf.builds.get(id),
         builds.getBuild(id),
-        builds.audit({ after: 0, limit: ACTS, subject: id }),
+        audit.page({ after: 0, limit: ACTS, subject: id }),
       ]);
       if (build === null || row === null) throw noSuchBuild(id);
       const lead = await builds.getLead(row.pipeline);

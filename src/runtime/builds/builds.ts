@@ -125,7 +125,7 @@ export class Builds {
   async approve(id: string, { token, budget }: { token: string; budget: Cost }): Promise<Build> {
     this.#parts.refuseClosed();
     toBudget(budget, "The new budget");
-    const row = await this.#engine.store.builds.approve(id, { token, budget }, this.#who());
+    const row = await this.#engine.store.builds.approve(id, { token, budget }, this.#engine.actor);
     return this.#view(row ?? (await this.#need(id)));
   }
 
@@ -133,7 +133,7 @@ export class Builds {
   async mintToken(id: string): Promise<string> {
     this.#parts.refuseClosed();
     const bytes = crypto.getRandomValues(new Uint8Array(TOKEN_BYTES));
-    if ((await this.#engine.store.builds.mintToken(id, { bytes }, this.#who())) === null) throw noBuild(id);
+    if ((await this.#engine.store.builds.mintToken(id, { bytes }, this.#engine.actor)) === null) throw noBuild(id);
     return tokenOf(bytes);
   }
 
@@ -154,7 +154,7 @@ export class Builds {
   /** Ends a build that will not be gone on with. What it has made is reused by the next. */
   async abandon(id: string, reason: string): Promise<Build> {
     this.#parts.refuseClosed();
-    const row = await this.#engine.store.builds.abandon(id, reason, this.#who());
+    const row = await this.#engine.store.builds.abandon(id, reason, this.#engine.actor);
     if (row === null) throw noBuild(id);
     await this.#engine.janitor.clear(row.pipeline);
     return this.#view(row);
@@ -248,10 +248,6 @@ export class Builds {
 
   #outputs(): Outputs {
     return new Outputs(this.#engine.store, new Values(() => this.#engine.artifacts()));
-  }
-
-  #who(): string {
-    return `${this.#engine.program} (pid ${process.pid} on ${hostname()})`;
   }
 
   async #need(id: string): Promise<BuildRow> {

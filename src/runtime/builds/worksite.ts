@@ -166,10 +166,7 @@ export class Worksite {
 /** A database is no document of itself. */
 function ownFiles({ location, artifactFolder }: Engine): string[] {
   const { path } = artifactFolder;
-  const own =
-    location.kind === "sqlite" && location.path !== ":memory:"
-      ? ["", "-wal", "-shm", "-journal", "-alive", "-findings", "-witness"]
-      : [];
+  const own = location.kind === "sqlite" && location.path !== ":memory:" ? ["", "-wal", "-shm", "-journal", "-alive"] : [];
   const database = location.kind === "sqlite" ? location.path : "";
   return [...own.map((suffix) => database + suffix), ...(path === null ? [] : [path])];
 }

@@ -36,10 +36,15 @@ export class Events {
     tx.wrote();
   }
 
+  /** One that nothing else has. */
+  async number(tx: Tx): Promise<Fence> {
+    const [[number]] = (await tx.rows<[Fence]>(this.#number)) as [[Fence]];
+    return number;
+  }
+
   /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
   async act(tx: Tx, type: string, subject: string, data: object = about(type, subject), build?: string): Promise<void> {
-    const [[number]] = (await tx.rows<[Fence]>(this.#number)) as [[Fence]];
-    const transition = change(type, subject, number, ++this.#told);
+    const transition = change(type, subject, await this.number(tx), ++this.#told);
     await this.add(tx, [{ type, transition, data, ...(build === undefined ? {} : { build }) }]);
   }
 }

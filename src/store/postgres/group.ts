@@ -1,4 +1,5 @@
 import { HoldfastError } from "../../core/errors.ts";
+import type { NewAuditEntry } from "../audit.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import { backoff } from "./backoff.ts";
@@ -58,6 +59,8 @@ export interface GroupOptions extends TransactionOptions {
   onReturn: () => void;
   /** Comes before everything else: what an earlier try has shown to be needed, and the locks of these queues. */
   first: (tx: Tx, queues: readonly string[]) => Promise<void> | null;
+  /** Comes after everything else: what is written into the audit, whose head everybody wants who does. */
+  last: (tx: Tx, entries: readonly NewAuditEntry[]) => Promise<void>;
   /** It waited for too long for something while it held what others need, and runs again. */
   onStall: () => void;
 }
@@ -255,6 +258,7 @@ export class Group {
       }
       await state.begin(begin);
       answers = await run;
+      if (state.entries.length > 0) await this.#options.last(state, state.entries);
       receipt = await state.end(this.#receipts, null);
       for (const item of items) passPoint(item.operation, "written");
     } catch (error) {

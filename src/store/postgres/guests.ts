@@ -182,6 +182,11 @@ class GuestTx implements Tx {
   onUndo(): void {}
   onCommit(): void {}
   wrote(): void {}
+  /** The head of the audit would be locked for as long as that transaction stays open. */
+  atLast(): void {
+    throw new Error("nothing that is written into the audit is done in a user's transaction");
+  }
+
   whole(): void {}
   ended(): void {}
 }

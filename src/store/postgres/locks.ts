@@ -1,8 +1,8 @@
 import type { LeaseRef } from "../../core/lease.ts";
-import { toLocks } from "../lock-row.ts";
+import { type BrokenLock, toLocks } from "../lock-row.ts";
 import type { LockView } from "../store.ts";
+import type { Acts } from "./acts.ts";
 import type { Rows } from "./driver.ts";
-import type { Events } from "./events.ts";
 import type { Tx } from "./transaction.ts";
 
 /**
@@ -31,11 +31,11 @@ type Row = [name: string, holder: string, acquiredAt: number, expiresAt: number,
  * belongs to is: that kind has no expiry and needs no release, it is read off the job's own row.
  */
 export class Locks {
-  readonly #events: Events;
+  readonly #acts: Acts;
   readonly #sql: Record<"acquire" | "bind" | "extend" | "release" | "break" | "clean" | "cut" | "unclean" | "all", string>;
 
-  constructor(s: string, events: Events) {
-    this.#events = events;
+  constructor(s: string, acts: Acts) {
+    this.#acts = acts;
     const clock = `clock as materialized (select ${s}.clock($1) as now)`;
     const taken = "holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = excluded.ttl";
     const bound = "expires_at = excluded.expires_at, job = excluded.job, fence = excluded.fence";
@@ -58,7 +58,10 @@ export class Locks {
         with ${clock}
         update ${s}.locks as lock set ttl = $4::bigint, expires_at = clock.now + $4::bigint from clock where ${mine} returning 1`,
       release: `with ${clock} delete from ${s}.locks as lock using clock where ${mine} returning 1`,
-      break: `delete from ${s}.locks where name = $1 returning 1`,
+      break: `
+        with ${clock}
+        delete from ${s}.locks as lock using clock where lock.name = $2 and (not $3 or ${OVER(s)})
+        returning lock.holder, lock.acquired_at, lock.expires_at`,
       clean: `with ${clock} delete from ${s}.locks as lock using clock where ${OVER(s)} returning name`,
       // Further away than its own time: the clock was set back since, and the lock must not last longer for it.
       cut: `
@@ -94,10 +97,14 @@ export class Locks {
     return released;
   }
 
-  async break(tx: Tx, name: string): Promise<boolean> {
-    if (!this.#wrote(tx, await tx.rows(this.#sql.break, name))) return false;
+  /** `stale`: only if it is free by now, and nobody has come for it. */
+  async break(tx: Tx, name: string, stale: boolean): Promise<boolean> {
+    const [row] = await tx.rows<[string, number, number | null]>(this.#sql.break, tx.at, name, stale);
+    if (row === undefined) return false;
     tx.ready(name);
-    await this.#events.act(tx, "lock.broken", name);
+    const [holder, acquiredAt, expiresAt] = row;
+    const before = { holder, acquiredAt, expiresAt } satisfies BrokenLock;
+    await this.#acts.add(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null });
     return true;
   }
 

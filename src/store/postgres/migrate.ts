@@ -2,23 +2,26 @@ import { randomUUID } from "node:crypto";
 import { HoldfastError } from "../../core/errors.ts";
 import { passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
+import { Audit } from "./audit.ts";
 import * as jobs from "./migrations/001-jobs.ts";
 import * as queues from "./migrations/002-queues.ts";
 import * as dependencies from "./migrations/003-dependencies.ts";
 import * as schedules from "./migrations/004-schedules.ts";
 import * as events from "./migrations/005-events.ts";
 import * as builds from "./migrations/006-builds.ts";
+import * as audit from "./migrations/007-audit.ts";
 import type { Session } from "./session.ts";
+import type { Tx } from "./transaction.ts";
+
+interface Migration {
+  name: string;
+  sql: (schema: string) => string;
+  /** What a statement cannot do, in the same transaction. */
+  fill?: (session: Session, schema: string) => Promise<void>;
+}
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly { name: string; sql: (schema: string) => string }[] = [
-  jobs,
-  queues,
-  dependencies,
-  schedules,
-  events,
-  builds,
-];
+const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, audit];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 
 export interface Migrated {
@@ -32,7 +35,7 @@ export interface Migrated {
  */
 export async function migrate(
   session: Session,
-  options: { schema: string; durability: Durability; create: boolean; now: number | null },
+  options: { schema: string; durability: Durability; create: boolean; now: number | null; actor: string | null },
 ): Promise<Migrated> {
   const s = quoteName(options.schema);
   const version = await versionOf(session, options.schema);
@@ -46,7 +49,7 @@ export async function migrate(
 
 async function upgrade(
   session: Session,
-  options: { schema: string; durability: Durability; now: number | null },
+  options: { schema: string; durability: Durability; now: number | null; actor: string | null },
   s: string,
 ): Promise<void> {
   await session.command("begin isolation level read committed");
@@ -63,9 +66,10 @@ async function upgrade(
         `create table ${s}.migrations (version integer primary key, name text not null, applied_at timestamptz not null)`,
       );
     }
-    for (const [i, { name, sql }] of MIGRATIONS.entries()) {
+    for (const [i, { name, sql, fill }] of MIGRATIONS.entries()) {
       if (i < version) continue;
       await session.command(sql(s));
+      await fill?.(session, s);
       await session.rows(`insert into ${s}.migrations (version, name, applied_at) values ($1, $2, now())`, [i + 1, name]);
     }
     if (version === 0) {
@@ -73,6 +77,11 @@ async function upgrade(
         `insert into ${s}.database (id, database_id, durability, created_at) values (1, $1, $2, ${s}.clock($3))`,
         [randomUUID(), options.durability, options.now],
       );
+    } else if (version < SCHEMA_VERSION) {
+      // That it was made is no news, that it was changed is.
+      const moved = { before: { version }, after: { version: SCHEMA_VERSION } };
+      const within = { at: options.now, rows: (text, ...values) => session.rows(text, values) } satisfies Pick<Tx, "at" | "rows">;
+      await new Audit(s, options.actor).write(within, [{ action: "schema.migrated", subject: "schema", ...moved }]);
     }
     passPoint("migrate", "written");
     await session.command("commit");

@@ -19,6 +19,8 @@ export interface OpenPostgresOptions {
   clock: Clock;
   injected: boolean;
   random: () => number;
+  /** Who opens it, for the audit. */
+  actor?: string;
   patience: number;
   /** Whether a server that is gone is waited for already now: one that was there a moment ago. */
   waits?: boolean;
@@ -88,7 +90,7 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
 /** Sees to it that the schema is there, up to date and awake. */
 async function enter(
   writer: Writer,
-  { schema = "holdfast", durability, create = true, injected, clock }: OpenPostgresOptions,
+  { schema = "holdfast", durability, create = true, injected, clock, actor }: OpenPostgresOptions,
 ): Promise<Migrated & { epoch: Epoch }> {
   const session = await writer.session();
   const [row] = await session.rows<[number, string]>(
@@ -98,7 +100,7 @@ async function enter(
   refuseOld(version);
   refuseEncoding(encoding);
   const now = injected ? clock.now() : null;
-  const migrated = await migrate(session, { schema, durability: durability ?? "power", create, now });
+  const migrated = await migrate(session, { schema, durability: durability ?? "power", create, now, actor: actor ?? null });
   if (durability !== undefined && durability !== migrated.durability) {
     throw durabilityDiffers(schema, migrated.durability, durability);
   }

@@ -1,14 +1,16 @@
-import { removedJobs } from "../../core/event.ts";
+import { auditedJob, subjectOf } from "../../core/audit.ts";
 import type { JobKey } from "../../core/ids.ts";
-import { FINISHED_STATES, type FinishedState, mayMove } from "../../core/job.ts";
+import { FINISHED_STATES, type FinishedState, type JobState, mayMove } from "../../core/job.ts";
 import { isMore } from "../../core/retention.ts";
 import { isPipelineQueue } from "../../core/work.ts";
+import { jobsRemoved } from "../job-row.ts";
 import type { PruneFilter } from "../store.ts";
+import type { Acts } from "./acts.ts";
+import type { Audit } from "./audit.ts";
 import type { Cancel, Locked } from "./cancel.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Value } from "./driver.ts";
 import type { Ended } from "./endings.ts";
-import type { Events } from "./events.ts";
 import type { Expiring } from "./expiring.ts";
 import type { Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
@@ -29,7 +31,8 @@ export class Operate {
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
-  readonly #outbox: Events;
+  readonly #audit: Audit;
+  readonly #acts: Acts;
   readonly #sql: Record<"find" | "holderOf" | "retry" | "keysOf" | "drop", string>;
 
   constructor(
@@ -43,7 +46,8 @@ export class Operate {
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
-      outbox: Events;
+      audit: Audit;
+      acts: Acts;
     },
   ) {
     this.#s = s;
@@ -55,7 +59,8 @@ export class Operate {
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
-    this.#outbox = parts.outbox;
+    this.#audit = parts.audit;
+    this.#acts = parts.acts;
     this.#sql = {
       find: `select key, lane, limits is not null from ${s}.jobs where key = ${keyOf(s, "$1", "$2", "$3")}`,
       // One that is being added at this instant is not seen here; jobs_slot finds it, and then all is done again.
@@ -82,6 +87,7 @@ export class Operate {
     await this.#cancel.run(tx, row);
     const { key, lane, state } = row;
     await this.#sheets.cancelled(tx, await tx.now(), [{ job: key, lane, was: state }]);
+    await this.#wasDone(tx, "job.cancelled", id, row, "cancelled");
     return true;
   }
 
@@ -97,6 +103,7 @@ export class Operate {
     await tx.rows(this.#sql.retry, key, await tx.now(), gate);
     await this.#events.always(tx, [{ type: "job.retried", job: key }]);
     await this.#tally.subtract(tx, [{ lane, state: state as FinishedState }]);
+    await this.#wasDone(tx, "job.retried", id, row, "pending");
     tx.ready(this.#catalog.lane(lane).queue);
     tx.wrote();
     return true;
@@ -107,7 +114,7 @@ export class Operate {
     if (!FINISHED_STATES.includes(state)) return 0;
     const jobs = await this.#prunable(tx, filter);
     await this.#drop(tx, jobs);
-    if (jobs.length > 0) await this.#outbox.act(tx, "jobs.removed", state, removedJobs(jobs.length, filter));
+    if (jobs.length > 0) await this.#acts.add(tx, ...jobsRemoved(jobs.length, filter));
     return jobs.length;
   }
 
@@ -121,6 +128,13 @@ export class Operate {
     const { taken, over } = await this.#expiring.take(tx, step.limit, step.leastAge);
     await this.#drop(tx, over);
     return { removed: over.length, more: isMore({ listing, taken, removed: over.length, limit: step.limit }) };
+  }
+
+  /** That it happened is told among the events of jobs. */
+  #wasDone(tx: Tx, action: string, id: string, { lane, state }: Locked, after: JobState): Promise<void> {
+    const of = this.#catalog.lane(lane);
+    const [before, now] = [auditedJob(of, state), auditedJob(of, after)];
+    return this.#audit.add(tx, { action, subject: subjectOf(action, id), before, after: now });
   }
 
   /** A queue's limits, and its builds, are locked before its jobs are, by everybody: or two would wait for each other. */

@@ -40,9 +40,11 @@ import type {
   Tick,
   Works,
 } from "../store.ts";
+import { Acts } from "./acts.ts";
+import { Audit } from "./audit.ts";
+import { AuditLog } from "./audit-log.ts";
 import type { Access } from "./builds/access.ts";
 import { Backups } from "./backups.ts";
-import { Damage } from "./damage.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
 import { Ends } from "./ends.ts";
@@ -82,6 +84,8 @@ export interface PostgresStoreOptions {
   /** Whether the given clock's time is written, or the database's. */
   injected: boolean;
   random: () => number;
+  /** Who acts through it, for the audit; left out: that is not said. */
+  actor?: string;
   /** How long a server that is gone is waited for before its caller is told, in milliseconds. */
   patience?: number;
   /** Whether it is waited for already now. */
@@ -101,7 +105,7 @@ export class PostgresStore implements Store {
   readonly builds: Builds;
   readonly work: Work;
   readonly backups: Backups;
-  readonly damage: Damage;
+  readonly audit: AuditLog;
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #group: Group;
@@ -155,11 +159,13 @@ export class PostgresStore implements Store {
     });
     const time = (this.#time = new ServerTime(s, () => clock.monotonic()));
     this.clock = options.injected ? clock : { ...clock, now: () => time.now() };
-    this.#processes = new Processes(s, opened);
-    writer.onSession((session) => this.#processes.connected(session));
     this.#intake = new Intake(s, { speaks: true, random: options.random });
+    const audit = new Audit(s, options.actor ?? null);
+    const acts = new Acts({ audit, events: this.#intake.events });
+    this.#processes = new Processes(s, opened, acts);
+    writer.onSession((session) => this.#processes.connected(session));
     const { catalog, settings, limits, endings, enqueue, tally, sheets, jobEvents: events } = this.#intake;
-    this.#locks = new Locks(s, this.#intake.events);
+    this.#locks = new Locks(s, acts);
     this.#claim = new Claim(s, {
       catalog,
       settings,
@@ -173,18 +179,18 @@ export class PostgresStore implements Store {
     this.#leases = new Leases(s, this.#settle);
     this.#notes = new Notes(s, this.#settle);
     this.#healing = new Healing(s, { settle: this.#settle, events: this.#intake.events });
-    this.#schedules = new Schedules(s, { enqueue, events: this.#intake.events });
+    this.#schedules = new Schedules(s, { enqueue, acts });
     this.#at = () => (options.injected ? options.clock.now() : null);
     this.#look = new Look(s, { rows: reader.rows, catalog });
     const cancel = new Cancel(s, { ...this.#intake, events });
-    this.#operate = new Operate(s, { ...this.#intake, cancel, events, outbox: this.#intake.events });
+    this.#operate = new Operate(s, { ...this.#intake, cancel, events, audit, acts });
     this.#outlooks = new Outlooks(s, { rows: reader.rows, catalog });
-    this.#queues = new Queues({ settings, events: this.#intake.events });
-    this.#sinks = new Sinks(s, { reader, events: this.#intake.events, databaseId: this.databaseId });
+    this.#queues = new Queues({ settings, acts });
+    this.#sinks = new Sinks(s, { reader, acts, databaseId: this.databaseId });
     const access: Access = { at: this.#at, read: reader.rows, write: (...how) => this.#write(...how) };
-    this.builds = new Builds(s, this.#intake, access);
+    this.audit = new AuditLog({ audit, acts }, access);
+    this.builds = new Builds(s, { ...this.#intake, audit }, access);
     this.backups = new Backups(writer.address, options.schema ?? "holdfast");
-    this.damage = new Damage(reader.rows, s);
     this.work = new Work(s, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes, reader }, access);
     this.#guests = new Guests({
       s,
@@ -212,6 +218,7 @@ export class PostgresStore implements Store {
       onStale: () => this.#intake.forget(),
       onReturn: () => this.#intake.forgetAll(),
       first: (tx, queues) => this.#intake.first(tx, queues),
+      last: (tx, entries) => audit.write(tx, entries),
       onStall: () => limits.stalled(),
     };
     this.#group = new Group(writer, how);
@@ -415,8 +422,8 @@ export class PostgresStore implements Store {
     return lock ?? null;
   }
 
-  breakLock(name: string): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.break(tx, name));
+  breakLock(name: string, { stale = false } = {}): Promise<boolean> {
+    return this.#write("lock", (tx) => this.#locks.break(tx, name, stale));
   }
 
   locks(): Promise<LockView[]> {

@@ -2,8 +2,9 @@ import { hash } from "node:crypto";
 import { rmdirSync } from "node:fs";
 import type { ProcessId } from "../../core/ids.ts";
 import { Alive } from "../alive.ts";
-import { lifeOf, type RegisteredProcess, toProcess, worksText } from "../process-row.ts";
+import { lifeOf, type RegisteredProcess, stopAsked, toProcess, worksText } from "../process-row.ts";
 import type { Life, NewProcess, ProcessView, Works } from "../store.ts";
+import type { Acts } from "./acts.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 import { findPlace, type Place, sweepOld } from "./place.ts";
@@ -46,6 +47,7 @@ interface Entry {
  */
 export class Processes {
   readonly #sql: Record<"add" | "again" | "all" | "held" | "lock" | "running" | "announce" | "askToStop" | "remove", string>;
+  readonly #acts: Acts;
   readonly #pooled: boolean;
   readonly #lockClass: number;
   readonly #place: Place | null;
@@ -59,7 +61,8 @@ export class Processes {
   #held: { by: ReadonlySet<number>; at: number } = { by: new Set(), at: Number.NEGATIVE_INFINITY };
 
   /** `pooled`: connections are not one's own, so none can hold a lock. */
-  constructor(s: string, { databaseId, pooled }: { databaseId: string; pooled: boolean }) {
+  constructor(s: string, { databaseId, pooled }: { databaseId: string; pooled: boolean }, acts: Acts) {
+    this.#acts = acts;
     this.#pooled = pooled;
     this.#lockClass = Number.parseInt(hash("sha256", databaseId).slice(0, 8), 16) | 0;
     this.#place = findPlace(databaseId);
@@ -85,7 +88,8 @@ export class Processes {
       running: `select holder, sum(at_work)::bigint from ${s}.claims group by holder`,
       announce: `update ${s}.processes set works = $2 where id = $1 returning id`,
       askToStop: `
-        update ${s}.processes set stop = $2 where id = any($1::bigint[]) and stoppable and stop is null returning id`,
+        update ${s}.processes set stop = $2 where id = any($1::bigint[]) and stoppable and stop is null
+        returning id, pid, host, program`,
       // Its jobs point at it: it stays until the last of them is taken back.
       remove: `
         delete from ${s}.processes
@@ -177,8 +181,8 @@ export class Processes {
 
   /** Those that heed it, and were not asked before. */
   async askToStop(tx: Tx, ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
-    const asked = await tx.rows<[ProcessId]>(this.#sql.askToStop, listOf(ids), drain);
-    if (asked.length > 0) tx.wrote();
+    const asked = await tx.rows<[ProcessId, number, string, string]>(this.#sql.askToStop, listOf(ids), drain);
+    for (const [id, pid, host, program] of asked) await this.#acts.add(tx, ...stopAsked(id, { pid, host, program }, drain));
     const there = new Set(asked.map(([id]) => id));
     return ids.filter((id) => there.has(id));
   }

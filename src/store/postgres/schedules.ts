@@ -1,11 +1,11 @@
 import { generatedId, type JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { firing, type Missed } from "../../core/schedule.ts";
-import { jobsOf, madeLast, toSchedule } from "../schedule-row.ts";
+import { auditedSchedule, jobsOf, madeLast, toSchedule } from "../schedule-row.ts";
 import type { DueSchedules, Enqueued, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
+import type { Acts } from "./acts.ts";
 import type { Rows } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
-import type { Events } from "./events.ts";
 import type { Tx } from "./transaction.ts";
 
 const COLUMNS = "key, revision, name, cron, timezone, missed, within, overlap, paused, last_at, next_at";
@@ -27,12 +27,12 @@ type Made = [template: string, overlap: boolean, lastJob: JobKey | null];
 /** What is enqueued when. A tick is one transaction: its jobs are there and next_at has moved on, or neither. */
 export class Schedules {
   readonly #enqueue: Enqueue;
-  readonly #events: Events;
+  readonly #acts: Acts;
   readonly #sql: Record<"save" | "all" | "due" | "move" | "made" | "template" | "job" | "remove" | "pause" | "resume", string>;
 
-  constructor(s: string, parts: { enqueue: Enqueue; events: Events }) {
+  constructor(s: string, parts: { enqueue: Enqueue; acts: Acts }) {
     this.#enqueue = parts.enqueue;
-    this.#events = parts.events;
+    this.#acts = parts.acts;
     const table = `${s}.schedules`;
     this.#sql = {
       // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
@@ -61,7 +61,7 @@ export class Schedules {
       // Two who trigger it at once come one after the other, and the second sees the first one's job.
       template: `select template, overlap, last_job from ${table} where key = $1 for no key update`,
       job: `select state, created_at from ${s}.jobs where key = $1`,
-      remove: `delete from ${table} where key = $1 returning 1`,
+      remove: `delete from ${table} where key = $1 returning ${COLUMNS}`,
       pause: `update ${table} set paused = true where key = $1 and not paused returning 1`,
       // Only from paused: an idle resume must not step over a tick that is due.
       resume: `update ${table} set paused = false, next_at = $3 where key = $1 and revision = $2 and paused returning 1`,
@@ -103,21 +103,29 @@ export class Schedules {
     if (made === undefined) return null;
     const unfinished = await this.#unfinished(tx, made);
     if (unfinished !== undefined) return { id: unfinished, duplicate: true };
-    await this.#events.act(tx, "schedule.triggered", key);
-    return this.#add(tx, key, made, [await tx.now()], null);
+    const now = await tx.now();
+    await this.#acts.add(tx, { action: "schedule.triggered", name: key, after: { scheduledFor: now } });
+    return this.#add(tx, key, made, [now], null);
   }
 
   async remove(tx: Tx, key: string): Promise<boolean> {
-    return this.#tell(tx, "schedule.removed", key, await tx.rows(this.#sql.remove, key));
+    const [row] = await tx.rows<Row>(this.#sql.remove, key);
+    if (row === undefined) return false;
+    await this.#acts.add(tx, { action: "schedule.removed", name: key, before: auditedSchedule(read(row)), after: null });
+    return true;
   }
 
   async pause(tx: Tx, key: string): Promise<boolean> {
-    const paused = await this.#tell(tx, "schedule.paused", key, await tx.rows(this.#sql.pause, key));
-    return paused || (await this.all(tx.rows, key)).length === 1;
+    if ((await tx.rows(this.#sql.pause, key)).length === 0) return (await this.all(tx.rows, key)).length === 1;
+    await this.#acts.add(tx, { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } });
+    return true;
   }
 
   async resume(tx: Tx, { key, revision }: { key: string; revision: number }, nextAt: number): Promise<boolean> {
-    return this.#tell(tx, "schedule.resumed", key, await tx.rows(this.#sql.resume, key, revision, nextAt));
+    if ((await tx.rows(this.#sql.resume, key, revision, nextAt)).length === 0) return false;
+    const after = { paused: false, nextAt };
+    await this.#acts.add(tx, { action: "schedule.resumed", name: key, before: { paused: true }, after });
+    return true;
   }
 
   async #add(tx: Tx, key: string, [template]: Made, ticks: readonly number[], lastAt: number | null): Promise<Enqueued> {
@@ -132,12 +140,6 @@ export class Schedules {
     if (overlap || lastJob === null) return undefined;
     const [row] = await tx.rows<[JobState, number]>(this.#sql.job, lastJob);
     return row === undefined || isFinished(row[0]) ? undefined : generatedId(row[1], lastJob);
-  }
-
-  /** What an operator does is always told. */
-  async #tell(tx: Tx, type: string, schedule: string, changes: readonly unknown[]): Promise<boolean> {
-    if (changes.length > 0) await this.#events.act(tx, type, schedule);
-    return changes.length > 0;
   }
 }
 

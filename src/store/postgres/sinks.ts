@@ -2,8 +2,8 @@ import type { Event } from "../../core/event.ts";
 import type { Fence, ProcessId } from "../../core/ids.ts";
 import { EVENT, type EventRow, toEvent } from "../event-row.ts";
 import type { EventQuery, SinkHold, SinkView } from "../store.ts";
+import type { Acts } from "./acts.ts";
 import { listOf } from "./driver.ts";
-import type { Events } from "./events.ts";
 import type { Tx } from "./transaction.ts";
 import { NEWEST, Numbering } from "./numbering.ts";
 import type { Reader } from "./reader.ts";
@@ -26,7 +26,7 @@ type SinkRow = [
 /** The outbox's outlet: what happened, and how far each sink has got with it. */
 export class Sinks {
   readonly #reader: Reader;
-  readonly #events: Events;
+  readonly #acts: Acts;
   readonly #numbering: Numbering;
   readonly #databaseId: string;
   readonly #sql: Record<
@@ -49,9 +49,9 @@ export class Sinks {
     string
   >;
 
-  constructor(s: string, parts: { reader: Reader; events: Events; databaseId: string }) {
+  constructor(s: string, parts: { reader: Reader; acts: Acts; databaseId: string }) {
     this.#reader = parts.reader;
-    this.#events = parts.events;
+    this.#acts = parts.acts;
     this.#numbering = new Numbering(s, parts.reader);
     this.#databaseId = parts.databaseId;
     // Always at least one row, which says whether something has no number yet: that must be of the same instant.
@@ -107,7 +107,7 @@ export class Sinks {
       release: `
         update ${s}.sinks set holder = null, expires_at = null
         where name = $1 and token = $2 and holder is not null returning 1`,
-      drop: `delete from ${s}.sinks where name = $1 returning 1`,
+      drop: `delete from ${s}.sinks where name = $1 returning kind, cursor`,
       // Numbers have no gaps, and what a sink has not passed is not trimmed: nobody has to count.
       all: `
         select ${this.#numbering.isBehind("$1")}, name, kind, cursor, holder, failures, failed_at, error, delivered_at, created_at,
@@ -197,9 +197,11 @@ export class Sinks {
   }
 
   async drop(tx: Tx, name: string): Promise<boolean> {
-    const dropped = await this.#wrote(tx, tx.rows(this.#sql.drop, name));
-    if (dropped) await this.#events.act(tx, "sink.forgotten", name);
-    return dropped;
+    const [row] = await tx.rows<[string, number]>(this.#sql.drop, name);
+    if (row === undefined) return false;
+    const [kind, cursor] = row;
+    await this.#acts.add(tx, { action: "sink.forgotten", name, before: { kind, cursor }, after: null });
+    return true;
   }
 
   async all(): Promise<SinkView[]> {

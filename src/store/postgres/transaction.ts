@@ -1,5 +1,6 @@
 import type { Clock } from "../../core/clock.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
+import type { NewAuditEntry } from "../audit.ts";
 import type { Rows, Value } from "./driver.ts";
 import { type Epoch, Returned } from "./epoch.ts";
 import { codeOf, isLost, Overtaken } from "./faults.ts";
@@ -29,6 +30,8 @@ export interface Tx {
   /** What was learnt in this transaction counts only if it is committed. */
   onUndo(forget: () => void): void;
   onCommit(keep: () => void): void;
+  /** An entry of the audit: its head is locked, and it is written, when all else is done. */
+  atLast(entry: NewAuditEntry): void;
   /** Said by whoever changes a row: a transaction in which nobody did is no news. */
   wrote(): void;
   /** A job of this queue may be claimable now. */
@@ -63,6 +66,8 @@ const LOCKS_ROWS = /\b(insert into|update|delete from)\b/;
 export class Transaction implements Tx {
   readonly at: number | null;
   readonly news: Committed = { ready: new Set(), ended: [] };
+  /** What it has to write into the audit. */
+  readonly entries: NewAuditEntry[] = [];
   hasWritten = false;
   /** By its own message. */
   isCommitted = false;
@@ -219,6 +224,10 @@ export class Transaction implements Tx {
     this.#keep.push(keep);
   }
 
+  atLast(entry: NewAuditEntry): void {
+    this.entries.push(entry);
+  }
+
   wrote(): void {
     this.hasWritten = true;
   }
@@ -250,6 +259,7 @@ export class Transaction implements Tx {
 
   join(whole: Transaction): void {
     if (this.hasWritten) whole.hasWritten = true;
+    whole.entries.push(...this.entries);
     whole.isLate = this.isLate;
     whole.queues = this.queues;
     for (const queue of this.news.ready) whole.news.ready.add(queue);

@@ -1,8 +1,8 @@
 import type { LeaseRef } from "../../core/lease.ts";
-import { type LockRow, toLocks } from "../lock-row.ts";
+import { type BrokenLock, type LockRow, toLocks } from "../lock-row.ts";
 import type { LockView } from "../store.ts";
+import type { Acts } from "./acts.ts";
 import type { Connection, Statement } from "./driver.ts";
-import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 
 /**
@@ -15,7 +15,7 @@ const ENDED = `(
     select 1 from holdfast_jobs where key = lock.job and fence = lock.fence and state = 'running')))`;
 
 export class Locks {
-  readonly #events: Events;
+  readonly #acts: Acts;
   readonly #any: Statement;
   readonly #held: Statement;
   readonly #acquire: Statement;
@@ -28,8 +28,8 @@ export class Locks {
   readonly #unclean: Statement;
   readonly #all: Statement;
 
-  constructor(db: Connection, events: Events) {
-    this.#events = events;
+  constructor(db: Connection, acts: Acts) {
+    this.#acts = acts;
     this.#any = db.prepare("select 1 from holdfast_locks limit 1");
     this.#held = db.prepare(`select name from holdfast_locks as lock where not ${ENDED}`);
     // One statement: of two that try at once, one inserts or replaces and the other changes nothing.
@@ -55,7 +55,10 @@ export class Locks {
     this.#release = db.prepare(
       `delete from holdfast_locks as lock where name = :name and token = :token and job is null and not ${ENDED}`,
     );
-    this.#break = db.prepare("delete from holdfast_locks where name = ?");
+    this.#break = db.prepare(
+      `delete from holdfast_locks as lock where name = :name and (:stale = 0 or ${ENDED})
+       returning holder, acquired_at as acquiredAt, expires_at as expiresAt`,
+    );
     this.#clean = db.prepare(`delete from holdfast_locks as lock where ${ENDED} returning name`);
     // Further away than its own time: the clock was set back since, and the lock must not last longer for it.
     this.#cut = db.prepare("update holdfast_locks set expires_at = :now + ttl where expires_at > :now + ttl");
@@ -100,11 +103,12 @@ export class Locks {
     return released;
   }
 
-  break(tx: Tx, name: string): boolean {
-    const broken = this.#wrote(tx, this.#break.run(name));
-    if (!broken) return false;
+  /** `stale`: only if it is free by now, and nobody has come for it. */
+  break(tx: Tx, name: string, stale: boolean): boolean {
+    const [before] = this.#break.all<BrokenLock>({ name, stale: stale ? 1 : 0, now: tx.now });
+    if (before === undefined) return false;
     tx.ready(name);
-    this.#events.act(tx, "lock.broken", name);
+    this.#acts.add(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null });
     return true;
   }
 

@@ -1,5 +1,6 @@
 import { HoldfastError } from "../../core/errors.ts";
 import { passPoint } from "../points.ts";
+import { Audit } from "./audit.ts";
 import type { Connection } from "./driver.ts";
 import * as jobs from "./migrations/001-jobs.ts";
 import * as queues from "./migrations/002-queues.ts";
@@ -8,21 +9,39 @@ import * as schedules from "./migrations/004-schedules.ts";
 import * as events from "./migrations/005-events.ts";
 import * as builds from "./migrations/006-builds.ts";
 import * as checksums from "./migrations/007-checksums.ts";
+import * as audit from "./migrations/008-audit.ts";
+
+interface Migration {
+  name: string;
+  sql: string;
+  /** What a statement cannot do, in the same transaction. */
+  fill?: (db: Connection) => void;
+}
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly { name: string; sql: string }[] = [jobs, queues, dependencies, schedules, events, builds, checksums];
+const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, checksums, audit];
 export const SCHEMA_VERSION = MIGRATIONS.length;
+/** From here on there is a chain to write to. */
+const AUDITED = MIGRATIONS.indexOf(audit) + 1;
+
+export interface MigrateOptions {
+  path: string;
+  now: number;
+  /** Who opens it, for the audit. */
+  actor: string | null;
+  whenNew: (db: Connection) => void;
+}
 
 /**
  * Brings the schema up to date, each step in one transaction that looks again what is there: two processes that start
  * at once, or one killed in the middle, leave a whole schema of some version.
  */
-export function migrate(db: Connection, path: string, now: number, whenNew: (db: Connection) => void): void {
-  refuseNewer(versionOf(db), path);
+export function migrate(db: Connection, options: MigrateOptions): void {
+  refuseNewer(versionOf(db), options.path);
   while (versionOf(db) < SCHEMA_VERSION) {
     db.exec("begin immediate");
     try {
-      step(db, path, now, whenNew);
+      step(db, options);
       db.exec("commit");
     } catch (error) {
       if (db.inTransaction) db.exec("rollback");
@@ -32,7 +51,7 @@ export function migrate(db: Connection, path: string, now: number, whenNew: (db:
   }
 }
 
-function step(db: Connection, path: string, now: number, whenNew: (db: Connection) => void): void {
+function step(db: Connection, { path, now, actor, whenNew }: MigrateOptions): void {
   const version = versionOf(db);
   refuseNewer(version, path);
   const migration = MIGRATIONS[version];
@@ -42,13 +61,24 @@ function step(db: Connection, path: string, now: number, whenNew: (db: Connectio
     db.exec("create table holdfast_migrations (version integer primary key, name text not null, applied_at integer not null)");
   }
   db.exec(migration.sql);
+  migration.fill?.(db);
   if (version === 0) whenNew(db);
   db.prepare("insert into holdfast_migrations (version, name, applied_at) values (?, ?, ?)").run(
     version + 1,
     migration.name,
     now,
   );
+  // That it was made is no news, that it was changed is.
+  if (version + 1 >= AUDITED && wasUsed(db)) {
+    const moved = { before: { version }, after: { version: version + 1, name: migration.name } };
+    new Audit(db, actor).add({ now, wrote: () => {} }, { action: "schema.migrated", subject: "schema", ...moved });
+  }
   passPoint("migrate", "written");
+}
+
+/** Whoever opens it enters himself, once it is whole. */
+function wasUsed(db: Connection): boolean {
+  return (db.prepare("select commits from holdfast_counter where id = 1").row() as [number])[0] > 0;
 }
 
 /** 0: Holdfast has never been in this file. */

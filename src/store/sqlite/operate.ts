@@ -1,14 +1,16 @@
-import { removedJobs } from "../../core/event.ts";
+import { auditedJob, subjectOf } from "../../core/audit.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { type FinishedState, type JobState, mayMove } from "../../core/job.ts";
 import { isMore } from "../../core/retention.ts";
 import { isPipelineQueue } from "../../core/work.ts";
+import { jobsRemoved } from "../job-row.ts";
 import type { PruneFilter } from "../store.ts";
+import type { Acts } from "./acts.ts";
+import type { Audit } from "./audit.ts";
 import type { Cancel } from "./cancel.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
-import type { Events } from "./events.ts";
 import type { Expiring } from "./expiring.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Look } from "./look.ts";
@@ -38,7 +40,8 @@ export class Operate {
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
-  readonly #outbox: Events;
+  readonly #audit: Audit;
+  readonly #acts: Acts;
   readonly #cancel: Cancel;
   readonly #row: Statement;
   readonly #remember: Statement;
@@ -58,7 +61,8 @@ export class Operate {
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
-      outbox: Events;
+      audit: Audit;
+      acts: Acts;
       cancel: Cancel;
     },
   ) {
@@ -69,7 +73,8 @@ export class Operate {
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
-    this.#outbox = parts.outbox;
+    this.#audit = parts.audit;
+    this.#acts = parts.acts;
     this.#cancel = parts.cancel;
     this.#row = db.prepare(`select ${ROW} from holdfast_jobs where key = :key`);
     this.#retry = db.prepare(
@@ -105,9 +110,10 @@ export class Operate {
   }
 
   cancel(tx: Tx, id: string): boolean {
-    const key = this.#look.keyOf(id);
-    if (key === null || !this.#cancel.run(tx, key)) return false;
+    const row = this.#find(id);
+    if (row === undefined || !this.#cancel.run(tx, row.key)) return false;
     this.#endings.write(tx);
+    this.#wasDone(tx, "job.cancelled", id, row, "cancelled");
     return true;
   }
 
@@ -122,6 +128,7 @@ export class Operate {
     this.#events.always(tx, "job.retried", row.key);
     this.#tally.add(row.lane, row.state as FinishedState, -1);
     this.#endings.write(tx);
+    this.#wasDone(tx, "job.retried", id, row, "pending");
     tx.ready(this.#catalog.lane(row.lane).queue);
     tx.wrote();
     return true;
@@ -142,7 +149,7 @@ export class Operate {
       tx,
       rows.map(({ key, lane }) => ({ job: key, lane, state: filter.state })),
     );
-    if (rows.length > 0) this.#outbox.act(tx, "jobs.removed", filter.state, removedJobs(rows.length, filter));
+    if (rows.length > 0) this.#acts.add(tx, ...jobsRemoved(rows.length, filter));
     return rows.length;
   }
 
@@ -165,6 +172,13 @@ export class Operate {
     }
     this.#tally.write(tx.now);
     tx.wrote();
+  }
+
+  /** That it happened is told among the events of jobs. */
+  #wasDone(tx: Tx, action: string, id: string, { lane, state }: Row, after: JobState): void {
+    const of = this.#catalog.lane(lane);
+    const [before, now] = [auditedJob(of, state), auditedJob(of, after)];
+    this.#audit.add(tx, { action, subject: subjectOf(action, id), before, after: now });
   }
 
   #find(id: string): Row | undefined {

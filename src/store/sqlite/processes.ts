@@ -1,13 +1,23 @@
 import type { ProcessId } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import { lifeOf, type ProcessRow, type RegisteredProcess, toProcess, worksText } from "../process-row.ts";
+import {
+  type AskedProcess,
+  lifeOf,
+  type ProcessRow,
+  type RegisteredProcess,
+  stopAsked,
+  toProcess,
+  worksText,
+} from "../process-row.ts";
 import type { Life, NewProcess, Works } from "../store.ts";
 import type { Alive } from "../alive.ts";
+import type { Acts } from "./acts.ts";
 import type { Connection, DriverName, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
 /** Who has the database open. */
 export class Processes {
+  readonly #acts: Acts;
   readonly #alive: Alive | null;
   #self: ProcessId | null = null;
   #boot = "";
@@ -19,7 +29,8 @@ export class Processes {
   readonly #askToStop: Statement;
   readonly #remove: Statement;
 
-  constructor(db: Connection, alive: Alive | null) {
+  constructor(db: Connection, acts: Acts, alive: Alive | null) {
+    this.#acts = acts;
     this.#alive = alive;
     this.#add = db.prepare(
       `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, stoppable, started_at)
@@ -33,7 +44,10 @@ export class Processes {
        from holdfast_processes order by id`,
     );
     this.#announce = db.prepare("update holdfast_processes set works = ? where id = ?");
-    this.#askToStop = db.prepare("update holdfast_processes set stop = ? where id = ? and stoppable = 1 and stop is null");
+    this.#askToStop = db.prepare(
+      `update holdfast_processes set stop = :drain where id = :id and stoppable = 1 and stop is null
+       returning pid, host, program`,
+    );
     this.#running = db.prepare("select holder, count(*) as n from holdfast_jobs where state = 'running' group by holder");
     // Its jobs point at it: it stays until the last of them is taken back.
     this.#remove = db.prepare(
@@ -109,9 +123,12 @@ export class Processes {
 
   /** Those that heed it, and were not asked before. */
   askToStop(tx: Tx, ids: readonly ProcessId[], drain: number): ProcessId[] {
-    const asked = ids.filter((id) => this.#askToStop.run(drain, id) > 0);
-    if (asked.length > 0) tx.wrote();
-    return asked;
+    return ids.filter((id) => {
+      const [process] = this.#askToStop.all<AskedProcess>({ id, drain });
+      if (process === undefined) return false;
+      this.#acts.add(tx, ...stopAsked(id, process, drain));
+      return true;
+    });
   }
 
   /** How many jobs each runs now. */

@@ -1,20 +1,21 @@
-import type { Events } from "./events.ts";
+import type { Acts } from "./acts.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settings } from "./settings.ts";
 
 /** What an operator does to queues. */
 export class Queues {
   readonly #settings: Settings;
-  readonly #events: Events;
+  readonly #acts: Acts;
 
-  constructor(parts: { settings: Settings; events: Events }) {
+  constructor(parts: { settings: Settings; acts: Acts }) {
     this.#settings = parts.settings;
-    this.#events = parts.events;
+    this.#acts = parts.acts;
   }
 
   pause(tx: Tx, queue: string, paused: boolean): boolean {
     if (!this.#settings.pause(tx, queue, paused)) return false;
-    this.#events.act(tx, paused ? "queue.paused" : "queue.resumed", queue);
+    const action = paused ? "queue.paused" : "queue.resumed";
+    this.#acts.add(tx, { action, name: queue, before: { paused: !paused }, after: { paused } });
     if (!paused) tx.ready(queue);
     return true;
   }

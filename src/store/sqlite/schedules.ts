@@ -2,26 +2,21 @@ import { damagedRow } from "../../core/errors.ts";
 import { generatedId, type JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { firing } from "../../core/schedule.ts";
-import { jobsOf, madeLast, type ScheduleRow, toSchedule } from "../schedule-row.ts";
+import { auditedSchedule, jobsOf, madeLast, type ScheduleRow, toSchedule } from "../schedule-row.ts";
 import type { DueSchedules, Enqueued, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
+import type { Acts } from "./acts.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
-import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 import { isSame, rowSum } from "./row-sum.ts";
 
 const COLUMNS = `key, revision, name as job, cron, timezone, missed, within, overlap, paused, last_at as lastAt, next_at as nextAt`;
 
-/** What its checksum covers, and that. */
-export const SCHEDULE = "key, cron, timezone, missed, within, overlap, template, name, sum";
 /** What a tick goes by. */
-const MADE = `${SCHEDULE}, last_job as lastJob`;
+const MADE = `key, cron, timezone, missed, within, overlap, template, name, last_job as lastJob, sum`;
 
-interface Made extends SummedSchedule {
+interface Made extends Summed {
   lastJob: JobKey | null;
-}
-
-export interface SummedSchedule extends Summed {
   sum: number | null;
 }
 
@@ -40,7 +35,7 @@ interface Summed {
 /** What is enqueued when. A tick is one transaction: its jobs are there and next_at has moved on, or neither. */
 export class Schedules {
   readonly #enqueue: Enqueue;
-  readonly #events: Events;
+  readonly #acts: Acts;
   readonly #save: Statement;
   readonly #all: Statement;
   readonly #due: Statement;
@@ -53,9 +48,9 @@ export class Schedules {
   readonly #pause: Statement;
   readonly #resume: Statement;
 
-  constructor(db: Connection, parts: { enqueue: Enqueue; events: Events }) {
+  constructor(db: Connection, parts: { enqueue: Enqueue; acts: Acts }) {
     this.#enqueue = parts.enqueue;
-    this.#events = parts.events;
+    this.#acts = parts.acts;
     // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
     this.#save = db.prepare(
       `insert into holdfast_schedules as old
@@ -80,7 +75,7 @@ export class Schedules {
     this.#made = db.prepare("update holdfast_schedules set last_at = coalesce(?, last_at), last_job = ? where key = ?");
     this.#template = db.prepare(`select ${MADE} from holdfast_schedules where key = :key`);
     this.#job = db.prepare("select state, created_at from holdfast_jobs where key = ?");
-    this.#remove = db.prepare("delete from holdfast_schedules where key = ?");
+    this.#remove = db.prepare(`delete from holdfast_schedules where key = :key returning ${COLUMNS}`);
     this.#pause = db.prepare("update holdfast_schedules set paused = 1 where key = ? and paused = 0");
     // Only from paused: an idle resume must not step over a tick that is due.
     this.#resume = db.prepare(
@@ -129,20 +124,28 @@ export class Schedules {
     refuseDamaged(made);
     const unfinished = made.overlap === 1 ? undefined : this.#unfinished(made);
     if (unfinished !== undefined) return { id: unfinished, duplicate: true };
-    this.#tell(tx, "schedule.triggered", key, 1);
+    this.#acts.add(tx, { action: "schedule.triggered", name: key, after: { scheduledFor: tx.now } });
     return this.#add(tx, key, made, [tx.now], false);
   }
 
   remove(tx: Tx, key: string): boolean {
-    return this.#tell(tx, "schedule.removed", key, this.#remove.run(key));
+    const [row] = this.#remove.all<ScheduleRow>({ key });
+    if (row === undefined) return false;
+    this.#acts.add(tx, { action: "schedule.removed", name: key, before: auditedSchedule(toSchedule(row)), after: null });
+    return true;
   }
 
   pause(tx: Tx, key: string): boolean {
-    return this.#tell(tx, "schedule.paused", key, this.#pause.run(key)) || this.all(key).length === 1;
+    if (this.#pause.run(key) === 0) return this.all(key).length === 1;
+    this.#acts.add(tx, { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } });
+    return true;
   }
 
   resume(tx: Tx, { key, revision }: { key: string; revision: number }, nextAt: number): boolean {
-    return this.#tell(tx, "schedule.resumed", key, this.#resume.runNamed({ key, revision, nextAt }));
+    if (this.#resume.runNamed({ key, revision, nextAt }) === 0) return false;
+    const after = { paused: false, nextAt };
+    this.#acts.add(tx, { action: "schedule.resumed", name: key, before: { paused: true }, after });
+    return true;
   }
 
   #add(tx: Tx, key: string, made: Made, ticks: readonly number[], isTick: boolean): Enqueued {
@@ -156,12 +159,6 @@ export class Schedules {
   #unfinished({ lastJob }: Made): string | undefined {
     const row = lastJob === null ? undefined : (this.#job.row(lastJob) as [JobState, number] | undefined);
     return row === undefined || isFinished(row[0]) ? undefined : generatedId(row[1], lastJob as JobKey);
-  }
-
-  /** What an operator does is always told. */
-  #tell(tx: Tx, type: string, schedule: string, changes: number): boolean {
-    if (changes > 0) this.#events.act(tx, type, schedule);
-    return changes > 0;
   }
 }
 

@@ -3,8 +3,8 @@ import type { Event } from "../../core/event.ts";
 import type { Fence, ProcessId } from "../../core/ids.ts";
 import { EVENT, type EventRow, toEvent } from "../event-row.ts";
 import type { EventQuery, SinkHold, SinkView } from "../store.ts";
+import type { Acts } from "./acts.ts";
 import type { Connection, Statement } from "./driver.ts";
-import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 import { isSame, rowSum } from "./row-sum.ts";
 
@@ -22,7 +22,7 @@ const FREE = `(
 
 /** The outbox's outlet: what happened, and how far each sink has got with it. */
 export class Sinks {
-  readonly #events: Events;
+  readonly #acts: Acts;
   readonly #databaseId: string;
   readonly #oldest: Statement;
   readonly #newest: Statement;
@@ -40,8 +40,8 @@ export class Sinks {
   readonly #trimmable: Statement;
   readonly #trim: Statement;
 
-  constructor(db: Connection, parts: { events: Events; databaseId: string }) {
-    this.#events = parts.events;
+  constructor(db: Connection, parts: { acts: Acts; databaseId: string }) {
+    this.#acts = parts.acts;
     this.#databaseId = parts.databaseId;
     // By the primary key, from where the reader stands: it costs what it returns.
     this.#oldest = db.prepare(`select ${EVENT}, sum from holdfast_events where seq > ? order by seq limit ?`);
@@ -82,7 +82,7 @@ export class Sinks {
     this.#release = db.prepare(
       "update holdfast_sinks set holder = null, expires_at = null where name = :name and token = :token and holder is not null",
     );
-    this.#drop = db.prepare("delete from holdfast_sinks where name = ?");
+    this.#drop = db.prepare("delete from holdfast_sinks where name = :name returning kind, cursor");
     this.#all = db.prepare(
       `select sink.name, sink.kind, sink.cursor, sink.holder, sink.failures, sink.error, sink.created_at as createdAt,
               sink.delivered_at as deliveredAt, sink.failed_at as failedAt,
@@ -164,9 +164,10 @@ export class Sinks {
   }
 
   drop(tx: Tx, name: string): boolean {
-    const dropped = this.#wrote(tx, this.#drop.run(name));
-    if (dropped) this.#events.act(tx, "sink.forgotten", name);
-    return dropped;
+    const [before] = this.#drop.all<{ kind: string; cursor: number }>({ name });
+    if (before === undefined) return false;
+    this.#acts.add(tx, { action: "sink.forgotten", name, before: { ...before }, after: null });
+    return true;
   }
 
   all(): SinkView[] {

@@ -39,6 +39,9 @@ import type {
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive } from "../alive.ts";
+import { Acts } from "./acts.ts";
+import { Audit } from "./audit.ts";
+import { AuditLog } from "./audit-log.ts";
 import type { Access } from "./builds/access.ts";
 import { Backups } from "./backup/backups.ts";
 import { Builds } from "./builds/builds.ts";
@@ -46,8 +49,6 @@ import { Cancel } from "./cancel.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
-import { Damage } from "./damage/damage.ts";
-import { openDamaged } from "./damage/open.ts";
 import { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { explain } from "./faults.ts";
@@ -79,6 +80,8 @@ export interface SqliteStoreOptions {
   create?: boolean;
   clock: Clock;
   random: () => number;
+  /** Who acts through it, for the audit; left out: that is not said. */
+  actor?: string;
   /** A thread of its own may wait inside SQLite; the main thread must not for long. */
   busyTimeout: number;
 }
@@ -90,8 +93,8 @@ export class SqliteStore implements Store {
   readonly clock: Clock;
   readonly builds: Builds;
   readonly work: Work;
-  readonly damage: Damage;
   readonly backups: Backups;
+  readonly audit: AuditLog;
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
@@ -116,16 +119,13 @@ export class SqliteStore implements Store {
   #closed: Promise<void> | null = null;
 
   static async open(path: string, options: SqliteStoreOptions): Promise<SqliteStore> {
-    const now = () => options.clock.now();
-    const damage = new Damage(path, { driver: options.driver, now });
-    const opened = await openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, now, damaged }));
-    return new SqliteStore(path, opened, damage, options);
+    const opened = await openSqlite(path, { ...options, now: () => options.clock.now() });
+    return new SqliteStore(path, opened, options);
   }
 
   private constructor(
     path: string,
     opened: { db: Connection; databaseId: string; durability: Durability },
-    damage: Damage,
     options: SqliteStoreOptions,
   ) {
     const { db } = opened;
@@ -136,10 +136,8 @@ export class SqliteStore implements Store {
     this.durability = opened.durability;
     this.clock = options.clock;
     this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock });
-    this.damage = damage;
-    damage.watch(db);
     this.#news = new News(db, path);
-    this.#checkpoint = path === ":memory:" || damage.damaged !== null ? null : new Checkpoint(db, path);
+    this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
     this.#intake = new Intake(db, { speaks: true });
     const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.#intake;
     this.#own = new OwnTransaction(db, this.#intake, path);
@@ -149,12 +147,14 @@ export class SqliteStore implements Store {
       durability: this.durability,
       now: () => this.clock.now(),
     });
-    this.#queues = new Queues({ settings, events });
-    this.#locks = new Locks(db, events);
+    const audit = new Audit(db, options.actor ?? null);
+    const acts = new Acts({ audit, events });
+    this.#queues = new Queues({ settings, acts });
+    this.#locks = new Locks(db, acts);
     this.#notes = new Notes(db);
-    this.#processes = new Processes(db, path === ":memory:" ? null : new Alive(`${path}-alive`, options.driver));
-    this.#sinks = new Sinks(db, { events, databaseId: this.databaseId });
-    this.#schedules = new Schedules(db, { enqueue, events });
+    this.#processes = new Processes(db, acts, path === ":memory:" ? null : new Alive(`${path}-alive`, options.driver));
+    this.#sinks = new Sinks(db, { acts, databaseId: this.databaseId });
+    this.#schedules = new Schedules(db, { enqueue, acts });
     const shared = {
       catalog,
       settings,
@@ -172,26 +172,25 @@ export class SqliteStore implements Store {
     this.#leases = new Leases(db, this.#settle);
     this.#look = new Look(db, { catalog, settings, tally });
     const cancel = new Cancel(db, { ...shared, waits });
-    this.#operate = new Operate(db, { ...shared, outbox: events, look: this.#look, tally, expiring, cancel });
+    this.#operate = new Operate(db, { ...shared, audit, acts, look: this.#look, tally, expiring, cancel });
     this.#healing = new Healing(db, { settle: this.#settle, endings, events });
     const access: Access = {
       now: () => this.clock.now(),
       read: (run) => this.#read(run),
       write: (operation, run) => this.#write(operation, run),
     };
-    this.builds = new Builds(db, this.#intake, access);
+    this.audit = new AuditLog({ audit, acts }, access);
+    this.builds = new Builds(db, { ...this.#intake, audit }, access);
     this.work = new Work(db, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes }, access);
     this.#group = new GroupCommit(db, {
       path,
       now: () => this.clock.now(),
       monotonic: () => performance.now(),
       patience: 5_000,
-      onCommit: ({ ready, ended, damaged }) => {
+      onCommit: ({ ready, ended }) => {
         settings.committed();
-        for (const what of damaged) damage.found({ severity: "row", what });
         this.#news.tell({ own: true, ready, ended });
       },
-      onFault: (error) => damage.met(error),
       onUndo: () => {
         this.#intake.forget();
         shared.lanes.forgetAll();
@@ -208,7 +207,6 @@ export class SqliteStore implements Store {
   }
 
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] {
-    this.damage.refuse();
     const handle = handleOf(tx);
     if (handle === this.#db.handle) return this.#own.enqueue(jobs);
     const enqueued = this.#guests.enqueue(handle, jobs);
@@ -220,7 +218,7 @@ export class SqliteStore implements Store {
   }
 
   transact<T>(work: (handle: object) => T): Promise<T> {
-    return this.damage.refusal() ?? this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
+    return this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
@@ -339,8 +337,8 @@ export class SqliteStore implements Store {
     return this.#read(() => this.#locks.all(name, this.clock.now())[0] ?? null);
   }
 
-  breakLock(name: string): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.break(tx, name));
+  breakLock(name: string, { stale = false } = {}): Promise<boolean> {
+    return this.#write("lock", (tx) => this.#locks.break(tx, name, stale));
   }
 
   locks(): Promise<LockView[]> {
@@ -483,7 +481,7 @@ export class SqliteStore implements Store {
   }
 
   async maintain(): Promise<void> {
-    if (this.damage.damaged === null) await this.#read(() => this.#checkpoint?.run());
+    return this.#read(() => this.#checkpoint?.run());
   }
 
   caredFor(yes: boolean): void {
@@ -504,14 +502,13 @@ export class SqliteStore implements Store {
   }
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
-    return this.damage.refusal() ?? this.#group.submit(operation, run);
+    return this.#group.submit(operation, run);
   }
 
   async #read<T>(run: () => T): Promise<T> {
     try {
       return run();
     } catch (error) {
-      this.damage.met(error);
       throw explain(error, this.#path);
     }
   }

@@ -81,6 +81,11 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
     crashAt(point);
     return hf.engine.store.prune({ state: "cancelled", limit: 10 });
   },
+  async audit(hf) {
+    await accepted(hf, {});
+    crashAt(point);
+    return hf.engine.store.audit.record({ action: "backup.made", name: "a backup" });
+  },
   async lock(hf) {
     await accepted(hf, {});
     crashAt(point);

@@ -2,7 +2,6 @@ import type { BuildReason, BuildState, WantedMove } from "../../../core/build.ts
 import type { ProcessId } from "../../../core/ids.ts";
 import type {
   Approval,
-  AuditEntry,
   BuildFilter,
   BuildRow,
   BuildStore,
@@ -15,6 +14,7 @@ import type {
   ResumeBuild,
 } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
+import type { Audit } from "../audit.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Events } from "../events.ts";
 import type { Limits } from "../limits.ts";
@@ -22,7 +22,6 @@ import type { Settings } from "../settings.ts";
 import type { Tx } from "../transaction.ts";
 import { Leftovers } from "../work/leftovers.ts";
 import type { Access } from "./access.ts";
-import { Audit } from "./audit.ts";
 import { type Known, Leads } from "./leads.ts";
 import { Moves } from "./moves.ts";
 import { Orchestrate } from "./orchestrate.ts";
@@ -39,27 +38,25 @@ export class Builds implements BuildStore {
   readonly #turn: Turn;
   readonly #runs: Runs;
   readonly #leads: Leads;
-  readonly #audit: Audit;
   readonly #orchestrate: Orchestrate;
   readonly #oversee: Oversee;
 
   constructor(
     s: string,
-    parts: { settings: Settings; limits: Limits; events: Events; enqueue: Enqueue; turn: Turn },
+    parts: { settings: Settings; limits: Limits; events: Events; enqueue: Enqueue; turn: Turn; audit: Audit },
     access: Access,
   ) {
     this.#access = access;
-    const { events, enqueue } = parts;
+    const { events, enqueue, audit } = parts;
     const settings = (this.#settings = parts.settings);
     this.#limits = parts.limits;
     this.#turn = parts.turn;
     const runs = (this.#runs = new Runs(s));
     const leads = (this.#leads = new Leads(s));
-    const audit = (this.#audit = new Audit(s));
     const tokens = new Tokens(s);
     const leftovers = new Leftovers(s);
     const moves = new Moves({ runs, leads, audit, events, settings, leftovers });
-    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, leftovers });
+    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, leftovers, audit });
     this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events });
   }
 
@@ -127,10 +124,6 @@ export class Builds implements BuildStore {
   async orphan(known: Known, reason: BuildReason): Promise<BuildRow[]> {
     const found = await this.#leads.unled(this.#access.read, this.#access.at(), known);
     return found.length === 0 ? [] : this.#act((tx) => this.#oversee.orphan(tx, known, reason));
-  }
-
-  audit(query: { after: number; limit: number; subject?: string }): Promise<AuditEntry[]> {
-    return this.#audit.page(this.#access.read, query);
   }
 
   /** In the turn of builds; before it come the locks of the queues of jobs that it adds. */

@@ -3,11 +3,11 @@ import type { Budget } from "../../../core/budget.ts";
 import { type BuildFacts, moveBuild, type WantedMove } from "../../../core/build.ts";
 import { buildAct, type BuildEventType, buildMoved, EVENT_OF_MOVE } from "../../../core/build-event.ts";
 import type { BuildRow } from "../../builds.ts";
+import type { Audit } from "../audit.ts";
 import type { Events } from "../events.ts";
 import type { Settings } from "../settings.ts";
 import type { Tx } from "../transaction.ts";
 import type { Leftovers } from "../work/leftovers.ts";
-import type { Audit } from "./audit.ts";
 import type { Leads } from "./leads.ts";
 import type { Runs } from "./runs.ts";
 
@@ -32,13 +32,13 @@ export class Moves {
     this.#leftovers = parts.leftovers;
   }
 
-  /** Throws what core says against it. `budget`: a new one, with the move. */
+  /** Throws what core says against it. `budget`: a new one, with the move. `more` is for the audit. */
   async make(
     tx: Tx,
     build: BuildRow,
     wanted: WantedMove,
     facts: BuildFacts,
-    how: { by: string; budget?: Budget },
+    how: { by: string; budget?: Budget; more?: object },
   ): Promise<BuildRow> {
     const transition = moveBuild(build, wanted, facts);
     const moved = await this.#runs.move(tx, build, transition, how.budget ?? build.budget);
@@ -46,7 +46,7 @@ export class Moves {
     if (!active) await this.#leads.release(tx, build.key);
     if (active) await this.letRun(tx, moved);
     else await this.#settings.pause(tx, build.queue, true);
-    await this.#record(tx, how.by, EVENT_OF_MOVE[wanted.move], build, moved);
+    await this.#record(tx, how.by, EVENT_OF_MOVE[wanted.move], build, moved, how.more);
     await this.#events.add(tx, [buildMoved(moved, transition)]);
     return moved;
   }
@@ -59,13 +59,13 @@ export class Moves {
     return !rests;
   }
 
-  /** What is done to a build without moving it. `more` is for the audit. */
+  /** What is done to a build without moving it. */
   async act(tx: Tx, type: BuildEventType, build: BuildRow, acted: BuildRow, how: { by: string; more?: object }): Promise<void> {
-    const number = await this.#record(tx, how.by, type, build, acted, how.more);
-    await this.#events.add(tx, [buildAct(type, acted, number)]);
+    await this.#record(tx, how.by, type, build, acted, how.more);
+    await this.#events.add(tx, [buildAct(type, acted, await this.#events.number(tx))]);
   }
 
-  #record(tx: Tx, by: string, action: BuildEventType, before: BuildRow, after: BuildRow, more: object = {}): Promise<number> {
+  #record(tx: Tx, by: string, action: BuildEventType, before: BuildRow, after: BuildRow, more: object = {}): Promise<void> {
     const told = { before: auditedBuild(before), after: { ...auditedBuild(after), ...more } };
     return this.#audit.add(tx, { by, action, subject: after.id, ...told });
   }

@@ -1,9 +1,10 @@
-import { orchestrator } from "../../../core/audit.ts";
+import { type Actor, actorText } from "../../../core/audit.ts";
 import { hasEnded, type WantedMove } from "../../../core/build.ts";
-import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED, startsNothing } from "../../build-moves.ts";
+import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED, startsNothing, tokenUse } from "../../build-moves.ts";
 import { listingOf, noSuchBuild } from "../../build-row.ts";
 import type { BuildRow, LedBuild, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
+import type { Audit } from "../audit.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Tx } from "../transaction.ts";
 import type { Leftovers } from "../work/leftovers.ts";
@@ -20,19 +21,29 @@ export class Orchestrate {
   readonly #moves: Moves;
   readonly #enqueue: Enqueue;
   readonly #leftovers: Leftovers;
+  readonly #audit: Audit;
 
-  constructor(parts: { runs: Runs; leads: Leads; tokens: Tokens; moves: Moves; enqueue: Enqueue; leftovers: Leftovers }) {
+  constructor(parts: {
+    runs: Runs;
+    leads: Leads;
+    tokens: Tokens;
+    moves: Moves;
+    enqueue: Enqueue;
+    leftovers: Leftovers;
+    audit: Audit;
+  }) {
     this.#runs = parts.runs;
     this.#leads = parts.leads;
     this.#tokens = parts.tokens;
     this.#moves = parts.moves;
     this.#enqueue = parts.enqueue;
     this.#leftovers = parts.leftovers;
+    this.#audit = parts.audit;
   }
 
   async start(tx: Tx, wanted: NewBuild): Promise<LedBuild | LockConflict | { paused: string }> {
     const { pipeline, lead } = wanted;
-    const by = orchestrator(lead);
+    const by = this.#leader(lead);
     const conflict = await this.#leads.held(tx.rows, pipeline);
     if (conflict !== null) return { conflict };
     const found = await this.#runs.lockUnended(tx, pipeline);
@@ -50,14 +61,14 @@ export class Orchestrate {
     const found = await this.#runs.lock(tx, wanted.build);
     if (found === null) throw noSuchBuild(wanted.build);
     const { pipeline, key } = found;
-    const by = orchestrator(wanted.lead);
+    const by = this.#leader(wanted.lead);
     const conflict = hasEnded(found.state) ? null : await this.#leads.held(tx.rows, pipeline);
     if (conflict !== null) return { conflict };
     const build = await this.#crashUnled(tx, found, by);
     const { move, facts } = resumption(build, wanted);
     const { approval } = wanted;
     const budget = approval === undefined ? budgetOf(build) : await this.#tokens.use(tx, build, approval);
-    const resumed = await this.#moves.make(tx, build, move, facts, { by, budget });
+    const resumed = await this.#moves.make(tx, build, move, facts, { by, budget, ...tokenUse(wanted) });
     await this.#leads.take(tx, pipeline, key, wanted.lead);
     return this.#led(tx, resumed);
   }
@@ -81,7 +92,7 @@ export class Orchestrate {
     if (build === null) return null;
     const lead = "token" in lock ? await this.#leads.holding(tx.rows, build.key, lock) : null;
     if (lead === null && "token" in lock) return null;
-    const by = "token" in lock ? orchestrator(lead as NonNullable<typeof lead>) : lock.by;
+    const by = "token" in lock ? this.#leader(lead as NonNullable<typeof lead>) : lock.by;
     const running = await this.#runs.running(tx.rows, build);
     const facts = factsOf(build, { holdsLock: lead !== null, running, tokenMinted: mint !== undefined });
     const moved = await this.#moves.make(tx, build, wanted, facts, { by });
@@ -95,6 +106,11 @@ export class Orchestrate {
     if (!(await this.#runs.nextRound(tx, build, round))) return false;
     await this.#list(tx, build, listing);
     return true;
+  }
+
+  /** It is always the leader itself that writes, and it may be known by more than its process. */
+  #leader(lead: Actor): string {
+    return this.#audit.actor ?? actorText(lead);
   }
 
   /** Whoever takes the lock of one that is gone finds its build as that one has left it: nobody who lives leads it. */

@@ -1,11 +1,11 @@
-import { leadSubject, RECOVERY } from "../../../core/audit.ts";
+import { RECOVERY, subjectOf } from "../../../core/audit.ts";
 import type { BuildReason } from "../../../core/build.ts";
 import type { ProcessId } from "../../../core/ids.ts";
-import { brokenBy } from "../../build-moves.ts";
+import { brokenBy, tokenUse } from "../../build-moves.ts";
 import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
+import type { Audit } from "../audit.ts";
 import type { Events } from "../events.ts";
 import type { Tx } from "../transaction.ts";
-import type { Audit } from "./audit.ts";
 import type { Known, Leads } from "./leads.ts";
 import type { Moves } from "./moves.ts";
 import type { Runs } from "./runs.ts";
@@ -38,7 +38,7 @@ export class Oversee {
     const build = await this.#runs.lock(tx, id);
     if (build === null) return null;
     const approved = await this.#runs.approve(tx, build, await this.#tokens.use(tx, build, approval));
-    await this.#moves.act(tx, "build.approved", build, approved, { by });
+    await this.#moves.act(tx, "build.approved", build, approved, { by, ...tokenUse({ approval }) });
     return approved;
   }
 
@@ -54,7 +54,13 @@ export class Oversee {
     const lead = await this.#leads.find(tx.rows, pipeline);
     if (lead === null || (only !== undefined && lead.holder !== only)) return false;
     const build = (await this.#runs.lock(tx, lead.build)) as BuildRow;
-    await this.#audit.add(tx, { by, action: "lead.broken", subject: leadSubject(pipeline), before: lead, after: null });
+    await this.#audit.add(tx, {
+      by,
+      action: "lead.broken",
+      subject: subjectOf("lead.broken", pipeline),
+      before: lead,
+      after: null,
+    });
     const { holder, pid, host, program } = lead;
     await this.#events.act(tx, "lead.broken", pipeline, { pipeline, holder, pid, host, program, by }, build.id);
     await this.#leads.release(tx, build.key);

@@ -3,8 +3,8 @@ import type { Tx } from "../transaction.ts";
 
 /**
  * Whoever moves builds, or does anything else to them that is written down, has the turn until the commit: these acts are few,
- * and come one after the other. So of two who want to lead a pipeline the second finds the first, and entries of the audit
- * are committed in the order of their numbers. It comes after the locks of queues and before any row.
+ * and come one after the other. So of two who want to lead a pipeline the second finds the first. It comes after the locks
+ * of queues and before any row.
  */
 export class Turn {
   readonly #sql: Record<"take" | "tryTake", string>;

@@ -2,7 +2,6 @@ import type { BuildReason, BuildState, WantedMove } from "../../../core/build.ts
 import type { ProcessId } from "../../../core/ids.ts";
 import type {
   Approval,
-  AuditEntry,
   BuildFilter,
   BuildRow,
   BuildStore,
@@ -15,13 +14,13 @@ import type {
   ResumeBuild,
 } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
+import type { Audit } from "../audit.ts";
 import type { Connection } from "../driver.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Events } from "../events.ts";
 import type { Settings } from "../settings.ts";
 import { Leftovers } from "../work/leftovers.ts";
 import type { Access } from "./access.ts";
-import { Audit } from "./audit.ts";
 import { Leads } from "./leads.ts";
 import { Moves } from "./moves.ts";
 import { Orchestrate } from "./orchestrate.ts";
@@ -34,20 +33,18 @@ export class Builds implements BuildStore {
   readonly #access: Access;
   readonly #runs: Runs;
   readonly #leads: Leads;
-  readonly #audit: Audit;
   readonly #orchestrate: Orchestrate;
   readonly #oversee: Oversee;
 
-  constructor(db: Connection, parts: { settings: Settings; events: Events; enqueue: Enqueue }, access: Access) {
+  constructor(db: Connection, parts: { settings: Settings; events: Events; enqueue: Enqueue; audit: Audit }, access: Access) {
     this.#access = access;
     const runs = (this.#runs = new Runs(db));
     const leads = (this.#leads = new Leads(db));
-    const audit = (this.#audit = new Audit(db));
     const tokens = new Tokens(db);
-    const { settings, events, enqueue } = parts;
+    const { settings, events, enqueue, audit } = parts;
     const leftovers = new Leftovers(db);
     const moves = new Moves({ runs, leads, audit, events, settings, leftovers });
-    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, leftovers });
+    this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, leftovers, audit });
     this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events });
   }
 
@@ -115,9 +112,5 @@ export class Builds implements BuildStore {
   async orphan(known: { dead: readonly ProcessId[]; alive: readonly ProcessId[] }, reason: BuildReason): Promise<BuildRow[]> {
     const found = await this.#access.read(() => this.#leads.unled(known, this.#access.now()));
     return found.length === 0 ? [] : this.#access.write("build", (tx) => this.#oversee.orphan(tx, known, reason));
-  }
-
-  audit(query: { after: number; limit: number; subject?: string }): Promise<AuditEntry[]> {
-    return this.#access.read(() => this.#audit.page(query));
   }
 }

@@ -3,11 +3,11 @@ import type { Budget } from "../../../core/budget.ts";
 import { type BuildFacts, moveBuild, type WantedMove } from "../../../core/build.ts";
 import { buildAct, type BuildEventType, buildMoved, EVENT_OF_MOVE } from "../../../core/build-event.ts";
 import type { BuildRow } from "../../builds.ts";
+import type { Audit } from "../audit.ts";
 import type { Events } from "../events.ts";
 import type { Tx } from "../group-commit.ts";
 import type { Settings } from "../settings.ts";
 import type { Leftovers } from "../work/leftovers.ts";
-import type { Audit } from "./audit.ts";
 import type { Leads } from "./leads.ts";
 import type { Runs } from "./runs.ts";
 
@@ -29,15 +29,21 @@ export class Moves {
     this.#leftovers = parts.leftovers;
   }
 
-  /** Throws what core says against it. `budget`: a new one, with the move. */
-  make(tx: Tx, build: BuildRow, wanted: WantedMove, facts: BuildFacts, how: { by: string; budget?: Budget }): BuildRow {
+  /** Throws what core says against it. `budget`: a new one, with the move. `more` is for the audit. */
+  make(
+    tx: Tx,
+    build: BuildRow,
+    wanted: WantedMove,
+    facts: BuildFacts,
+    how: { by: string; budget?: Budget; more?: object },
+  ): BuildRow {
     const transition = moveBuild(build, wanted, facts);
     const moved = this.#runs.move(tx, build, transition, how.budget ?? build.budget);
     const active = moved.state === "ACTIVE";
     if (!active) this.#leads.release(tx, build.key);
     if (active) this.letRun(tx, moved);
     else this.#settings.pause(tx, build.queue, true);
-    this.#record(tx, how.by, EVENT_OF_MOVE[wanted.move], build, moved);
+    this.#record(tx, how.by, EVENT_OF_MOVE[wanted.move], build, moved, how.more);
     this.#events.add(tx, buildMoved(moved, transition));
     return moved;
   }
@@ -50,7 +56,7 @@ export class Moves {
     return !rests;
   }
 
-  /** What is done to a build without moving it. `more` is for the audit. */
+  /** What is done to a build without moving it. */
   act(tx: Tx, type: BuildEventType, build: BuildRow, acted: BuildRow, how: { by: string; more?: object }): void {
     const number = this.#record(tx, how.by, type, build, acted, how.more);
     this.#events.add(tx, buildAct(type, acted, number));

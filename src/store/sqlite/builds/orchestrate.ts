@@ -1,10 +1,11 @@
-import { orchestrator } from "../../../core/audit.ts";
+import { type Actor, actorText } from "../../../core/audit.ts";
 import type { Budget } from "../../../core/budget.ts";
 import { hasEnded, type WantedMove } from "../../../core/build.ts";
-import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED, startsNothing } from "../../build-moves.ts";
+import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED, startsNothing, tokenUse } from "../../build-moves.ts";
 import { listingOf, noSuchBuild } from "../../build-row.ts";
 import type { BuildRow, LedBuild, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
+import type { Audit } from "../audit.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Tx } from "../group-commit.ts";
 import type { Leftovers } from "../work/leftovers.ts";
@@ -21,19 +22,29 @@ export class Orchestrate {
   readonly #moves: Moves;
   readonly #enqueue: Enqueue;
   readonly #leftovers: Leftovers;
+  readonly #audit: Audit;
 
-  constructor(parts: { runs: Runs; leads: Leads; tokens: Tokens; moves: Moves; enqueue: Enqueue; leftovers: Leftovers }) {
+  constructor(parts: {
+    runs: Runs;
+    leads: Leads;
+    tokens: Tokens;
+    moves: Moves;
+    enqueue: Enqueue;
+    leftovers: Leftovers;
+    audit: Audit;
+  }) {
     this.#runs = parts.runs;
     this.#leads = parts.leads;
     this.#tokens = parts.tokens;
     this.#moves = parts.moves;
     this.#enqueue = parts.enqueue;
     this.#leftovers = parts.leftovers;
+    this.#audit = parts.audit;
   }
 
   start(tx: Tx, wanted: NewBuild): LedBuild | LockConflict | { paused: string } {
     const { pipeline, lead } = wanted;
-    const by = orchestrator(lead);
+    const by = this.#leader(lead);
     const conflict = this.#leads.held(pipeline);
     if (conflict !== null) return { conflict };
     this.#crashUnled(tx, pipeline, by);
@@ -51,14 +62,14 @@ export class Orchestrate {
     const found = this.#runs.find(wanted.build);
     if (found === null) throw noSuchBuild(wanted.build);
     const { pipeline, key } = found;
-    const by = orchestrator(wanted.lead);
+    const by = this.#leader(wanted.lead);
     const conflict = hasEnded(found.state) ? null : this.#leads.held(pipeline);
     if (conflict !== null) return { conflict };
     this.#crashUnled(tx, pipeline, by);
     const build = this.#runs.get(key);
     const { move, facts } = resumption(build, wanted);
     const budget = this.#budget(tx, build, wanted);
-    const resumed = this.#moves.make(tx, build, move, facts, { by, budget });
+    const resumed = this.#moves.make(tx, build, move, facts, { by, budget, ...tokenUse(wanted) });
     this.#leads.take(tx, pipeline, key, wanted.lead);
     return this.#led(resumed);
   }
@@ -75,7 +86,7 @@ export class Orchestrate {
     if (build === null) return null;
     const lead = "token" in lock ? this.#leads.holding(build.key, lock) : null;
     if (lead === null && "token" in lock) return null;
-    const by = "token" in lock ? orchestrator(lead as NonNullable<typeof lead>) : lock.by;
+    const by = "token" in lock ? this.#leader(lead as NonNullable<typeof lead>) : lock.by;
     const running = this.#runs.running(build);
     const facts = factsOf(build, { holdsLock: lead !== null, running, tokenMinted: mint !== undefined });
     const moved = this.#moves.make(tx, build, wanted, facts, { by });
@@ -89,6 +100,11 @@ export class Orchestrate {
     if (!this.#runs.nextRound(tx, build, round)) return false;
     this.#list(tx, build, listing);
     return true;
+  }
+
+  /** It is always the leader itself that writes, and it may be known by more than its process. */
+  #leader(lead: Actor): string {
+    return this.#audit.actor ?? actorText(lead);
   }
 
   /** Whoever takes the lock of one that is gone finds its build as that one has left it. */

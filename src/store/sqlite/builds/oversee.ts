@@ -1,11 +1,11 @@
-import { leadSubject, RECOVERY } from "../../../core/audit.ts";
+import { RECOVERY, subjectOf } from "../../../core/audit.ts";
 import type { BuildReason } from "../../../core/build.ts";
 import type { ProcessId } from "../../../core/ids.ts";
-import { brokenBy } from "../../build-moves.ts";
+import { brokenBy, tokenUse } from "../../build-moves.ts";
 import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
+import type { Audit } from "../audit.ts";
 import type { Events } from "../events.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Audit } from "./audit.ts";
 import type { Leads } from "./leads.ts";
 import type { Moves } from "./moves.ts";
 import type { Runs } from "./runs.ts";
@@ -38,7 +38,7 @@ export class Oversee {
     const build = this.#runs.find(id);
     if (build === null) return null;
     const approved = this.#runs.approve(tx, build, this.#tokens.use(tx, build, approval));
-    this.#moves.act(tx, "build.approved", build, approved, { by });
+    this.#moves.act(tx, "build.approved", build, approved, { by, ...tokenUse({ approval }) });
     return approved;
   }
 
@@ -54,7 +54,7 @@ export class Oversee {
     const lead = this.#leads.find(pipeline);
     if (lead === null || (only !== undefined && lead.holder !== only)) return false;
     const build = this.#runs.find(lead.build) as BuildRow;
-    this.#audit.add(tx, { by, action: "lead.broken", subject: leadSubject(pipeline), before: lead, after: null });
+    this.#audit.add(tx, { by, action: "lead.broken", subject: subjectOf("lead.broken", pipeline), before: lead, after: null });
     const { holder, pid, host, program } = lead;
     this.#events.act(tx, "lead.broken", pipeline, { pipeline, holder, pid, host, program, by }, build.id);
     this.#leads.release(tx, build.key);

@@ -1,0 +1,22 @@
+import { subjectOf } from "../../core/audit.ts";
+import type { Act } from "../audit.ts";
+import type { Audit } from "./audit.ts";
+import type { Events } from "./events.ts";
+import type { Tx } from "./transaction.ts";
+
+/** What an operator does is always told, and always written down: an event and an entry of the audit, of the same name. */
+export class Acts {
+  readonly #audit: Audit;
+  readonly #events: Events;
+
+  constructor(parts: { audit: Audit; events: Events }) {
+    this.#audit = parts.audit;
+    this.#events = parts.events;
+  }
+
+  /** `data`: what is told of it, where that is more than its name. */
+  async add(tx: Tx, { action, name, before, after }: Act, data?: object): Promise<void> {
+    await this.#audit.add(tx, { action, subject: subjectOf(action, name), before, after });
+    await this.#events.act(tx, action, name, data);
+  }
+}

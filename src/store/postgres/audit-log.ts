@@ -1,0 +1,33 @@
+import type { Act, AuditCheck, AuditEntry, AuditHead, AuditQuery, AuditStore, AuditVerification } from "../audit.ts";
+import type { Acts } from "./acts.ts";
+import type { Audit } from "./audit.ts";
+import type { Access } from "./builds/access.ts";
+
+/** The audit on a PostgreSQL server. */
+export class AuditLog implements AuditStore {
+  readonly #audit: Audit;
+  readonly #acts: Acts;
+  readonly #access: Access;
+
+  constructor(parts: { audit: Audit; acts: Acts }, access: Access) {
+    this.#audit = parts.audit;
+    this.#acts = parts.acts;
+    this.#access = access;
+  }
+
+  page(query: AuditQuery): Promise<AuditEntry[]> {
+    return this.#audit.page(this.#access.read, query);
+  }
+
+  head(): Promise<AuditHead> {
+    return this.#audit.head(this.#access.read);
+  }
+
+  verify(query: AuditVerification): Promise<AuditCheck> {
+    return this.#audit.verify(this.#access.read, query);
+  }
+
+  record(act: Act): Promise<void> {
+    return this.#access.write("audit", (tx) => this.#acts.add(tx, act));
+  }
+}

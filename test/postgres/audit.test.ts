@@ -1,0 +1,177 @@
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, describe, test } from "node:test";
+import { NO_ENTRY } from "../../src/core/audit-chain.ts";
+import { verifyAudit } from "../../src/runtime/audit.ts";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { SCHEMA_VERSION } from "../../src/store/postgres/migrate.ts";
+import * as audit from "../../src/store/postgres/migrations/007-audit.ts";
+import * as jobs from "../../src/store/postgres/migrations/001-jobs.ts";
+import * as queues from "../../src/store/postgres/migrations/002-queues.ts";
+import * as dependencies from "../../src/store/postgres/migrations/003-dependencies.ts";
+import * as schedules from "../../src/store/postgres/migrations/004-schedules.ts";
+import * as events from "../../src/store/postgres/migrations/005-events.ts";
+import * as builds from "../../src/store/postgres/migrations/006-builds.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import { newJob } from "../conformance/parts.ts";
+import { type Handles, openHandles } from "./handles.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+const OLD = [jobs, queues, dependencies, schedules, events, builds];
+
+describe("the audit on PostgreSQL", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let handles: Handles;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => void (handles = await openHandles(server, 2)));
+  afterEach(() => handles.close());
+  const store = (n = 0) => handles.stores[n] as PostgresStore;
+
+  const verdict = async (known: Parameters<typeof verifyAudit>[1] = []) => {
+    const { fault, head } = await verifyAudit(store(), known);
+    return fault === null ? head.seq : `${fault.kind} ${fault.seq}`;
+  };
+  /** A superuser who wants to can write past every trigger. */
+  const tamper = (text: string) => handles.query(`set session_replication_role = replica; ${text}`);
+  const sixEntries = async () => {
+    for (const queue of ["a", "b", "c"]) {
+      await store().pause(queue);
+      await store(1).resume(queue);
+    }
+  };
+
+  test("lets nobody change, remove or put in entries, whoever writes", async () => {
+    await sixEntries();
+    const refused = [
+      "update audit set actor = 'mallory' where seq = 3",
+      "delete from audit where seq = 5",
+      "truncate audit",
+      "insert into audit (seq, at, actor, action, subject, hash) values (0, 1, 'm', 'a.b', 's', 'h')",
+      "insert into audit (seq, at, actor, action, subject) values (7, 1, 'm', 'a.b', 's')",
+      "insert into audit (at, actor, action, subject, hash) values (1, 'm', 'a.b', 's', 'h')",
+      "update audit_head set seq = 3, hash = (select hash from audit where seq = 3)",
+      "update audit_head set seq = 9, hash = 'h'",
+      "delete from audit_head",
+      "truncate audit_head",
+    ];
+    for (const text of refused) await assert.rejects(handles.query(text), /the audit|null value/, text);
+    assert.equal(await verdict(), 6);
+  });
+
+  const tampering: Record<string, [how: string, found: string]> = {
+    "an entry edited": ["update audit set actor = 'mallory' where seq = 3", "altered 3"],
+    "an entry removed": ["delete from audit where seq = 4", "removed 4"],
+    "two entries that change places": [
+      "update audit set seq = -2 where seq = 2; update audit set seq = 2 where seq = 3; update audit set seq = 3 where seq = -2",
+      "altered 2",
+    ],
+    "the tail cut off": ["delete from audit where seq > 4", "cut 5"],
+    "an entry put in before all others": [
+      "insert into audit (seq, at, actor, action, subject, hash) values (-7, 1, 'm', 'a.b', 's', 'h')",
+      "added -7",
+    ],
+    "the head removed": ["delete from audit_head", "removed 6"],
+  };
+  for (const [what, [how, found]] of Object.entries(tampering)) {
+    test(`${what}, by somebody whom no trigger stops: it is found`, async () => {
+      await sixEntries();
+      await tamper(how);
+      assert.equal(await verdict(), found);
+    });
+  }
+
+  test("a trigger that is gone, or put out of action, is named", async () => {
+    await sixEntries();
+    await handles.query("alter table audit disable trigger audit_unchanged");
+    assert.equal(await verdict(), "unguarded 6");
+    await handles.query("alter table audit enable trigger audit_unchanged; drop trigger audit_head_forward on audit_head");
+    const { fault } = await verifyAudit(store());
+    assert.match(fault?.message ?? "", /audit_head_forward\.$/);
+  });
+
+  test("without its head nothing is written that ought to be written down, and the act is refused", async () => {
+    await tamper("delete from audit_head");
+    await assert.rejects(store().pause("q"), { code: "DAMAGED" });
+    assert.deepEqual(
+      (await store().queues()).filter(({ paused }) => paused),
+      [],
+    );
+    assert.deepEqual(await store().audit.head(), NO_ENTRY);
+  });
+
+  test("whoever waits for a row does not hold the head meanwhile", async () => {
+    const when = { cron: "0 * * * *", timezone: "UTC", missed: "skip", within: null, overlap: true } as const;
+    await store().saveSchedule({ key: "hourly", ...when, template: newJob(), nextAt: 9e12 });
+    const slow = await handles.bystander();
+    await slow.query("select 1 from schedules where key = 'hourly' for update");
+    const waits = store().pauseSchedule("hourly");
+    await handles.blocked(1);
+    assert.equal(await store(1).pause("q"), true, "others act, and it is written down");
+    assert.equal((await store(1).audit.head()).seq, 1);
+    await slow.end("commit");
+    assert.equal(await waits, true);
+    assert.deepEqual(
+      (await store(1).audit.page({ after: 0, limit: 10 })).map(({ action }) => action),
+      ["queue.paused", "schedule.paused"],
+    );
+    assert.equal(await verdict(), 2);
+  });
+
+  test("whoever waits for the head comes after the one who has it, with the next number", async () => {
+    const slow = await handles.bystander();
+    await slow.query("select 1 from audit_head where id = 1 for update");
+    const both = [store().pause("a"), store(1).pause("b")];
+    await handles.blocked(2);
+    await slow.end("rollback");
+    assert.deepEqual(await Promise.all(both), [true, true]);
+    assert.equal(await verdict(), 2);
+  });
+
+  test("a schema from before there was a chain gets one, over the gaps that its numbers had, and says so", async () => {
+    const schema = `${handles.schema}_old`;
+    const s = `"${schema}"`;
+    await server.query(`create schema ${s};
+      create table ${s}.migrations (version integer primary key, name text not null, applied_at timestamptz not null)`);
+    for (const [i, { name, sql }] of OLD.entries()) {
+      await server.query(sql(s));
+      await server.query(`insert into ${s}.migrations (version, name, applied_at) values (${i + 1}, '${name}', now())`);
+    }
+    await server.query(`insert into ${s}.database (id, database_id, durability, created_at) values (1, 'old', 'power', 1);
+      insert into ${s}.audit (seq, at, actor, action, subject, before) overriding system value
+      select n * 2, n, 'älice', 'lead.broken', 'lead:' || n, '{"n": ' || n || '}' from generate_series(1, 1200) as n`);
+    const options = { schema, clock: systemClock, injected: false, random: Math.random, actor: "the opener" };
+    const opened = await PostgresStore.open(server.url(), options);
+    try {
+      const [last] = await opened.audit.page({ after: 2_400, limit: 10 });
+      assert.deepEqual(
+        { ...last, at: 0 },
+        {
+          seq: 2_401,
+          at: 0,
+          by: "the opener",
+          action: "schema.migrated",
+          subject: "schema",
+          before: { version: OLD.length },
+          after: { version: SCHEMA_VERSION },
+        },
+      );
+      await opened.pause("q");
+      const { fault, entries, head } = await verifyAudit(opened);
+      assert.deepEqual([fault, entries, head.seq], [null, 1_202, 2_402]);
+      await server.query(`set session_replication_role = replica; update ${s}.audit set before = null where seq = 2000`);
+      assert.equal((await verifyAudit(opened)).head.seq, 1_998);
+    } finally {
+      await opened.close();
+    }
+  });
+
+  test("names every trigger that it makes", async () => {
+    const made = await handles.query(
+      "select tgname from pg_trigger where tgrelid in ('audit'::regclass, 'audit_head'::regclass) and not tgisinternal order by 1",
+    );
+    assert.deepEqual(
+      made.map(({ tgname }) => tgname),
+      audit.GUARDS.toSorted(),
+    );
+  });
+});

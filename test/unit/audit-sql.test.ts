@@ -1,0 +1,215 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { describe, test, type TestContext } from "node:test";
+import { verifyAudit } from "../../src/runtime/audit.ts";
+import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
+import { GUARDS } from "../../src/store/sqlite/migrations/008-audit.ts";
+import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
+import type { Store } from "../../src/store/store.ts";
+import { testClock } from "../../src/testing/index.ts";
+import { oldSchema } from "./old-schema.ts";
+
+const OPTIONS = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
+
+describe("the table of the audit", () => {
+  test("lets nobody change, remove or put in entries, whoever writes", async (t) => {
+    const { db } = await written(t);
+    const refused = {
+      "an update": "update holdfast_audit set actor = 'mallory' where seq = 3",
+      "an update that changes nothing": "update holdfast_audit set actor = actor",
+      "a delete": "delete from holdfast_audit where seq = 5",
+      "a delete of all": "delete from holdfast_audit",
+      "an insert without a hash": "insert into holdfast_audit (at, actor, action, subject) values (1, 'm', 'a.b', 's')",
+      "an insert before the head":
+        "insert into holdfast_audit (seq, at, actor, action, subject, hash) values (0, 1, 'm', 'a.b', 's', 'h')",
+      "an insert in the place of another":
+        "insert or replace into holdfast_audit (seq, at, actor, action, subject, hash) values (3, 1, 'm', 'a.b', 's', 'h')",
+      "a head that goes back": "update holdfast_audit_head set seq = 3, hash = (select hash from holdfast_audit where seq = 3)",
+      "a head without an entry": "update holdfast_audit_head set seq = 9, hash = 'h'",
+      "no head": "delete from holdfast_audit_head",
+    };
+    const before = rowsOf(db);
+    for (const [what, sql] of Object.entries(refused)) {
+      assert.throws(() => db.exec(sql), /the audit|CHECK|UNIQUE/, what);
+      assert.deepEqual(rowsOf(db), before, what);
+    }
+  });
+
+  const tampering: Record<string, { how: string; found: string }> = {
+    "an entry edited": { how: "update holdfast_audit set actor = 'mallory' where seq = 3", found: "altered 3" },
+    "the time of an entry edited": { how: "update holdfast_audit set at = at - 1 where seq = 6", found: "altered 6" },
+    "what was before edited": { how: "update holdfast_audit set before = '{}' where seq = 1", found: "altered 1" },
+    "an entry removed": { how: "delete from holdfast_audit where seq = 4", found: "removed 4" },
+    "the first entries removed": { how: "delete from holdfast_audit where seq < 3", found: "removed 1" },
+    "an entry put in before all others": { how: copy(2, 0), found: "added 0" },
+    "an entry put in behind the head": { how: copy(2, 7), found: "altered 7" },
+    "two entries that change places": {
+      how: `update holdfast_audit set seq = -2 where seq = 2; update holdfast_audit set seq = 2 where seq = 3;
+            update holdfast_audit set seq = 3 where seq = -2`,
+      found: "altered 2",
+    },
+    "a hash taken away": { how: "update holdfast_audit set hash = null where seq = 5", found: "altered 5" },
+    "the tail cut off": { how: "delete from holdfast_audit where seq > 4", found: "cut 5" },
+    "all of it removed": { how: "delete from holdfast_audit", found: "cut 1" },
+    "the head removed": { how: "delete from holdfast_audit_head", found: "removed 6" },
+    "the head's hash edited": { how: "update holdfast_audit_head set hash = 'x'", found: "altered 6" },
+  };
+  for (const [what, { how, found }] of Object.entries(tampering)) {
+    test(`${what}, by somebody who takes the guards away and puts them back: it is found`, async (t) => {
+      const { db, store } = await written(t);
+      unguarded(db, () => db.exec(how));
+      assert.equal(await verdict(store), found);
+    });
+  }
+
+  test("the tail cut off together with its head is found by a head that was kept elsewhere", async (t) => {
+    const { db, store } = await written(t);
+    const known = [await store.audit.head()];
+    unguarded(db, () => {
+      db.exec("delete from holdfast_audit where seq > 4");
+      db.exec("update holdfast_audit_head set seq = 4, hash = (select hash from holdfast_audit where seq = 4)");
+    });
+    assert.equal(await verdict(store), 4, "by itself it is whole");
+    assert.equal(await verdict(store, known), "cut 5");
+  });
+
+  test("without its head nothing is written that ought to be written down, and the act is refused", async (t) => {
+    const { db, store } = await written(t);
+    unguarded(db, () => db.exec("delete from holdfast_audit_head"));
+    await assert.rejects(store.pause("q"), { code: "DAMAGED" });
+    assert.deepEqual(
+      (await store.queues()).filter(({ paused }) => paused),
+      [],
+    );
+  });
+
+  for (const { name, sql } of GUARDS) {
+    test(`without ${name}, or with another in its place, it is not whole`, async (t) => {
+      const { db, store } = await written(t);
+      assert.equal(await verdict(store), 6);
+      db.exec(`drop trigger ${name}`);
+      const { fault } = await verifyAudit(store);
+      assert.deepEqual([fault?.kind, fault?.message.includes(name)], ["unguarded", true]);
+      db.exec(sql.replace(/select raise[^;]*/, "select 1"));
+      assert.equal(await verdict(store), "unguarded 6");
+      db.exec(`drop trigger ${name}`);
+      db.exec(sql);
+      assert.equal(await verdict(store), 6);
+    });
+  }
+});
+
+describe("a database from before there was a chain", () => {
+  test("gets one that begins with its first entry, and says that it was changed", async (t) => {
+    const { path, store } = await old(t, 2_500);
+    const last = await store.audit.page({ after: 2_499, limit: 2 });
+    assert.deepEqual(
+      last.map(({ seq, by, action, subject, before, after }) => ({ seq, by, action, subject, before, after })),
+      [
+        { seq: 2_500, by: "alice", action: "lead.broken", subject: "lead:2500", before: { n: 2_500 }, after: null },
+        {
+          seq: 2_501,
+          by: "the opener",
+          action: "schema.migrated",
+          subject: "schema",
+          before: { version: 7 },
+          after: { version: 8, name: "audit" },
+        },
+      ],
+    );
+    assert.equal(await verdict(store), await headSeq(store));
+    await store.pause("q");
+    assert.equal(await verdict(store), await headSeq(store));
+    const db = new DatabaseSync(path);
+    unguarded(db, () => db.exec("update holdfast_audit set actor = 'mallory' where seq = 1234"));
+    db.close();
+    assert.equal(await verdict(store), "altered 1234");
+  });
+
+  test("that nobody had used says nothing of it", async (t) => {
+    const { store } = await old(t, 0);
+    assert.deepEqual(await store.audit.page({ after: 0, limit: 10 }), []);
+    assert.equal(await verdict(store), 0);
+  });
+
+  test("is left with the guards that a new one has", async (t) => {
+    const { path } = await old(t, 1);
+    const db = new DatabaseSync(path);
+    const [{ versions }] = db.prepare("select count(*) as versions from holdfast_migrations").all() as [{ versions: number }];
+    assert.equal(versions, SCHEMA_VERSION);
+    for (const { name, sql } of GUARDS) {
+      assert.deepEqual(db.prepare("select sql from sqlite_master where name = ?").get(name)?.["sql"], sql);
+    }
+    db.close();
+  });
+});
+
+/** The number up to which it is whole, or what is wrong where. */
+async function verdict(store: Store, known: Parameters<typeof verifyAudit>[1] = []): Promise<number | string> {
+  const { ok, fault, head } = await verifyAudit(store, known);
+  assert.equal(ok, fault === null);
+  return fault === null ? head.seq : `${fault.kind} ${fault.seq}`;
+}
+
+async function headSeq(store: Store): Promise<number> {
+  return (await store.audit.head()).seq;
+}
+
+/** A file with six entries, and somebody else who writes into it. */
+async function written(t: TestContext): Promise<{ db: DatabaseSync; store: Store }> {
+  const path = join(folder(t), "work.db");
+  const store = await SqliteStore.open(path, OPTIONS);
+  for (const queue of ["a", "b", "c"]) {
+    await store.pause(queue);
+    await store.resume(queue);
+  }
+  const db = new DatabaseSync(path);
+  t.after(async () => {
+    db.close();
+    await store.close();
+  });
+  return { db, store };
+}
+
+/** A file of the version before, with so many entries, opened by the one that there is now. */
+async function old(t: TestContext, entries: number): Promise<{ path: string; store: Store }> {
+  const path = join(folder(t), "work.db");
+  const db = new DatabaseSync(path);
+  db.exec("begin");
+  db.exec(oldSchema(6));
+  const add = db.prepare(
+    "insert into holdfast_audit (at, actor, action, subject, before) values (?, 'alice', 'lead.broken', ?, ?)",
+  );
+  for (let n = 1; n <= entries; n++) add.run(n, `lead:${n}`, JSON.stringify({ n }));
+  if (entries > 0) db.exec("update holdfast_counter set commits = 7");
+  db.exec("commit");
+  db.close();
+  const store = await SqliteStore.open(path, { ...OPTIONS, actor: "the opener" });
+  t.after(() => store.close());
+  return { path, store };
+}
+
+function folder(t: TestContext): string {
+  const made = mkdtempSync(join(tmpdir(), "holdfast-audit-"));
+  t.after(() => rmSync(made, { recursive: true }));
+  return made;
+}
+
+/** What a determined somebody does: the guards away, the deed, the guards back. */
+function unguarded(db: DatabaseSync, deed: () => void): void {
+  for (const { name } of GUARDS) db.exec(`drop trigger ${name}`);
+  deed();
+  for (const { sql } of GUARDS) db.exec(sql);
+}
+
+function copy(from: number, to: number): string {
+  return `insert into holdfast_audit (seq, at, actor, action, subject, before, after, hash)
+          select ${to}, at, actor, action, subject, before, after, hash from holdfast_audit where seq = ${from}`;
+}
+
+function rowsOf(db: DatabaseSync): unknown {
+  return [db.prepare("select * from holdfast_audit order by seq").all(), db.prepare("select * from holdfast_audit_head").all()];
+}
