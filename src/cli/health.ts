@@ -45,6 +45,7 @@ export function healthCommand(parent: Command): void {
 async function look(command: Command): Promise<Overview | HoldfastError> {
   try {
     await using hf = await openExisting(command);
+    hf.engine.refuseDamaged();
     return await overviewOf(hf);
   } catch (error) {
     // A wrong path is no illness of the database.

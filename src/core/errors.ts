@@ -80,6 +80,15 @@ export function damagedRow(what: string): HoldfastError {
   );
 }
 
+/** Of a whole database: what is there may be all that can be saved. */
+export function onlyRead(path: string, what: string): HoldfastError {
+  return new HoldfastError(
+    "DAMAGED",
+    `${path} is damaged, so it is only read. ${what}`,
+    "Stop all workers, make a backup of what can be read, and put the last good one into its place: holdfast restore.",
+  );
+}
+
 /** Thrown by a handler: fail now, do not retry. */
 export class NonRetryableError extends Error {
   constructor(message?: string, options?: { cause?: unknown }) {

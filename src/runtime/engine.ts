@@ -3,7 +3,7 @@ import type { Artifacts } from "../artifacts/artifacts.ts";
 import { Worker as Thread } from "node:worker_threads";
 import { actorText } from "../core/audit.ts";
 import type { Clock } from "../core/clock.ts";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError, onlyRead } from "../core/errors.ts";
 import type { ProcessId } from "../core/ids.ts";
 import type { LeaseRef } from "../core/lease.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
@@ -68,6 +68,7 @@ export class Engine {
   readonly #owners: (Owner | undefined)[] = [];
   readonly #works = new Set<readonly Works[]>();
   readonly #care: () => void;
+  readonly #forgetDamage: () => void;
   /** Whether leases are kept in a thread: not where no thread can reach the store, or time is not real. */
   readonly #threaded: boolean;
   #unlisten: (() => void) | null = null;
@@ -85,7 +86,8 @@ export class Engine {
     const { clock } = options;
     const store = await openStore(location, { clock, injected: clock !== systemClock, actor: actorOf(options) });
     try {
-      if (options.looks) return new Engine(store, location, options, NOBODY);
+      // What is damaged is only read: whoever opens it leaves no trace, and recovers nothing.
+      if (options.looks || store.damage.damaged !== null) return new Engine(store, location, options, NOBODY);
       const self = await store.register({
         pid: process.pid,
         host: hostname(),
@@ -142,10 +144,21 @@ export class Engine {
     if (onStop !== undefined) this.janitor.start();
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor });
+    this.#forgetDamage = store.damage.onDamaged((what) => this.#damaged(what));
+    if (store.damage.damaged !== null)
+      this.log.error("the database is damaged, and is only read", { what: store.damage.damaged });
     const interval = setInterval(() => {
+      store.damage.lookAgain();
       if (this.#thread === null && self !== NOBODY && store.needsCare()) this.keep();
     }, CARE).unref();
     this.#care = () => clearInterval(interval);
+  }
+
+  /** From now on nothing can be written: whoever tries is told, and nobody tries by himself any more. */
+  #damaged(what: string): void {
+    this.log.error("the database is damaged, and is only read from now on", { what });
+    void this.janitor.stop();
+    void this.scheduler.stop();
   }
 
   /** Large outputs, snapshots, and what stages keep. */
@@ -160,6 +173,12 @@ export class Engine {
   refuseClosed(): void {
     if (!this.#closing) return;
     throw new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
+  }
+
+  /** Who is to write, all the time. */
+  refuseDamaged(): void {
+    const { damaged } = this.store.damage;
+    if (damaged !== null) throw onlyRead(this.location.name, damaged);
   }
 
   /** A worker's jobs, for those who look whether anybody works on them; the answer takes them back. */
@@ -241,6 +260,7 @@ export class Engine {
   async close(): Promise<void> {
     this.#closing = true;
     this.#care();
+    this.#forgetDamage();
     this.#keeperTimer?.();
     this.#unlisten?.();
     await this.scheduler.stop();

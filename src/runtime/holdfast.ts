@@ -13,6 +13,7 @@ import { type BackupOptions, makeBackup } from "./backups.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
 import type { Enqueued, EnqueueOptions } from "./context.ts";
 import { Builds } from "./builds/builds.ts";
+import { checkAll } from "./check.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import { Engine } from "./engine.ts";
 import type { RecoveryStats } from "./janitor.ts";
@@ -115,7 +116,7 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   const { key } = location;
   if (key === null) {
     const engine = await start();
-    const letGo = await engine.relays.use(sinks);
+    const letGo = await deliver(engine, sinks);
     return new Holdfast(engine, () => letGo().then(() => engine.close()));
   }
 
@@ -132,7 +133,7 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   });
   try {
     refuseOther(engine, options);
-    const letGo = await engine.relays.use(sinks);
+    const letGo = await deliver(engine, sinks);
     return new Holdfast(engine, () => letGo().then(() => leave(key, shared, engine)));
   } catch (error) {
     await leave(key, shared, engine);
@@ -152,6 +153,11 @@ export async function openToLook(where: string, options: OpenOptions): Promise<H
     ...(artifacts === undefined ? {} : { artifacts }),
   });
   return new Holdfast(engine, () => engine.close());
+}
+
+/** What is damaged is only read: how far a delivery has got could not be kept. */
+async function deliver({ relays, store }: Engine, sinks: ReturnType<typeof checkSinks>): Promise<() => Promise<void>> {
+  return store.damage.damaged === null ? relays.use(sinks) : async () => {};
 }
 
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
@@ -338,6 +344,7 @@ export class Holdfast implements AsyncDisposable {
   }
 
   #work(defs: readonly Definition[], options: WorkOptions): Worker {
+    this.#engine.refuseDamaged();
     const worker = new WorkerLoop(this.#engine, this.#progress, defs, options);
     this.#workers.add(worker);
     return worker;
@@ -378,6 +385,20 @@ export class Holdfast implements AsyncDisposable {
     const { findings } = await this.#during(makeBackup(this.#engine, path, options));
     // It is there, and may be all there is; but nobody should take it for a good one.
     if (findings.length > 0) throw madeOfDamaged(path, findings);
+  }
+
+  /**
+   * Looks at every page, index and row, and whether the artifacts that are referred to are there, while everybody goes on
+   * working. Damage that it finds makes the database be only read from then on, by all processes.
+   *
+   * ```ts
+   * const { ok, findings } = await hf.check();
+   * ```
+   */
+  async check(): Promise<{ ok: boolean; findings: string[] }> {
+    this.#refuseClosed();
+    const findings = await this.#during(checkAll(this.#engine, "whole"));
+    return { ok: findings.length === 0, findings };
   }
 
   /** Closing waits for it. */

@@ -93,6 +93,7 @@ export class Settler {
    * each is written alone, and none of the others waits for it.
    */
   #unrecorded(batch: readonly Attempt[], error: unknown): void {
+    if (this.#engine.store.damage.damaged !== null) return this.#giveUp(batch);
     this.#complain(batch.length, error);
     const lasting = !isPassing(error);
     for (const attempt of batch) this.#refuse(attempt, lasting && batch.length === 1 ? error : null);
@@ -127,11 +128,21 @@ export class Settler {
     const batch = this.#refused.splice(0);
     const failures = await Promise.all(batch.map((attempt) => this.#settle([attempt])));
     const failed = failures.filter((failure) => failure !== null);
+    if (failed.length > 0 && this.#engine.store.damage.damaged !== null)
+      return this.#giveUp(batch.filter((_, i) => failures[i] !== null));
     if (failed.length > 0) this.#complain(failed.length, failed[0]?.error);
     for (const [i, failure] of failures.entries())
       if (failure !== null) this.#refuse(batch[i] as Attempt, isPassing(failure.error) ? null : failure.error);
     if (this.#refused.length === 0) this.#retries = 0;
     this.#retryLater();
+    this.#options.onRest();
+  }
+
+  /** Nothing can be written any more. Where the database is put back, they run again. */
+  #giveUp(batch: readonly Attempt[]): void {
+    const jobs = batch.map(({ claimed }) => claimed.id);
+    this.#engine.log.error("finished jobs cannot be recorded: the database is damaged", { jobs });
+    for (const attempt of batch) if (attempt.lost === null) this.#options.onSettled(attempt);
     this.#options.onRest();
   }
 

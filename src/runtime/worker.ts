@@ -157,7 +157,7 @@ export class WorkerLoop implements Worker {
 
   #declare(declarations: readonly Declaration[]): void {
     this.#engine.store.declare(declarations).catch((error: unknown) => {
-      if (this.#stopping !== null) return;
+      if (this.#stopping !== null || this.#engine.store.damage.damaged !== null) return;
       this.#engine.log.warn("limits could not be declared; it is tried again", { error: String(error) });
       this.#engine.clock.after(DECLARE_AGAIN, () => this.#declare(declarations));
     });
@@ -219,10 +219,13 @@ export class WorkerLoop implements Worker {
       this.#begin();
       if (claimed.length < max && !(await healing) && wakes === this.#wakes) await this.#rest(from, wakes);
     } catch (error) {
-      this.#engine.log.error("claiming failed; it is tried again", { error: String(error) });
       this.#trouble = error;
       this.#dry = true;
-      this.#alarmIn(CLAIM_AGAIN);
+      // Until the database is another, nothing can be claimed: its operator has been told.
+      if (this.#engine.store.damage.damaged === null) {
+        this.#engine.log.error("claiming failed; it is tried again", { error: String(error) });
+        this.#alarmIn(CLAIM_AGAIN);
+      }
     }
     this.#claiming = false;
     if (!this.#dry) this.#soon();

@@ -10,6 +10,7 @@ import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
 import type { AuditStore } from "./audit.ts";
 import type { BackupStore } from "./backups.ts";
+import type { DamageStore } from "./findings.ts";
 import type { BuildStore } from "./builds.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
@@ -35,6 +36,8 @@ export interface Store {
   /** Who did what. What an operator does by the methods below is in it, by whoever has the store open. */
   readonly audit: AuditStore;
   readonly backups: BackupStore;
+  /** What is wrong with it. */
+  readonly damage: DamageStore;
 
   // ── jobs in ──
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */

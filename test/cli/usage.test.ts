@@ -20,8 +20,9 @@ test("an old Node is told what to do, in one line, before anything is imported",
   assert.match(stderr, /^holdfast needs Node 24\.21 or newer, and this is 22\.9\.0: .*\n$/);
 });
 
+const found = async (...args: string[]) => (await program(args)).commands.map((command) => command.name());
+
 test("a command is found by its name, behind any options, and no other is loaded for it; all are where none is named", async () => {
-  const found = async (...args: string[]) => (await program(args)).commands.map((command) => command.name());
   const all = await found();
   assert.ok(all.length >= 20);
   for (const name of all) {

@@ -197,6 +197,7 @@ async function open(driver: DriverName, path: string): Promise<Opened> {
     monotonic: () => time.passed,
     patience: 5_000,
     onCommit: (committed) => told.push(committed),
+    onFault: () => {},
     onUndo: () => intake.forget(),
   });
   return { db, path, group, enqueue: intake.enqueue, told, time };

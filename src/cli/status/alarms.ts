@@ -8,6 +8,7 @@ import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts"
 /** Something an operator should know. Only a `grave` one makes `health` say "not ok". */
 export interface Alarm {
   code:
+    | "DAMAGED"
     | "BUILD_PAUSED"
     | "BUILD_CRASHED"
     | "NOBODY_WORKS"
@@ -30,6 +31,10 @@ const LAG = 60_000;
 export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): Alarm[] {
   const { counts, processes, ready, byHand } = overview;
   const alarms: Alarm[] = [];
+  if (overview.damaged !== null) {
+    const message = `the database is damaged, and is only read: ${oneLine(overview.damaged)}`;
+    alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast restore BACKUP" });
+  }
   const gone = processes.filter((process) => !isThere(process));
   const open = overview.queues.filter(({ paused }) => !paused);
   const noWorker = workersIn(overview).length === 0;

@@ -39,6 +39,8 @@ export interface Unworked {
 export interface Overview {
   at: number;
   database: { path: string; id: string; durability: Durability };
+  /** Why it is only read; null: it is whole, as far as is known. */
+  damaged: string | null;
   counts: Record<JobState, number>;
   queues: QueueOverview[];
   processes: ProcessStatus[];
@@ -79,6 +81,7 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
   return {
     at: clock.now(),
     database: { path: location.name, id: store.databaseId, durability: store.durability },
+    damaged: store.damage.damaged,
     counts: sum(queues),
     queues: queues.filter(({ paused, counts }) => paused || JOB_STATES.some((state) => counts[state] > 0)),
     processes,

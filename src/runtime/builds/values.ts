@@ -1,5 +1,6 @@
 import type { Artifacts } from "../../artifacts/artifacts.ts";
 import { valueHash } from "../../core/context-hash.ts";
+import { damagedRow } from "../../core/errors.ts";
 import { toJson } from "../../core/json.ts";
 import { sayPath } from "../../core/target-id.ts";
 import { INLINE, inlineValue, type KeptValue, NO_VALUE } from "../../core/value.ts";
@@ -25,7 +26,10 @@ export class Values {
   }
 
   async load({ hash, text, artifact }: KeptValue): Promise<unknown> {
-    if (text !== null) return JSON.parse(text);
+    if (text !== null) {
+      if (hash.startsWith("json:") && valueHash(text) !== hash) throw damagedRow("What a stage is to be given");
+      return JSON.parse(text);
+    }
     if (artifact === null) return undefined;
     const bytes = await (await this.#artifacts()).read(artifact);
     return hash.startsWith("json:") ? JSON.parse(new TextDecoder().decode(bytes)) : bytes;

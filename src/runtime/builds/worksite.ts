@@ -166,7 +166,10 @@ export class Worksite {
 /** A database is no document of itself. */
 function ownFiles({ location, artifactFolder }: Engine): string[] {
   const { path } = artifactFolder;
-  const own = location.kind === "sqlite" && location.path !== ":memory:" ? ["", "-wal", "-shm", "-journal", "-alive"] : [];
+  const own =
+    location.kind === "sqlite" && location.path !== ":memory:"
+      ? ["", "-wal", "-shm", "-journal", "-alive", "-findings", "-witness"]
+      : [];
   const database = location.kind === "sqlite" ? location.path : "";
   return [...own.map((suffix) => database + suffix), ...(path === null ? [] : [path])];
 }

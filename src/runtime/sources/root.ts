@@ -5,7 +5,7 @@ import { isGone, missingRoot, unreadable } from "./source-errors.ts";
 /** Holdfast's own, and git's: never targets, wherever they lie. */
 const NEVER = new Set([".git", ".holdfast"]);
 /** What lies beside a database, by the end of its name. */
-const COMPANIONS = ["", "-wal", "-shm", "-journal", "-alive"];
+const COMPANIONS = ["", "-wal", "-shm", "-journal", "-alive", "-findings", "-witness"];
 
 /** The folder that a source lists, as it was when the listing began. */
 export class Root {

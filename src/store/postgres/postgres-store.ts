@@ -45,6 +45,7 @@ import { Audit } from "./audit.ts";
 import { AuditLog } from "./audit-log.ts";
 import type { Access } from "./builds/access.ts";
 import { Backups } from "./backups.ts";
+import { Damage } from "./damage.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
 import { Ends } from "./ends.ts";
@@ -105,6 +106,7 @@ export class PostgresStore implements Store {
   readonly builds: Builds;
   readonly work: Work;
   readonly backups: Backups;
+  readonly damage: Damage;
   readonly audit: AuditLog;
   readonly #writer: Writer;
   readonly #reader: Reader;
@@ -191,6 +193,7 @@ export class PostgresStore implements Store {
     this.audit = new AuditLog({ audit, acts }, access);
     this.builds = new Builds(s, { ...this.#intake, audit }, access);
     this.backups = new Backups(writer.address, options.schema ?? "holdfast");
+    this.damage = new Damage(reader.rows, s);
     this.work = new Work(s, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes, reader }, access);
     this.#guests = new Guests({
       s,

@@ -12,7 +12,6 @@ import {
   type Start,
   Turns,
 } from "../../core/claiming.ts";
-import { damagedRow } from "../../core/errors.ts";
 import type { JobKey } from "../../core/ids.ts";
 import { ELSEWHERE, HEAD, type HeadRow, publicId, toClaimed } from "../job-row.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
@@ -20,6 +19,7 @@ import type { Catalog } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
 import type { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, Statement } from "./driver.ts";
+import { corrupt } from "./faults.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
@@ -242,7 +242,7 @@ export class Claim {
       const { lease } = share;
       const taken = this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
       // The index has shown jobs that the table does not have, or not as pending.
-      if (taken !== keys.length) throw damagedRow("The index of jobs that are ready");
+      if (taken !== keys.length) throw corrupt("the index of jobs that are ready is not that of the jobs");
     }
     tx.wrote();
     if (!this.#settings.view.telling) return;

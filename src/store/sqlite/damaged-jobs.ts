@@ -7,6 +7,7 @@ import type { Items } from "../work/items.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
+import { corrupt } from "./faults.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
@@ -52,7 +53,7 @@ export class DamagedJobs {
     const error = damagedError(job.id);
     const text = JSON.stringify(error);
     if (this.#quarantine.run(tx.commit, text, answerSum(text), tx.now, key) === 0)
-      throw damagedRow("The index of jobs that are ready");
+      throw corrupt("the index of jobs that are ready is not that of the jobs");
     tx.wrote();
     this.#freePlace(tx, job);
     this.#endings.add(key, lane, "quarantined");

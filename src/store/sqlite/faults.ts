@@ -31,6 +31,11 @@ export function isBusy(error: unknown): boolean {
   return fault === "BUSY" || fault === "LOCKED";
 }
 
+/** What a statement has shown cannot be: an index and its table disagree. */
+export function corrupt(what: string): Error {
+  return Object.assign(new Error(what), { errcode: 11 });
+}
+
 /** Whether it is about what was to be written, and not about the file or the disk. */
 export function isOfContent(error: unknown): boolean {
   const fault = faultOf(error);
@@ -108,7 +113,7 @@ export function explain(error: unknown, path: string): unknown {
       return new HoldfastError(
         "DAMAGED",
         `${path} is damaged: ${said}.`,
-        "Stop all workers, keep a copy of the file with its -wal and -shm, and restore the last backup.",
+        "Stop all workers, keep a copy of the file with its -wal and -shm, and restore the last backup: holdfast restore.",
         cause,
       );
     case "IOERR":

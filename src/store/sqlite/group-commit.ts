@@ -64,6 +64,8 @@ export interface GroupCommitOptions {
   /** Until this much has passed, a locked database is waited for; in milliseconds. */
   patience: number;
   onCommit: (committed: Committed) => void;
+  /** A statement or a commit threw; what a user's own has met is not told. */
+  onFault: (error: unknown) => void;
   /** A transaction was undone: forget what was learnt inside it. */
   onUndo: () => void;
 }
@@ -248,6 +250,7 @@ export class GroupCommit {
     try {
       this.#begin.run();
     } catch (error) {
+      this.#options.onFault(error);
       return new Failed(error, isBusy(error), false);
     }
     try {
@@ -275,12 +278,14 @@ export class GroupCommit {
         return null;
       }
     } catch (error) {
+      if (!items.some(({ alone }) => alone)) this.#options.onFault(error);
       this.#undo();
       return new Failed(error, isBusy(error), false);
     }
     try {
       this.#commit.run();
     } catch (error) {
+      this.#options.onFault(error);
       this.#undo();
       const happened = this.#happened(mark, items);
       if (happened === "no") return new Failed(error, isBusy(error), true);

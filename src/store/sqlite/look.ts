@@ -13,7 +13,8 @@ import type { Settings } from "./settings.ts";
 import { ENDED_WITH_WORK } from "./work/leftovers.ts";
 import type { Tally } from "./tally.ts";
 
-const COLUMNS = `
+/** With all that its checksums cover. */
+export const SUMMED = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
   job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message, body.body,
   job.policy, job.scheduled_for, job.limits, job.sum
@@ -45,7 +46,7 @@ export class Look {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#tally = parts.tally;
-    this.#byKey = db.prepare(`select ${COLUMNS} where job.key = :key`);
+    this.#byKey = db.prepare(`select ${SUMMED} where job.key = :key`);
     this.#keyOf = db.prepare("select job from holdfast_ids where id = ?");
     this.#isGenerated = db.prepare("select 1 from holdfast_jobs where key = ? and created_at = ? and id is null");
     // Each arm walks one partial index and nothing else: the cost is that of what is unfinished, never of history.
@@ -116,7 +117,7 @@ export class Look {
     const text = where.join(" and ");
     let statement = this.#lists.get(text);
     if (statement === undefined) {
-      statement = this.#db.prepare(`select ${COLUMNS} where ${text} order by ${key} limit :limit`);
+      statement = this.#db.prepare(`select ${SUMMED} where ${text} order by ${key} limit :limit`);
       this.#lists.set(text, statement);
     }
     // One that is damaged does not hide the others: it is shown, and what it holds is not.
@@ -153,8 +154,7 @@ export class Look {
   }
 }
 
-/** With all that its checksums cover. */
-type SummedRow = JobRow & {
+export type SummedRow = JobRow & {
   policy: number;
   scheduled_for: number | null;
   limits: string | null;

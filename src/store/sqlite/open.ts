@@ -7,7 +7,7 @@ import { syncFolder } from "./backup/files.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
 import { refuseNetwork } from "./file-system.ts";
-import { migrate, versionOf } from "./migrate.ts";
+import { migrate, SCHEMA_VERSION, versionOf } from "./migrate.ts";
 
 const OLDEST_SQLITE = [3, 51, 3] as const;
 /** How long opening may wait for another process that is opening, too. */
@@ -20,6 +20,8 @@ export interface OpenSqliteOptions {
   /** False: a file in which Holdfast has never been is refused, and left as it is. */
   create?: boolean;
   now: () => number;
+  /** It is damaged, so nothing is written: no setting, and no migration. */
+  damaged?: boolean;
   /** Who opens it, for the audit; left out: that is not said. */
   actor?: string;
   /** On the main thread SQLite itself waits only this long for a lock; the rest is waited for on a timer. */
@@ -65,8 +67,9 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
   if (path !== ":memory:" && !isNew) refuseReadOnly(path);
   let db: Connection | undefined;
   try {
-    db = connect(options.driver, path, { busyTimeout: options.busyTimeout });
-    const opened = await patiently(() => prepare(db as Connection, path, options));
+    db = connect(options.driver, path, { busyTimeout: options.busyTimeout, readOnly: options.damaged ?? false });
+    const get = options.damaged ? readOnly : prepare;
+    const opened = await patiently(() => get(db as Connection, path, options));
     // A file whose folder entry is not on the disk is no file after a power cut.
     if (isNew) syncFolder(dirname(path));
     return { db, ...opened };
@@ -129,10 +132,7 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
         .run(randomUUID(), options.durability ?? "power", options.now());
     },
   });
-  const [databaseId, durability] = db.prepare("select database_id, durability from holdfast_database where id = 1").row() as [
-    string,
-    Durability,
-  ];
+  const { databaseId, durability } = identityOf(db);
   if (options.durability !== undefined && options.durability !== durability) {
     throw new HoldfastError(
       "DURABILITY_DIFFERS",
@@ -141,6 +141,26 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
     );
   }
   setSynchronous(db, path, durability);
+  return { databaseId, durability };
+}
+
+/** A damaged database as it is. Its log is not copied back when it is closed, either. */
+function readOnly(db: Connection, path: string): Omit<OpenedSqlite, "db"> {
+  refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0]);
+  const version = versionOf(db);
+  if (version !== SCHEMA_VERSION) {
+    throw new HoldfastError(
+      "DAMAGED",
+      `${path} is damaged, and of another schema (${version}) than this Holdfast reads (${SCHEMA_VERSION}).`,
+      "Restore the last backup; or read it with the version of Holdfast that has written it.",
+    );
+  }
+  return identityOf(db);
+}
+
+function identityOf(db: Connection): Omit<OpenedSqlite, "db"> {
+  const row = db.prepare("select database_id, durability from holdfast_database where id = 1").row();
+  const [databaseId, durability] = row as [string, Durability];
   return { databaseId, durability };
 }
 

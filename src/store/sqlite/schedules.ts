@@ -12,11 +12,16 @@ import { isSame, rowSum } from "./row-sum.ts";
 
 const COLUMNS = `key, revision, name as job, cron, timezone, missed, within, overlap, paused, last_at as lastAt, next_at as nextAt`;
 
+/** What its checksum covers, and that. */
+export const SCHEDULE = "key, cron, timezone, missed, within, overlap, template, name, sum";
 /** What a tick goes by. */
-const MADE = `key, cron, timezone, missed, within, overlap, template, name, last_job as lastJob, sum`;
+const MADE = `${SCHEDULE}, last_job as lastJob`;
 
-interface Made extends Summed {
+interface Made extends SummedSchedule {
   lastJob: JobKey | null;
+}
+
+export interface SummedSchedule extends Summed {
   sum: number | null;
 }
 

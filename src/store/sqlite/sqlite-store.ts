@@ -49,6 +49,8 @@ import { Cancel } from "./cancel.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
+import { Damage } from "./damage/damage.ts";
+import { openDamaged } from "./damage/open.ts";
 import { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { explain } from "./faults.ts";
@@ -93,6 +95,7 @@ export class SqliteStore implements Store {
   readonly clock: Clock;
   readonly builds: Builds;
   readonly work: Work;
+  readonly damage: Damage;
   readonly backups: Backups;
   readonly audit: AuditLog;
   readonly #path: string;
@@ -119,13 +122,16 @@ export class SqliteStore implements Store {
   #closed: Promise<void> | null = null;
 
   static async open(path: string, options: SqliteStoreOptions): Promise<SqliteStore> {
-    const opened = await openSqlite(path, { ...options, now: () => options.clock.now() });
-    return new SqliteStore(path, opened, options);
+    const now = () => options.clock.now();
+    const damage = new Damage(path, { driver: options.driver, now });
+    const opened = await openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, now, damaged }));
+    return new SqliteStore(path, opened, damage, options);
   }
 
   private constructor(
     path: string,
     opened: { db: Connection; databaseId: string; durability: Durability },
+    damage: Damage,
     options: SqliteStoreOptions,
   ) {
     const { db } = opened;
@@ -136,8 +142,10 @@ export class SqliteStore implements Store {
     this.durability = opened.durability;
     this.clock = options.clock;
     this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock });
+    this.damage = damage;
+    damage.watch(db);
     this.#news = new News(db, path);
-    this.#checkpoint = path === ":memory:" ? null : new Checkpoint(db, path);
+    this.#checkpoint = path === ":memory:" || damage.damaged !== null ? null : new Checkpoint(db, path);
     this.#intake = new Intake(db, { speaks: true });
     const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.#intake;
     this.#own = new OwnTransaction(db, this.#intake, path);
@@ -187,10 +195,12 @@ export class SqliteStore implements Store {
       now: () => this.clock.now(),
       monotonic: () => performance.now(),
       patience: 5_000,
-      onCommit: ({ ready, ended }) => {
+      onCommit: ({ ready, ended, damaged }) => {
         settings.committed();
+        for (const what of damaged) damage.found({ severity: "row", what });
         this.#news.tell({ own: true, ready, ended });
       },
+      onFault: (error) => damage.met(error),
       onUndo: () => {
         this.#intake.forget();
         shared.lanes.forgetAll();
@@ -207,6 +217,7 @@ export class SqliteStore implements Store {
   }
 
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] {
+    this.damage.refuse();
     const handle = handleOf(tx);
     if (handle === this.#db.handle) return this.#own.enqueue(jobs);
     const enqueued = this.#guests.enqueue(handle, jobs);
@@ -218,7 +229,7 @@ export class SqliteStore implements Store {
   }
 
   transact<T>(work: (handle: object) => T): Promise<T> {
-    return this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
+    return this.damage.refusal() ?? this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
@@ -481,7 +492,7 @@ export class SqliteStore implements Store {
   }
 
   async maintain(): Promise<void> {
-    return this.#read(() => this.#checkpoint?.run());
+    if (this.damage.damaged === null) await this.#read(() => this.#checkpoint?.run());
   }
 
   caredFor(yes: boolean): void {
@@ -502,13 +513,14 @@ export class SqliteStore implements Store {
   }
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
-    return this.#group.submit(operation, run);
+    return this.damage.refusal() ?? this.#group.submit(operation, run);
   }
 
   async #read<T>(run: () => T): Promise<T> {
     try {
       return run();
     } catch (error) {
+      this.damage.met(error);
       throw explain(error, this.#path);
     }
   }

@@ -3,6 +3,7 @@ import { Worker } from "node:worker_threads";
 import { HoldfastError } from "../../../core/errors.ts";
 import type { OnProgress } from "../../backups.ts";
 import { passStep } from "../../points.ts";
+import { checkFile } from "../damage/check.ts";
 import type { DriverName } from "../driver.ts";
 import { explain } from "../faults.ts";
 import { copyDatabase } from "./copy.ts";
@@ -10,7 +11,7 @@ import { digestFile, syncFile } from "./files.ts";
 import { survey, type Survey } from "./survey.ts";
 
 /** What is done in a thread: each blocks it for as long as a disk takes. */
-export const TASKS = { copy, inspect };
+export const TASKS = { copy, inspect, check: checkFile };
 export type TaskName = keyof typeof TASKS;
 type Input<Name extends TaskName> = Parameters<(typeof TASKS)[Name]>[0];
 type Answer<Name extends TaskName> = Awaited<ReturnType<(typeof TASKS)[Name]>>;

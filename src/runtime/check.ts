@@ -1,0 +1,30 @@
+import { existsSync } from "node:fs";
+import type { Thoroughness } from "../store/findings.ts";
+import type { Engine } from "./engine.ts";
+
+/** How many missing artifacts are named; the others are counted. */
+const NAMED = 5;
+
+/** What is wrong with a database and what it refers to, in sentences. */
+export async function checkAll(engine: Engine, how: Thoroughness): Promise<string[]> {
+  const { damage } = engine.store;
+  const known = damage.damaged;
+  const { findings, artifacts } = await damage.check(how);
+  const missing = await missingOf(engine, artifacts);
+  const [first] = missing;
+  const named = missing.slice(0, NAMED).join(", ");
+  const more = missing.length > NAMED ? ` and ${missing.length - NAMED} more` : "";
+  return [
+    ...(known === null ? [] : [known]),
+    ...findings,
+    ...(first === undefined ? [] : [`Artifacts that something refers to are missing: ${named}${more}.`]),
+  ];
+}
+
+async function missingOf(engine: Engine, hashes: readonly string[]): Promise<readonly string[]> {
+  if (hashes.length === 0) return [];
+  const { path } = engine.artifactFolder;
+  // On a server nobody may have said where they are: then nobody can look.
+  if (path === null) return engine.location.kind === "postgres" ? [] : hashes;
+  return existsSync(path) ? (await engine.artifacts()).missing(hashes) : hashes;
+}

@@ -1,0 +1,52 @@
+/**
+ * What was found wrong with a database. "damage": its pages, or its log, are not what was written; it is only read from
+ * then on. "loss": commits that were acknowledged are not there. "expected": the same, where the chosen durability allows
+ * it. "row": a row that was put into quarantine.
+ */
+export type Severity = "damage" | "loss" | "expected" | "row";
+
+export interface Finding {
+  id: string;
+  at: number;
+  severity: Severity;
+  /** In plain words; a whole sentence. */
+  what: string;
+  /** How many commits are known to be gone; null: nobody can tell. */
+  commitsMissing: number | null;
+}
+
+export type NewFinding = Pick<Finding, "severity" | "what"> & Partial<Pick<Finding, "commitsMissing">>;
+
+/** What opening has met before SQLite touched anything; null where it was not the first to open. */
+export interface Opening {
+  /** The size of the write-ahead log, and how many of its frames were replayed. */
+  walBytes: number;
+  walFrames: number;
+}
+
+/** What a check has found. */
+export interface Checked {
+  /** Sentences; none: it is whole. */
+  findings: string[];
+  /** Artifacts that something refers to; whether they are there is not the store's to know. */
+  artifacts: string[];
+}
+
+/** "quick": whether its pages are sound, half a second for a million jobs. "whole": every row and every index, too. */
+export type Thoroughness = "quick" | "whole";
+
+/** What is wrong with a store, and what is done about it. */
+export interface DamageStore {
+  /** Why it is only read: every write is refused with `DAMAGED`. Null: it is whole, as far as is known. */
+  readonly damaged: string | null;
+  readonly opening: Opening | null;
+  /** Looks off the main thread, while others work. Damage that it finds is kept, and the store is only read from then on. */
+  check(how: Thoroughness): Promise<Checked>;
+  /** What was found so far, by any process, and stands in no report yet; damage stays until the database is restored. */
+  findings(): Promise<Finding[]>;
+  /** They stand in a report. */
+  reported(ids: readonly string[]): Promise<void>;
+  /** Whether another process has found damage since. */
+  lookAgain(): void;
+  onDamaged(call: (what: string) => void): () => void;
+}

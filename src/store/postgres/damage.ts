@@ -1,0 +1,50 @@
+import type { Checked, DamageStore, Finding } from "../findings.ts";
+import type { Rows } from "./driver.ts";
+
+/** A server looks after its own pages (`data_checksums`, `pg_amcheck`) and log; here only what Holdfast itself can tell. */
+export class Damage implements DamageStore {
+  readonly damaged = null;
+  readonly opening = null;
+  readonly #rows: Rows;
+  readonly #schema: string;
+
+  /** `schema` is quoted. */
+  constructor(rows: Rows, schema: string) {
+    this.#rows = rows;
+    this.#schema = schema;
+  }
+
+  async check(): Promise<Checked> {
+    const s = this.#schema;
+    const other = (table: string, column: string) =>
+      `select count(*) from ${s}.${table} where ${column}_text is not null and ${column}_hash like 'json:%'
+         and ${column}_hash <> 'json:' || encode(sha256(convert_to(${column}_text, 'UTF8')), 'hex')`;
+    const findings: string[] = [];
+    for (const [table, column] of [
+      ["results", "output"],
+      ["targets", "value"],
+    ] as const) {
+      const [row] = await this.#rows<[string | number]>(other(table, column));
+      const n = Number(row?.[0] ?? 0);
+      if (n > 0) findings.push(`Not what was written: ${n} ${table}.`);
+    }
+    const artifacts = await this.#rows<[string]>(
+      `select hash from ${s}.artifacts
+       union select output_file from ${s}.results where output_file is not null
+       union select value_file from ${s}.targets where value_file is not null`,
+    );
+    return { findings, artifacts: artifacts.map(([hash]) => hash) };
+  }
+
+  async findings(): Promise<Finding[]> {
+    return [];
+  }
+
+  async reported(): Promise<void> {}
+
+  lookAgain(): void {}
+
+  onDamaged(): () => void {
+    return () => {};
+  }
+}

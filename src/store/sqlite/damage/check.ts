@@ -1,0 +1,68 @@
+import type { Checked, Thoroughness } from "../../findings.ts";
+import { connect, type Connection, type DriverName } from "../driver.ts";
+import { explain, faultOf } from "../faults.ts";
+import { checkRows } from "./rows.ts";
+import { checkSchema } from "./schema.ts";
+
+/** How many findings of SQLite's own are told; a page that is torn makes thousands. */
+const MOST = 20;
+/** On a thread of its own it may wait for somebody who is just opening the file. */
+const PATIENCE = 5_000;
+
+export interface CheckedPages extends Checked {
+  /** Some of it is more than a row: pages, indexes, the schema. */
+  structural: boolean;
+}
+
+/** In a thread: it blocks for as long as a disk takes. */
+export function checkFile({ driver, path, how }: { driver: DriverName; path: string; how: Thoroughness }): CheckedPages {
+  try {
+    const db = connect(driver, path, { busyTimeout: PATIENCE, readOnly: true });
+    try {
+      return checkDatabase(db, driver, how);
+    } finally {
+      db.close();
+    }
+  } catch (error) {
+    const fault = faultOf(error);
+    if (fault !== "CORRUPT" && fault !== "NOTADB") throw explain(error, path);
+    return { findings: [(error as Error).message], structural: true, artifacts: [] };
+  }
+}
+
+/** In place, on the live file: a copy would need as much room again, and one that is made row by row heals the indexes. */
+export function checkDatabase(db: Connection, driver: DriverName, how: Thoroughness): CheckedPages {
+  const pages = readable(() => pragma(db, how === "quick" ? "quick_check" : "integrity_check"));
+  if (how === "quick") return { findings: pages, structural: pages.length > 0, artifacts: artifactsOf(db) };
+  const schema = readable(() => checkSchema(db, driver));
+  const rows = readable(() => checkRows(db));
+  const structural = pages.length + schema.length > 0;
+  return { findings: [...pages, ...schema, ...rows], structural, artifacts: artifactsOf(db) };
+}
+
+function pragma(db: Connection, name: string): string[] {
+  const lines = db.prepare(`pragma ${name}(${MOST})`).rows();
+  return lines.map(([line]) => String(line)).filter((line) => line !== "ok");
+}
+
+function readable(look: () => string[]): string[] {
+  try {
+    return look();
+  } catch (error) {
+    if (faultOf(error) !== "CORRUPT") throw error;
+    return [(error as Error).message];
+  }
+}
+
+function artifactsOf(db: Connection): string[] {
+  return readable(() =>
+    db
+      .prepare(
+        `select hash from holdfast_artifacts
+         union select output_file from holdfast_results where output_file is not null
+         union select value_file from holdfast_targets where value_file is not null`,
+      )
+      .rows()
+      .map(([hash]) => hash as string),
+  );
+}

@@ -1,0 +1,108 @@
+import { onlyRead } from "../../../core/errors.ts";
+import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../findings.ts";
+import { runTask } from "../backup/tasks.ts";
+import type { Connection, DriverName } from "../driver.ts";
+import { faultOf } from "../faults.ts";
+import { checkDatabase } from "./check.ts";
+import { Findings } from "./findings.ts";
+
+export interface DamageOptions {
+  driver: DriverName;
+  now: () => number;
+}
+
+/**
+ * What is wrong with one file, as this process knows it. Once damage was found, by whomever, nothing is written any more:
+ * what is there may be all that can be saved, and what is written on top of it may be lost with it.
+ */
+export class Damage implements DamageStore {
+  opening: Opening | null = null;
+  readonly #path: string;
+  readonly #options: DamageOptions;
+  readonly #findings: Findings;
+  readonly #listeners = new Set<(what: string) => void>();
+  #db: Connection | null = null;
+  #what: string | null = null;
+
+  constructor(path: string, options: DamageOptions) {
+    this.#path = path;
+    this.#options = options;
+    this.#findings = new Findings(path);
+    this.lookAgain();
+  }
+
+  get damaged(): string | null {
+    return this.#what;
+  }
+
+  /** The connection of this store; from now on it can be made to refuse, too. */
+  watch(db: Connection): void {
+    this.#db = db;
+  }
+
+  /** Before anything is written. */
+  refuse(): void {
+    if (this.#what !== null) throw onlyRead(this.#path, this.#what);
+  }
+
+  /** The same, as a promise; null: go on. */
+  refusal(): Promise<never> | null {
+    return this.#what === null ? null : Promise.reject(onlyRead(this.#path, this.#what));
+  }
+
+  found(finding: NewFinding): void {
+    const { severity, what } = this.#findings.add(finding, this.#options.now());
+    if (severity === "damage") this.#stop(what);
+  }
+
+  /** An error that this store has met: is it the file's? */
+  met(error: unknown): void {
+    if (!isDamage(error) || this.#what !== null) return;
+    this.found({ severity: "damage", what: `SQLite has met damage: ${(error as Error).message}.` });
+  }
+
+  async check(how: Thoroughness): Promise<Checked> {
+    const { driver } = this.#options;
+    const { structural, findings, artifacts } =
+      this.#path === ":memory:"
+        ? checkDatabase(this.#db as Connection, driver, how)
+        : await runTask("check", { driver, path: this.#path, how });
+    const [first = "", ...others] = findings;
+    const more = others.length === 0 ? "" : ` (and ${others.length} findings more)`;
+    if (structural) this.found({ severity: "damage", what: `A check has found damage: ${first}${more}.` });
+    return { findings, artifacts };
+  }
+
+  async findings(): Promise<Finding[]> {
+    return this.#findings.all();
+  }
+
+  async reported(ids: readonly string[]): Promise<void> {
+    this.#findings.remove(ids);
+  }
+
+  lookAgain(): void {
+    if (this.#what !== null) return;
+    const damage = this.#findings.all().find(({ severity }) => severity === "damage");
+    if (damage !== undefined) this.#stop(damage.what);
+  }
+
+  onDamaged(call: (what: string) => void): () => void {
+    this.#listeners.add(call);
+    return () => this.#listeners.delete(call);
+  }
+
+  #stop(what: string): void {
+    if (this.#what !== null) return;
+    this.#what = what;
+    // Also for what users do with this connection.
+    this.#db?.exec("pragma query_only = on");
+    for (const call of this.#listeners) call(what);
+  }
+}
+
+/** Whether SQLite says that the file is not what it should be. */
+export function isDamage(error: unknown): boolean {
+  const fault = faultOf(error);
+  return fault === "CORRUPT" || fault === "NOTADB";
+}

@@ -1,0 +1,91 @@
+import { randomBytes } from "node:crypto";
+import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { dirname, join } from "node:path";
+import type { Finding, NewFinding } from "../../findings.ts";
+import { syncFolder, writeSynced } from "../backup/files.ts";
+
+/**
+ * What was found wrong, beside the database, because a damaged database is not written to. Each finding is a file of its
+ * own: processes that find something at the same time need not know of each other.
+ */
+export class Findings {
+  /** Null: of a database in memory, which nobody else has. */
+  readonly #folder: string | null;
+  readonly #kept: Finding[] = [];
+
+  constructor(path: string) {
+    this.#folder = path === ":memory:" ? null : findingsFolder(path);
+  }
+
+  /** The oldest first. */
+  all(): Finding[] {
+    return this.#folder === null ? [...this.#kept] : readAll(this.#folder);
+  }
+
+  /** On the disk when it returns. The same again, as long as the first is there, is one. */
+  add(finding: NewFinding, at: number): Finding {
+    const same = this.all().find(({ severity, what }) => severity === finding.severity && what === finding.what);
+    if (same !== undefined) return same;
+    const made: Finding = { id: `${at}-${randomBytes(4).toString("hex")}`, at, commitsMissing: null, ...finding };
+    if (this.#folder === null) this.#kept.push(made);
+    else write(this.#folder, made);
+    return made;
+  }
+
+  /** Damage stays: only another database, in this one's place, ends it. */
+  remove(ids: readonly string[]): void {
+    const removable = new Set(ids);
+    for (const { id } of this.all().filter(({ id, severity }) => severity !== "damage" && removable.has(id))) {
+      if (this.#folder !== null) rmSync(join(this.#folder, `${id}.json`), { force: true });
+      else
+        this.#kept.splice(
+          this.#kept.findIndex((one) => one.id === id),
+          1,
+        );
+    }
+  }
+}
+
+/** Beside the database. */
+export function findingsFolder(path: string): string {
+  return `${path}-findings`;
+}
+
+/** For whoever puts another database into its place: restore and salvage. */
+export function clearFindings(path: string): void {
+  rmSync(findingsFolder(path), { recursive: true, force: true });
+  syncFolder(dirname(path));
+}
+
+function write(folder: string, finding: Finding): void {
+  mkdirSync(folder, { recursive: true });
+  writeSynced(join(folder, `${finding.id}.json`), `${JSON.stringify(finding, null, 2)}\n`);
+  syncFolder(dirname(folder));
+}
+
+function readAll(folder: string): Finding[] {
+  let names: string[];
+  try {
+    names = readdirSync(folder);
+  } catch {
+    return [];
+  }
+  const found = names.filter((name) => name.endsWith(".json")).map((name) => read(join(folder, name)));
+  return found.filter((finding) => finding !== null).sort((a, b) => a.at - b.at || (a.id < b.id ? -1 : 1));
+}
+
+/** One that another process has just removed is none. One that cannot be read is one all the same. */
+function read(file: string): Finding | null {
+  let text: string;
+  try {
+    text = readFileSync(file, "utf8");
+  } catch {
+    return null;
+  }
+  try {
+    return JSON.parse(text) as Finding;
+  } catch {
+    const what = `Something was found, and ${file} that says what cannot be read.`;
+    return { id: file, at: 0, severity: "damage", what, commitsMissing: null };
+  }
+}

@@ -1,0 +1,166 @@
+import assert from "node:assert/strict";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, test, type TestContext } from "node:test";
+import { job, open } from "../../src/index.ts";
+import { clearFindings } from "../../src/store/sqlite/damage/findings.ts";
+import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
+import { testClock } from "../../src/testing/index.ts";
+import { add, claim, newJob, running } from "../conformance/parts.ts";
+import { Place } from "../cli/holdfast.ts";
+import { alter, offsetOf, place, rootOf, scribble, silent } from "./place.ts";
+
+const DAMAGED = { code: "DAMAGED", hint: /holdfast restore/ };
+const greet = job<{ name: string }>({ name: "greet", run: () => {} });
+
+for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
+  describe(`a damaged database (${driver})`, () => {
+    test("is read, counted and backed up, and every write is refused", async (t) => {
+      const { path, folder } = await damaged(t);
+      await using hf = await open(path, { driver, log: silent, sinks: { out: { type: "file", path: join(folder, "events") } } });
+      assert.equal((await hf.check()).ok, false);
+      assert.equal((await hf.jobs.list()).items.length, 3);
+      assert.equal((await hf.jobs.get("first"))?.id, "first");
+      assert.equal((await hf.jobs.counts()).pending, 3);
+      assert.equal((await hf.queues.list()).length, 1);
+      await assert.rejects(hf.backup(join(folder, "backup.db")), { code: "DAMAGED" });
+      assert.ok(existsSync(join(folder, "backup.db")), "as damaged, but there");
+      const writes: Record<string, () => unknown> = {
+        enqueue: () => hf.enqueue(greet, { name: "me" }),
+        enqueueMany: () => hf.enqueueMany(greet, [{ name: "me" }]),
+        transaction: () => hf.transaction(() => {}),
+        cancel: () => hf.jobs.cancel("first"),
+        retry: () => hf.jobs.retry("first"),
+        pause: () => hf.queues.pause("greet"),
+        claim: () => hf.claim("greet", { worker: "me" }),
+        lock: () => hf.lock("one").acquire("me", "1m"),
+        schedule: () => hf.schedule(greet, { cron: "* * * * *", input: { name: "me" } }),
+      };
+      for (const [what, write] of Object.entries(writes)) await assert.rejects(async () => write(), DAMAGED, what);
+      assert.throws(() => hf.work([greet]), DAMAGED);
+    });
+
+    test("is so for whoever opens it next, and nothing of it changes", async (t) => {
+      const { path, folder } = await damaged(t);
+      {
+        await using finder = await open(path, { driver, log: silent });
+        await finder.check();
+      }
+      const before = readFileSync(path);
+      {
+        await using next = await open(path, { driver, log: silent });
+        assert.equal((await next.jobs.list()).items.length, 3);
+        await assert.rejects(next.enqueue(greet, { name: "me" }), DAMAGED);
+        assert.throws(() => next.work([greet]), DAMAGED);
+        assert.match((await next.check()).findings[0] as string, /A check has found damage/);
+      }
+      assert.deepEqual(readFileSync(path), before);
+      assert.deepEqual(readdirSync(folder).includes("work.db-findings"), true);
+      clearFindings(path);
+      await using mended = await open(path, { driver });
+      await mended.enqueue(greet, { name: "me" });
+    });
+
+    test("found by a statement stops every process that has it open", async (t) => {
+      const { path } = await damaged(t, "holdfast_schedules");
+      const [one, other] = [await stores(path, t), await stores(path, t)];
+      await add(one, {});
+      await assert.rejects(one.schedules(), { code: "DAMAGED" });
+      await assert.rejects(one.enqueue([newJob()]), DAMAGED);
+      other.damage.lookAgain();
+      await assert.rejects(other.enqueue([newJob()]), DAMAGED);
+      await assert.rejects(
+        other.transact(() => {}),
+        DAMAGED,
+      );
+      assert.deepEqual(
+        (await other.damage.findings()).map(({ severity }) => severity),
+        ["damage"],
+      );
+      await other.damage.reported((await other.damage.findings()).map(({ id }) => id));
+      assert.equal((await other.damage.findings()).length, 1, "a report does not mend it");
+    });
+
+    test("met by a worker is told, and the worker claims no more and still stops", async (t) => {
+      const { path } = await damaged(t, "holdfast_lanes");
+      const told = Promise.withResolvers<string>();
+      const log = { ...silent, error: (message: string) => told.resolve(message) };
+      await using hf = await open(path, { driver, log });
+      const worker = hf.work([greet]);
+      assert.match(await told.promise, /only read from now on/);
+      await worker.stop();
+      await assert.rejects(hf.enqueue(greet, { name: "me" }), DAMAGED);
+    });
+
+    test("of which not even the schema can be read is refused, and left as it is", async (t) => {
+      const { path } = await damaged(t);
+      scribble(path, 100, Uint8Array.of(0xff));
+      const before = readFileSync(path);
+      await assert.rejects(open(path, { driver }), { code: "DAMAGED" });
+      await assert.rejects(open(path, { driver }), { code: "DAMAGED" });
+      assert.deepEqual(readFileSync(path), before);
+    });
+  });
+}
+
+test("a row in quarantine for its damage is told once, until it stands in a report", async (t) => {
+  const { path } = place(t);
+  const store = await stores(path, t);
+  await running(store);
+  await add(store, {}, {});
+  alter(path, "update holdfast_jobs set input = '[]' where key = 2");
+  assert.equal((await claim(store)).length, 1);
+  const found = await store.damage.findings();
+  assert.deepEqual(
+    found.map(({ severity, what }) => [severity, /^Job .* is damaged/.test(what)]),
+    [["row", true]],
+  );
+  assert.equal(store.damage.damaged, null);
+  await store.damage.reported(found.map(({ id }) => id));
+  assert.deepEqual(await store.damage.findings(), []);
+});
+
+test("what nobody ever worked in is not said to be damaged, and nothing is left beside it", async (t) => {
+  const { path, folder } = place(t);
+  const text = "not a database, just a text of some length that somebody has written into a file. ".repeat(60);
+  writeFileSync(path, text);
+  await assert.rejects(open(path), { code: "NOT_A_DATABASE" });
+  assert.deepEqual(readdirSync(folder), ["work.db"]);
+});
+
+test("health says 5, status says why, and a command that writes says DAMAGED", async (t) => {
+  const cli = await Place.make();
+  t.after(() => cli.remove());
+  await damage(cli.db);
+  {
+    await using finder = await open(cli.db, { log: silent });
+    await finder.check();
+  }
+  assert.equal((await cli.run(["health"])).code, 5);
+  assert.match((await cli.run(["status"])).stdout, /damaged, and is only read/);
+  const cancelled = await cli.run(["jobs", "cancel", "first"]);
+  assert.equal(cancelled.code, 5);
+  assert.match(cancelled.stderr, /holdfast restore/);
+});
+
+async function damaged(t: TestContext, table?: string) {
+  const where = place(t);
+  await damage(where.path, table);
+  return where;
+}
+
+/** Three jobs, and a page that is none. */
+async function damage(path: string, table = "holdfast_events"): Promise<void> {
+  {
+    await using hf = await open(path);
+    for (const id of ["first", "second", "third"]) await hf.enqueue(greet, { name: id }, { id });
+  }
+  scribble(path, offsetOf(rootOf(path, table)), Uint8Array.of(0xff));
+}
+
+async function stores(path: string, t: TestContext): Promise<SqliteStore> {
+  const options = { driver: "node:sqlite", clock: testClock(), random: Math.random, busyTimeout: 10 } as const;
+  const store = await SqliteStore.open(path, options);
+  t.after(() => store.close());
+  return store;
+}
