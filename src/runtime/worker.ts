@@ -283,8 +283,17 @@ export class WorkerLoop implements Worker {
   #wake(): void {
     this.#wakes++;
     if (this.#stopping !== null) return;
+    const atRest = this.#dry && !this.#settler.hasRecorded;
     this.#dry = false;
-    this.#soon();
+    // There is nothing that a turn would be shared with.
+    if (atRest) this.#now();
+    else this.#soon();
+  }
+
+  #now(): void {
+    if (this.#turning) return;
+    this.#turning = true;
+    queueMicrotask(() => this.#turn());
   }
 
   #onChange(change: Change): void {

@@ -179,7 +179,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   test("a lone claim goes on after somebody has changed a column that it reads", { timeout: 30_000 }, async (t) => {
     const { direct, store } = await setUp(t);
     const from = [{ name: "first", lease: LEASE }];
-    // Once to learn, then in one message, which is prepared from then on.
+    // Once to learn, then by one statement, which is prepared from then on.
     for (let i = 0; i < 3; i++) await claim(store, { from });
     await server.query("alter table holdfast.jobs alter column attempt type bigint", url);
     const id = await addOne(direct, { name: "first" });

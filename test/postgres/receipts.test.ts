@@ -33,7 +33,7 @@ describe("a transaction whose answer is lost", { skip: noServer }, () => {
     await server.close();
   });
   const end = (receipts: Receipts, batch: number) => {
-    const [text, ...values] = receipts.end(batch, ANY, null);
+    const [text, ...values] = receipts.end(batch, ANY);
     return lost.rows(text, values);
   };
 

@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { openPostgres } from "../../src/store/postgres/open.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { add, claim, claimOne, declaring, ERROR, limitRule, see, settle, SUCCEEDED } from "../conformance/parts.ts";
@@ -36,6 +38,36 @@ test("settings of a database change nothing that goes in or comes out", { skip, 
   const seen = await Promise.all([plain, odd].map((url) => everything(url, (close) => t.after(close))));
   assert.deepEqual(seen[1], seen[0]);
 });
+
+for (const durability of ["power", "process"] as const) {
+  test(
+    `connections that write at durability ${durability} do so whatever a database is set to, also when they are made anew`,
+    { skip, timeout: 30_000 },
+    async () => {
+      const url = await server.createDatabase();
+      const other = durability === "power" ? "off" : "on";
+      for (const setting of [
+        `synchronous_commit = ${other}`,
+        "default_transaction_isolation = serializable",
+        "idle_in_transaction_session_timeout = 0",
+      ])
+        await server.query(`alter database ${new URL(url).pathname.slice(1)} set ${setting}`);
+      const [show] = await server.query("show synchronous_commit", url);
+      assert.equal(show?.["synchronous_commit"], other, "or this test shows nothing");
+      const options = { clock: systemClock, injected: false, random: Math.random, patience: 1_000, durability };
+      const { writer, second, reader } = await openPostgres(url, options);
+      for (const one of [writer, writer, second, second]) {
+        const session = await one.session();
+        const rows = await session.rows(`
+          select current_setting('synchronous_commit'), current_setting('transaction_isolation'),
+            current_setting('idle_in_transaction_session_timeout')`);
+        assert.deepEqual([...rows], [[durability === "power" ? "on" : "off", "read committed", "5s"]]);
+        session.lose();
+      }
+      await Promise.all([writer.close(), second.close(), reader.close()]);
+    },
+  );
+}
 
 /** A bit of all that is written and read, without what differs from database to database. */
 async function everything(url: string, atEnd: (close: () => Promise<void>) => void): Promise<unknown> {

@@ -2,29 +2,18 @@ import { claimable, type LaneShare, PROMOTED, queueOf, quotas, Turns } from "../
 import { isPipelineQueue } from "../../core/work.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
-import {
-  byStartedTurn,
-  holdsSuspect,
-  isSuspect,
-  laneOf,
-  READY,
-  STARTED,
-  STARTED_OF_LANE,
-  type Started,
-  startSql,
-  SUSPECT,
-  toClaimed,
-} from "./claimed-row.ts";
+import { byStartedTurn, holdsSuspect, isSuspect, laneOf, STARTED, type Started, toClaimed } from "./claimed-row.ts";
 import { listOf, type Rows, type Value } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
-import type { Tx } from "./transaction.ts";
+import type { Sole, Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
 import { LimitedClaim } from "./limited-claim.ts";
 import type { Limits } from "./limits.ts";
 import { LOCKED, type Locks } from "./locks.ts";
-import { keepFence, type Outcome } from "./receipts.ts";
-import { startedSql } from "./running.ts";
+import type { Outcome } from "./receipts.ts";
 import type { Settings } from "./settings.ts";
+import { SoleClaim } from "./sole-claim.ts";
+import { takeManySql, takeOneSql } from "./taking.ts";
 
 /** Jobs out. */
 export class Claim {
@@ -34,6 +23,7 @@ export class Claim {
   readonly #locks: Locks;
   readonly #limits: Limits;
   readonly #limited: LimitedClaim;
+  readonly #sole: SoleClaim;
   readonly #turns = new Turns();
   readonly #random: () => number;
   readonly #read: Rows;
@@ -59,6 +49,7 @@ export class Claim {
     this.#locks = parts.locks;
     this.#limits = parts.limits;
     this.#limited = new LimitedClaim(s, parts.limits);
+    this.#sole = new SoleClaim(s);
     this.#random = parts.random;
     this.#read = parts.read;
     this.#sql = {
@@ -114,21 +105,37 @@ export class Claim {
     if (limited.length > 0) await ready;
     const taking =
       queues.length === 1 ? this.#takeEach(tx, request, queues, limited) : this.#takeShares(tx, request, queues, limited);
-    if (this.isQuick(request) && !this.#tells(queues)) tx.whole();
     const rows = await taking;
     await ready;
     const [first] = rows;
     if (first === undefined) return [];
     tx.wrote();
     this.#served(queues, first);
-    // Policies never change, so it does not matter when they are read.
-    const claimed = await this.#claimed(tx.isCommitted ? this.#read : tx.rows, rows);
+    const claimed = await this.#claimed(tx.rows, rows);
     if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
     await this.#events.tell(
       tx,
       rows.map((row) => ({ type: "job.started", job: row[0], lane: laneOf(row) })),
     );
     return claimed;
+  }
+
+  /** By one statement; null where it takes more. */
+  sole(tx: Tx, request: ClaimRequest): Sole<Claimed[]> | null {
+    if (request.exclusive !== undefined || !this.#isKnown()) return null;
+    const queues = this.#open(request.from);
+    const [lanes, ...others] = queues;
+    if (lanes === undefined || others.length > 0 || this.#isLimited(lanes) || this.#tells(queues)) return null;
+    this.#settings.assumed(tx);
+    tx.assume("lanes", this.#catalog.counted);
+    return this.#sole.of(tx, request, lanes, async (rows) => {
+      const [first] = rows;
+      if (first === undefined) return [];
+      tx.wrote();
+      this.#served(queues, first);
+      // Policies never change, so it does not matter when they are read.
+      return this.#claimed(this.#read, rows);
+    });
   }
 
   /** The answer to a claim whose answer was lost, by its fence: what it has started, as far as it still runs. */
@@ -287,75 +294,4 @@ function sharesBudgets(queues: readonly LaneShare[][], max: number): boolean {
 /** Whether it may take one that was running when a worker died: by hand always; null: if its process has none. */
 function suspectsOf({ holder }: ClaimRequest): boolean | null {
   return holder === null ? true : null;
-}
-
-/**
- * The next of one lane, each locked or stepped over: what is locked and not taken is free again with the commit. As long as
- * it is locked, its place stays the same, and what is taken is found again by that.
- */
-function headSql(s: string, which: string, lane: string, limit: string): string {
-  return `
-    select ctid as spot, key, priority, suspect is not null as suspect from ${s}.jobs
-    where lane = ${lane} and ${which} order by priority desc, key limit ${limit} for update skip locked`;
-}
-
-/** For the receipt, too. */
-const FENCE = (s: string): string => `select ${keepFence(`nextval('${s}.fence')`)} as fence`;
-
-/** Whether a suspect may be taken: see `suspectsOf`. */
-const MAY_BE_SUSPECT = (s: string): string => `($4 or ($4 is null and not ${holdsSuspect(s, "$2")}))`;
-
-/** One statement, for a single lane: nearly all claims, so there is nothing in it that one lane does not need. */
-export function takeOneSql(s: string): string {
-  return `
-    with clock as materialized (select ${s}.clock($1) as now),
-    fence as materialized (${FENCE(s)}),
-    lane as materialized (
-      select case when exists (
-        select 1 from ${s}.locks as lock, clock where lock.name = $7 and ${LOCKED(s)}) then 0 else $5::integer end as most),
-    chosen as (
-      select spot, key, $8::bigint as lease from (
-        select * from (${headSql(s, READY, "$6::integer", "(select most from lane)")}) as ready
-        union all
-        select * from (${headSql(s, SUSPECT, "$6::integer", "(select least(most, 1) from lane)")}) as suspect
-        where ${MAY_BE_SUSPECT(s)}) as head
-      order by priority desc, key limit $5),
-    started as (${startedSql(s, "chosen")})
-    update ${s}.jobs as job set ${startSql("$8::bigint")}
-    from chosen, clock where job.ctid = chosen.spot
-    returning ${STARTED_OF_LANE}`;
-}
-
-/**
- * One statement, the same decision as `choose` for each queue: the heads of its lanes, in turn, as many as it and their
- * sources may give, at most one of them a suspect: the first whose source has not given all it may by then.
- */
-export function takeManySql(s: string): string {
-  return `
-    with clock as materialized (select ${s}.clock($1) as now),
-    fence as materialized (${FENCE(s)}),
-    lane as (
-      select * from unnest($6::integer[], $7::text[], $8::bigint[], $9::integer[], $10::integer[], $11::integer[], $12::integer[])
-        as lane (id, queue, lease, most, place, source, budget)
-      where not exists (select 1 from ${s}.locks as lock, clock where lock.name = lane.queue and ${LOCKED(s)})),
-    head as (
-      select job.*, lane.* from lane cross join lateral (
-        select * from (${headSql(s, READY, "lane.id", "lane.most")}) as ready
-        union all
-        select * from (${headSql(s, SUSPECT, "lane.id", "1")}) as suspect where ${MAY_BE_SUSPECT(s)}) as job),
-    chosen as (
-      select spot, key, lease from (
-        select *, row_number() over (partition by place order by priority desc, key) as turn from (
-          select *, row_number() over (partition by place, source order by priority desc, key) as nth from (
-            select *, row_number() over (partition by place, suspect order by priority desc, key) as rank from (
-              select *, count(*) filter (where not suspect) over (partition by place, source order by priority desc, key) as before
-              from head) as head
-            where not suspect or before < budget) as head
-          where not suspect or rank = 1) as head
-        where nth <= budget) as head
-      where turn <= $13 order by place, turn limit $5),
-    started as (${startedSql(s, "chosen")})
-    update ${s}.jobs as job set ${startSql("chosen.lease")}
-    from chosen, clock where job.ctid = chosen.spot
-    returning ${STARTED}`;
 }

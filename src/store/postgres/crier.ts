@@ -8,6 +8,8 @@ const EASY_PACE = 5;
 /** Whether anybody listens is looked up this often: while nobody does, and while somebody does. */
 const ALONE = 100;
 const IN_COMPANY = 1_000;
+/** So long after a notice that look is taken, when whoever was told has what it came for, in milliseconds. */
+const ASIDE = 10;
 
 /**
  * Tells others what was committed, after the commit: within it, a notice would make every commit of the database wait for
@@ -40,8 +42,10 @@ export class Crier {
   behind(ready: ReadonlySet<string>, ended: readonly { job: JobKey; fence: Fence }[]): [text: string, ...values: Value[]] | null {
     const now = performance.now();
     if (ready.size + ended.length === 0 || !this.#company || this.#busy || this.#untold || this.#closed) return null;
-    if (now < this.#saidAt + PACE || now - this.#lookedAt >= IN_COMPANY) return null;
+    if (now < this.#saidAt + PACE) return null;
     this.#saidAt = now;
+    // Nobody waits for that: whoever was there a second ago is told now.
+    if (now - this.#lookedAt >= IN_COMPANY) this.#lookSoon(now);
     const pairs = ended.map(({ job, fence }): [JobKey, Fence] => [job, fence]);
     return [TELL, this.#channel, noticeText({ from: this.#from, ready: [...ready], ended: pairs })];
   }
@@ -61,6 +65,21 @@ export class Crier {
   close(): void {
     this.#closed = true;
     if (this.#timer !== null) clearTimeout(this.#timer);
+  }
+
+  #lookSoon(now: number): void {
+    this.#lookedAt = now;
+    setTimeout(() => void this.#look(), ASIDE).unref();
+  }
+
+  async #look(): Promise<void> {
+    if (this.#closed) return;
+    try {
+      const heard = await this.#send(`select 1 where ${SOMEBODY("$1", "$2")}`, this.#ear, this.#from);
+      this.#company = heard.length > 0;
+    } catch {
+      // Then as before.
+    }
   }
 
   #arrange(): void {
@@ -105,8 +124,10 @@ export function earOf(schema: string, handle: string): string {
 /** A hint need not be on the disk, and the server would wait for that before it delivers. */
 const TELL = "select pg_notify($1, $2), set_config('synchronous_commit', 'off', true)";
 
-/** Only if somebody else listens; else there is no row. Names of connections can be seen by everybody. */
-const TELL_SOMEBODY = `
-  ${TELL} where exists (
+/** Whether somebody else listens. Names of connections can be seen by everybody. */
+const SOMEBODY = (ear: string, from: string): string => `exists (
     select 1 from pg_stat_activity
-    where datname = current_database() and starts_with(application_name, $3) and application_name <> $3 || $4)`;
+    where datname = current_database() and starts_with(application_name, ${ear}) and application_name <> ${ear} || ${from})`;
+
+/** Only then; else there is no row. */
+const TELL_SOMEBODY = `${TELL} where ${SOMEBODY("$3", "$4")}`;

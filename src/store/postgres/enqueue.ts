@@ -7,10 +7,10 @@ import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import { cut } from "./group.ts";
-import type { Tx } from "./transaction.ts";
+import type { Sole, Tx } from "./transaction.ts";
 import type { Happened, JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import { keepNow, type Outcome } from "./receipts.ts";
+import type { Outcome, SoleStatement } from "./receipts.ts";
 import { type LookedUp, LookUp } from "./residents.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
@@ -46,6 +46,7 @@ export class Enqueue {
   readonly #patient: boolean;
   readonly #lookUp: LookUp;
   readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
+  readonly #one: SoleStatement;
 
   constructor(
     s: string,
@@ -72,7 +73,7 @@ export class Enqueue {
     this.#sql = {
       // Keys are given in the order of the list.
       plain: `
-        with clock as materialized (select ${keepNow(`${s}.clock($1)`)} as now)
+        with clock as materialized (select ${s}.clock($1) as now)
         insert into ${s}.jobs (state, gate, lane, priority, policy, run_at, created_at, input)
         select 'pending', case when coalesce(run_at, now + delay) > now then 'time' end,
           lane, priority, policy, coalesce(run_at, now + delay), now, input
@@ -94,6 +95,18 @@ export class Enqueue {
         select * from unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) order by 1`,
       // From now on more follows from their end than their own row.
       awaited: `update ${s}.jobs set quiet = false where key = any($1::bigint[]) and quiet`,
+    };
+    this.#one = {
+      parts: `
+        clock as materialized (select now, coalesce($5::bigint, now + $6::bigint) as run_at from (select ${s}.clock($1) as now) as one),
+        job as (
+          insert into ${s}.jobs (state, gate, lane, priority, policy, run_at, created_at, input)
+          select 'pending', case when run_at > now then 'time' end, $2::integer, $3::integer, $4::integer, run_at, now, $7::text
+          from clock returning key, created_at)`,
+      values: 7,
+      made: "select key, created_at from job",
+      columns: "job.key, job.created_at",
+      joined: "cross join job",
     };
   }
 
@@ -124,8 +137,23 @@ export class Enqueue {
     );
     tx.wrote();
     for (const queue of new Set(jobs.map(({ queue }) => queue))) tx.ready(queue);
-    tx.whole();
     return toEnqueued(await made);
+  }
+
+  /** One job by one statement; null where it takes more. */
+  sole(tx: Tx, jobs: readonly NewJob[]): Sole<Enqueued[]> | null {
+    const [job] = jobs as [NewJob];
+    // Something may have been said since.
+    if (!this.isPlain(jobs)) return null;
+    this.#settings.assumed(tx);
+    tx.wrote();
+    tx.ready(job.queue);
+    const { priority, policy, runAt = null, delay, input } = job;
+    return {
+      statement: this.#one,
+      values: [tx.at, this.#catalog.laneOf(job), priority, this.#catalog.policyIdOf(policy), runAt, delay, input],
+      read: async (rows) => toEnqueued(rows as [JobKey, number][]),
+    };
   }
 
   /** The answer to a plain job's enqueue whose answer was lost: the job itself may have ended and gone since. */

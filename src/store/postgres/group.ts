@@ -7,10 +7,10 @@ import type { Rows, Value } from "./driver.ts";
 import { Returned } from "./epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
 import { Stalled } from "./queue-locks.ts";
-import { type Made, type Outcome, Receipts } from "./receipts.ts";
-import { RELIED_SET_LOCALLY } from "./relied.ts";
+import { type Outcome, Receipts } from "./receipts.ts";
+import { beginning } from "./relied.ts";
 import type { Session } from "./session.ts";
-import { type Committed, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
+import { type Committed, type Sole, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
 import type { Writer } from "./writer.ts";
 
 interface Item {
@@ -21,8 +21,8 @@ interface Item {
   open: boolean;
   /** How many rows it is about, where that may be many. */
   rows: number;
-  /** How the answer to a single call of it is found when it was lost; null: it cannot. */
-  lone: Lone | null;
+  /** What a single call of it may be; null: nothing else than several. */
+  lone: Lone<unknown, unknown> | null;
   calls: Call[];
   /** Queues whose lock it will need, as far as that is known. */
   wants: () => readonly string[];
@@ -30,10 +30,11 @@ interface Item {
   run: (tx: Tx, inputs: unknown[]) => Promise<unknown[]>;
 }
 
-/** What a transaction makes that is one call, and how its answer is found by that. */
-interface Lone {
-  made: Made;
-  recall: (rows: Rows, outcome: Outcome) => Promise<unknown>;
+/** A call that may be one statement. Its answer can be lost with its commit, and is found by what was made. */
+export interface Lone<Input, T> {
+  /** Null: not this time. */
+  sole: (tx: Tx, input: Input) => Sole<T> | null;
+  recall: (rows: Rows, outcome: Outcome) => Promise<T>;
 }
 
 interface Call {
@@ -74,13 +75,7 @@ const TRIES = 20;
 const MOST_ROWS = 1_000;
 
 /**
- * Between two statements, in milliseconds; then the server undoes it all. A process that is stopped, or whose handler
- * blocks the event loop, holds locks that everybody else may wait for. It does it again when it goes on.
- */
-const LONGEST_SILENCE = 5_000;
-
-/**
- * What arrives in one turn of the event loop, and while the last transaction is on its way, becomes one transaction,
+ * What is called before anything else is heard, and while the last transaction is on its way, becomes one transaction,
  * because a commit costs a hundred times what a row costs. A promise settles only after the commit.
  *
  * The commit is sent when every answer is there, together with the receipt. So a connection that is lost before has
@@ -90,7 +85,6 @@ export class Group {
   readonly #writer: Writer;
   readonly #options: GroupOptions;
   readonly #receipts: Receipts;
-  /** Whatever the server's or the user's defaults are; and a pooler may give each transaction another connection. */
   readonly #begin: readonly string[];
   #queue: Item[] = [];
   #underWay: Item[] = [];
@@ -106,7 +100,7 @@ export class Group {
     this.#writer = writer;
     this.#options = options;
     this.#receipts = new Receipts(options.schema, options.epoch);
-    this.#begin = beginning(options.durability === "power" ? "on" : "off", writer.pooled);
+    this.#begin = beginning(options.durability, writer.pooled);
   }
 
   /** `run` may run more than once, after everything it did was undone. */
@@ -132,7 +126,7 @@ export class Group {
     operation: Operation,
     input: Input,
     run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
-    { rows = 1, lone = null }: { rows?: number; lone?: Lone | null } = {},
+    { rows = 1, lone = null }: { rows?: number; lone?: Lone<Input, T> | null } = {},
   ): Promise<T> {
     return this.#add<T>(input, () => {
       const last = this.#queue.at(-1);
@@ -140,7 +134,7 @@ export class Group {
         last.rows += rows;
         return last;
       }
-      const item: Item = { operation, quick: true, open: true, rows, lone, calls: [], wants: () => [], run: run as Item["run"] };
+      const item = { operation, quick: true, open: true, rows, lone, calls: [], wants: () => [], run } as unknown as Item;
       this.#queue.push(item);
       return item;
     });
@@ -152,7 +146,8 @@ export class Group {
       item().calls.push({ input, resolve: resolve as (value: unknown) => void, reject, since: performance.now() });
       if (this.#running) return;
       this.#running = true;
-      setImmediate(() => void this.#drain());
+      // After everybody else who has something to say now.
+      process.nextTick(() => void this.#drain());
     });
   }
 
@@ -247,19 +242,18 @@ export class Group {
       if (first !== null) {
         await state.begin(begin);
         await first;
+      } else if (atOnce) {
+        const done = await this.#alone(session, state, items);
+        if (done !== null) return done;
       }
       const run = apart ? this.#eachInSavepoint(items, state, session, again) : together(items, state);
       run.catch(() => {});
       // Where all is sent at once, the end goes with it, and so does the beginning.
-      if (atOnce) {
-        const lone = loneOf(items);
-        void state.end(this.#receipts, lone?.made ?? null).catch(() => {});
-        if (lone !== null && state.isWhole) return await this.#whole(session, state, items, run, lone);
-      }
+      if (atOnce) void state.end(this.#receipts).catch(() => {});
       await state.begin(begin);
       answers = await run;
       if (state.entries.length > 0) await this.#options.last(state, state.entries);
-      receipt = await state.end(this.#receipts, null);
+      receipt = await state.end(this.#receipts);
       for (const item of items) passPoint(item.operation, "written");
     } catch (error) {
       return this.#undone(session, state, error);
@@ -274,44 +268,55 @@ export class Group {
     return "done";
   }
 
-  /** A transaction that is one message. An answer that was lost, or could not be read whole, is found by what was made. */
-  async #whole(
-    session: Session,
-    state: Transaction,
-    items: Item[],
-    run: Promise<(() => void)[]>,
-    lone: Lone,
-  ): Promise<"done" | Failed> {
-    for (const item of items) passPoint(item.operation, "written");
-    const committed = state.commit(this.#begin);
+  /** A transaction that is one statement; null: it has to be more. */
+  async #alone(session: Session, state: Transaction, items: readonly Item[]): Promise<"done" | Failed | null> {
+    const [{ operation, lone, calls }] = items as [Item];
+    const [call] = calls as [Call];
+    if (items.length > 1 || calls.length > 1 || lone === null || this.#writer.pooled) return null;
+    const sole = lone.sole(state, call.input);
+    if (sole === null) return null;
+    passPoint(operation, "begun");
+    passPoint(operation, "written");
+    const sent = state.alone(this.#receipts, sole);
     const notice = state.hasWritten ? this.#options.notice(state.news) : null;
     if (notice !== null) tell(session, notice);
-    let answers: (() => void)[];
+    let answer: unknown;
     try {
-      await committed;
-      answers = await run;
+      const read = sole.read(await sent);
+      if (read === null) return null;
+      answer = await read;
     } catch (error) {
-      if (!state.isCommitted && !session.isLost && !isLost(error)) return this.#undone(session, state, error);
+      if (!state.isCommitted && !session.isLost && !isLost(error)) return this.#refused(state, error);
       if (isLost(error)) session.lose(error);
       const found = await this.#resolve(state.batch, error, lone.recall);
       if ("error" in found) {
         state.undo();
         return found;
       }
-      const [call] = (items[0] as Item).calls as [Call];
-      answers = [() => call.resolve(found.answer)];
+      answer = found.answer;
     }
-    this.#told(items, state, notice !== null && state.isCommitted, answers);
+    this.#told(items, state, notice !== null && state.isCommitted, [() => call.resolve(answer)]);
     return "done";
   }
 
   async #undone(session: Session, state: Transaction, error: unknown): Promise<Failed> {
-    const cause = state.cause(error);
-    this.#hasReturned ||= cause instanceof Returned;
+    const cause = this.#causeOf(state, error);
     state.stop(cause);
     const failed = await this.#rolledBack(session, cause);
     state.undo();
     return failed;
+  }
+
+  /** A statement that failed by itself has changed nothing. */
+  #refused(state: Transaction, error: unknown): Failed {
+    state.undo();
+    return { error: this.#causeOf(state, error), lost: false };
+  }
+
+  #causeOf(state: Transaction, error: unknown): unknown {
+    const cause = state.cause(error);
+    this.#hasReturned ||= cause instanceof Returned;
+    return cause;
   }
 
   #told(items: readonly Item[], state: Transaction, told: boolean, answers: readonly (() => void)[]): void {
@@ -378,7 +383,11 @@ export class Group {
   }
 
   /** What became of a transaction whose commit had no answer, and what that would have been. Asked until somebody can tell. */
-  async #resolve(receipt: number, lost: unknown, recall?: Lone["recall"]): Promise<{ answer: unknown } | Failed> {
+  async #resolve(
+    receipt: number,
+    lost: unknown,
+    recall?: Lone<unknown, unknown>["recall"],
+  ): Promise<{ answer: unknown } | Failed> {
     const since = performance.now();
     for (let losses = 0; performance.now() - since < PATIENCE_FOR_COMMITS; losses++) {
       await this.#pause(losses);
@@ -423,23 +432,9 @@ interface Failed {
   lost: boolean;
 }
 
-function beginning(synchronous: "on" | "off", pooled: boolean): string[] {
-  return [
-    "begin isolation level read committed",
-    `set local synchronous_commit = ${synchronous}`,
-    `set local idle_in_transaction_session_timeout = ${LONGEST_SILENCE}`,
-    ...(pooled ? RELIED_SET_LOCALLY : []),
-  ];
-}
-
 /** Nobody waits for it: it is a hint. */
 function tell(session: Session, [text, ...values]: Notice): void {
   session.rows(text, values).catch(() => {});
-}
-
-/** Whether there is but one call, and its answer can be found when it is lost. */
-function loneOf([item, ...others]: readonly Item[]): Lone | null {
-  return item !== undefined && others.length === 0 && item.calls.length === 1 ? item.lone : null;
 }
 
 function isClaimOrEnd({ operation, quick }: Item): boolean {

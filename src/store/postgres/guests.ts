@@ -120,7 +120,6 @@ interface Access {
 class GuestTx implements Tx {
   readonly at: number | null;
   readonly woken = new Set<string>();
-  readonly isCommitted = false;
   isLate = false;
   queues: readonly string[] = [];
   readonly #query: Query;
@@ -187,7 +186,6 @@ class GuestTx implements Tx {
     throw new Error("nothing that is written into the audit is done in a user's transaction");
   }
 
-  whole(): void {}
   ended(): void {}
 }
 

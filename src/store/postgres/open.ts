@@ -8,6 +8,7 @@ import { Epoch } from "./epoch.ts";
 import { explain, isLost } from "./faults.ts";
 import { migrate, type Migrated, quoteName } from "./migrate.ts";
 import { Reader } from "./reader.ts";
+import { writing } from "./relied.ts";
 import { Session, type SessionOptions } from "./session.ts";
 import { Writer } from "./writer.ts";
 
@@ -68,6 +69,8 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
     try {
       const { pooled } = address;
       const listen = (how: SessionOptions) => Session.open(server, how);
+      const entered = await enter(writer, options);
+      if (!pooled) await setUp(writer, second, writing(entered.durability));
       return {
         s: quoteName(schema),
         writer,
@@ -75,7 +78,7 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
         reader,
         pooled,
         listen: pooled ? null : listen,
-        ...(await enter(writer, options)),
+        ...entered,
       };
     } catch (error) {
       if (!options.waits || !isLost(error) || performance.now() - since >= patience) {
@@ -85,6 +88,13 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
       await new Promise((resolve) => setTimeout(resolve, backoff(losses, random)));
     }
   }
+}
+
+/** Both, whenever they connect; the first has done so. */
+async function setUp(first: Writer, second: Writer, settings: string): Promise<void> {
+  const set = async (session: Session): Promise<void> => void (await session.command(settings));
+  await set(await first.session());
+  for (const writer of [first, second]) writer.onSession(set);
 }
 
 /** Sees to it that the schema is there, up to date and awake. */

@@ -25,17 +25,12 @@ export class Opening {
     });
   }
 
-  /** Whether all of it can be one message. */
-  fits(session: Session): boolean {
-    return this.#statements.length > 0 && !session.isPooled && isShort(this.#statements);
-  }
-
-  /** Resolves when it has begun; each statement has an answer of its own. `end`: the last word of the message, if it is one. */
-  async send(session: Session, begin: readonly string[], end?: string): Promise<void> {
+  /** Resolves when it has begun; each statement has an answer of its own. */
+  async send(session: Session, begin: readonly string[]): Promise<void> {
     const statements = this.#statements;
     try {
-      if (this.fits(session)) {
-        const answers = await session.together(begin, statements, end);
+      if (statements.length > 0 && !session.isPooled && isShort(statements)) {
+        const answers = await session.together(begin, statements);
         for (const [i, { resolve }] of statements.entries()) resolve(answers[i]);
         return;
       }

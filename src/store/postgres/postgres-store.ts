@@ -49,7 +49,7 @@ import { Damage } from "./damage.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
 import { Ends } from "./ends.ts";
-import { cut, Group, type GroupOptions } from "./group.ts";
+import { cut, Group, type GroupOptions, type Lone } from "./group.ts";
 import type { Tx } from "./transaction.ts";
 import { Guests } from "./guests.ts";
 import { Intake } from "./intake.ts";
@@ -131,6 +131,8 @@ export class PostgresStore implements Store {
   readonly #news: News;
   readonly #processes: Processes;
   readonly #time: ServerTime;
+  /** What may be one statement. */
+  readonly #lone: { enqueue: Lone<readonly NewJob[], Enqueued[]>; claim: Lone<ClaimRequest, Claimed[]> };
   #closed: Promise<void> | null = null;
 
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
@@ -225,6 +227,16 @@ export class PostgresStore implements Store {
       onStall: () => limits.stalled(),
     };
     this.#group = new Group(writer, how);
+    this.#lone = {
+      enqueue: {
+        sole: (tx, jobs) => enqueue.sole(tx, jobs),
+        recall: (_, outcome) => Promise.resolve(enqueue.recall(outcome)),
+      },
+      claim: {
+        sole: (tx, request) => this.#claim.sole(tx, request),
+        recall: (rows, outcome) => this.#claim.recall(rows, outcome),
+      },
+    };
     this.#ends = new Ends(opened.second, { ...how, first: () => null });
   }
 
@@ -239,7 +251,7 @@ export class PostgresStore implements Store {
       : enqueue.isPlain(jobs)
         ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
             rows: jobs.length,
-            lone: jobs.length === 1 ? { made: "job", recall: (_, outcome) => Promise.resolve(enqueue.recall(outcome)) } : null,
+            lone: jobs.length === 1 ? this.#lone.enqueue : null,
           })
         : this.#write(
             "enqueue",
@@ -286,7 +298,7 @@ export class PostgresStore implements Store {
       "claim",
       request,
       (tx, requests) => Promise.all(requests.map((one) => this.#claim.run(tx, one))),
-      { lone: { made: "fence", recall: (rows, outcome) => this.#claim.recall(rows, outcome) } },
+      { lone: this.#lone.claim },
     );
   }
 

@@ -18,17 +18,18 @@ export interface Relied {
   settings: number | null;
 }
 
-/** What a transaction makes whose answer can be found by it. */
-export type Made = "job" | "fence";
-
-/** The fence of a claim, and the instant of an enqueue, are kept for the end of their transaction. */
-const KEPT_FENCE = "holdfast.fence";
-const KEPT_NOW = "holdfast.now";
-
-/** A number that is drawn here, and kept. */
-export const keepFence = (fence: string): string => `set_config('${KEPT_FENCE}', ${fence}::text, true)::bigint`;
-export const keepNow = (now: string): string => `set_config('${KEPT_NOW}', ${now}::text, true)::bigint`;
-const kept = (name: string): string => `nullif(current_setting('${name}', true), '')::bigint`;
+/** A statement that is a transaction by itself, once its end is part of it. */
+export interface SoleStatement {
+  /** What it does: all that stands behind its `with`. */
+  parts: string;
+  /** How many values that takes. */
+  values: number;
+  /** What its answer is found by when it is lost, a select of two numbers; no row: nothing was written. */
+  made: string;
+  /** The columns of its answer; and of what, joined to something that always has one row. */
+  columns: string;
+  joined: string;
+}
 
 /** What became of a transaction. */
 export interface Outcome {
@@ -46,38 +47,49 @@ export interface Outcome {
  */
 export class Receipts {
   readonly #handle = randomUUID();
-  readonly #sql: Record<"end" | "endFirst" | "close" | Made, string>;
+  readonly #sql: Record<"end" | "endFirst" | "close", string>;
+  /** With their ends. */
+  readonly #soles = new Map<SoleStatement, string>();
+  readonly #sealed: (statement: SoleStatement) => string;
   #batch = 0;
   #isFirst = true;
 
   constructor(s: string, epoch: { isGone: (known: string) => string }) {
     // Where nothing was written, a receipt would be all there is to commit.
     const written = "pg_current_xact_id_if_assigned() is not null";
-    const receipt = (made: string) => `
+    const receipt = (batch: string, made: string) => `
       receipt as (
         insert into ${s}.receipts as old (handle, batch, made, made_at)
-        select '${this.#handle}', $1::bigint, ${made} where ${written}
+        select '${this.#handle}', ${batch}::bigint, ${made}
         on conflict (handle) do update
         set batch = excluded.batch, made = excluded.made, made_at = excluded.made_at, at = excluded.at
         where old.closed < excluded.batch
         returning 1)`;
+    const refusal = (wrote: string, [known, lanes, settings]: readonly string[]) => `case
+        when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.returned}')
+        when lanes <> ${lanes}::integer or settings <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
+        when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end`;
+    const nothing = `null, null where ${written}`;
     const sweep = `
       swept as (
         delete from ${s}.receipts where ${written} and handle in (
           select handle from ${s}.receipts where at < now() - interval '${KEPT}' limit 100 for update skip locked))`;
     const end = (...parts: string[]) => `
       with ${parts.join()}
-      select ${written}, case
-        when ${epoch.isGone("$2::bigint")} then ${s}.refuse('${REFUSED.returned}')
-        when lanes <> $3::integer or settings <> $4::bigint then ${s}.refuse('${REFUSED.stale}')
-        when ${written} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end
+      select ${written}, ${refusal(written, ["$2", "$3", "$4"])}
       from ${s}.counter where id = 1`;
+    // All of it is of one instant: what others commit later comes after it as a whole.
+    this.#sealed = ({ parts, values, made, columns, joined }) => {
+      const [batch, ...relied] = [1, 2, 3, 4].map((n) => `$${values + n}`) as [string, ...string[]];
+      return `
+        with ${parts}, made (made, made_at) as (${made}), ${receipt(batch, "made, made_at from made")}
+        select ${columns}, ${refusal("exists (select 1 from made)", relied)}
+        from ${s}.counter as counter ${joined} where counter.id = 1`;
+    };
     this.#sql = {
-      end: end(receipt("null, null")),
+      end: end(receipt("$1", nothing)),
       // Once for each handle is often enough to clear away what others have left.
-      endFirst: end(receipt("null, null"), sweep),
-      job: end(receipt(`currval('${s}.job'), ${kept(KEPT_NOW)}`)),
-      fence: end(receipt(`${kept(KEPT_FENCE)}, null`)),
+      endFirst: end(receipt("$1", nothing), sweep),
       close: `
         insert into ${s}.receipts as old (handle, closed) values ('${this.#handle}', $1::bigint)
         on conflict (handle) do update set closed = greatest(old.closed, excluded.closed) returning batch, made, made_at`,
@@ -92,10 +104,17 @@ export class Receipts {
    * The last statement of a transaction: leaves the receipt, and fails if anything that was relied on is not so any more: at
    * the end, hence also when it was used. Its answer is whether anything was written.
    */
-  end(batch: number, { epoch, lanes, settings }: Relied, made: Made | null): [text: string, ...values: Value[]] {
-    const text = made !== null ? this.#sql[made] : this.#isFirst ? this.#sql.endFirst : this.#sql.end;
-    if (made === null) this.#isFirst = false;
+  end(batch: number, { epoch, lanes, settings }: Relied): [text: string, ...values: Value[]] {
+    const text = this.#isFirst ? this.#sql.endFirst : this.#sql.end;
+    this.#isFirst = false;
     return [text, batch, epoch, lanes, settings];
+  }
+
+  /** Such a statement with its end, which is the same. */
+  sealed(statement: SoleStatement): string {
+    let text = this.#soles.get(statement);
+    if (text === undefined) this.#soles.set(statement, (text = this.#sealed(statement)));
+    return text;
   }
 
   /** Whether it was committed, for good; null while that is not decided. */

@@ -1,3 +1,5 @@
+import type { Durability } from "../store.ts";
+
 /**
  * Settings that what is sent and read here relies on, and that a role or a database may have otherwise: whether NULL stands
  * for nothing in a list, and whether numbers with fractions come back exactly.
@@ -21,8 +23,29 @@ const PLANNED = [
 /** For a whole connection: columns of a select. */
 export const RELIED_SET = [...RELIED, ...PLANNED].map(([name, value]) => `set_config('${name}', '${value}', false)`).join(", ");
 
-/** For a transaction, where the next one may have another connection: a statement each. */
-export const RELIED_SET_LOCALLY: readonly string[] = RELIED.map(([name, value]) => `set local ${name} = ${value}`);
+/**
+ * Between two statements of a transaction, in milliseconds; then the server undoes it all. A process that is stopped, or
+ * whose handler blocks the event loop, holds locks that everybody else may wait for. It does it again when it goes on.
+ */
+const LONGEST_SILENCE = 5_000;
+
+/** What those who write rely on, whatever the server's or the user's defaults are. */
+const WRITING = (durability: Durability): (readonly [name: string, value: string])[] => [
+  ["synchronous_commit", durability === "power" ? "on" : "off"],
+  ["idle_in_transaction_session_timeout", String(LONGEST_SILENCE)],
+];
+
+/** For a whole connection that writes. */
+export function writing(durability: Durability): string {
+  const settings = [...WRITING(durability), ["default_transaction_isolation", "'read committed'"]];
+  return settings.map(([name, value]) => `set ${name} = ${value}`).join(";");
+}
+
+/** How a transaction begins: with everything that it relies on, where the next one may have another connection. */
+export function beginning(durability: Durability, pooled: boolean): string[] {
+  const settings = pooled ? [...WRITING(durability), ...RELIED] : [];
+  return ["begin isolation level read committed", ...settings.map(([name, value]) => `set local ${name} = ${value}`)];
+}
 
 /** As they are now: columns of a select, each under its setting's name. */
 export const RELIED_READ = RELIED.map(([name]) => `current_setting('${name}') as ${name}`).join(", ");

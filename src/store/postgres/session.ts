@@ -129,12 +129,11 @@ export class Session {
 
   /**
    * One message: after some statements that have no rows these, which do; their rows are the answer. At the first that
-   * fails it ends. `after`: a last statement that has none.
+   * fails it ends.
    */
   async together(
     before: readonly string[],
     statements: readonly { text: string; values: readonly Value[] }[],
-    after?: string,
   ): Promise<unknown[][][]> {
     const parts = [...before];
     const added: string[] = [];
@@ -148,10 +147,8 @@ export class Session {
       }
       parts.push(values.length === 0 ? `execute ${name}` : `execute ${name} (${values.map(literal).join(", ")})`);
     }
-    if (after !== undefined) parts.push(after);
     try {
-      // The driver puts all that has no rows to what comes next: what stands before is the first, and what comes after the
-      // last is part of it.
+      // The driver puts all that has no rows to what comes next: what stands before is the first.
       const [, ...answers] = await this.script<unknown[]>(parts.join(";"));
       if (answers.length === statements.length) return answers;
       throw new Error(`${statements.length} statements were sent, and ${answers.length} answered with rows.`);

@@ -6,7 +6,7 @@ import { type Epoch, Returned } from "./epoch.ts";
 import { codeOf, isLost, Overtaken } from "./faults.ts";
 import { Opening } from "./opening.ts";
 import { Stalled } from "./queue-locks.ts";
-import { type Made, type Receipts, REFUSED } from "./receipts.ts";
+import { type Receipts, REFUSED, type SoleStatement } from "./receipts.ts";
 import type { Session } from "./session.ts";
 
 /** One transaction, as the operations inside it see it. */
@@ -24,9 +24,6 @@ export interface Tx {
   queues: readonly string[];
   /** Has itself moved that count. */
   moved(what: Counted, from: number, to: number): void;
-  /** Said by whoever has sent all that he will ever send: it may be committed by the time of the answer. */
-  whole(): void;
-  readonly isCommitted: boolean;
   /** What was learnt in this transaction counts only if it is committed. */
   onUndo(forget: () => void): void;
   onCommit(keep: () => void): void;
@@ -42,6 +39,14 @@ export interface Tx {
 
 /** What is cached of the database, and counted there when it changes. */
 export type Counted = "lanes" | "settings";
+
+/** An operation that is one statement, and a transaction by itself. */
+export interface Sole<T> {
+  statement: SoleStatement;
+  values: Value[];
+  /** What its rows say; null: it has changed nothing, and has to go the longer way. */
+  read: (rows: readonly (readonly unknown[])[]) => Promise<T> | null;
+}
 
 /** What the world is told after a commit. */
 export interface Committed {
@@ -69,7 +74,7 @@ export class Transaction implements Tx {
   /** What it has to write into the audit. */
   readonly entries: NewAuditEntry[] = [];
   hasWritten = false;
-  /** By its own message. */
+  /** By its only statement. */
   isCommitted = false;
   isLate = false;
   queues: readonly string[] = [];
@@ -84,7 +89,6 @@ export class Transaction implements Tx {
   #failed: { error: unknown } | null = null;
   #stopped: { cause: unknown } | null = null;
   #sent = 0;
-  #isWhole = false;
   /** The number of its receipt, once it is asked for. */
   batch = 0;
   #end: { receipt: Promise<number | null>; sent: number } | null = null;
@@ -126,21 +130,19 @@ export class Transaction implements Tx {
     return this.#begun;
   }
 
-  whole(): void {
-    this.#isWhole = true;
-  }
-
-  /** Whether it can be one message, with its end. */
-  get isWhole(): boolean {
-    return this.#isWhole && (this.#opening?.fits(this.#session) ?? false);
-  }
-
-  /** All of it, and the commit. */
-  async commit(begin: readonly string[]): Promise<void> {
-    const opening = this.#opening as Opening;
-    this.#opening = null;
-    await (this.#begun = opening.send(this.#session, begin, "commit"));
+  /** All of it: the statement, its end, and the commit that the server makes of a statement outside of any transaction. */
+  async alone(receipts: Receipts, { statement, values }: Sole<unknown>): Promise<unknown[][]> {
+    const batch = (this.batch = receipts.next());
+    const { lanes = null, settings = null } = this.#assumed;
+    const rows = await this.#session.rows<unknown[]>(receipts.sealed(statement), [
+      ...values,
+      batch,
+      this.#epoch,
+      lanes,
+      settings,
+    ]);
     this.isCommitted = true;
+    return rows;
   }
 
   async #send<Row extends readonly unknown[]>(text: string, values: Value[]): Promise<Row[]> {
@@ -152,18 +154,18 @@ export class Transaction implements Tx {
    * Leaves the receipt, and sees whether what was assumed is still so. Null when nothing was written. Sent ahead of the
    * answers, it counts if nothing else was sent after it.
    */
-  end(receipts: Receipts, made: Made | null): Promise<number | null> {
+  end(receipts: Receipts): Promise<number | null> {
     if (this.#end?.sent !== this.#sent) {
-      const receipt = this.#leave(receipts, made);
+      const receipt = this.#leave(receipts);
       this.#end = { receipt, sent: this.#sent };
     }
     return this.#end.receipt;
   }
 
-  async #leave(receipts: Receipts, made: Made | null): Promise<number | null> {
+  async #leave(receipts: Receipts): Promise<number | null> {
     const batch = (this.batch = receipts.next());
     const { lanes = null, settings = null } = this.#assumed;
-    const [row] = await this.rows<[boolean]>(...receipts.end(batch, { epoch: this.#epoch, lanes, settings }, made));
+    const [row] = await this.rows<[boolean]>(...receipts.end(batch, { epoch: this.#epoch, lanes, settings }));
     return (row as [boolean])[0] ? batch : null;
   }
 

@@ -1,0 +1,128 @@
+import { holdsSuspect, READY, STARTED, STARTED_OF_LANE, startSql, SUSPECT } from "./claimed-row.ts";
+import { LOCKED } from "./locks.ts";
+import type { SoleStatement } from "./receipts.ts";
+import { startedSql } from "./running.ts";
+
+/**
+ * The next of one lane, each locked or stepped over: what is locked and not taken is free again with the commit. As long as
+ * it is locked, its place stays the same, and what is taken is found again by that.
+ */
+function headSql(s: string, which: string, lane: string, limit: string): string {
+  return `
+    select ctid as spot, key, priority, suspect is not null as suspect from ${s}.jobs
+    where lane = ${lane} and ${which} order by priority desc, key limit ${limit} for update skip locked`;
+}
+
+/** How such a statement begins. */
+const CLOCK = (s: string): string => `
+    clock as materialized (select ${s}.clock($1) as now),
+    fence as materialized (select nextval('${s}.fence') as fence)`;
+
+/** Whether a suspect may be taken: see `suspectsOf`. */
+const MAY_BE_SUSPECT = (s: string): string => `($4 or ($4 is null and not ${holdsSuspect(s, "$2")}))`;
+
+/** One statement, for a single lane: there is nothing in it that one lane does not need. */
+export function takeOneSql(s: string): string {
+  return `
+    with ${CLOCK(s)},
+    lane as materialized (
+      select case when exists (
+        select 1 from ${s}.locks as lock, clock where lock.name = $7 and ${LOCKED(s)}) then 0 else $5::integer end as most),
+    chosen as (
+      select spot, key, $8::bigint as lease from (
+        select * from (${headSql(s, READY, "$6::integer", "(select most from lane)")}) as ready
+        union all
+        select * from (${headSql(s, SUSPECT, "$6::integer", "(select least(most, 1) from lane)")}) as suspect
+        where ${MAY_BE_SUSPECT(s)}) as head
+      order by priority desc, key limit $5),
+    started as (${startedSql(s, "chosen")})
+    update ${s}.jobs as job set ${startSql("$8::bigint")}
+    from chosen, clock where job.ctid = chosen.spot
+    returning ${STARTED_OF_LANE}`;
+}
+
+/**
+ * One statement, the same decision as `choose` for each queue: the heads of its lanes, in turn, as many as it and their
+ * sources may give, at most one of them a suspect: the first whose source has not given all it may by then.
+ */
+export function takeManySql(s: string): string {
+  return `
+    with ${CLOCK(s)},
+    lane as (
+      select * from unnest($6::integer[], $7::text[], $8::bigint[], $9::integer[], $10::integer[], $11::integer[], $12::integer[])
+        as lane (id, queue, lease, most, place, source, budget)
+      where not exists (select 1 from ${s}.locks as lock, clock where lock.name = lane.queue and ${LOCKED(s)})),
+    head as (
+      select job.*, lane.* from lane cross join lateral (
+        select * from (${headSql(s, READY, "lane.id", "lane.most")}) as ready
+        union all
+        select * from (${headSql(s, SUSPECT, "lane.id", "1")}) as suspect where ${MAY_BE_SUSPECT(s)}) as job),
+    chosen as (
+      select spot, key, lease from (
+        select *, row_number() over (partition by place order by priority desc, key) as turn from (
+          select *, row_number() over (partition by place, source order by priority desc, key) as nth from (
+            select *, row_number() over (partition by place, suspect order by priority desc, key) as rank from (
+              select *, count(*) filter (where not suspect) over (partition by place, source order by priority desc, key) as before
+              from head) as head
+            where not suspect or before < budget) as head
+          where not suspect or rank = 1) as head
+        where nth <= budget) as head
+      where turn <= $13 order by place, turn limit $5),
+    started as (${startedSql(s, "chosen")})
+    update ${s}.jobs as job set ${startSql("chosen.lease")}
+    from chosen, clock where job.ctid = chosen.spot
+    returning ${STARTED}`;
+}
+
+/**
+ * The same for one queue, as a transaction by itself. Where there is anything that takes more than its ready jobs (a lock on
+ * the queue, a suspect, what is delayed and due, which has its turn among the others) it takes nothing, and says `longer`.
+ */
+export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> {
+  const longer = (lanes: string, queue: string) => `
+    longer as materialized (
+      select exists (select 1 from ${s}.jobs, clock where gate = 'time' and lane = ${lanes} and run_at <= clock.now and limits is null)
+        or exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = ${lanes})
+        or exists (select 1 from ${s}.locks where name = ${queue}) as longer)`;
+  const most = "(select case when longer then 0 else $4::integer end from longer)";
+  const taking = (chosen: string, lease: string, returned: string) => `
+    chosen as (${chosen}),
+    started as (${startedSql(s, "chosen")}),
+    job as (
+      update ${s}.jobs as job set ${startSql(lease)}
+      from chosen, clock where job.ctid = chosen.spot
+      returning ${returned})`;
+  const answer = {
+    made: "select fence, null::bigint from fence where exists (select 1 from chosen)",
+    columns: "job.*, longer.longer",
+    joined: "cross join longer left join job on true",
+  };
+  const head = headSql(s, READY, "$5::integer", most);
+  const heads = `
+    select job.spot, job.key, job.priority, lane.* from lane cross join lateral (
+      ${headSql(s, READY, "lane.id", `least(lane.most, ${most})`)}) as job`;
+  // Of each source at most what it may give.
+  const chosen = `
+    select spot, key, lease from (
+      select *, row_number() over (partition by source order by priority desc, key) as nth from (${heads}) as head) as head
+    where nth <= budget order by priority desc, key limit $4`;
+  return {
+    one: {
+      parts: `
+        ${CLOCK(s)}, ${longer("$5::integer", "$6")},
+        ${taking(`select spot, key, $7::bigint as lease from (${head}) as head`, "$7::bigint", STARTED_OF_LANE)}`,
+      values: 7,
+      ...answer,
+    },
+    many: {
+      parts: `
+        ${CLOCK(s)}, ${longer("any($5::integer[])", "$6")},
+        lane as (
+          select * from unnest($5::integer[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[])
+            as lane (id, lease, most, source, budget)),
+        ${taking(chosen, "chosen.lease", STARTED)}`,
+      values: 10,
+      ...answer,
+    },
+  };
+}
