@@ -36,8 +36,13 @@ export class Nearest {
 }
 
 /** How many letters have to be put in, taken out or changed to make one of the other; null: more than `limit`. */
-function edits(a: string, b: string, limit: number): number | null {
-  if (Math.abs(a.length - b.length) > limit) return null;
+function edits(one: string, other: string, limit: number): number | null {
+  if (limit < 1 || Math.abs(one.length - other.length) > limit) return null;
+  // Most names in a folder begin alike, and end alike.
+  let [from, end, otherEnd] = [0, one.length, other.length];
+  while (from < end && from < otherEnd && one[from] === other[from]) from++;
+  while (end > from && otherEnd > from && one[end - 1] === other[otherEnd - 1]) [end, otherEnd] = [end - 1, otherEnd - 1];
+  const [a, b] = [one.slice(from, end), other.slice(from, otherEnd)];
   let above = Array.from({ length: b.length + 1 }, (_, i) => i);
   for (let i = 1; i <= a.length; i++) {
     const row = [i];

@@ -5,9 +5,13 @@ import { Nearest } from "./nearest.ts";
 interface Wanted {
   given: string;
   glob: Glob;
-  /** Of what has been seen; null: it has been met. */
+  isMet: boolean;
+  /** What it was most like of all that was seen; of the first few only: to look for it takes time. */
   nearest: Nearest | null;
 }
+
+/** For so many it is said what may have been meant. */
+const HINTED = 10;
 
 /** The targets that a build was told to look at, by their ids or by globs: each has to be there, or something was mistyped. */
 export class Only {
@@ -16,7 +20,12 @@ export class Only {
 
   /** `stages`: what else could have been meant. */
   constructor(given: readonly string[], stages: readonly string[] = []) {
-    this.#wanted = given.map((one) => ({ given: one, glob: onlyGlob(one), nearest: new Nearest(one) }));
+    this.#wanted = given.map((one, i) => ({
+      given: one,
+      glob: onlyGlob(one),
+      isMet: false,
+      nearest: i < HINTED ? new Nearest(one) : null,
+    }));
     this.#missing = given.length;
     for (const { nearest } of this.#wanted) for (const stage of stages) nearest?.look(stage);
   }
@@ -35,11 +44,12 @@ export class Only {
   takes(id: string): boolean {
     let taken = this.isAll;
     for (const wanted of this.#wanted) {
+      if (taken && wanted.isMet) continue;
       // An id may look like a glob that does not match it.
       if (wanted.given === id || wanted.glob.matches(id)) {
         taken = true;
         this.#meet(wanted);
-      } else {
+      } else if (!wanted.isMet) {
         wanted.nearest?.look(id);
       }
     }
@@ -53,7 +63,7 @@ export class Only {
 
   /** At the end of a listing. */
   refuseMissing(): void {
-    const missing = this.#wanted.filter(({ nearest }) => nearest !== null);
+    const missing = this.#wanted.filter(({ isMet }) => !isMet);
     if (missing.length === 0) return;
     const names = missing.map(({ given }) => JSON.stringify(given)).join(", ");
     const near = [...new Set(missing.flatMap(({ nearest }) => nearest?.found ?? []))].map((one) => JSON.stringify(one));
@@ -66,8 +76,8 @@ export class Only {
   }
 
   #meet(wanted: Wanted): void {
-    if (wanted.nearest === null) return;
-    wanted.nearest = null;
+    if (wanted.isMet) return;
+    wanted.isMet = true;
     this.#missing--;
   }
 }

@@ -1,0 +1,57 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as fc from "fast-check";
+import { HoldfastError } from "../../src/core/errors.ts";
+import { Nearest } from "../../src/core/nearest.ts";
+import { Only } from "../../src/core/only.ts";
+
+test("the nearest are those with the fewest letters to change, case and folders aside, and none that are not alike", () => {
+  const cases: [string, string[], string[]][] = [
+    ["notes/bowlin.md", ["notes/bowline.md", "notes/reef-knot.md", "src/x.ts"], ["notes/bowline.md"]],
+    ["README", ["x/readme", "readme", "redme", "nothing"], ["readme", "x/readme", "redme"]],
+    ["docs/a.md", ["a.md", "b.md", "docs/b.md"], ["a.md", "docs/b.md"]],
+    ["abc", ["abd", "abe", "abf", "abg", "ab"], ["abd", "abe", "abf"]],
+    ["m1", ["zzzzzzzz", ""], [""]],
+  ];
+  for (const [text, seen, found] of cases) assert.deepEqual(nearestOf(text, seen), found, text);
+});
+
+test("one change somewhere is found, whatever the text is", () => {
+  const text = fc.string({ minLength: 3, maxLength: 30 });
+  fc.assert(
+    fc.property(text, fc.nat(), fc.constantFrom("", "x", "xy"), (given, at, put) => {
+      const place = at % given.length;
+      const slipped = given.slice(0, place) + put + given.slice(place + 1);
+      assert.deepEqual(nearestOf(slipped, [given]), [given]);
+    }),
+  );
+});
+
+test("what was asked for is met by its id or by its glob, and what is left is named", () => {
+  const only = new Only(["a", "docs/*", "b[1]", "c"], ["parse"]);
+  assert.equal(only.isMet, false);
+  assert.deepEqual(
+    ["a", "a/b", "docs/x", "b[1]", "b1", "other"].map((id) => only.takes(id)),
+    [true, true, true, true, true, false],
+  );
+  assert.throws(
+    () => only.refuseMissing(),
+    (error) =>
+      error instanceof HoldfastError && error.code === "TARGET_UNKNOWN" && error.message.startsWith('"c" in `only` is no target'),
+  );
+  assert.equal(only.takes("c"), true);
+  assert.equal(only.isMet, true);
+  only.refuseMissing();
+});
+
+test("nothing asked for is all there is", () => {
+  const all = new Only([]);
+  assert.deepEqual([all.isAll, all.isMet, all.takes("x")], [true, true, true]);
+  all.refuseMissing();
+});
+
+function nearestOf(text: string, seen: readonly string[]): string[] {
+  const nearest = new Nearest(text);
+  for (const one of seen) nearest.look(one);
+  return nearest.found;
+}
