@@ -41,17 +41,21 @@ test("builds why says which part has changed", async () => {
 });
 
 test("builds export writes a folder, artifacts get reads bytes, and sweep takes only what nobody needs", async () => {
+  const large = "x".repeat(20_000);
+  await writeDoc(place, "large", large);
+  assert.equal((await place.run(["run", DOCS])).code, 0);
   const { id } = await newest(place);
-  const { path } = await place.json<{ path: string }>(["builds", "export", id, "out", "--stage", "index"]);
+  const { path } = await place.json<{ path: string }>(["builds", "export", id, "out", "--stage", "parse"]);
   assert.equal(path, join(place.folder, "out"));
-  assert.match(await readFile(join(path, "checksums.txt"), "utf8"), /index/);
+  const sums = await readFile(join(path, "checksums.txt"), "utf8");
+  assert.match(sums, / {2}parse\/docs\/large\.md\.json\n/);
   assert.equal((await place.json<JsonError>(["builds", "export", id, "out"], 2)).error.code, "EXPORT_EXISTS");
 
-  const [hash] = (await readFile(join(path, "checksums.txt"), "utf8")).split(" ") as [string];
+  const hash = /^(\w+) {2}parse\/docs\/large\.md/m.exec(sums)?.[1] as string;
   const got = await place.run(["artifacts", "get", hash]);
-  assert.equal(got.stdout, JSON.stringify("OTHERBERT"));
+  assert.equal(got.stdout, JSON.stringify(large));
   assert.equal((await place.run(["artifacts", "get", hash, "--out", "index.json"])).code, 0);
-  assert.equal(await readFile(join(place.folder, "index.json"), "utf8"), JSON.stringify("OTHERBERT"));
+  assert.equal(await readFile(join(place.folder, "index.json"), "utf8"), JSON.stringify(large));
   assert.equal((await place.run(["artifacts", "get", hash, "--out", "index.json"])).code, 2);
   assert.equal(
     (await place.json<JsonError>(["artifacts", "get", "nothing", "--out", "x"], 2)).error.code,
