@@ -21,11 +21,21 @@ export async function makeBackup(
   const staged = await engine.store.backups.stage(path, { reason, onProgress });
   try {
     const collected = await (artifacts ? include(engine, staged, onProgress) : refer(engine, staged));
-    return await staged.publish(collected);
+    const manifest = await staged.publish(collected);
+    await writeDown(engine, path, manifest);
+    return manifest;
   } catch (error) {
     await staged.discard();
     throw error;
   }
+}
+
+/** It is there by now, whatever becomes of its entry in the audit; and what is damaged is not written to. */
+async function writeDown({ store, log }: Engine, path: string, { size, sha256, reason }: Manifest): Promise<void> {
+  if (store.damage.damaged !== null) return;
+  await store.audit
+    .record({ action: "backup.made", name: path, after: { size, sha256, reason } })
+    .catch((error: unknown) => log.warn("a backup was made, and could not be written down", { path, error: String(error) }));
 }
 
 /** The file, and the artifacts that came with it. */

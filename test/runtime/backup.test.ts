@@ -15,6 +15,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { suite, test } from "node:test";
 import { items, job, open, pipeline } from "../../src/index.ts";
+import { verifyAudit } from "../../src/runtime/audit.ts";
 import { makeBackup, verifyWhole } from "../../src/runtime/backups.ts";
 import type { Manifest } from "../../src/store/backups.ts";
 import { code, folder, memory, unchecked } from "./parts.ts";
@@ -110,6 +111,23 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
 }
 
 suite("a backup", () => {
+  test("is written down in the audit, and the copy has an audit that is whole up to the head in its manifest", async (t) => {
+    const base = await folder(t);
+    const to = join(base, "copy.db");
+    await using hf = await open(join(base, "work.db"), { program: "keeper" });
+    await hf.queues.pause("mail");
+    const head = await hf.engine.store.audit.head();
+    await hf.backup(to);
+    const { audit, size, sha256 } = manifestOf(to);
+    assert.deepEqual(audit, { entries: 1, head: head.hash });
+    const [made, ...others] = await hf.engine.store.audit.page({ after: 1, limit: 10 });
+    assert.partialDeepStrictEqual(made, { action: "backup.made", subject: `backup:${to}`, after: { size, sha256 } });
+    assert.match(made?.by ?? "", /^keeper \(pid /);
+    assert.deepEqual(others, []);
+    await using copy = await open(to);
+    assert.deepEqual(await verifyAudit(copy.engine.store, [head]), { ok: true, entries: 1, head, fault: null });
+  });
+
   test("of a database in memory is one, too", async (t) => {
     const base = await folder(t);
     const { hf } = await memory(t);
