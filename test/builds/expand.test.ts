@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { rmSync } from "node:fs";
 import { files, items, pipeline } from "../../src/index.ts";
 import { type Built, counts, ONCE, refusal, test, type Yard, yard } from "./parts.ts";
 
@@ -22,6 +23,9 @@ function lines({ root, ran }: Yard, options: { split?: object; say?: object } = 
       return input.toUpperCase();
     });
 }
+
+/** More than is kept in a row, with a character that some take for the end of a line. */
+const LONG = Array.from({ length: 550 }, (_, i) => `c${i}=${"\u2028long ".repeat(10)}${i}`).join("\n");
 
 test("each child goes its own way, and knows its parent", async (t) => {
   const here = await yard(t);
@@ -88,14 +92,33 @@ test("children that are gone, with their parent or alone, are removed", async (t
   assert.deepEqual(await byParent(built, "split"), [["x", "one"]]);
 });
 
-test("a parent that is again what it once was has the children that it had then", async (t) => {
+test("a parent that is again what it once was has the children that it had then, and nothing is run for that", async (t) => {
   const here = await yard(t);
   here.write({ a: "x=one\ny=two" });
   await here.succeed(lines(here));
   here.write({ a: "y=other\nz=three" });
   await here.succeed(lines(here));
   here.write({ a: "x=one\ny=two" });
+  here.taken();
+  const { stages } = await here.hf.builds.plan(lines(here));
+  assert.deepEqual(
+    Object.values(stages).map(({ run, cached, unknown }) => [run, cached, unknown]),
+    [
+      [0, 1, 0],
+      [0, 1, 0],
+      [0, 2, 0],
+    ],
+  );
   const built = await here.succeed(lines(here));
+  assert.deepEqual(here.taken(), []);
+  assert.deepEqual(
+    [counts(built, "split"), counts(built, "say")],
+    [
+      [0, 1, 0, 0],
+      [0, 2, 0, 0],
+    ],
+  );
+  assert.equal((await here.hf.builds.why(built.id, "split", "a")).ran, false);
   assert.deepEqual(await byParent(built, "say"), [
     ["x", "ONE"],
     ["y", "TWO"],
@@ -106,7 +129,80 @@ test("a parent that is again what it once was has the children that it had then"
   ]);
 });
 
-test("by bytes, a copy of a parent has children of its own", async (t) => {
+test("with `remove`, an expand of what is again what it once was runs again: it has done something else outside since", async (t) => {
+  const here = await yard(t);
+  const docs = () => lines(here, { split: { remove: () => {} } });
+  for (const text of ["x=one", "y=two", "x=one"]) {
+    here.write({ a: text });
+    await here.succeed(docs());
+  }
+  assert.equal(here.ran.filter((one) => one === "split a").length, 3);
+});
+
+test("children are seen by nobody before their expand has ended, and of one that fails there are none", async (t) => {
+  const here = await yard(t);
+  const state = { fails: true };
+  const seen: number[] = [];
+  const rows = () => here.hf.engine.store.work.countTargets("many", 1);
+  const docs = () =>
+    pipeline("many")
+      .source(items(() => ["a"], { id: (id) => id }))
+      .expand("split", ONCE, async function* () {
+        for (let i = 0; i < 600; i++) yield { id: `c${i}`, value: i };
+        await new Promise((resolve) => setTimeout(resolve, 20));
+        seen.push(await rows());
+        if (state.fails) throw new Error("half way");
+      })
+      .stage("say", {}, ({ input }) => (here.ran.push("say"), input));
+  const failed = await here.build(docs());
+  assert.deepEqual([failed.state, failed.errors[0]?.message], ["FAILED", "half way"]);
+  assert.deepEqual([seen, await rows(), here.ran], [[0], 0, []]);
+  state.fails = false;
+  assert.deepEqual(counts(await here.succeed(docs()), "say"), [600, 0, 0, 0]);
+  assert.deepEqual(seen, [0, 0]);
+});
+
+test("an expand that fails for what its parent is by now leaves the children of what that was as they were", async (t) => {
+  const here = await yard(t);
+  here.write({ a: "x=one\ny=two" });
+  await here.succeed(lines(here));
+  here.write({ a: "x=other\nz=new\nx=twice" });
+  here.taken();
+  assert.equal((await here.build(lines(here, { split: ONCE }))).state, "FAILED");
+  assert.deepEqual(here.taken(), ["read a", "split a"]);
+  const children = await here.hf.engine.store.work.targetPage({ pipeline: "lines", segment: 1, limit: 10 });
+  assert.deepEqual(
+    children.map(({ id, value }) => [id, value.text]),
+    [
+      ["x", '"one"'],
+      ["y", '"two"'],
+    ],
+  );
+});
+
+test("a long list of children is an artifact; where that is lost, the expand runs again", async (t) => {
+  const here = await yard(t);
+  here.write({ a: LONG });
+  const built = await here.succeed(lines(here));
+  assert.deepEqual(counts(built, "say"), [550, 0, 0, 0]);
+  const result = await here.hf.engine.store.work.resultOf(built.id, "split", "a");
+  const list = result?.output.artifact as string;
+  assert.deepEqual(await here.hf.engine.store.work.referenced([list]), new Set([list]), "no sweep takes it");
+  here.write({ a: "x=one" });
+  await here.succeed(lines(here));
+  here.write({ a: LONG });
+  here.taken();
+  assert.deepEqual(counts(await here.succeed(lines(here)), "say"), [0, 550, 0, 0]);
+  assert.deepEqual(here.taken(), []);
+  here.write({ a: "x=one" });
+  await here.succeed(lines(here));
+  here.write({ a: LONG });
+  rmSync(await (await here.hf.engine.artifacts()).path(list));
+  assert.deepEqual(counts(await here.succeed(lines(here)), "say"), [0, 550, 0, 0]);
+  assert.deepEqual(here.taken(), ["split a"]);
+});
+
+test("by bytes, a copy of a parent has children of its own, and they are yielded once", async (t) => {
   const here = await yard(t);
   const docs = () => lines(here, { split: { reuse: "bytes" } });
   here.write({ a: "x=one", b: "x=one" });
@@ -114,6 +210,7 @@ test("by bytes, a copy of a parent has children of its own", async (t) => {
     ["x", "ONE"],
     ["x", "ONE"],
   ]);
+  assert.equal(here.ran.filter((one) => one.startsWith("split")).length, 1);
   here.write({ c: "x=one" });
   assert.deepEqual(await byParent(await here.succeed(docs()), "say"), [
     ["x", "ONE"],

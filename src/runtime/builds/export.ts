@@ -9,6 +9,7 @@ import { idsOf, sayPath } from "../../core/target-id.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 import type { NamedArtifact, StoredResult } from "../../store/work.ts";
+import { isChildList } from "./child-list.ts";
 import { ExportPlaces, type Placed, type ToPlace } from "./export-places.ts";
 import { viewBuild } from "./view.ts";
 
@@ -72,7 +73,8 @@ export async function exportBuild(
 async function foundOf(store: Store, result: StoredResult): Promise<Found> {
   const { key, stage, path, build, hash, cost, output } = result;
   const artifacts = await store.work.artifactsOf(result);
-  const isNone = output.hash === "none";
+  // What an expand has yielded are targets, whose outputs are exported.
+  const isNone = output.hash === "none" || isChildList(output);
   const kept = output.artifact !== null;
   const text = output.text ?? "";
   return {

@@ -96,15 +96,15 @@ export class Model {
 
   /** `limits` sees what the handler will see. */
   stageJob(place: Place, work: { build: BuildKey; path: string; context: string }, input: unknown): NewJob {
-    const { stage, segment, declared, position } = place;
-    return {
-      ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
-      // What is nearest to its end goes first: targets are finished one after the other, not all at once at the end.
-      priority: position + 1,
-      input: JSON.stringify({ stage: stage.name, target: work.path }),
-      work: { build: work.build, kind: "stage", stage: stage.name, segment: segment.index, path: work.path },
-      ...(declared.empty ? {} : { declares: declared.declaration, limitKeys: this.#limitKeys(place, input, work.context) }),
-    };
+    const { declared } = place;
+    const job = this.#stageJob(place, work, {});
+    if (declared.empty) return job;
+    return { ...job, declares: declared.declaration, limitKeys: this.#limitKeys(place, input, work.context) };
+  }
+
+  /** Makes targets of what an expand has yielded. It calls nobody, so nothing limits it. */
+  childrenJob(place: Place, work: { build: BuildKey; path: string }): NewJob {
+    return this.#stageJob(place, work, { children: true });
   }
 
   /** Runs a stage's `remove` for what it once made. `gone`: the target is forgotten then; else it goes on from there. */
@@ -141,6 +141,16 @@ export class Model {
 
   #listed(round: number): Segment {
     return this.segments.find((segment) => segment.round === round && segment.from !== "expand") as Segment;
+  }
+
+  #stageJob({ stage, segment, position }: Place, work: { build: BuildKey; path: string }, more: object): NewJob {
+    return {
+      ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
+      // What is nearest to its end goes first: targets are finished one after the other, not all at once at the end.
+      priority: position + 1,
+      input: JSON.stringify({ stage: stage.name, target: work.path, ...more }),
+      work: { build: work.build, kind: "stage", stage: stage.name, segment: segment.index, path: work.path },
+    };
   }
 
   #job(name: string, version: number, policy: Policy): Omit<NewJob, "work"> {

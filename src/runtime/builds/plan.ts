@@ -6,6 +6,7 @@ import { inlineValue, type KeptValue } from "../../core/value.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { TargetRow } from "../../store/work.ts";
 import type { Found, Register } from "./enlister.ts";
+import { childrenIn } from "./expansion.ts";
 import { Lister } from "./lister.ts";
 import { asParent, type Parent } from "./live-targets.ts";
 import type { Model, Place } from "./model.ts";
@@ -112,7 +113,7 @@ class Counter implements Register {
   constructor(site: Worksite, scope: BuildScope) {
     this.#site = site;
     this.#scope = scope;
-    this.#walker = new Walker(scope, site.reader, (parent, trail) => this.#children(asParent(parent, trail)), true);
+    this.#walker = new Walker(scope, site.reader, (parent, trail, list) => this.#children(asParent(parent, trail), list), true);
     this.#purse = new Purse(site.engine, site.model.name);
     this.#stages = new Map(
       [...site.model.places].map(({ stage }) => [stage.name, { run: 0, cached: 0, unknown: 0, estimate: NOTHING }]),
@@ -208,8 +209,21 @@ class Counter implements Register {
     if (known === 0) await this.#unknownChildren(below, parent);
   }
 
-  async #children(parent: Parent): Promise<void> {
+  async #children(parent: Parent, list: KeptValue | undefined): Promise<void> {
     const segment = this.#site.model.segments[parent.segment + 1] as Segment;
+    if (list !== undefined) {
+      const values = new DryValues(this.#site.artifacts);
+      for await (const found of childrenIn(list, parent, this.#site, values))
+        await this.enlist(
+          segment,
+          found,
+          await this.rows(
+            segment,
+            found.map(({ path }) => path),
+          ),
+        );
+      return;
+    }
     for await (const rows of this.#pagesBelow(segment, parent.path)) {
       const found = rows.map((row) => this.#site.targets.child(row, parent));
       await this.enlist(segment, found, new Map(rows.map((row) => [row.path, row])));

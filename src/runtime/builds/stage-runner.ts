@@ -2,8 +2,8 @@ import type { JobContext } from "../../core/context.ts";
 import { NOTHING } from "../../core/cost.ts";
 import { HoldfastError, isPassing } from "../../core/errors.ts";
 import { toJobError } from "../../core/job.ts";
-import { childrenOf, type Trail } from "../../core/trail.ts";
-import { NO_VALUE } from "../../core/value.ts";
+import type { Trail } from "../../core/trail.ts";
+import type { KeptValue } from "../../core/value.ts";
 import type { NewResult, TargetRow, WorkView } from "../../store/work.ts";
 import { type Attempt, Ending } from "../attempt.ts";
 import { failForGood } from "../outcome.ts";
@@ -12,6 +12,7 @@ import { Inputs } from "./inputs.ts";
 import { callIsolated } from "./isolated/call.ts";
 import { memberList } from "./member-list.ts";
 import type { Place } from "./model.ts";
+import { Offspring } from "./offspring.ts";
 import { Removal, unwanted } from "./removal.ts";
 import type { BuildScope } from "./scope.ts";
 import { Session } from "./session.ts";
@@ -20,7 +21,7 @@ import { type HandedContext, stageContext } from "./stage-context.ts";
 import type { Parent } from "./live-targets.ts";
 import { type Context, contextOf, loadInput, type Reader } from "./travel.ts";
 import { outputOf } from "./values.ts";
-import { listedTarget } from "./walker.ts";
+import { listedTarget, type Walked } from "./walker.ts";
 import type { Worksite } from "./worksite.ts";
 
 /** All that is known of a work item when its handler is about to run. */
@@ -54,6 +55,9 @@ export class StageRunner {
     if (removes !== undefined)
       return new Removal(this.#site, scope, this.#site.model.place(view.stage)).run(attempt, job, view.target, removes);
     const task = await this.#task(attempt, scope, view, view.target);
+    const offspring = task.place.stage.kind === "expand" ? new Offspring(this.#site, task) : null;
+    const children = offspring === null ? null : await offspring.find();
+    if (children !== null) return offspring?.enlist(children);
     if (await this.#isMade(task)) return this.#reuse(task);
     if (await this.#hasChangedSince(task)) return this.#supersede(task);
     await this.#site.purse.begin(attempt, view.build, task.place, { target: task.traveller.target, input: task.context.input });
@@ -82,9 +86,9 @@ export class StageRunner {
     }
   }
 
-  /** Whether somebody else has made it since it was enqueued. Only where that can be: the same bytes, or children that are known. */
+  /** Whether somebody else has made it since it was enqueued. Only where that can be: the same bytes. */
   async #isMade({ attempt, scope, place, context, row }: Task): Promise<boolean> {
-    if (place.stage.reuse !== "bytes" && place.stage.kind !== "expand") return false;
+    if (place.stage.reuse !== "bytes" || place.stage.kind === "expand") return false;
     const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
     return (await walker.lookUp(place, context, row.trail)) !== null;
   }
@@ -108,23 +112,15 @@ export class StageRunner {
   }
 
   async #run(task: Task, session: Session, job: JobContext<unknown>): Promise<void> {
-    const { attempt, place, row, traveller, trail, context, scope } = task;
-    const { stage } = place;
+    const { attempt, place, row, traveller, context } = task;
     const parts = await this.#parts(task);
     const handed = await stageContext(task, session, job, this.#site);
-    const returned = await this.#call(task, handed, job, session);
-    const output = stage.kind === "expand" ? NO_VALUE : await this.#keep(returned, outputOf(stage.name, row.path));
+    const isExpand = place.stage.kind === "expand";
+    const [returned, output] = isExpand
+      ? await this.#expand(task, handed, job, session)
+      : await this.#make(task, handed, job, session);
     if (!(await session.isUnchanged())) return session.supersede();
-    // What `match`, `key` and `by` see of it is what they would see of it later.
-    const made = () => (returned instanceof Uint8Array ? returned : this.#site.values.load(output));
-    const reader: Reader = {
-      value: (value) => this.#site.reader.value(value),
-      output: async (key) => (key === null ? made() : this.#site.reader.output(key)),
-    };
-    const enlister = this.#site.enlister(scope, attempt.claimed, reader);
-    const step = { stage: stage.name, result: null, output: stage.kind === "expand" ? childrenOf(context.hash) : output.hash };
-    const steps = [...trail, step];
-    const walked = await enlister.walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
+    const walked = isExpand ? new Offspring(this.#site, task).next : await this.#walkOn(task, returned, output);
     const result: NewResult = {
       hash: context.hash,
       parts,
@@ -144,11 +140,46 @@ export class StageRunner {
     return parts;
   }
 
-  /** The handler, here or in a process of its own; what an expand yields has become targets then. */
-  async #call(task: Task, handed: HandedContext, job: JobContext<unknown>, session: Session): Promise<unknown> {
+  async #make(task: Task, handed: HandedContext, job: JobContext<unknown>, session: Session): Promise<[unknown, KeptValue]> {
+    const returned = await this.#call(task, handed, job, session, null);
+    return [returned, await this.#keep(returned, outputOf(task.place.stage.name, task.row.path))];
+  }
+
+  /** What it yields is its output. */
+  async #expand(task: Task, handed: HandedContext, job: JobContext<unknown>, session: Session): Promise<[unknown, KeptValue]> {
+    const expansion = new Expansion(this.#site, task);
+    try {
+      await this.#call(task, handed, job, session, expansion);
+      return [undefined, await expansion.end()];
+    } catch (error) {
+      expansion.drop();
+      throw error;
+    }
+  }
+
+  /** Behind the stage, with what it has just made. */
+  #walkOn({ attempt, scope, place, row, traveller, trail }: Task, returned: unknown, output: KeptValue): Promise<Walked> {
+    // What `match`, `key` and `by` see of it is what they would see of it later.
+    const made = () => (returned instanceof Uint8Array ? returned : this.#site.values.load(output));
+    const reader: Reader = {
+      value: (value) => this.#site.reader.value(value),
+      output: async (key) => (key === null ? made() : this.#site.reader.output(key)),
+    };
+    const { walker } = this.#site.enlister(scope, attempt.claimed, reader);
+    const steps = [...trail, { stage: place.stage.name, result: null, output: output.hash }];
+    return walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
+  }
+
+  /** The handler, here or in a process of its own; what an expand yields is in its list then. */
+  async #call(
+    task: Task,
+    handed: HandedContext,
+    job: JobContext<unknown>,
+    session: Session,
+    expansion: Expansion | null,
+  ): Promise<unknown> {
     const { stage } = task.place;
     const inputs = new Inputs(this.#site, task);
-    const expansion = stage.kind === "expand" ? new Expansion(this.#site, task) : null;
     if (stage.isolate === "process") return callIsolated({ site: this.#site, task, handed, job, session, inputs, expansion });
     if (stage.kind === "gather") Object.assign(handed, { inputs, failed: task.view.build.failed });
     const returned: unknown = await (stage.run as (context: unknown) => unknown)(handed);

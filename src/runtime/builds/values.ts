@@ -4,6 +4,7 @@ import { damagedRow } from "../../core/errors.ts";
 import { toJson } from "../../core/json.ts";
 import { sayPath } from "../../core/target-id.ts";
 import { INLINE, inlineValue, type KeptValue, NO_VALUE } from "../../core/value.ts";
+import { isChildList } from "./child-list.ts";
 
 /** Values that go from stage to stage: small JSON in rows, bytes and what is large in artifacts, by themselves. */
 export class Values {
@@ -25,7 +26,10 @@ export class Values {
     return text.length <= INLINE ? inlineValue(text) : this.#store(text);
   }
 
-  async load({ hash, text, artifact }: KeptValue): Promise<unknown> {
+  /** What an expand has yielded is no value of its own. */
+  async load(value: KeptValue): Promise<unknown> {
+    const { hash, text, artifact } = value;
+    if (isChildList(value)) return undefined;
     if (text !== null) {
       if (hash.startsWith("json:") && valueHash(text) !== hash) throw damagedRow("What a stage is to be given");
       return JSON.parse(text);

@@ -7,7 +7,9 @@ import { groupOf } from "../../core/stage.ts";
 import { childrenOf, type Step, stepOf, type Trail } from "../../core/trail.ts";
 import type { NewJob } from "../../store/store.ts";
 import type { Flow, FoundResult, ListedTarget, Passed, TargetRow } from "../../store/work.ts";
+import type { KeptValue } from "../../core/value.ts";
 import { Batcher } from "./batcher.ts";
+import { isChildList } from "./child-list.ts";
 import type { Model, Place } from "./model.ts";
 import type { BuildScope } from "./scope.ts";
 import { type Context, contextOf, inputHash, loadInput, type Reader, type Traveller } from "./travel.ts";
@@ -21,8 +23,11 @@ export interface Walked {
   passed: Passed[];
 }
 
-/** Told of targets whose children are as they were when their parent was last expanded. */
-export type OnExpanded = (parent: Traveller, trail: Trail) => Promise<void>;
+/**
+ * Told of targets whose children are as they were when their parent was last expanded; or, for who only looks, of those that
+ * have others now (`list`).
+ */
+export type OnExpanded = (parent: Traveller, trail: Trail, list?: KeptValue) => Promise<void>;
 
 /**
  * Takes targets from stage to stage, as far as there are results for them: past those that do not match, through those
@@ -115,36 +120,54 @@ export class Walker {
     const context = contextOf(place, traveller, steps, input);
     // Children are written before their parent's end, so what they inherit must be there by then.
     const waits = stage.kind === "expand" && steps.some(({ result }) => result === null);
+    const isExpand = stage.kind === "expand";
     const found = waits ? null : await this.lookUp(place, context, old);
-    if (found === null) {
+    const other = found === null && isExpand && this.#looksOnly ? await this.lookUpChildren(place, context, old) : null;
+    if (found === null && other === null) {
       if (!needed && !place.declared.empty) input = await loadInput(traveller, steps, this.#reader);
       const work = { build: this.#scope.build.key, path: traveller.path, context: context.hash };
       const trail = this.#outdated(place, context, this.#withOld(steps, old, place));
       return { to: "work", trail, job: this.#model.stageJob(place, work, input) };
     }
-    if (stage.kind === "expand") {
+    const { key, output } = (found ?? other) as FoundResult;
+    if (isExpand) {
       walked.passed.push({ stage: stage.name, as: "cached" });
-      await this.#onExpanded(traveller, [...steps]);
-      steps.push({ stage: stage.name, result: found.key, output: childrenOf(context.hash) });
+      await this.#onExpanded(traveller, [...steps], other?.output);
+      steps.push({ stage: stage.name, result: key, output: childrenOf(context.hash) });
       return null;
     }
-    const isOther = stepOf(old, stage.name)?.result !== found.key;
-    walked.passed.push({ stage: stage.name, as: "cached", ...(isOther ? { result: found.key } : {}) });
-    steps.push({ stage: stage.name, result: found.key, output: found.output.hash });
+    const isOther = stepOf(old, stage.name)?.result !== key;
+    walked.passed.push({ stage: stage.name, as: "cached", ...(isOther ? { result: key } : {}) });
+    steps.push({ stage: stage.name, result: key, output: output.hash });
     return null;
   }
 
   /**
    * What there is for this context; of a stage that is to be run anew, only what this build has made. Of an expand there is
-   * something only if the target's children are those: others may have been made since, or only those of its copy. And what a
-   * stage with `remove` does outside is there for this target only if that was the last that it did for it.
+   * something only if the target's children are those: others may have been made since, or only those of its copy; they are
+   * made by a job of their own then (`lookUpChildren`). And what a stage with `remove` does outside is there for this target only if that was the last that it did for it.
    */
   async lookUp({ stage }: Place, { hash }: Context, old: Trail): Promise<FoundResult | null> {
     if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
-    const build = this.#scope.reruns(stage.name) ? { build: this.#scope.build.key } : {};
-    const found = await this.#found.get({ stage: stage.name, hash, ...build });
+    const found = await this.#find(stage.name, hash);
     const isOutside = stage.kind !== "expand" && stage.remove !== null;
     return isOutside && stepOf(old, stage.name)?.result !== found?.key ? null : found;
+  }
+
+  /**
+   * What an expand has yielded in this context, whichever children its target has by now: they can be made of that without
+   * running it. One with `remove` has done something else outside since, and is run again. `isOwn`: it was just run.
+   */
+  async lookUpChildren({ stage }: Place, { hash }: Context, old: Trail, isOwn = false): Promise<FoundResult | null> {
+    const areThere = stepOf(old, stage.name)?.output === childrenOf(hash);
+    if (stage.remove !== null && !areThere && !isOwn) return null;
+    const found = await this.#find(stage.name, hash);
+    return found !== null && isChildList(found.output) ? found : null;
+  }
+
+  #find(stage: string, hash: string): Promise<FoundResult | null> {
+    const build = this.#scope.reruns(stage) ? { build: this.#scope.build.key } : {};
+    return this.#found.get({ stage, hash, ...build });
   }
 
   async #end(traveller: Traveller, segment: Segment, steps: Step[]): Promise<Flow> {

@@ -65,6 +65,11 @@ export class Worksite {
     this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claim(id, fingerprint));
   }
 
+  /** Whether there is a place for them: on a server, only where somebody has said one. */
+  get hasArtifacts(): boolean {
+    return this.engine.location.kind === "sqlite" || this.engine.artifactFolder.path !== null;
+  }
+
   /** Before a build, and before the first attempt: copies of files, and snapshots, are in the folder of artifacts. */
   async ready(): Promise<void> {
     if (this.model.definition.source.kind === "files") await this.artifacts();

@@ -38,7 +38,6 @@ export async function callIsolated(parts: {
       for (const one of yielded) await expansion?.add(one);
     },
   });
-  await expansion?.end();
   if (!returned.isUnchanged) session.spoil();
   if (returned.followUps.length > 0) (task.attempt.followUps ??= []).push(...returned.followUps);
   return returned.output;
