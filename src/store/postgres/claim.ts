@@ -53,10 +53,11 @@ export class Claim {
     this.#random = parts.random;
     this.#read = parts.read;
     this.#sql = {
+      // The instant as a value of its own: compared with a function, each delayed job would be looked at.
       promote: `
         update ${s}.jobs set gate = null where key in (
           select key from ${s}.jobs
-          where gate = 'time' and lane = any($2::integer[]) and run_at <= ${s}.clock($1) and limits is null
+          where gate = 'time' and lane = any($2::integer[]) and run_at <= (select ${s}.clock($1)) and limits is null
           order by run_at limit ${PROMOTED} for update skip locked)
         returning 1`,
       // By jobs_suspect: most often there is none at all. And the names of those queues whose lock is held.

@@ -49,7 +49,7 @@ export class LimitedClaim {
       where lane = any($2::integer[]) and limits is not null and ${which} order by ${order} limit ${PROMOTED} for update skip locked`;
     this.#sql = {
       due: `
-        select * from (${due(`gate = 'time' and run_at <= ${s}.clock($1)`, "run_at, key")}) as timed
+        select * from (${due(`gate = 'time' and run_at <= (select ${s}.clock($1))`, "run_at, key")}) as timed
         union all
         select * from (${due(`${UNSEEN} and run_at > ${s}.clock($1)`, "key")}) as unseen`,
       setGates: `

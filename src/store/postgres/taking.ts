@@ -81,7 +81,9 @@ export function takeManySql(s: string): string {
 export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> {
   const longer = (lanes: string, queue: string) => `
     longer as materialized (
-      select exists (select 1 from ${s}.jobs, clock where gate = 'time' and lane = ${lanes} and run_at <= clock.now and limits is null)
+      select exists (
+          select 1 from ${s}.jobs
+          where gate = 'time' and lane = ${lanes} and run_at <= (select now from clock) and limits is null)
         or exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = ${lanes})
         or exists (select 1 from ${s}.locks where name = ${queue}) as longer)`;
   const most = "(select case when longer then 0 else $4::integer end from longer)";
