@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type Holdfast, job, type Job, open } from "../../src/index.ts";
+import { isTaken } from "../crash/random.ts";
 import { page, snippets } from "../docs/pages.ts";
 import { type JsonError, Place } from "./holdfast.ts";
 
@@ -102,8 +103,9 @@ test("what is no claim of this database is refused, and so is what contradicts i
     [["claim", "four", "--name", "four", "--worker", "anna"], "USAGE"],
     [["claim", "four"], "USAGE"],
   ];
-  const answers = await Promise.all(cases.map(([args]) => place.json<JsonError>(args, 2)));
-  for (const [i, { error }] of answers.entries()) assert.equal(error.code, cases[i]?.[1], cases[i]?.[0].join(" "));
+  const some = cases.filter((_, i) => isTaken(i, 3));
+  const answers = await Promise.all(some.map(([args]) => place.json<JsonError>(args, 2)));
+  for (const [i, { error }] of answers.entries()) assert.equal(error.code, some[i]?.[1], some[i]?.[0].join(" "));
   assert.equal(await stateOf(id), "running");
 });
 

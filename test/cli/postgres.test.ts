@@ -3,6 +3,7 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
 import { type Holdfast, job, type Job, open } from "../../src/index.ts";
+import { oneOf } from "../crash/random.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
 import { type JsonError, JOBS, Place } from "./holdfast.ts";
 
@@ -40,7 +41,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
   const json = async <T>(args: readonly string[], code = 0): Promise<T> => JSON.parse(await run([...args, "--json"], code)) as T;
   const assertSecret = (text: string) => password === "" || assert.ok(!text.includes(password), "the password is not shown");
 
-  test("enqueue, work, stop, status and health", async () => {
+  test("enqueue, work, stop, status and health", oneOf(2, 0), async () => {
     const { id } = await json<{ id: string }>(["enqueue", "double", "21", "--module", JOBS]);
     assert.match(await run(["status"]), new RegExp(`^postgres://.*${new URL(url).pathname}  1 pending`));
     assert.match(await run(["health"], 1), /^not ok: /, "nobody works");
@@ -62,7 +63,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assertSecret(stdout + stderr);
   });
 
-  test("claim, renew and settle", async () => {
+  test("claim, renew and settle", oneOf(2, 1), async () => {
     const { id } = await hf.enqueue(gone, { n: 1 });
     const { claim } = await json<{ claim: string; job: Job }>(["claim", "gone", "--worker", "anna"]);
     await run(["renew", claim, "--lease", "1h"]);
@@ -71,7 +72,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     await run(["claim", "gone", "--worker", "anna"], 1);
   });
 
-  test("jobs list, show, retry and cancel", async () => {
+  test("jobs list, show, retry and cancel", oneOf(2, 2), async () => {
     const { id } = await hf.enqueue(gone, 1);
     assert.deepEqual(
       (await json<{ items: Job[] }>(["jobs", "list"])).items.map((one) => one.id),
@@ -83,7 +84,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     await run(["jobs", "retry", id], 1);
   });
 
-  test("quarantine list, retry and purge; recover", async () => {
+  test("quarantine list, retry and purge; recover", oneOf(2, 3), async () => {
     const ids = (await hf.enqueueMany(gone, [1, 2])).map(({ id }) => id);
     for (const _ of ids) assert.ok(await hf.claim(gone, { worker: "nobody", lease: 1 }));
     await run(["recover"]);
@@ -97,7 +98,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.deepEqual([(await hf.jobs.get(ids[0] as string))?.state, await hf.jobs.get(ids[1] as string)], ["pending", null]);
   });
 
-  test("queues list, pause and resume", async () => {
+  test("queues list, pause and resume", oneOf(2, 4), async () => {
     await hf.enqueue(gone, 1);
     await run(["queues", "pause", "gone"]);
     const [queue] = (await json<{ items: { name: string; paused: boolean }[] }>(["queues"])).items;
@@ -106,7 +107,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.equal((await hf.queues.list())[0]?.paused, false);
   });
 
-  test("schedules list, pause, resume, trigger and remove", async () => {
+  test("schedules list, pause, resume, trigger and remove", oneOf(2, 5), async () => {
     await hf.schedule(gone, { cron: "0 3 * * *", input: null });
     assert.match(await run(["schedules"]), /gone/);
     await run(["schedules", "pause", "gone"]);
@@ -117,7 +118,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.deepEqual(await hf.schedules.list(), []);
   });
 
-  test("events, events sinks and events forget", async () => {
+  test("events, events sinks and events forget", oneOf(2, 6), async () => {
     const told = job({ name: "told", queue: { name: "told", events: true }, run: () => {} });
     const end = hf.events.subscribe(() => {}, { name: "reader" });
     await hf.enqueue(told, 1);
@@ -127,19 +128,19 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     await run(["events", "forget", "reader"]);
   });
 
-  test("unlock", async () => {
+  test("unlock", oneOf(2, 7), async () => {
     assert.ok(await hf.lock("deploy").acquire("anna", 1));
     while (!(await hf.lock("deploy").isStale()));
     await run(["unlock", "deploy"]);
     assert.equal(await hf.lock("deploy").get(), null);
   });
 
-  test("init and completion need no database", async () => {
+  test("init and completion need no database", oneOf(2, 8), async () => {
     await run(["init", "--config", join(place.folder, "made.config.ts")]);
     assert.match(await run(["completion", "bash"]), /--schema/);
   });
 
-  test("--schema names another, and so does a config; what looks makes none", async () => {
+  test("--schema names another, and so does a config; what looks makes none", oneOf(2, 9), async () => {
     const { error } = await json<JsonError>(["status", "--schema", "other"], 2);
     assert.equal(error.code, "NO_DATABASE");
     await run(["enqueue", "gone", "1", "--schema", "other"]);
@@ -150,7 +151,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.match(await run(["status", "--config", config]), / \(other\) {2}1 pending/);
   });
 
-  test("HOLDFAST_DB and a config's db may hold the address", async () => {
+  test("HOLDFAST_DB and a config's db may hold the address", oneOf(2, 10), async () => {
     const { code, stdout } = await place.run(["status"], { env: { HOLDFAST_DB: url } });
     assert.deepEqual([code, stdout.startsWith("postgres://")], [0, true]);
     const config = join(place.folder, "db.config.ts");
@@ -160,7 +161,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assertSecret(stdout + configured.stdout);
   });
 
-  test("what is wrong with the address is said, without the password", async () => {
+  test("what is wrong with the address is said, without the password", oneOf(2, 11), async () => {
     const wrong = new URL(url);
     wrong.password = "gehe1m";
     wrong.pathname = "/nothing_here";

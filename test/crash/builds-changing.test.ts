@@ -7,7 +7,7 @@ import { documents, goOn, madeBy, ranSoFar, writeDocument } from "./docs.ts";
 import { documentsOf, type Site } from "./docs-site.ts";
 import { SEED } from "./random.ts";
 import { passes, type Scene } from "./scene.ts";
-import { wherever } from "./wherever.ts";
+import { inOne, wherever } from "./wherever.ts";
 
 const LONG = Boolean(process.env["HOLDFAST_LONG"]);
 const KILLS = LONG ? 25 : 4;
@@ -16,27 +16,31 @@ const MANY = 510;
 
 wherever((stage, place) => {
   describe("a build that is killed while its files change", { concurrency: 2 }, () => {
-    test(`${KILLS} times is in the end what one from nothing would be, and nothing is done again (seed ${SEED})`, async (t) => {
-      const scene = await stage(t);
-      const site = await documentsOf(scene, 20);
-      const random = new Random(SEED);
-      for (let kill = 0; kill < KILLS; kill++) {
-        const child = scene.start("builder", { root: site.root, concurrency: random.int(1, 6) });
-        await child.next("ready");
-        const id = await crashed(scene);
-        child.send({ type: "build", ...(id !== null && random.chance(0.6) ? { resume: id } : {}) });
-        const before = ranSoFar(scene.effects).length;
-        const far = random.int(0, 25);
-        while (!child.isOver && child.taken("built").length === 0 && ranSoFar(scene.effects).length < before + far) {
-          if (random.chance(0.2)) change(site, random);
-          await passes(1);
+    test(
+      `${KILLS} times is in the end what one from nothing would be, and nothing is done again (seed ${SEED})`,
+      inOne(place),
+      async (t) => {
+        const scene = await stage(t);
+        const site = await documentsOf(scene, 20);
+        const random = new Random(SEED);
+        for (let kill = 0; kill < KILLS; kill++) {
+          const child = scene.start("builder", { root: site.root, concurrency: random.int(1, 6) });
+          await child.next("ready");
+          const id = await crashed(scene);
+          child.send({ type: "build", ...(id !== null && random.chance(0.6) ? { resume: id } : {}) });
+          const before = ranSoFar(scene.effects).length;
+          const far = random.int(0, 25);
+          while (!child.isOver && child.taken("built").length === 0 && ranSoFar(scene.effects).length < before + far) {
+            if (random.chance(0.2)) change(site, random);
+            await passes(1);
+          }
+          child.kill();
+          await child.end();
+          for (let changes = random.int(0, 3); changes > 0; changes--) change(site, random);
         }
-        child.kill();
-        await child.end();
-        for (let changes = random.int(0, 3); changes > 0; changes--) change(site, random);
-      }
-      await isAsFromNothing(scene, site);
-    });
+        await isAsFromNothing(scene, site);
+      },
+    );
 
     // The store writes the cursor with its batch; what is in a batch is the same on any.
     if (place === "server" && !LONG) return;

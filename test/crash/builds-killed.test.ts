@@ -5,10 +5,9 @@ import { PRICE, ranSoFar } from "./docs.ts";
 import { building, documentsOf } from "./docs-site.ts";
 import { isTaken, sample } from "./random.ts";
 import { passes } from "./scene.ts";
-import { wherever } from "./wherever.ts";
+import { inOne, MOMENTS, wherever } from "./wherever.ts";
 
 const LONG = Boolean(process.env["HOLDFAST_LONG"]);
-const MOMENTS = ["begun", "written", "committed"] as const;
 
 /** Where it is killed, and when: at the first such write, or the first after the run of a stage has begun. */
 const KILLS: [string, { operation: string; after?: { stage: string; run: number }; how?: object }][] = [
@@ -33,8 +32,8 @@ if (LONG) KILLS.push(["as it says that it lives", { operation: "beat", how: { ho
 wherever((stage, place) => {
   describe("a build that is killed", { concurrency: 3 }, () => {
     for (const [at, [name, { operation, after, how }]] of KILLS.entries()) {
-      if (place === "server" && !isTaken(at, 4)) continue;
-      for (const moment of sample(MOMENTS, at)) {
+      if (!isTaken(at, place === "file" ? 2 : 7)) continue;
+      for (const moment of sample(MOMENTS, at >> 1)) {
         test(`at ${operation}:${moment}, ${name}, goes on where it was`, async (t) => {
           const scene = await stage(t);
           const site = await documentsOf(scene, 6);
@@ -47,7 +46,7 @@ wherever((stage, place) => {
       }
     }
 
-    test("half way through has spent as much in the end as one that was not, and made the same", async (t) => {
+    test("half way through has spent as much in the end as one that was not, and made the same", inOne(place), async (t) => {
       const scene = await stage(t);
       const many = LONG ? 200 : 40;
       const site = await documentsOf(scene, many);

@@ -9,7 +9,7 @@ import { telling } from "./jobs.ts";
 import { isTaken, randomFrom, sample, SEED } from "./random.ts";
 import { bestOfThree, passes, type Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
-import { type Stage, variants, wherever } from "./wherever.ts";
+import { inOne, moments, MOMENTS, type Stage, wherever } from "./wherever.ts";
 
 const SECRET = `whsec_${Buffer.from("thirty-two bytes, give or take a few").toString("base64")}`;
 const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 2_000;
@@ -49,8 +49,6 @@ const POINTS = {
   "advance:written": { arrived: true, moved: false },
   "advance:committed": { arrived: true, moved: true },
 } as const;
-
-const MOMENTS = ["begun", "written", "committed"] as const;
 
 wherever((stage, place) => {
   const kinds = Object.keys(OUTLETS);
@@ -102,7 +100,7 @@ wherever((stage, place) => {
     ["claim", "job.started"],
     ["settle", "job.succeeded"],
   ] as const) {
-    for (const moment of variants(place, MOMENTS, type.length)) {
+    for (const moment of moments(place, type.length)) {
       test(`a worker killed at ${operation}:${moment}: the event is there exactly when its change is`, async (t) => {
         const scene = await stage(t);
         const hf = await scene.open();
@@ -150,56 +148,60 @@ wherever((stage, place) => {
     });
   }
 
-  test("deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out", async (t) => {
-    const scene = await stage(t);
-    const hf = await scene.open();
-    const random = randomFrom(SEED);
-    const server = await WebhookServer.start(t);
-    server.answer = () => ({ status: random() < 0.02 ? 500 : 204 });
-    const path = join(scene.folder, "events.jsonl");
-    const sinks: OpenOptions["sinks"] = {
-      hook: { type: "webhook", url: server.url, secret: SECRET },
-      file: { type: "file", path },
-    };
-    const told = { sinks, subscribes: "subscriber" };
-    let killed = 0;
-    const end = performance.now() + LASTS;
-    const keepKilling = async () => {
-      while (performance.now() < end) {
-        const child = scene.start("deliverer", told);
-        await child.next("ready");
-        const point = Object.keys(POINTS)[Math.floor(random() * 8)] as string;
-        await passes(random() * 150);
-        if (random() < 0.5) child.send({ type: "arm", point });
-        await Promise.race([child.ended, passes(random() * 300)]);
-        child.kill();
-        assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-        killed++;
+  test(
+    "deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out",
+    inOne(place),
+    async (t) => {
+      const scene = await stage(t);
+      const hf = await scene.open();
+      const random = randomFrom(SEED);
+      const server = await WebhookServer.start(t);
+      server.answer = () => ({ status: random() < 0.02 ? 500 : 204 });
+      const path = join(scene.folder, "events.jsonl");
+      const sinks: OpenOptions["sinks"] = {
+        hook: { type: "webhook", url: server.url, secret: SECRET },
+        file: { type: "file", path },
+      };
+      const told = { sinks, subscribes: "subscriber" };
+      let killed = 0;
+      const end = performance.now() + LASTS;
+      const keepKilling = async () => {
+        while (performance.now() < end) {
+          const child = scene.start("deliverer", told);
+          await child.next("ready");
+          const point = Object.keys(POINTS)[Math.floor(random() * 8)] as string;
+          await passes(random() * 150);
+          if (random() < 0.5) child.send({ type: "arm", point });
+          await Promise.race([child.ended, passes(random() * 300)]);
+          child.kill();
+          assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+          killed++;
+        }
+      };
+      const produce = async () => {
+        while (performance.now() < end) {
+          await hf.enqueueMany(telling, Array<number>(1 + Math.floor(random() * 5)).fill(0));
+          await passes(random() * 20);
+        }
+      };
+      try {
+        // From the first event on.
+        for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.openSink(name, "test");
+        await Promise.all([keepKilling(), keepKilling(), produce()]);
+        server.answer = () => ({ status: 204 });
+        await scene.start("deliverer", told).next("ready");
+        for (const name of ["hook", "file", "subscriber"]) await delivered(hf, name);
+        const lengths: number[] = [];
+        for (const arrived of [() => linesOf(path), () => server.received.map(opened), () => linesOf(scene.effects)]) {
+          lengths.push((await complete(hf, { name: "", told, arrived })).length);
+        }
+        t.diagnostic(`${killed} killed, ${(await everyEvent(hf)).length} events arrived ${lengths.join(", ")} times`);
+      } catch (error) {
+        t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/events.test.ts`);
+        throw error;
       }
-    };
-    const produce = async () => {
-      while (performance.now() < end) {
-        await hf.enqueueMany(telling, Array<number>(1 + Math.floor(random() * 5)).fill(0));
-        await passes(random() * 20);
-      }
-    };
-    try {
-      // From the first event on.
-      for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.openSink(name, "test");
-      await Promise.all([keepKilling(), keepKilling(), produce()]);
-      server.answer = () => ({ status: 204 });
-      await scene.start("deliverer", told).next("ready");
-      for (const name of ["hook", "file", "subscriber"]) await delivered(hf, name);
-      const lengths: number[] = [];
-      for (const arrived of [() => linesOf(path), () => server.received.map(opened), () => linesOf(scene.effects)]) {
-        lengths.push((await complete(hf, { name: "", told, arrived })).length);
-      }
-      t.diagnostic(`${killed} killed, ${(await everyEvent(hf)).length} events arrived ${lengths.join(", ")} times`);
-    } catch (error) {
-      t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/events.test.ts`);
-      throw error;
-    }
-  });
+    },
+  );
 });
 
 async function stageFor(stage: Stage, t: TestContext, outletFor: (t: TestContext, scene: Scene) => Outlet | Promise<Outlet>) {

@@ -10,19 +10,20 @@ import { limitedJob } from "./jobs.ts";
 import { randomFrom, SEED } from "./random.ts";
 import { passes, Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
+import { inOne, type Place } from "./wherever.ts";
 
 const LONG = Boolean(process.env["HOLDFAST_LONG"]);
 const KILLING = LONG ? 60_000 : 2_000;
 const OTHERS = Array.from({ length: 10 }, (_, i) => `other-${i}`);
 
-describe("on SQLite", () => limitsHold(onFile, LONG ? 1_000_000 : 10_000));
+describe("on SQLite", () => limitsHold("file", onFile, LONG ? 1_000_000 : 10_000));
 
 describe("on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  limitsHold((t) => onServer(t, server), LONG ? 1_000_000 : 10_000);
+  limitsHold("server", (t) => onServer(t, server), LONG ? 1_000_000 : 10_000);
 });
 
 /** A scene whose database bears witness itself: whoever starts a third one of a key is written down in his own transaction. */
@@ -35,73 +36,81 @@ interface Watched {
   counters(): Promise<number>;
 }
 
-function limitsHold(make: (t: TestContext) => Promise<Watched>, pending: number): void {
-  test(`limit 2, eight workers, one key with ${pending.toLocaleString("en")} pending ahead of ten others: never three run, and the others start`, async (t) => {
-    const { scene, overLimit, checkCounters } = await make(t);
-    const hf = await scene.open();
-    await enqueue(hf, "big", pending, scene.effects);
-    const others: string[] = [];
-    for (const key of OTHERS) others.push(...(await enqueue(hf, key, 3, scene.effects)));
+function limitsHold(place: Place, make: (t: TestContext) => Promise<Watched>, pending: number): void {
+  test(
+    `limit 2, eight workers, one key with ${pending.toLocaleString("en")} pending ahead of ten others: never three run, and the others start`,
+    inOne(place),
+    async (t) => {
+      const { scene, overLimit, checkCounters } = await make(t);
+      const hf = await scene.open();
+      await enqueue(hf, "big", pending, scene.effects);
+      const others: string[] = [];
+      for (const key of OTHERS) others.push(...(await enqueue(hf, key, 3, scene.effects)));
 
-    const children = Array.from({ length: 8 }, () => scene.start("limited", { concurrency: 4 }));
-    for (const child of children) await child.next("ready");
-    // Those of the other keys are behind a great many, and do not wait for them.
-    for (const id of others) await hf.jobs.wait(id, { timeout: "60s" });
-    for (const child of children) child.send({ type: "stop" });
-    for (const child of children) await child.next("over");
+      const children = Array.from({ length: 8 }, () => scene.start("limited", { concurrency: 4 }));
+      for (const child of children) await child.next("ready");
+      // Those of the other keys are behind a great many, and do not wait for them.
+      for (const id of others) await hf.jobs.wait(id, { timeout: "60s" });
+      for (const child of children) child.send({ type: "stop" });
+      for (const child of children) await child.next("over");
 
-    const lines = linesOf(scene.effects);
-    const running = new Map<string, number>();
-    for (const { what, key } of lines) {
-      const now = (running.get(key) ?? 0) + (what === "begins" ? 1 : -1);
-      assert.ok(now <= 2, `${now} of ${key} ran at once`);
-      running.set(key, now);
-    }
-    assert.deepEqual(await overLimit(), [], "the database saw no third one start");
-    const begun = lines.filter(({ what }) => what === "begins");
-    const ofOthers = begun.filter(({ key }) => key !== "big").length;
-    assert.equal(ofOthers, 3 * OTHERS.length);
-    assert.ok(begun.length < pending / 10, `they started among the first ${begun.length}, not after ${pending}`);
-    await checkCounters();
-  });
-
-  test("workers that hold limited jobs are killed at random: each slot comes back, once, and all is done", async (t) => {
-    const { scene, overLimit, checkCounters, counters } = await make(t);
-    const hf = await scene.open();
-    const keys = ["a", "b", "c"];
-    for (const key of keys) await enqueue(hf, key, 40, scene.effects);
-    const end = performance.now() + KILLING;
-    let killed = 0;
-    const keepKilling = async (place: number) => {
-      const random = randomFrom(SEED + place);
-      while (performance.now() < end) {
-        const child = scene.start("limited", { concurrency: 1 + Math.floor(random() * 8) });
-        await child.next("ready");
-        await dies(child, random);
-        killed++;
-        // So that there is something to hold, however fast they are.
-        for (const key of keys) await enqueue(hf, key, 10, scene.effects);
+      const lines = linesOf(scene.effects);
+      const running = new Map<string, number>();
+      for (const { what, key } of lines) {
+        const now = (running.get(key) ?? 0) + (what === "begins" ? 1 : -1);
+        assert.ok(now <= 2, `${now} of ${key} ran at once`);
+        running.set(key, now);
       }
-    };
-    try {
-      await Promise.all([keepKilling(1), keepKilling(2), keepKilling(3)]);
-      await checkCounters();
-      const worker = hf.work([limitedJob(scene.effects)]);
-      await untilDone(hf);
-      await worker.stop();
       assert.deepEqual(await overLimit(), [], "the database saw no third one start");
+      const begun = lines.filter(({ what }) => what === "begins");
+      const ofOthers = begun.filter(({ key }) => key !== "big").length;
+      assert.equal(ofOthers, 3 * OTHERS.length);
+      assert.ok(begun.length < pending / 10, `they started among the first ${begun.length}, not after ${pending}`);
       await checkCounters();
-      assert.equal(await counters(), 0, "no slot is left taken");
-      const jobs = await everyJob(hf);
-      assert.deepEqual(new Set(jobs.map(({ state }) => state)), new Set(["succeeded"]));
-      const crashes = jobs.reduce((sum, job) => sum + job.crashes, 0);
-      assert.ok(crashes > 0, "some held jobs when they were killed");
-      t.diagnostic(`${killed} processes killed, ${jobs.length} jobs, ${crashes} crashes charged`);
-    } catch (error) {
-      t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/limits.test.ts`);
-      throw error;
-    }
-  });
+    },
+  );
+
+  test(
+    "workers that hold limited jobs are killed at random: each slot comes back, once, and all is done",
+    inOne(place, 1),
+    async (t) => {
+      const { scene, overLimit, checkCounters, counters } = await make(t);
+      const hf = await scene.open();
+      const keys = ["a", "b", "c"];
+      for (const key of keys) await enqueue(hf, key, 40, scene.effects);
+      const end = performance.now() + KILLING;
+      let killed = 0;
+      const keepKilling = async (place: number) => {
+        const random = randomFrom(SEED + place);
+        while (performance.now() < end) {
+          const child = scene.start("limited", { concurrency: 1 + Math.floor(random() * 8) });
+          await child.next("ready");
+          await dies(child, random);
+          killed++;
+          // So that there is something to hold, however fast they are.
+          for (const key of keys) await enqueue(hf, key, 10, scene.effects);
+        }
+      };
+      try {
+        await Promise.all([keepKilling(1), keepKilling(2), keepKilling(3)]);
+        await checkCounters();
+        const worker = hf.work([limitedJob(scene.effects)]);
+        await untilDone(hf);
+        await worker.stop();
+        assert.deepEqual(await overLimit(), [], "the database saw no third one start");
+        await checkCounters();
+        assert.equal(await counters(), 0, "no slot is left taken");
+        const jobs = await everyJob(hf);
+        assert.deepEqual(new Set(jobs.map(({ state }) => state)), new Set(["succeeded"]));
+        const crashes = jobs.reduce((sum, job) => sum + job.crashes, 0);
+        assert.ok(crashes > 0, "some held jobs when they were killed");
+        t.diagnostic(`${killed} processes killed, ${jobs.length} jobs, ${crashes} crashes charged`);
+      } catch (error) {
+        t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/limits.test.ts`);
+        throw error;
+      }
+    },
+  );
 }
 
 async function onFile(t: TestContext): Promise<Watched> {

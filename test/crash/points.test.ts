@@ -8,7 +8,7 @@ import { newLead } from "../conformance/build-parts.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
 import { isTaken } from "./random.ts";
 import type { Scene } from "./scene.ts";
-import { type Place, variants, wherever } from "./wherever.ts";
+import { moments, type Place, wherever } from "./wherever.ts";
 
 interface Found {
   hf: Holdfast;
@@ -157,8 +157,6 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
   },
 };
 
-const MOMENTS = ["begun", "written", "committed"] as const;
-
 wherever((stage, place) => {
   describe("killed at a named point", { concurrency: 3 }, () => {
     for (const [at, [operation, expected]] of Object.entries(OPERATIONS).entries()) {
@@ -167,7 +165,7 @@ wherever((stage, place) => {
       // Not there yet.
       if ((operation === "build" || operation === "beat") && place === "server") continue;
       if (place === "server" && !isTaken(at, 2)) continue;
-      for (const moment of variants(place, MOMENTS, at >> 1)) {
+      for (const moment of moments(place, at >> 1)) {
         test(`${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`, async (t) => {
           const scene = await stage(t, { bare: operation === "migrate" });
           if (operation === "reclaim") await dies(scene, "claim:committed");

@@ -16,6 +16,12 @@ export function isTaken(turn: number, many: number): boolean {
   return Boolean(process.env["HOLDFAST_LONG"]) || (turn + SEED) % many === 0;
 }
 
+/** For a test, in its options: an ordinary run takes one of so `many`, others with each seed. */
+export function oneOf(many: number, turn: number): { skip?: string } {
+  const skip = `one of ${many} is a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
+  return isTaken(turn, many) ? {} : { skip };
+}
+
 /** Mulberry32: the same numbers for the same seed. */
 export function randomFrom(seed: number): () => number {
   let state = Math.imul(seed, 0x9e3779b1) >>> 0;

@@ -6,7 +6,7 @@ import type { WorkInput } from "./jobs.ts";
 import { passes, Scene } from "./scene.ts";
 
 const WORKERS = 8;
-const [JOBS, RESTARTS] = process.env["HOLDFAST_LONG"] ? [20_000, 5] : [2_000, 3];
+const [JOBS, RESTARTS] = process.env["HOLDFAST_LONG"] ? [20_000, 5] : [1_000, 3];
 
 describe("a server that is restarted under its workers", { skip: noRestart }, () => {
   let server: PostgresServer;

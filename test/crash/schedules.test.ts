@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { checkInvariants, untilDone } from "./invariants.ts";
 import { after, workJob } from "./jobs.ts";
-import { isTaken, randomFrom, SEED } from "./random.ts";
+import { randomFrom, SEED } from "./random.ts";
 import { passes, type Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
-import { wherever } from "./wherever.ts";
+import { inOne, wherever } from "./wherever.ts";
 
 const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 3_500;
 const PROCESSES = 4;
@@ -15,8 +15,7 @@ const POINTS = ["tick", "schedule", "claim", "settle"].flatMap((operation) =>
 const SECOND = 1_000;
 
 wherever((stage, place) => {
-  const undisturbed = isTaken(Number(place === "file"), 2) ? {} : { skip: "it runs in the other place, by the seed" };
-  test("four processes with one schedule, nobody killed: each tick is one job, at its second", undisturbed, async (t) => {
+  test("four processes with one schedule, nobody killed: each tick is one job, at its second", inOne(place), async (t) => {
     const scene = await stage(t);
     const children = Array.from({ length: PROCESSES }, () => scene.start("scheduler"));
     for (const child of children) await child.next("ready");
@@ -26,38 +25,42 @@ wherever((stage, place) => {
     assert.ok(ticks.length >= 3, `${ticks.length} ticks`);
   });
 
-  test("processes with one schedule, killed in the middle of its ticks and at random: each tick is one job", async (t) => {
-    const scene = await stage(t);
-    const end = performance.now() + LASTS;
-    const deaths = { inside: 0, outside: 0 };
+  test(
+    "processes with one schedule, killed in the middle of its ticks and at random: each tick is one job",
+    inOne(place, 1),
+    async (t) => {
+      const scene = await stage(t);
+      const end = performance.now() + LASTS;
+      const deaths = { inside: 0, outside: 0 };
 
-    /** One place in the fleet: whoever is in it dies before long, and is replaced. */
-    const keepKilling = async (place: number) => {
-      const random = randomFrom(SEED + place);
-      while (performance.now() < end) {
-        const child = scene.start("scheduler");
-        await child.next("ready");
-        const inside = random() < 0.7;
-        // Half of them in the middle of a tick.
-        const point = random() < 0.5 ? POINTS[Math.floor(random() * 3)] : POINTS[Math.floor(random() * POINTS.length)];
-        if (inside) child.send({ type: "arm", point });
-        const overdue = passes(inside ? 1_500 : random() * 1_000).then(() => false);
-        if (await Promise.race([child.ended.then(() => true), overdue])) deaths.inside++;
-        else deaths.outside++;
-        await dies(child);
+      /** One place in the fleet: whoever is in it dies before long, and is replaced. */
+      const keepKilling = async (place: number) => {
+        const random = randomFrom(SEED + place);
+        while (performance.now() < end) {
+          const child = scene.start("scheduler");
+          await child.next("ready");
+          const inside = random() < 0.7;
+          // Half of them in the middle of a tick.
+          const point = random() < 0.5 ? POINTS[Math.floor(random() * 3)] : POINTS[Math.floor(random() * POINTS.length)];
+          if (inside) child.send({ type: "arm", point });
+          const overdue = passes(inside ? 1_500 : random() * 1_000).then(() => false);
+          if (await Promise.race([child.ended.then(() => true), overdue])) deaths.inside++;
+          else deaths.outside++;
+          await dies(child);
+        }
+      };
+      try {
+        await Promise.all(Array.from({ length: PROCESSES }, (_, place) => keepKilling(place)));
+        const ticks = await ticksMade(scene);
+        assert.ok(ticks.length >= 3, `${ticks.length} ticks`);
+        assert.ok(deaths.inside > 0, "somebody died at a point");
+        t.diagnostic(`${ticks.length} ticks; ${deaths.inside} died at a point, ${deaths.outside} from outside`);
+      } catch (error) {
+        t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/schedules.test.ts`);
+        throw error;
       }
-    };
-    try {
-      await Promise.all(Array.from({ length: PROCESSES }, (_, place) => keepKilling(place)));
-      const ticks = await ticksMade(scene);
-      assert.ok(ticks.length >= 3, `${ticks.length} ticks`);
-      assert.ok(deaths.inside > 0, "somebody died at a point");
-      t.diagnostic(`${ticks.length} ticks; ${deaths.inside} died at a point, ${deaths.outside} from outside`);
-    } catch (error) {
-      t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/schedules.test.ts`);
-      throw error;
-    }
-  });
+    },
+  );
 });
 
 async function dies(child: Child): Promise<void> {

@@ -27,7 +27,7 @@ const SKEWED = 2_500;
 wherever((stage, place) => {
   let turn = 0;
   const trial = (promise: string, attempt: (t: TestContext) => Promise<void>) => {
-    if (place === "file" || isTaken(turn++, 2)) void test(promise, attempt);
+    if (place === "file" || isTaken(turn++, 3)) void test(promise, attempt);
   };
   describe("a lease that runs out under a living process", { concurrency: 3 }, () => {
     trial("a process stopped for longer than its lease loses its job within a lease; its late success is refused", async (t) => {

@@ -1,6 +1,6 @@
 import { after, before, describe, type TestContext } from "node:test";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
-import { sample } from "./random.ts";
+import { isTaken, sample } from "./random.ts";
 import { Scene } from "./scene.ts";
 
 /** A scene whose database is there already, unless it is to be `bare`. */
@@ -8,6 +8,9 @@ export type Stage = (t: TestContext, options?: { bare: boolean }) => Promise<Sce
 
 /** Where a database can be. */
 export type Place = "file" | "server";
+
+export const MOMENTS = ["begun", "written", "committed"] as const;
+export type Moment = (typeof MOMENTS)[number];
 
 /** The same tests for every place that a database can be in. */
 export function wherever(tests: (stage: Stage, place: Place) => void): void {
@@ -20,12 +23,23 @@ export function wherever(tests: (stage: Stage, place: Place) => void): void {
   });
 }
 
-/**
- * Of variants of one thing an ordinary run takes all in a file and one on a server, where what differs between them is
- * the same: another one with each seed, and with each `turn`.
- */
+/** Of variants of one thing an ordinary run takes one here and another there: others with each seed, and with each `turn`. */
 export function variants<T>(place: Place, all: readonly T[], turn = 0): readonly T[] {
-  return place === "file" ? all : sample(all, turn);
+  return sample(all, place === "file" ? turn : turn + 1);
+}
+
+/** Of what is the same in both places an ordinary run does each in one of them, by the seed and the `turn`. */
+export function inOne(place: Place, turn = 0): { skip?: string } {
+  return isTaken(turn + Number(place === "file"), 2) ? {} : { skip: "it runs in the other place, by the seed" };
+}
+
+/**
+ * Where a process is killed in a transaction. An ordinary run takes, in a file, the moment after the commit and one of those
+ * before it, which have to come to the same; and one of all three on a server.
+ */
+export function moments(place: Place, turn: number): readonly Moment[] {
+  if (place === "server" || process.env["HOLDFAST_LONG"]) return sample(MOMENTS, turn);
+  return [...sample(["begun", "written"] as const, turn), "committed"];
 }
 
 async function prepared(scene: Scene, { bare } = { bare: false }): Promise<Scene> {

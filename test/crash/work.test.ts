@@ -3,7 +3,7 @@ import { describe, test } from "node:test";
 import type { BuildRow } from "../../src/store/builds.ts";
 import type { Judgement, Store } from "../../src/store/store.ts";
 import type { Scene } from "./scene.ts";
-import { variants, wherever } from "./wherever.ts";
+import { moments, wherever } from "./wherever.ts";
 
 /** What is found of two work items whose process was killed in an operation; in cents. */
 interface Found {
@@ -30,12 +30,11 @@ const OPERATIONS: Record<string, [before: Found, after: Found]> = {
 };
 
 const CENT = 10_000;
-const MOMENTS = ["begun", "written", "committed"] as const;
 
 wherever((stage, place) => {
   describe("killed with work items of a build in hand", { concurrency: 3 }, () => {
     for (const [at, [operation, [before, after]]] of Object.entries(OPERATIONS).entries()) {
-      for (const moment of variants(place, MOMENTS, at)) {
+      for (const moment of moments(place, at)) {
         test(`${operation}:${moment} leaves all of it or nothing, and the books are right`, async (t) => {
           const scene = await stage(t);
           const child = scene.start("work-item", { point: `${operation}:${moment}` });

@@ -10,7 +10,7 @@ import { noServer, type PostgresServer, startServer } from "../postgres/server.t
 import { pages, ROOT, type Snippet, snippets } from "./pages.ts";
 
 /*
- * Every ```ts block of the docs is checked by the compiler, and run: those of the README, and half of the others by the seed.
+ * Every ```ts block of the docs is checked by the compiler, and run: those of the README, and a third of the others by the seed.
  * - A block is a module. "holdfast" is src/index.ts; its working directory is an empty folder of its own.
  * - `// jobs.ts` as its first line names it, and later blocks of the page may import "./jobs.ts".
  * - `// → text` is a line that it prints. Where there are such comments, it prints these lines and no others, in any order.
@@ -23,7 +23,7 @@ const folder = mkdtempSync(join(tmpdir(), "holdfast-docs-"));
 symlinkSync(join(ROOT, "node_modules"), join(folder, "node_modules"), "junction");
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-const LEFT = `half of them are a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
+const LEFT = `one of three is a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
 const ON_SERVER = "postgres://localhost/shop";
 
 interface Example {
@@ -58,7 +58,7 @@ describe("every example in the docs", { concurrency: 2 }, () => {
   });
 
   for (const [turn, { where, folder, file, printed, onServer }] of examples.entries()) {
-    const skip = (onServer && noServer) || (!where.startsWith("README.md") && !isTaken(turn, 2) && LEFT);
+    const skip = (onServer && noServer) || (!where.startsWith("README.md") && !isTaken(turn, 3) && LEFT);
     test(`${where} runs, and ends by itself`, { skip }, async () => {
       const { code, stdout, output } = await run(["--import", RESOLVE, file], folder);
       assert.equal(code, 0, output);

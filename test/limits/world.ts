@@ -11,7 +11,7 @@ import { randomFrom } from "../crash/random.ts";
 import { type JobRow, type LimitRows, type Look, usageOf } from "./rows.ts";
 
 const GIVEN = process.env["HOLDFAST_SEED"];
-const LASTS = process.env["HOLDFAST_LONG"] ? 120_000 : 4_000;
+const LASTS = process.env["HOLDFAST_LONG"] ? 120_000 : 2_500;
 const STEPS = 150;
 
 /** Two stores on one database, and what its rows say. */

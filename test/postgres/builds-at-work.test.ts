@@ -11,7 +11,7 @@ import { openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const PIPELINES = ["a", "b", "c"];
-const TARGETS = process.env["HOLDFAST_LONG"] ? 1_000 : 60;
+const TARGETS = process.env["HOLDFAST_LONG"] ? 1_000 : 30;
 const WORKERS = 4;
 /** Each stops and resumes builds, or has their locks broken. */
 const LEADERS = 2;
