@@ -1,5 +1,6 @@
-import { existsSync } from "node:fs";
+import { existsSync, mkdirSync } from "node:fs";
 import { userInfo } from "node:os";
+import { dirname } from "node:path";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { type Holdfast, open, type OpenOptions, openToLook as look } from "../runtime/holdfast.ts";
@@ -84,6 +85,17 @@ function optionsOf(command: Command): OpenOptions {
   if (where !== config?.db) delete options[isAddress(where) ? "driver" : "schema"];
   const { schema, artifacts } = command.optsWithGlobals<{ schema?: string; artifacts?: string }>();
   return { ...options, ...(schema === undefined ? {} : { schema }), ...(artifacts === undefined ? {} : { artifacts }) };
+}
+
+/** Where it is, or is going to be; the folder of the default is made. */
+export function fileOf(command: Command): string {
+  const where = whereOf(command);
+  if (where === undefined) mkdirSync(dirname(DEFAULT), { recursive: true });
+  return where ?? DEFAULT;
+}
+
+export function artifactsOf(command: Command): string | undefined {
+  return optionsOf(command).artifacts;
 }
 
 /** Of files that are no database yet, or no more. */

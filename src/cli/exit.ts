@@ -6,6 +6,7 @@ const CODES: Record<string, number> = {
   BACKUP_INVALID: EXIT.damaged,
   BUDGET_PAUSED: EXIT.paused,
   DAMAGED: EXIT.damaged,
+  IN_USE: EXIT.locked,
   LOCK_CONFLICT: EXIT.locked,
   LOCK_HELD: EXIT.locked,
 };
@@ -52,8 +53,10 @@ const USAGE = new Set([
   "NO_RIGHTS",
   "NUMBER_INVALID",
   "OPTION_INVALID",
+  "OTHER_DATABASE",
   "PIPELINE_CHANGED",
   "POOLER_UNDECLARED",
+  "RESTORE_BY_SERVER",
   "SCHEMA_NEWER",
   "SCHEMA_TAKEN",
   "SERVER_TOO_OLD",

@@ -30,6 +30,7 @@ const COMMANDS: [name: string, load: () => Promise<(parent: Command) => void>][]
   ["audit", async () => (await import("./audit/index.ts")).auditCommand],
   ["recover", async () => (await import("./recover.ts")).recoverCommand],
   ["backup", async () => (await import("./backup.ts")).backupCommand],
+  ["restore", async () => (await import("./restore.ts")).restoreCommand],
   ["unlock", async () => (await import("./unlock.ts")).unlockCommand],
   ["init", async () => (await import("./init.ts")).initCommand],
   ["completion", async () => (await import("./completion/index.ts")).completionCommand],

@@ -1,11 +1,16 @@
 import { randomBytes } from "node:crypto";
-import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, rmdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { connect, type Connection, type DriverName } from "./sqlite/driver.ts";
 import { isBusy } from "./sqlite/faults.ts";
 
 /** Files without a process row that are younger than this may belong to a process that is just starting. */
 const STARTING = 60_000;
+
+/** Where the locks of those lie who have this file open. */
+export function aliveFolder(path: string): string {
+  return `${path}-alive`;
+}
 
 /**
  * Proof of life. A process is alive while it holds a write transaction on a small SQLite file of its own: the kernel
@@ -91,6 +96,16 @@ export class Alive {
       db.close();
     }
     this.#own.clear();
+  }
+
+  /** The same where nothing came of it: nothing is left behind that was not there. */
+  leave(): void {
+    this.close();
+    try {
+      rmdirSync(this.#folder);
+    } catch {
+      // Others are there.
+    }
   }
 
   /** Null when the folder has been removed meanwhile. */

@@ -77,7 +77,8 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   if (location.kind === "sqlite") {
     const { SqliteStore } = await import("./sqlite/sqlite-store.ts");
     const { path, driver } = location;
-    return SqliteStore.open(path, { ...common, driver, busyTimeout: options.ownThread ? 1_000 : 10 });
+    const { ownThread = false } = options;
+    return SqliteStore.open(path, { ...common, driver, ownThread, busyTimeout: ownThread ? 1_000 : 10 });
   }
   const { PostgresStore } = await import("./postgres/postgres-store.ts");
   const { url, schema } = location;

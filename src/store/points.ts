@@ -54,6 +54,15 @@ export const STEPS = [
   "backup:written",
   "backup:named",
   "backup:kept",
+  // The backup is beside the database; it is made ready to be worked in; who opens the database waits; it will be done; the
+  // old files have other names; the new one has its name; nothing else is left.
+  "restore:copied",
+  "restore:prepared",
+  "restore:planned",
+  "restore:decided",
+  "restore:aside",
+  "restore:installed",
+  "restore:kept",
 ] as const;
 export type Step = (typeof STEPS)[number];
 

@@ -19,8 +19,13 @@ export function worksText(works: readonly Works[]): string | null {
   return works.length === 0 ? null : JSON.stringify(works);
 }
 
+/** The boot of processes that are in a database because they were when its backup was made. */
+export const RESTORED = "restored";
+
 /** What the lock says of a process, and the boot: whoever is dead, and was started before the host was, went with the host. */
 export function lifeOf(lock: "alive" | "dead" | "unknown", boots: { its: string; ours: string }): Life {
+  // Of those before a restore none has the database open: nobody can restore it then.
+  if (boots.its === RESTORED) return "rebooted";
   return lock === "dead" && boots.its !== boots.ours ? "rebooted" : lock;
 }
 

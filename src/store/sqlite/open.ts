@@ -2,7 +2,9 @@ import { randomUUID } from "node:crypto";
 import { accessSync, constants, existsSync, lstatSync, readlinkSync, realpathSync, rmSync, statSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
+import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
+import { enter, untilRestored } from "./backup/enter.ts";
 import { syncFolder } from "./backup/files.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
@@ -24,6 +26,8 @@ export interface OpenSqliteOptions {
   damaged?: boolean;
   /** Who opens it, for the audit; left out: that is not said. */
   actor?: string;
+  /** Shows that this process lives, before it has the file open; left out: it has been shown already. */
+  alive?: Alive | null;
   /** On the main thread SQLite itself waits only this long for a lock; the rest is waited for on a timer. */
   busyTimeout: number;
 }
@@ -32,6 +36,8 @@ export interface OpenedSqlite {
   db: Connection;
   databaseId: string;
   durability: Durability;
+  /** Of the lock that shows that this process lives. */
+  token: string | null;
 }
 
 /** ":memory:", or the file's one name, whatever it was called. */
@@ -61,20 +67,23 @@ export function canonicalPath(where: string): string {
 
 /** A connection that is ready for use: checked, migrated, with its durability set and read back. Nothing is changed when it throws. */
 export async function openSqlite(path: string, options: OpenSqliteOptions): Promise<OpenedSqlite> {
+  if (path !== ":memory:" && options.alive) await untilRestored(path, options.driver);
   const isNew = path !== ":memory:" && !existsSync(path);
   if (isNew && options.create === false) throw noDatabase(path);
   if (path !== ":memory:") refuseNetwork(dirname(path));
   if (path !== ":memory:" && !isNew) refuseReadOnly(path);
   let db: Connection | undefined;
   try {
+    const token = options.alive ? await enter(path, options.driver, options.alive) : null;
     db = connect(options.driver, path, { busyTimeout: options.busyTimeout, readOnly: options.damaged ?? false });
     const get = options.damaged ? readOnly : prepare;
     const opened = await patiently(() => get(db as Connection, path, options));
     // A file whose folder entry is not on the disk is no file after a power cut.
     if (isNew) syncFolder(dirname(path));
-    return { db, ...opened };
+    return { db, token, ...opened };
   } catch (error) {
     db?.close();
+    options.alive?.leave();
     if (isNew) removeEmpty(path);
     throw explain(error, path);
   }
@@ -105,7 +114,7 @@ function may(path: string, mode: number): boolean {
 }
 
 /** Settings belong to the connection, so every connection goes through here. */
-function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit<OpenedSqlite, "db"> {
+function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit<OpenedSqlite, "db" | "token"> {
   // Even this reads the file, and meets whoever is switching it to write-ahead logging or closing it last.
   refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0]);
   // Before anything is switched: it may be somebody else's database.
@@ -145,7 +154,7 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
 }
 
 /** A damaged database as it is. Its log is not copied back when it is closed, either. */
-function readOnly(db: Connection, path: string): Omit<OpenedSqlite, "db"> {
+function readOnly(db: Connection, path: string): Omit<OpenedSqlite, "db" | "token"> {
   refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0]);
   const version = versionOf(db);
   if (version !== SCHEMA_VERSION) {
@@ -158,7 +167,7 @@ function readOnly(db: Connection, path: string): Omit<OpenedSqlite, "db"> {
   return identityOf(db);
 }
 
-function identityOf(db: Connection): Omit<OpenedSqlite, "db"> {
+function identityOf(db: Connection): Omit<OpenedSqlite, "db" | "token"> {
   const row = db.prepare("select database_id, durability from holdfast_database where id = 1").row();
   const [databaseId, durability] = row as [string, Durability];
   return { databaseId, durability };

@@ -38,10 +38,11 @@ import type {
   Works,
 } from "../store.ts";
 import type { Operation } from "../points.ts";
-import { Alive } from "../alive.ts";
+import { Alive, aliveFolder } from "../alive.ts";
 import { Acts } from "./acts.ts";
 import { Audit } from "./audit.ts";
 import { AuditLog } from "./audit-log.ts";
+import { untilRestored } from "./backup/enter.ts";
 import type { Access } from "./builds/access.ts";
 import { Backups } from "./backup/backups.ts";
 import { Builds } from "./builds/builds.ts";
@@ -63,7 +64,7 @@ import { Locks } from "./locks.ts";
 import { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { Notes } from "./notes.ts";
-import { openSqlite } from "./open.ts";
+import { type OpenedSqlite, openSqlite } from "./open.ts";
 import { Operate } from "./operate.ts";
 import { OwnTransaction } from "./own-transaction.ts";
 import { Processes } from "./processes.ts";
@@ -84,6 +85,8 @@ export interface SqliteStoreOptions {
   random: () => number;
   /** Who acts through it, for the audit; left out: that is not said. */
   actor?: string;
+  /** Of a process that has it open: it lives for as long as that does. */
+  ownThread?: boolean;
   /** A thread of its own may wait inside SQLite; the main thread must not for long. */
   busyTimeout: number;
 }
@@ -123,17 +126,17 @@ export class SqliteStore implements Store {
 
   static async open(path: string, options: SqliteStoreOptions): Promise<SqliteStore> {
     const now = () => options.clock.now();
-    const damage = new Damage(path, { driver: options.driver, now });
-    const opened = await openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, now, damaged }));
-    return new SqliteStore(path, opened, damage, options);
+    const { driver, ownThread = false } = options;
+    const alive = path === ":memory:" ? null : new Alive(aliveFolder(path), driver);
+    const shows = ownThread ? {} : { alive };
+    // What was found wrong is that of the database that is there then.
+    if (path !== ":memory:" && !ownThread) await untilRestored(path, driver);
+    const damage = new Damage(path, { driver, now });
+    const opened = await openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));
+    return new SqliteStore(path, { ...opened, alive }, damage, options);
   }
 
-  private constructor(
-    path: string,
-    opened: { db: Connection; databaseId: string; durability: Durability },
-    damage: Damage,
-    options: SqliteStoreOptions,
-  ) {
+  private constructor(path: string, opened: OpenedSqlite & { alive: Alive | null }, damage: Damage, options: SqliteStoreOptions) {
     const { db } = opened;
     this.#path = path;
     this.#driver = options.driver;
@@ -160,7 +163,7 @@ export class SqliteStore implements Store {
     this.#queues = new Queues({ settings, acts });
     this.#locks = new Locks(db, acts);
     this.#notes = new Notes(db);
-    this.#processes = new Processes(db, acts, path === ":memory:" ? null : new Alive(`${path}-alive`, options.driver));
+    this.#processes = new Processes(db, acts, opened.alive, opened.token);
     this.#sinks = new Sinks(db, { acts, databaseId: this.databaseId });
     this.#schedules = new Schedules(db, { enqueue, acts });
     const shared = {

@@ -1,4 +1,5 @@
-import { statSync } from "node:fs";
+import { chmodSync, statSync } from "node:fs";
+import { dirname } from "node:path";
 import { Worker } from "node:worker_threads";
 import { HoldfastError } from "../../../core/errors.ts";
 import type { OnProgress } from "../../backups.ts";
@@ -7,11 +8,12 @@ import { checkFile } from "../damage/check.ts";
 import type { DriverName } from "../driver.ts";
 import { explain } from "../faults.ts";
 import { copyDatabase } from "./copy.ts";
-import { digestFile, syncFile } from "./files.ts";
+import { copyFileSynced, digestFile, syncFile, syncFolder } from "./files.ts";
+import { type Preparation, prepare, type Prepared } from "./prepare.ts";
 import { survey, type Survey } from "./survey.ts";
 
 /** What is done in a thread: each blocks it for as long as a disk takes. */
-export const TASKS = { copy, inspect, check: checkFile };
+export const TASKS = { copy, inspect, restore, check: checkFile };
 export type TaskName = keyof typeof TASKS;
 type Input<Name extends TaskName> = Parameters<(typeof TASKS)[Name]>[0];
 type Answer<Name extends TaskName> = Awaited<ReturnType<(typeof TASKS)[Name]>>;
@@ -48,6 +50,28 @@ function inspect(
   tell({ step: "checking", done: 0, total: size });
   try {
     return { size, sha256, survey: survey(driver, path) };
+  } catch (error) {
+    throw explain(error, path);
+  }
+}
+
+/** The very bytes that were checked, beside the database, ready to take its place. */
+function restore(
+  { from, sha256, mode, ...preparation }: Preparation & { from: string; sha256: string; mode: number },
+  tell: OnProgress,
+): Prepared {
+  const { path } = preparation;
+  const total = statSync(from).size;
+  try {
+    const copied = copyFileSynced(from, path, (done) => tell({ step: "copying", done, total }));
+    if (copied !== sha256) throw new Error(`${from} has changed while it was read`);
+    chmodSync(path, mode);
+    passStep("restore:copied");
+    const prepared = prepare(preparation);
+    syncFile(path);
+    syncFolder(dirname(path));
+    passStep("restore:prepared");
+    return prepared;
   } catch (error) {
     throw explain(error, path);
   }

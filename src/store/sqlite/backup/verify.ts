@@ -13,6 +13,8 @@ export interface VerifiedBackup {
   size: number;
   sha256: string;
   facts: BackupFacts;
+  /** Every artifact that it references. */
+  hashes: string[];
   /** Null: there is none, so it could be compared to nothing. */
   manifest: Manifest | null;
 }
@@ -32,10 +34,10 @@ export async function verifyBackup(backup: string, driver: DriverName, tell?: On
     throw damaged(path, `it is not what its manifest says: ${said}`);
   }
   if (survey === null) throw new HoldfastError("NOT_A_DATABASE", `${path} is no database of Holdfast's.`, "Give a backup.");
-  const { facts } = survey;
+  const { facts, hashes } = survey;
   if (facts.findings.length > 0) throw damaged(path, facts.findings.join("; "));
   refuseNewer(path, facts.schema);
-  return { path, size, sha256, facts, manifest };
+  return { path, size, sha256, facts, hashes, manifest };
 }
 
 /** After whatever a killed process had left to do. Null where there is none. */

@@ -1,0 +1,83 @@
+import { randomUUID } from "node:crypto";
+import { RESTORED } from "../../process-row.ts";
+import { Audit } from "../audit.ts";
+import { connect, type Connection, type DriverName } from "../driver.ts";
+import { type Known, raiseEpoch } from "../epoch.ts";
+import { migrate } from "../migrate.ts";
+
+export interface Preparation {
+  driver: DriverName;
+  /** The copy; nobody has it open. */
+  path: string;
+  now: number;
+  /** Of the database whose place it takes, and of what else is remembered there. */
+  known: Known;
+  by: string;
+  audit: { from: string; takenAt: number | null; replaced: string | null };
+}
+
+export interface Prepared {
+  epoch: number;
+  /** Jobs that ran when the backup was made: they run again. */
+  running: number;
+}
+
+/** Numbers are moved on by this much: more than can have been counted in the time that is lost. */
+const EVENTS = 1_000_000_000;
+const PROCESSES = 1_000_000;
+const TRANSITIONS = 1_000_000;
+
+/**
+ * Makes a copy ready to be worked in, in one transaction. Whoever held anything in it is gone, and nothing that he still says
+ * is taken for somebody else's: all fences, tokens and numbers from here on are beyond those that were ever given out. What
+ * ran goes back by the same way as after a crash, when it is opened next, and is charged none.
+ */
+export function prepare(preparation: Preparation): Prepared {
+  const db = connect(preparation.driver, preparation.path, { busyTimeout: 0, mustExist: true });
+  try {
+    db.exec("pragma synchronous = full");
+    migrate(db, {
+      path: preparation.path,
+      now: preparation.now,
+      actor: preparation.by,
+      whenNew: () => {
+        throw new Error("a backup without a schema");
+      },
+    });
+    db.exec("begin immediate");
+    const prepared = startAnew(db, preparation);
+    db.exec("commit");
+    return prepared;
+  } finally {
+    db.close();
+  }
+}
+
+function startAnew(db: Connection, { now, known, by, audit }: Preparation): Prepared {
+  const epoch = raiseEpoch(db, known);
+  const fence = "(select commits from holdfast_counter where id = 1)";
+  const running = db
+    .prepare(`update holdfast_jobs set fence = ${fence}, expires_at = min(expires_at, ?) where state = 'running'`)
+    .run(now);
+  db.prepare("update holdfast_processes set boot = ?, works = null, stop = null").run(RESTORED);
+  db.exec("delete from holdfast_locks");
+  db.exec(`update holdfast_sinks set holder = null, expires_at = null, token = ${fence}`);
+  for (const [pipeline] of db.prepare("select pipeline from holdfast_leads").rows()) {
+    db.prepare("update holdfast_leads set token = ? where pipeline = ?").run(randomUUID(), pipeline as string);
+  }
+  // Events tell a build's transition by its number: another one must not pass for what was told in the time that is lost.
+  db.exec(`update holdfast_builds set seq = seq + ${TRANSITIONS} where state not in ('SUCCESS', 'FAILED', 'ABANDONED')`);
+  moveOn(db, "holdfast_events", EVENTS);
+  moveOn(db, "holdfast_processes", PROCESSES);
+  new Audit(db, by).add(
+    { now, wrote: () => {} },
+    { action: "database.restored", subject: "database", before: null, after: { epoch, ...audit } },
+  );
+  return { epoch, running };
+}
+
+/** What counts by itself goes on from there. */
+function moveOn(db: Connection, table: string, by: number): void {
+  const moved = db.prepare("update sqlite_sequence set seq = seq + ? where name = ?").run(by, table);
+  if (moved === 0) db.prepare("insert into sqlite_sequence (name, seq) values (?, ?)").run(table, by);
+}

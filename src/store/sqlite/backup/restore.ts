@@ -1,0 +1,181 @@
+import { existsSync, mkdirSync, statSync } from "node:fs";
+import { basename, dirname, resolve } from "node:path";
+import { HoldfastError } from "../../../core/errors.ts";
+import type { BackupFacts, Manifest, OnProgress } from "../../backups.ts";
+import { passStep } from "../../points.ts";
+import { connect, type DriverName } from "../driver.ts";
+import { type Known, knownIn } from "../epoch.ts";
+import { explain, faultOf } from "../faults.ts";
+import { refuseNetwork } from "../file-system.ts";
+import { versionOf } from "../migrate.ts";
+import { canonicalPath } from "../open.ts";
+import { type Living, living } from "./living.ts";
+import type { Prepared } from "./prepare.ts";
+import { restoreFolder, Right, stagedPath } from "./right.ts";
+import { settleWith, switchOver } from "./switch.ts";
+import { runTask } from "./tasks.ts";
+import { verifyBackup } from "./verify.ts";
+
+export interface RestoreRequest {
+  /** The database whose place it takes; there need be none. */
+  path: string;
+  backup: string;
+  driver: DriverName;
+  /** For the audit. */
+  by: string;
+  now: number;
+  /** Also where another database is. */
+  force: boolean;
+  onProgress?: OnProgress;
+}
+
+export interface Restored extends Prepared {
+  path: string;
+  backup: string;
+  facts: BackupFacts;
+  /** Every artifact that it references. */
+  hashes: string[];
+  /** Null: there was none. */
+  manifest: Manifest | null;
+  /** What the database that was there is called now; null: there was none. */
+  kept: string | null;
+}
+
+/** So long those are waited for who have seen the plan, and are about to step back. */
+const STEPPING_BACK = 2_000;
+
+/**
+ * A backup takes the place of a database that nobody has open. Before anything is changed, the backup is checked, copied and
+ * made ready; then the files change their names. Killed before that is decided, everything is as before; after it, whoever
+ * opens the database next brings it to its end.
+ *
+ * `before` is called when all is ready, and what it throws ends it.
+ */
+export async function restore(request: RestoreRequest, before: (found: Restored) => Promise<void>): Promise<Restored> {
+  const path = canonicalPath(request.path);
+  refuseNetwork(dirname(path));
+  const { driver, onProgress } = request;
+  refuseLiving(path, living(path, driver));
+  if (resolve(request.backup) === path) throw itself(path);
+  const { manifest, facts, hashes, path: backup, sha256 } = await verifyBackup(request.backup, driver, onProgress);
+  using right = Right.take(path, driver);
+  if (right === null) throw underWay(path);
+  settleWith(right, path);
+  const there = look(path, driver);
+  if (!request.force && there.databaseId !== null && there.databaseId !== facts.databaseId) throw other(path, backup);
+  const kept = existsSync(path) || existsSync(`${path}-wal`) ? keptName(path, request.now) : null;
+  const epoch = Math.max(there.known.epoch, facts.epoch, right.epoch) + 1;
+  right.remember(epoch);
+  try {
+    mkdirSync(restoreFolder(path), { mode: 0o700 });
+    const to = stagedPath(path);
+    const audit = { from: basename(backup), takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
+    const known = { ...there.known, epoch: epoch - 1 };
+    const task = {
+      driver,
+      from: backup,
+      sha256,
+      mode: modeOf(path, backup),
+      path: to,
+      known,
+      now: request.now,
+      by: request.by,
+      audit,
+    };
+    const prepared = await runTask("restore", task, onProgress);
+    const restored: Restored = { ...prepared, path, backup, facts, hashes, manifest, kept };
+    await before(restored);
+    await decide(right, path, driver, kept);
+    switchOver(path, kept ?? path);
+    right.clear();
+    passStep("restore:kept");
+    return restored;
+  } catch (error) {
+    // What was decided is not taken back: it is as good as done.
+    if (right.plan()?.phase !== "switching") right.clear();
+    throw explain(error, path);
+  }
+}
+
+/**
+ * Whoever opens the database shows that he lives, then looks for a plan; here it is the other way round. So of the two at
+ * least one sees the other.
+ */
+async function decide(right: Right, path: string, driver: DriverName, kept: string | null): Promise<void> {
+  const plan = { kept: kept ?? path };
+  right.write({ ...plan, phase: "ready" });
+  passStep("restore:planned");
+  const until = performance.now() + STEPPING_BACK;
+  for (let there = living(path, driver); there.length > 0; there = living(path, driver)) {
+    if (performance.now() > until) refuseLiving(path, there);
+    await new Promise((resume) => setTimeout(resume, 20));
+  }
+  right.write({ ...plan, phase: "switching" });
+  passStep("restore:decided");
+}
+
+interface There {
+  databaseId: string | null;
+  known: Known;
+}
+
+/** What can be told of the database that is there; it may be damaged, or none. */
+function look(path: string, driver: DriverName): There {
+  const nothing: There = { databaseId: null, known: { epoch: 0, commits: 0, key: 0 } };
+  if (!existsSync(path) || statSync(path).size === 0) return nothing;
+  try {
+    const db = connect(driver, path, { busyTimeout: 100, readOnly: true });
+    try {
+      if (versionOf(db) === 0) return nothing;
+      const [databaseId] = db.prepare("select database_id from holdfast_database where id = 1").row() as [string];
+      const hasEpoch =
+        db.prepare("select 1 from pragma_table_info('holdfast_database') where name = 'epoch'").row() !== undefined;
+      return { databaseId, known: hasEpoch ? knownIn(db) : nothing.known };
+    } finally {
+      db.close();
+    }
+  } catch (error) {
+    if (["CORRUPT", "NOTADB", "IOERR", "CANTOPEN", "OTHER"].includes(faultOf(error) ?? "")) return nothing;
+    throw error;
+  }
+}
+
+function keptName(path: string, now: number): string {
+  const name = `${path}.replaced-${new Date(now).toISOString().replaceAll(":", "-")}`;
+  for (let i = 1; ; i++) {
+    const free = i === 1 ? name : `${name}-${i}`;
+    if (!existsSync(free) && !existsSync(`${free}-wal`)) return free;
+  }
+}
+
+function modeOf(path: string, backup: string): number {
+  return (statSync(path, { throwIfNoEntry: false }) ?? statSync(backup)).mode & 0o777;
+}
+
+export function refuseLiving(path: string, there: readonly Living[]): void {
+  if (there.length === 0) return;
+  const names = there.map(({ pid, program }) =>
+    pid === null ? "a process" : `pid ${pid}${program === null ? "" : ` (${program})`}`,
+  );
+  throw new HoldfastError(
+    "IN_USE",
+    `${path} is open: ${names.join(", ")}. Nothing was changed.`,
+    "Stop all that works with it first: `holdfast stop` asks the workers to. Nobody may have it open while it is replaced.",
+  );
+}
+
+function underWay(path: string): HoldfastError {
+  return new HoldfastError("IN_USE", `${path} is being restored by another process.`, "Wait until it is done, and look then.");
+}
+
+function other(path: string, backup: string): HoldfastError {
+  return new HoldfastError(
+    "OTHER_DATABASE",
+    `${backup} is a backup of another database than the one at ${path}. Nothing was changed.`,
+    "Check both paths. To replace it all the same, add --force; what is there is kept under another name.",
+  );
+}
+
+function itself(path: string): HoldfastError {
+  return new HoldfastError("USAGE", `${path} cannot be restored from itself.`, "Give the path of a backup.");
+}

@@ -1,0 +1,23 @@
+import { appendFileSync } from "node:fs";
+import { HoldfastError, open } from "../../../src/index.ts";
+import { workJob } from "../jobs.ts";
+import { say, told } from "./port.ts";
+
+/** Opens the database, enqueues, writes down what was acknowledged, closes it; again and again. */
+const { path, effects, acks } = told();
+const work = workJob(effects);
+for (let n = 0; ; n++) {
+  try {
+    const hf = await open(path, { recovery: "manual", create: false });
+    const { id } = await hf.enqueue(work, { n });
+    appendFileSync(acks, `${id}\n`);
+    await hf.close();
+    await say("visited");
+  } catch (error) {
+    const { code } = error as HoldfastError;
+    // For an instant nothing has the name.
+    if (code !== "IN_USE" && code !== "NO_DATABASE") await say("trouble", { error: String(error), code });
+  }
+  // Now and then nobody is there.
+  await new Promise((resume) => setTimeout(resume, Math.random() * 150));
+}

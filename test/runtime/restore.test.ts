@@ -1,0 +1,196 @@
+import assert from "node:assert/strict";
+import { existsSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { suite, test, type TestContext } from "node:test";
+import { type Holdfast, items, job, open, pipeline } from "../../src/index.ts";
+import { openStore, locate } from "../../src/store/open-store.ts";
+import { restoreWhole, type RestoredWhole } from "../../src/runtime/restore.ts";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
+import { newBuild, newLead } from "../conformance/build-parts.ts";
+import { code, folder } from "./parts.ts";
+
+const note = job({ name: "note", run: () => {} });
+const NOW = Date.UTC(2030, 0, 1);
+
+interface Ground {
+  base: string;
+  path: string;
+  backup: string;
+  restore: (given?: { force?: boolean; backup?: string; path?: string }) => Promise<RestoredWhole>;
+}
+
+async function ground(t: TestContext): Promise<Ground> {
+  const base = await folder(t);
+  const [path, backup] = [join(base, "work.db"), join(base, "backup.db")];
+  const restore: Ground["restore"] = ({ force = false, ...given } = {}) =>
+    restoreWhole({ path, backup, driver: "node:sqlite", by: "a test", now: NOW, force, ...given });
+  return { base, path, backup, restore };
+}
+
+async function ids(hf: Holdfast): Promise<string[]> {
+  return (await hf.jobs.list({ limit: 100 })).items.map(({ id }) => id);
+}
+
+/** Whatever was there is there, byte for byte. */
+function unchanged(path: string): () => void {
+  const before = readFileSync(path);
+  return () => {
+    assert.ok(readFileSync(path).equals(before));
+    assert.ok(!existsSync(`${path}-restore`));
+  };
+}
+
+suite("a restore", () => {
+  test("puts back what was there at the backup, keeps what is there now, and is in the audit", async (t) => {
+    const { base, path, backup, restore } = await ground(t);
+    let before: string[];
+    {
+      await using hf = await open(path);
+      await hf.transaction(({ db }) => void db.exec("create table orders (item text); insert into orders values ('pen')"));
+      await hf.enqueueMany(note, [1, 2]);
+      before = await ids(hf);
+      await hf.backup(backup);
+      await hf.transaction(({ db }) => void db.exec("delete from orders"));
+      await hf.enqueue(note, 3);
+    }
+    const restored = await restore();
+    assert.deepEqual([restored.epoch, restored.running], [1, 0]);
+    await using hf = await open(path);
+    assert.deepEqual(await ids(hf), before);
+    const db = new DatabaseSync(path, { readOnly: true });
+    assert.equal(db.prepare("select count(*) as n from orders").get()?.["n"], 1);
+    const [entry] = db.prepare("select action, actor from holdfast_audit where action = 'database.restored'").all();
+    assert.equal(entry?.["actor"], "a test");
+    db.close();
+    await using kept = await open(restored.kept as string, { recovery: "manual" });
+    assert.equal((await ids(kept)).length, 3);
+    assert.ok(readdirSync(base).every((name) => !name.endsWith("-restore")));
+
+    const later = await hf.enqueue(note, 4);
+    const [first] = before as [string];
+    assert.ok(later.id > first && !(await ids(kept)).includes(later.id), "no id is given out twice");
+  });
+
+  test("is possible where there is no database any more, and where it is damaged beyond reading", async (t) => {
+    const { path, backup, restore } = await ground(t);
+    {
+      await using hf = await open(path);
+      await hf.enqueue(note, 1);
+      await hf.backup(backup);
+    }
+    rmSync(path);
+    assert.equal((await restore()).kept, null);
+    writeFileSync(path, Buffer.alloc(100_000, 7));
+    const { epoch, kept } = await restore();
+    assert.equal(epoch, 2, "what was given out is remembered beside the database");
+    assert.equal(readFileSync(kept as string)[0], 7);
+    await using hf = await open(path);
+    assert.equal((await ids(hf)).length, 1);
+  });
+
+  test("is refused, and nothing is changed, where the backup is damaged, of a newer schema, or of another database", async (t) => {
+    const { base, path, backup, restore } = await ground(t);
+    const other = join(base, "other.db");
+    {
+      await using hf = await open(path);
+      await hf.enqueueMany(note, [1, 2, 3]);
+      await hf.backup(backup);
+      await using another = await open(join(base, "another.db"));
+      await another.backup(other);
+    }
+    const check = unchanged(path);
+    await assert.rejects(restore({ backup: other }), code("OTHER_DATABASE"));
+    await assert.rejects(restore({ backup: join(base, "none.db") }), code("NO_BACKUP"));
+    await assert.rejects(restore({ backup: path }), code("USAGE"));
+    const db = new DatabaseSync(other);
+    db.exec(`insert into holdfast_migrations (version, name, applied_at) values (${SCHEMA_VERSION + 1}, 'later', 0)`);
+    db.close();
+    rmSync(`${other}.json`);
+    await assert.rejects(restore({ backup: other, force: true }), code("SCHEMA_NEWER"));
+    truncateSync(backup, 40_960);
+    await assert.rejects(restore(), code("BACKUP_DAMAGED"));
+    check();
+  });
+
+  test("with --force takes the place of another database", async (t) => {
+    const { base, path, restore } = await ground(t);
+    const other = join(base, "other.db");
+    {
+      await using hf = await open(path);
+      await hf.enqueue(note, 1);
+      await using another = await open(join(base, "another.db"));
+      await another.backup(other);
+    }
+    await restore({ backup: other, force: true });
+    await using hf = await open(path);
+    assert.deepEqual(await ids(hf), []);
+  });
+
+  test("brings back artifacts that came with the backup, and names those that did not", async (t) => {
+    const { base, path, backup, restore } = await ground(t);
+    const made = pipeline("made")
+      .source(items(() => ["one", "two"], { id: (name) => name }))
+      .stage("grow", {}, ({ input }) => `${input} ${"a line of text\n".repeat(50_000)}`);
+    const bare = join(base, "bare.db");
+    let id: string;
+    {
+      await using hf = await open(path);
+      const build = await hf.builds.start(made);
+      id = build.id;
+      await build.done();
+      await hf.backup(backup, { artifacts: true });
+      await hf.backup(bare);
+    }
+    rmSync(`${path}-artifacts`, { recursive: true });
+    assert.equal((await restore({ backup: bare })).artifacts.missing.length, 2);
+    assert.deepEqual((await restore()).artifacts, { restored: 2, missing: [] });
+    await using hf = await open(path);
+    assert.match(String(await hf.builds.output(id, "grow", "one")), /^one a line/);
+  });
+});
+
+suite("after a restore", () => {
+  test("what ran at the backup runs again, is charged no crash, and who held it then is refused, job and build", async (t) => {
+    const { path, backup, restore } = await ground(t);
+    const location = locate(path, {});
+    const store = await openStore(location, { clock: systemClock, injected: false });
+    const self = await store.register({ pid: 1, host: "here", boot: "a boot", program: "a zombie" });
+    const build = await store.builds.start(newBuild(newLead(self)));
+    assert.ok("id" in build, "it leads");
+    {
+      await using hf = await open(path, { recovery: "manual" });
+      await hf.enqueue(note, 1, { id: "held" });
+    }
+    const from = [{ queue: "note", name: "note", version: 1, lease: 600_000 }];
+    const [claimed] = await store.claim({ from, max: 1, holder: self, worker: "w" });
+    assert.ok(claimed !== undefined);
+    const staged = await store.backups.stage(backup, { reason: "asked" });
+    await staged.publish({ included: false, hashes: [], bytes: 0, missing: [] });
+    const lock = { pipeline: "docs", token: newLead(self).token };
+    assert.ok(await store.builds.beat(lock));
+    await store.close();
+    assert.equal((await restore()).running, 1);
+
+    const after = await openStore(location, { clock: systemClock, injected: false });
+    const settled = { job: claimed.job, fence: claimed.fence, outcome: { kind: "succeeded", output: null } } as const;
+    assert.deepEqual(await after.settle([settled]), ["lost"]);
+    assert.deepEqual(await after.renew([{ job: claimed.job, fence: claimed.fence, lease: 1_000 }]), ["lost"]);
+    assert.equal(await after.builds.beat(lock), false);
+    await after.close();
+
+    await using hf = await open(path);
+    const held = await hf.jobs.get("held");
+    assert.deepEqual([held?.state, held?.crashes], ["pending", 0]);
+    assert.equal((await hf.builds.get(build.id))?.state, "CRASHED");
+    await using again = (await hf.claim("note", { worker: "x" })) ?? undefined;
+    assert.equal(again?.job.id, "held");
+    const { store: now } = hf.engine;
+    assert.deepEqual(await now.settle([settled]), ["lost"], "nor later, when somebody else has it");
+    const [row] = new DatabaseSync(path, { readOnly: true })
+      .prepare("select fence from holdfast_jobs where state = 'running'")
+      .all();
+    assert.ok(Number(row?.["fence"]) > claimed.fence);
+  });
+});
