@@ -49,7 +49,7 @@ function say({ path, facts, manifest, kept, running, artifacts }: RestoredWhole)
   const lines = [
     `${paint("green", "Restored:")} ${path}, ${manifest === null ? "" : `as it was ${clock(manifest.takenAt)}, `}${plural(jobs, "job")}.`,
   ];
-  if (running > 0) lines.push(`${plural(running, "job")} ran then: they run again.`);
+  if (running > 0) lines.push(`${plural(running, "job")} ran then, and will run again.`);
   if (kept !== null) lines.push(`What was there is kept: ${kept}`);
   if (artifacts.restored > 0) lines.push(`${plural(artifacts.restored, "artifact")} brought back.`);
   if (artifacts.missing.length > 0) {

@@ -1,0 +1,45 @@
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { job, open } from "../../src/index.ts";
+import { type JsonError, Place } from "./holdfast.ts";
+
+let place: Place;
+before(async () => {
+  place = await Place.make();
+  await using hf = await open(place.db);
+  await hf.enqueue(job({ name: "note", run: () => {} }), { n: 1 }, { id: "first" });
+});
+after(() => place.remove());
+
+test("holdfast restore puts a backup back, and a claim of before settles nothing any more", async () => {
+  const backup = join(place.folder, "backup.db");
+  const { claim } = await place.json<{ claim: string }>(["claim", "note", "--worker", "anna", "--lease", "1h"]);
+  await place.json(["backup", backup]);
+  await place.json(["enqueue", "note", "{}"]);
+  {
+    await using _hf = await open(place.db);
+    const { error } = await place.json<JsonError>(["restore", backup], 4);
+    assert.deepEqual([error.code, error.message.includes(`pid ${process.pid}`)], ["IN_USE", true], error.message);
+  }
+  const restored = await place.run(["restore", backup]);
+  assert.equal(restored.code, 0, restored.stderr);
+  assert.match(
+    restored.stdout,
+    /^Restored: .*work\.db, as it was .*, 1 job\.\n1 job ran then, and will run again\.\nWhat was there is kept: /,
+  );
+
+  const settled = await place.json<JsonError>(["settle", claim, "--succeed", "{}"], 1);
+  assert.equal(settled.error.code, "LEASE_LOST");
+  await place.json(["recover", "--expired-for", "0s"]);
+  await using hf = await open(place.db);
+  assert.deepEqual(
+    (await hf.jobs.list()).items.map(({ id, state }) => [id, state]),
+    [["first", "pending"]],
+  );
+});
+
+test("of a server it says what to do there", async () => {
+  const { error } = await place.json<JsonError>(["restore", "any.db", "--db", "postgres://localhost/shop"], 2);
+  assert.equal(error.code, "RESTORE_BY_SERVER");
+});
