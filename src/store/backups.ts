@@ -52,6 +52,8 @@ export interface BackupFacts {
   audit: { entries: number; head: string | null };
   /** What was found wrong with it; a copy of a damaged database is as damaged. */
   findings: string[];
+  /** Rows that are not as they were written: they are handed to nobody, and are that row's trouble alone. */
+  rows: string[];
 }
 
 export interface BackupCounts {

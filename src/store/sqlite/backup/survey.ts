@@ -1,64 +1,49 @@
 import type { BackupFacts } from "../../backups.ts";
+import { checkDatabase } from "../damage/check.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { faultOf } from "../faults.ts";
-import { versionOf } from "../migrate.ts";
+import { SCHEMA_VERSION, versionOf } from "../migrate.ts";
 
 export interface Survey {
   facts: BackupFacts;
   hashes: string[];
-  /** When a database without a manifest was last written to is not known. */
-  durability: string;
 }
-
-/** How many findings are told of; a page that is torn makes thousands. */
-const FINDINGS = 20;
 
 /** Looks at a copy that nobody else has open: whether it is whole, and what is in it. Null: it is no database of Holdfast's. */
 export function survey(driver: DriverName, path: string): Survey | null {
   const db = connect(driver, path, { busyTimeout: 0, readOnly: true });
   try {
-    return versionOf(db) === 0 ? null : surveyOf(db);
+    return versionOf(db) === 0 ? null : surveyOf(db, driver);
   } finally {
     db.close();
   }
 }
 
-function surveyOf(db: Connection): Survey {
-  const findings = integrity(db);
+function surveyOf(db: Connection, driver: DriverName): Survey {
+  const schema = versionOf(db);
+  const { findings, rows, artifacts } = check(db, driver, schema);
   const hasEpoch = columnsOf(db, "holdfast_database").has("epoch");
-  const [databaseId, durability, epoch] = db
-    .prepare(`select database_id, durability, ${hasEpoch ? "epoch" : "0"} from holdfast_database where id = 1`)
-    .row() as [string, string, number];
+  const [databaseId, epoch] = db
+    .prepare(`select database_id, ${hasEpoch ? "epoch" : "0"} from holdfast_database where id = 1`)
+    .row() as [string, number];
   const [commits, jobs] = db
     .prepare("select commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) from holdfast_counter where id = 1")
     .row() as [number, number];
   const has = (table: string) => columnsOf(db, table).size > 0;
-  const schema = versionOf(db);
   const counts = readable(findings, { jobs: {}, builds: {}, tables: {} }, () => ({
     jobs: byState(db, "holdfast_jobs"),
     builds: has("holdfast_builds") ? byState(db, "holdfast_builds") : {},
     tables: rowsOf(db),
   }));
   const audit = readable(findings, { entries: 0, head: null }, () => auditOf(db));
-  const hashes = readable(findings, [], () =>
-    has("holdfast_artifacts")
-      ? db
-          .prepare("select distinct hash from holdfast_artifacts order by hash")
-          .rows()
-          .map(([hash]) => hash as string)
-      : [],
-  );
-  return { facts: { databaseId, epoch, schema, commits, jobs, counts, audit, findings }, hashes, durability };
+  return { facts: { databaseId, epoch, schema, commits, jobs, counts, audit, findings, rows }, hashes: artifacts };
 }
 
-function integrity(db: Connection): string[] {
-  try {
-    const found = db.prepare(`pragma integrity_check(${FINDINGS})`).rows();
-    return found.map(([line]) => String(line)).filter((line) => line !== "ok");
-  } catch (error) {
-    if (faultOf(error) !== "CORRUPT") throw error;
-    return [String((error as Error).message)];
-  }
+/** What is wrong with more than a row, with rows, and which artifacts there have to be. */
+function check(db: Connection, driver: DriverName, schema: number): { findings: string[]; rows: string[]; artifacts: string[] } {
+  // What a schema of before has no checksums for cannot be compared to any.
+  const { findings, structural, artifacts } = checkDatabase(db, driver, schema === SCHEMA_VERSION ? "whole" : "quick");
+  return structural ? { findings, rows: [], artifacts } : { findings: [], rows: findings, artifacts };
 }
 
 /** Of a damaged copy, what cannot be read is left out, and said. */
