@@ -9,6 +9,7 @@ import { lineOf } from "./figure-line.ts";
 import type { Figure } from "./measure.ts";
 import { memory } from "./memory.ts";
 import { reclaim } from "./reclaim.ts";
+import { recovery } from "./recovery.ts";
 import type { Suite, SuiteOptions } from "./suite.ts";
 import { throughput } from "./throughput.ts";
 import { inScratch } from "./scratch.ts";
@@ -28,6 +29,7 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
     latency,
     idle,
     reclaim,
+    recovery: () => recovery(quick),
     memory: () => memory(many),
     builds: () => builds(quick ? 20_000 : 100_000),
   };

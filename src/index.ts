@@ -7,6 +7,7 @@ export type { Event } from "./core/event.ts";
 export type { Finished, Job, JobState } from "./core/job.ts";
 export { secret } from "./core/key.ts";
 export { type Pipeline, pipeline } from "./core/pipeline.ts";
+export type { CrashRecoveryReport } from "./core/recovery-report.ts";
 export { RetryAfterError } from "./core/retry-after.ts";
 export type { Schedule } from "./core/schedule.ts";
 export type { StandardSchema } from "./core/schema.ts";

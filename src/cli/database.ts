@@ -3,7 +3,7 @@ import { userInfo } from "node:os";
 import { dirname } from "node:path";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
-import { type Holdfast, open, type OpenOptions, openToLook as look } from "../runtime/holdfast.ts";
+import { type Holdfast, open, type OpenOptions, openToLook as look, openToOperate } from "../runtime/holdfast.ts";
 import type { Log } from "../runtime/log.ts";
 import { isAddress, locate } from "../store/open-store.ts";
 import { configOf } from "./config.ts";
@@ -15,23 +15,28 @@ const DEFAULT = ".holdfast/work.db";
 /** For commands that look or operate: where a path was mistyped, nothing may be made, nor put into another program's database. */
 export async function openExisting(
   command: Command,
-  { delivers = false, ...options }: Pick<OpenOptions, "log" | "onStop" | "recovery"> & { delivers?: boolean } = {},
+  {
+    delivers = false,
+    recovery,
+    ...options
+  }: Pick<OpenOptions, "log" | "onStop"> & { delivers?: boolean; recovery?: "auto" | "by an operator" } = {},
 ): Promise<Holdfast> {
   const where = whereOf(command) ?? DEFAULT;
   const isFile = !isAddress(where);
   if (isFile && !existsSync(where)) throw noDatabase(where);
   try {
     // It was made as it is, whatever a config says by now; and who looks does not deliver.
-    const { durability: _, sinks = {}, ...configured } = optionsOf(command);
-    // What a crash has left is shown as it is; `recover` and the workers see to it.
-    return await open(where, {
+    const { durability: _, sinks = {}, recovery: asked, ...configured } = optionsOf(command);
+    // Where it is to be left alone until an operator says so, only his word counts.
+    const mode = recovery === "by an operator" ? undefined : asked === "manual" ? asked : recovery;
+    return await openToOperate(where, {
       program: programOf(command),
       user: userName(),
       log: workerLog("warn"),
-      recovery: "manual",
       ...configured,
       ...(delivers ? { sinks } : {}),
       ...options,
+      ...(mode === undefined ? {} : { recovery: mode }),
       create: false,
     });
   } catch (error) {
@@ -74,6 +79,11 @@ export function openOrMake(
     ...(delivers ? { sinks } : {}),
     ...(onStop === undefined ? {} : { onStop }),
   });
+}
+
+/** Whether what a crash has left waits for an operator's word. */
+export function isManual(command: Command): boolean {
+  return configOf(command)?.options.recovery === "manual";
 }
 
 /** The config's, but for `onStop`: a command that is done in a moment need not be asked to stop. */

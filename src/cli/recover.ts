@@ -2,8 +2,12 @@ import type { Command } from "commander";
 import { type Duration, toMillis } from "../core/duration.ts";
 import type { RecoveryStats } from "../runtime/janitor.ts";
 import type { RecoveryTotals } from "../store/store.ts";
-import { openExisting } from "./database.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { reportOf } from "../store/recoveries.ts";
+import { isManual, openExisting } from "./database.ts";
+import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
+import { planPage, reportPage, reportTable } from "./recovery/report-page.ts";
 import { age } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
@@ -18,24 +22,99 @@ const LOOK = 1_000;
 export function recoverCommand(parent: Command): void {
   parent
     .command("recover")
-    .summary("give back what dead processes left behind")
+    .summary("give back what dead processes left behind, and show the reports")
     .description(
-      "Give back now what dead processes left behind: jobs, expired leases, expired locks. Workers do the same by themselves " +
-        "within a second; this is for when none is there.",
+      "Give back now what dead processes left behind: jobs, builds, locks, expired leases. Workers do the same by themselves " +
+        'within a second; this is for when none is there. Where the config says `recovery: "manual"`, it only shows what would ' +
+        "be done, and --apply does it. Every crash has a report; one with errors stands open until it is acknowledged.",
     )
     .option("--expired-for <duration>", "take back every lease that expired at least this long ago, e.g. 5m, whoever holds it")
-    .addHelpText("after", examples("holdfast recover", "holdfast recover --expired-for 5m"))
-    .action(async (options: { expiredFor?: string }, command: Command) => {
+    .option("--dry-run", "only show what would be done")
+    .option("--apply", 'do it, also where the config says `recovery: "manual"`')
+    .option("--last", "show the report of the last crash, and recover nothing")
+    .option("--history", "list the reports of all crashes, the newest first, and recover nothing")
+    .option("--acknowledge", "say that you have seen the reports with errors: they stand open until then")
+    .addHelpText(
+      "after",
+      examples("holdfast recover", "holdfast recover --last", "holdfast recover --apply", "holdfast recover --expired-for 5m"),
+    )
+    .action(async (options: RecoverOptions, command: Command) => {
+      refuseTwo(options);
       const since = options.expiredFor === undefined ? null : toMillis(options.expiredFor as Duration, "--expired-for");
-      await using hf = await openExisting(command);
+      if (options.last || options.history) return await showReports(command, options);
+      if (options.acknowledge) return await acknowledge(command);
+      if (options.dryRun || (isManual(command) && !options.apply && since === null)) return await preview(command);
+      await using hf = await openExisting(command, { recovery: "by an operator" });
       const { store, clock } = hf.engine;
       const recovered = since === null ? await hf.recovery.recoverStale() : await hf.recovery.reclaimStale(since);
       const left = (await store.stale({ dead: [], skewed: false, limit: LOOK })).length;
       const { log, ...totals } = await store.recovery();
-      answer(command, { recovered, left, totals, history: log }, () =>
-        [sayRecovered(recovered), sayLeft(left), history(log, clock.now())].filter((part) => part !== "").join("\n\n"),
+      // What this recovery is about to find is waited for.
+      const report = await hf.recovery.lastReport();
+      const open = await store.recoveries.reports({ limit: LOOK, which: "open" });
+      const wrong = open.filter(({ state }) => state === "failed").map(reportOf);
+      if (wrong.length > 0) process.exitCode = EXIT.failed;
+      answer(command, { recovered, left, totals, history: log, report, wrong }, () =>
+        [sayRecovered(recovered), ...wrong.map((one) => reportPage(one, clock.now())), sayLeft(left), history(log, clock.now())]
+          .filter((part) => part !== "")
+          .join("\n\n"),
       );
     });
+}
+
+interface RecoverOptions {
+  expiredFor?: string;
+  dryRun?: boolean;
+  apply?: boolean;
+  last?: boolean;
+  history?: boolean;
+  acknowledge?: boolean;
+}
+
+/** Each is a thing of its own. */
+function refuseTwo(options: RecoverOptions): void {
+  const given = Object.keys(options).filter((name) => ["dryRun", "apply", "last", "history", "acknowledge"].includes(name));
+  if (given.length < 2) return;
+  throw new HoldfastError(
+    "USAGE",
+    "--dry-run, --apply, --last, --history and --acknowledge do not go together.",
+    "Give one of them at a time.",
+  );
+}
+
+async function showReports(command: Command, { last = false }: RecoverOptions): Promise<void> {
+  await using hf = await openExisting(command);
+  const now = hf.engine.clock.now();
+  if (last) {
+    const report = await hf.recovery.lastReport();
+    answer(command, { report }, () =>
+      report === null ? paint("dim", "No process has crashed so far.") : reportPage(report, now),
+    );
+    return;
+  }
+  const reports = await hf.recovery.history();
+  answer(command, { reports }, () => reportTable(reports, now));
+}
+
+async function acknowledge(command: Command): Promise<void> {
+  await using hf = await openExisting(command);
+  const acknowledged = await hf.recovery.acknowledge();
+  answer(command, { acknowledged }, () =>
+    acknowledged.length === 0
+      ? paint("dim", "No report stands open.")
+      : `Acknowledged ${plural(acknowledged.length, "report")} with errors.`,
+  );
+}
+
+/** Nothing is written. */
+async function preview(command: Command): Promise<void> {
+  await using hf = await openExisting(command);
+  const plan = await hf.recovery.preview();
+  answer(command, { plan }, () =>
+    plan === null
+      ? "Nothing to recover."
+      : `${planPage(plan, hf.engine.clock.now())}\n\n${paint("dim", "holdfast recover --apply does it.")}`,
+  );
 }
 
 function sayRecovered({ entriesReclaimed, locksCleaned }: RecoveryStats): string {

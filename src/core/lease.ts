@@ -43,13 +43,22 @@ export function renewalInterval(lease: number): number {
   return Math.max(1, Math.floor(lease / 3));
 }
 
+/** That it is dead is proven. */
+export function isProven(life: Holder): life is "dead" | "rebooted" {
+  return life === "dead" || life === "rebooted";
+}
+
+/** What its jobs are charged: whoever went with the whole host was brought down by none of them. */
+export function endedBy(life: "dead" | "rebooted"): "crashed" | "interrupted" {
+  return life === "dead" ? "crashed" : "interrupted";
+}
+
 /**
  * Whether to reclaim. `expiredFor` is how long this observer has watched it expired, on its monotonic clock: wall
  * clocks jump, and a whole host may have been suspended, its keepers about to renew.
  */
 export function judge({ lease, left }: StaleLease, holder: Holder, expiredFor: number): Verdict {
-  if (holder === "dead") return "crashed";
-  if (holder === "rebooted") return "interrupted";
+  if (isProven(holder)) return endedBy(holder);
   // Further away than a lease can be: the clock was set back since. Left alone it would delay the reclaim by that much.
   if (left > lease) return "cut";
   if (left > 0) return "keep";

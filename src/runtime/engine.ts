@@ -16,6 +16,8 @@ import { Keeper, type Loss, type LossReason } from "./keeper.ts";
 import { Leads } from "./leads.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import type { Log } from "./log.ts";
+import { CHECKS, runChecks } from "./recovery/checks.ts";
+import { previewOf, recoveryPending } from "./recovery/preview.ts";
 import { Relays } from "./relays.ts";
 import { Scheduler } from "./scheduler.ts";
 import { systemClock } from "./system-clock.ts";
@@ -37,7 +39,8 @@ export interface EngineOptions {
   program: string;
   /** Who has started it, where it was started by hand. */
   user?: string;
-  recovery?: "auto" | "manual";
+  /** "later": opening recovers nothing; whoever works does. "manual": where there is something to recover, it is only read. */
+  recovery?: "auto" | "manual" | "later";
   onStop?: (drain: number) => void;
   /** The folder of artifacts; default: beside the file. */
   artifacts?: string;
@@ -55,6 +58,8 @@ export class Engine {
   readonly clock: Clock;
   readonly log: Log;
   readonly self: ProcessId;
+  /** It is only read: what a crash has left waits for an operator's word. */
+  readonly isSealed: boolean;
   readonly holdings = new Holdings();
   readonly janitor: Janitor;
   readonly scheduler: Scheduler;
@@ -88,6 +93,10 @@ export class Engine {
     try {
       // What is damaged is only read: whoever opens it leaves no trace, and recovers nothing.
       if (options.looks || store.damage.damaged !== null) return new Engine(store, location, options, NOBODY);
+      if (options.recovery === "manual" && (await previewOf(store)) !== null) {
+        store.seal(() => recoveryPending(location.name));
+        return new Engine(store, location, options, NOBODY, true);
+      }
       const self = await store.register({
         pid: process.pid,
         host: hostname(),
@@ -97,12 +106,7 @@ export class Engine {
         stoppable: options.onStop !== undefined,
       });
       const engine = new Engine(store, location, options, self);
-      // What a crash has left behind is found by whoever opens next.
-      if (options.recovery !== "manual") {
-        await engine.janitor.heal();
-        await engine.janitor.orphans("orphaned_at_startup");
-        await engine.janitor.clear(undefined, 1);
-      }
+      if (options.recovery === "auto") await engine.janitor.open();
       return engine;
     } catch (error) {
       await store.close();
@@ -110,8 +114,9 @@ export class Engine {
     }
   }
 
-  private constructor(store: Store, location: StoreLocation, options: EngineOptions, self: ProcessId) {
+  private constructor(store: Store, location: StoreLocation, options: EngineOptions, self: ProcessId, isSealed = false) {
     this.store = store;
+    this.isSealed = isSealed;
     this.location = location;
     // What is read in the store was written in its time, not in this host's, which may be an hour off.
     this.clock = store.clock;
@@ -138,6 +143,9 @@ export class Engine {
       clock: this.clock,
       log: this.log,
       self,
+      ...(this.#threaded && CHECKS.length > 0
+        ? { check: (circumstances) => runChecks(CHECKS, { ...circumstances, store, location }) }
+        : {}),
       ...(onStop === undefined ? {} : { onStop }),
     });
     // Somebody may ask it to stop before it has a worker.

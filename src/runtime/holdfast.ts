@@ -4,10 +4,12 @@ import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
 import { refuseUnknown } from "../core/options.ts";
+import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { isPipeline, type Pipeline } from "../core/pipeline.ts";
 import type { Schedule } from "../core/schedule.ts";
 import { storable } from "../core/text.ts";
 import { locate } from "../store/open-store.ts";
+import { reportOf } from "../store/recoveries.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
 import { type BackupOptions, makeBackup } from "./backups.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
@@ -17,6 +19,7 @@ import { checkAll } from "./check.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import { Engine } from "./engine.ts";
 import type { RecoveryStats } from "./janitor.ts";
+import { previewOf, type RecoveryPlan, recoveryPending } from "./recovery/preview.ts";
 import { Jobs } from "./jobs.ts";
 import { type Lock, lockOf } from "./lock.ts";
 import { type Log, quietLog } from "./log.ts";
@@ -41,7 +44,10 @@ export interface OpenOptions {
   schema?: string;
   /** False: refuse (`NO_DATABASE`) instead of making a database where there is none. Default true. */
   create?: boolean;
-  /** "manual": opening recovers nothing, so that one can look at what a crash has left. Default "auto". */
+  /**
+   * "manual": where a crash has left something to recover, the database is only read, and every write is refused
+   * (`RECOVERY_PENDING`) until `holdfast recover --apply` has been run. Default "auto": it is recovered at once.
+   */
   recovery?: "auto" | "manual";
   log?: Log;
   clock?: { now(): number };
@@ -74,6 +80,8 @@ export const OPEN_OPTIONS = [
 ];
 
 const DEFAULT_PATH = ".holdfast/work.db";
+/** More than are kept, but for those with errors. */
+const REPORTS_SHOWN = 2_000;
 
 /** Open databases of this process, by their location's key. Kept on globalThis, so that a hot reload or a second copy of this package shares them. */
 interface Shared {
@@ -83,7 +91,12 @@ interface Shared {
   closing?: Promise<void>;
 }
 const REGISTRY = Symbol.for("holdfast.open");
-const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<string, Shared>()) as Map<string, Shared>;
+const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= begun()) as Map<string, Shared>;
+
+function begun(): Map<string, Shared> {
+  process.on("beforeExit", goodbye);
+  return new Map();
+}
 
 /**
  * Opens a database, and makes it when it does not exist: a file, or on a PostgreSQL server a schema of its own.
@@ -92,8 +105,20 @@ const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= new Map<
  * const hf = await open("work.db");
  * ```
  */
-export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
+export function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
+  return openAs(where, options, options.recovery ?? "auto");
+}
+
+/** @internal For who operates: unless said otherwise, what a crash has left is shown as it is, and left to the workers. */
+export function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
+  return openAs(where, options, options.recovery ?? "later");
+}
+
+async function openAs(where: string | undefined, options: OpenOptions, recovery: "auto" | "manual" | "later"): Promise<Holdfast> {
   refuseUnknown(options, OPEN_OPTIONS, "open");
+  if (recovery !== "auto" && recovery !== "manual" && recovery !== "later") {
+    throw new HoldfastError("OPTION_INVALID", `There is no recovery ${JSON.stringify(recovery)}.`, 'Give "auto" or "manual".');
+  }
   if (where !== undefined && typeof where !== "string") {
     throw new HoldfastError("OPTION_INVALID", "Where a database is, is a text.", 'Give a path, ":memory:" or "postgres://…".');
   }
@@ -102,7 +127,7 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   const sinks = checkSinks(options.sinks);
   const location = locate(path, options);
   const program = storable(options.program ?? process.argv[1] ?? process.title);
-  const { recovery = "auto", log = quietLog } = options;
+  const { log = quietLog } = options;
   const start = () =>
     Engine.open(location, {
       clock: clockFrom(options.clock),
@@ -132,7 +157,7 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
     throw error;
   });
   try {
-    refuseOther(engine, options);
+    refuseOther(engine, options, recovery);
     const letGo = await deliver(engine, sinks);
     return new Holdfast(engine, () => letGo().then(() => leave(key, shared, engine)));
   } catch (error) {
@@ -155,13 +180,16 @@ export async function openToLook(where: string, options: OpenOptions): Promise<H
   return new Holdfast(engine, () => engine.close());
 }
 
-/** What is damaged is only read: how far a delivery has got could not be kept. */
-async function deliver({ relays, store }: Engine, sinks: ReturnType<typeof checkSinks>): Promise<() => Promise<void>> {
-  return store.damage.damaged === null ? relays.use(sinks) : async () => {};
+/** What is damaged, or sealed, is only read: how far a delivery has got could not be kept. */
+async function deliver(engine: Engine, sinks: ReturnType<typeof checkSinks>): Promise<() => Promise<void>> {
+  const { relays, store, isSealed } = engine;
+  return store.damage.damaged === null && !isSealed ? relays.use(sinks) : async () => {};
 }
 
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
-function refuseOther({ location, store }: Engine, { driver, durability }: OpenOptions): void {
+function refuseOther(engine: Engine, { driver, durability }: OpenOptions, recovery: "auto" | "manual" | "later"): void {
+  const { location, store } = engine;
+  if (engine.isSealed && recovery !== "manual") throw recoveryPending(location.name);
   if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {
     throw new HoldfastError(
       "DRIVER_DIFFERS",
@@ -180,10 +208,24 @@ function refuseOther({ location, store }: Engine, { driver, durability }: OpenOp
 
 async function leave(key: string, shared: Shared, engine: Engine): Promise<void> {
   if (--shared.users > 0) return;
-  shared.closing = engine.close().finally(() => {
+  shared.closing ??= end(key, shared, engine);
+  await shared.closing;
+}
+
+function end(key: string, shared: Shared, engine: Engine): Promise<void> {
+  return engine.close().finally(() => {
     if (registry.get(key) === shared) registry.delete(key);
   });
-  await shared.closing;
+}
+
+/** A program that has nothing more to do, and closed nothing, says goodbye all the same: it has not crashed. */
+function goodbye(): void {
+  for (const [key, shared] of registry) {
+    shared.opened.then(
+      (engine) => (shared.closing ??= end(key, shared, engine)),
+      () => {},
+    );
+  }
 }
 
 /** An open database. */
@@ -199,6 +241,14 @@ export class Holdfast implements AsyncDisposable {
     stats(): Promise<RecoveryStats>;
     /** Takes back leases that expired at least this long ago. */
     reclaimStale(expiredFor: Duration): Promise<RecoveryStats>;
+    /** What was found after the last crash, and what was done about it; null: there was none. */
+    lastReport(): Promise<CrashRecoveryReport | null>;
+    /** The same of all crashes, the newest first. */
+    history(): Promise<CrashRecoveryReport[]>;
+    /** What there is to recover now, and what would be done about it; null: nothing. */
+    preview(): Promise<RecoveryPlan | null>;
+    /** Reports with errors stand open until somebody who has seen them says so; the answer is which ones. */
+    acknowledge(): Promise<CrashRecoveryReport[]>;
   };
   readonly events: {
     /**
@@ -257,7 +307,24 @@ export class Holdfast implements AsyncDisposable {
         this.#refuseClosed();
         return engine.janitor.reclaimStale(toMillis(expiredFor, "expiredFor"));
       },
+      lastReport: async () => (await this.#reports(1))[0] ?? null,
+      history: () => this.#reports(REPORTS_SHOWN),
+      preview: () => {
+        this.#refuseClosed();
+        return previewOf(engine.store);
+      },
+      acknowledge: async () => {
+        this.#refuseClosed();
+        return (await engine.store.recoveries.acknowledge()).map(reportOf);
+      },
     };
+  }
+
+  /** What this process is about to report is waited for. */
+  async #reports(limit: number): Promise<CrashRecoveryReport[]> {
+    this.#refuseClosed();
+    await this.#engine.janitor.recovery.settled();
+    return (await this.#engine.store.recoveries.reports({ limit })).map(reportOf);
   }
 
   /** @internal The parts, for the commands. */
@@ -337,6 +404,7 @@ export class Holdfast implements AsyncDisposable {
     this.#refuseClosing();
     refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
     if (!Array.isArray(defs)) throw notAList("work takes a list of jobs and pipelines.");
+    if (this.#engine.isSealed) throw recoveryPending(this.#engine.location.name);
     const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def)]));
     const worker = this.#work(all, options);
     if (options.signals) this.#ignoreSignals ??= onSignals(() => this.close());

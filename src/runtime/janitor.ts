@@ -1,9 +1,10 @@
 import type { Clock } from "../core/clock.ts";
 import type { ProcessId } from "../core/ids.ts";
-import { type HeldLease, type Holder, judge, type StaleLease, type Verdict } from "../core/lease.ts";
+import { type HeldLease, type Holder, isProven, judge, type StaleLease, type Verdict } from "../core/lease.ts";
 import type { Judgement, Life, ProcessView, Store } from "../store/store.ts";
 import type { Holdings } from "./holdings.ts";
 import type { Log } from "./log.ts";
+import { type Dead, Recovery } from "./recovery/recovery.ts";
 
 /** At most this many leases in one transaction. */
 const CHUNK = 10_000;
@@ -50,6 +51,8 @@ export class Janitor {
   readonly #log: Log;
   readonly #self: ProcessId;
   readonly #onStop: ((drain: number) => void) | null;
+  /** Whoever is found dead is buried by it. */
+  readonly recovery: Recovery;
   #stopAsked = false;
   #expiring: (() => void) | null = null;
   #lives = new Map<ProcessId, Life>();
@@ -77,6 +80,8 @@ export class Janitor {
     clock: Clock;
     log: Log;
     self: ProcessId;
+    /** Looks closer after a crash. */
+    check?: ConstructorParameters<typeof Recovery>[0]["check"];
     /** Somebody asks this process to stop. */
     onStop?: (drain: number) => void;
   }) {
@@ -86,6 +91,8 @@ export class Janitor {
     this.#log = parts.log;
     this.#self = parts.self;
     this.#onStop = parts.onStop ?? null;
+    const { store, clock, log, self, check } = parts;
+    this.recovery = new Recovery({ store, clock, log, self, ...(check === undefined ? {} : { check }) });
   }
 
   /** From now on it looks around by itself. */
@@ -103,6 +110,20 @@ export class Janitor {
     this.#stop?.();
     this.#expiring?.();
     await this.#ticking;
+    await this.recovery.stop();
+  }
+
+  /** What a crash has left behind is found by whoever opens next, and is back when this resolves. Never throws. */
+  async open(): Promise<void> {
+    try {
+      const dead = await this.#dead();
+      await this.recovery.run(dead, { opening: true, alone: this.#isAlone() });
+      await this.heal();
+      await this.orphans("orphaned_at_startup");
+      await this.clear(undefined, 1);
+    } catch (error) {
+      this.#log.warn("recovering failed; it is tried again", { error: String(error) });
+    }
   }
 
   /**
@@ -113,13 +134,15 @@ export class Janitor {
   async heal(): Promise<boolean> {
     const now = this.#clock.monotonic();
     if (this.#running && now - this.#healedAt < HEALED) return false;
+    // Who only looks has nothing to claim, and nobody to bury.
+    if (this.#self === 0) return false;
     try {
       const dead = this.#running ? [] : await this.#dead();
-      const stale = await this.#store.stale({ dead: dead.map(({ id }) => id), skewed: false, limit: QUICK });
+      if (dead.length > 0) await this.#buryQuickly(dead);
+      const stale = await this.#store.stale({ dead: [], skewed: false, limit: QUICK });
       const healed = await this.#reclaim(stale, "found before a claim");
       if (stale.length === 0) this.#healedAt = now;
-      if (stale.length < QUICK) for (const { id } of dead) await this.#store.unregister(id);
-      return healed > 0;
+      return healed > 0 || dead.length > 0;
     } catch (error) {
       this.#log.warn("healing before a claim failed; the claim goes on", { error: String(error) });
       return false;
@@ -135,7 +158,8 @@ export class Janitor {
     if (leads.length === 0 && (await builds.listBuilds({ state: "ACTIVE", limit: 1 })).items.length === 0) return;
     if (leads.some(({ holder }) => !lives(holder))) await this.#probe();
     const of = (...wanted: Life[]) => [...this.#lives].filter(([, life]) => wanted.includes(life)).map(([id]) => id);
-    const crashed = await builds.orphan({ dead: of("dead", "rebooted"), alive: [this.#self, ...of("alive")] }, reason);
+    // Those of the dead are crashed with their burial.
+    const crashed = await builds.orphan({ dead: [], alive: [this.#self, ...of("alive")] }, reason);
     for (const { id, pipeline } of crashed)
       this.#log.info("a build lost its orchestrator; it can be resumed", { build: id, pipeline });
   }
@@ -148,13 +172,11 @@ export class Janitor {
 
   /** Everything there is to recover, now. */
   async recover(): Promise<RecoveryStats> {
-    const processes = await this.#probe();
-    const dead = processes.filter(({ life }) => life === "dead" || life === "rebooted");
-    let entriesReclaimed = 0;
+    const dead = (await this.#probe()).filter(({ life }) => isProven(life));
     // The dead first: a lease of theirs may have expired too, and the death is what an operator wants to read.
-    for (const { process } of dead) entriesReclaimed += await this.#bury(process);
-    entriesReclaimed += await this.#drain({ dead: [], skewed: true }, "lease expired");
-    const locksCleaned = await this.#store.cleanLocks();
+    const buried = await this.recovery.run(dead, { opening: false, alone: this.#isAlone() });
+    const entriesReclaimed = buried.entries + (await this.#drain({ dead: [], skewed: true }, "lease expired"));
+    const locksCleaned = buried.locks + (await this.#store.cleanLocks());
     await this.orphans("orchestrator_lost");
     await this.clear();
     return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
@@ -205,9 +227,11 @@ export class Janitor {
     const jumped = this.#jumped();
     // Not only after a jump: another process's clock may be wrong all the time.
     const skewed = ++this.#ticks % SKEW_TICKS === 0 || jumped;
+    const dead = processes.filter(({ life }) => isProven(life));
+    if (dead.length > 0) await this.recovery.run(dead, { opening: false, alone: this.#isAlone() });
+    this.recovery.goOn();
     for (const { process, life } of processes) {
-      if (life === "dead" || life === "rebooted") await this.#bury(process);
-      else if (life === "unknown") await this.#doubt(process);
+      if (life === "unknown") await this.#doubt(process);
       else this.#doubts.delete(process.id);
     }
     await this.#drain({ dead: [], skewed }, "lease expired");
@@ -268,25 +292,21 @@ export class Janitor {
   }
 
   /** The dead, if it is time to look for them again. */
-  async #dead(): Promise<ProcessView[]> {
+  async #dead(): Promise<Dead[]> {
     if (this.#clock.monotonic() - this.#lookedAt < TICK) return [];
-    return (await this.#probe()).filter(({ life }) => life === "dead" || life === "rebooted").map(({ process }) => process);
+    return (await this.#probe()).filter(({ life }) => isProven(life));
   }
 
-  /** A dead process's jobs go back, then its name is struck off. */
-  async #bury(process: ProcessView): Promise<number> {
-    const entries = await this.#drain(
-      { dead: [process.id], skewed: false },
-      `process ${process.pid} on ${process.host} died (${process.program})`,
-    );
-    if (await this.#store.unregister(process.id)) {
-      this.#log.info("a process died; its jobs are back in their queues", {
-        pid: process.pid,
-        host: process.host,
-        jobs: entries,
-      });
-    }
-    return entries;
+  /** As far as it can be told from here, nobody else has the database open. */
+  #isAlone(): boolean {
+    return [...this.#lives.values()].every(isProven);
+  }
+
+  /** The rest follows, while the claim goes on. */
+  async #buryQuickly(dead: readonly Dead[]): Promise<void> {
+    const { some, all } = this.recovery.start(dead, { opening: false, alone: this.#isAlone(), first: QUICK });
+    all.catch((error: unknown) => this.#log.warn("recovering failed; it is tried again", { error: String(error) }));
+    await some;
   }
 
   async #drain(query: { dead: ProcessId[]; skewed: boolean }, cause: string): Promise<number> {

@@ -95,6 +95,7 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
     builds: reporting(store.builds, during),
     work: reporting(store.work, during),
     audit: reporting(store.audit, during),
+    recoveries: reporting<Store["recoveries"]>(store.recoveries, during),
   };
   return reporting<Store>(store, during, parts);
 }

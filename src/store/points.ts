@@ -8,12 +8,14 @@ export type Moment = "begun" | "written" | "committed";
 
 /** Each is one transaction of the store; the last is no transaction, and has no commit. */
 export const OPERATIONS = [
+  "acknowledge",
   "advance",
   "announce",
   "audit",
   "beat",
   "begin",
   "build",
+  "bury",
   "cancel",
   "checkpoint",
   "claim",
@@ -29,8 +31,10 @@ export const OPERATIONS = [
   "progress",
   "prune",
   "reclaim",
+  "recover",
   "register",
   "renew",
+  "report",
   "retry",
   "schedule",
   "settle",

@@ -1,6 +1,7 @@
 import type { Enqueued } from "../core/admission.ts";
 import type { Clock } from "../core/clock.ts";
 import type { ClaimSource, Outlook } from "../core/claiming.ts";
+import type { HoldfastError } from "../core/errors.ts";
 import type { Event } from "../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
 import type { FinishedState, Job, JobState } from "../core/job.ts";
@@ -12,6 +13,7 @@ import type { AuditStore } from "./audit.ts";
 import type { BackupStore } from "./backups.ts";
 import type { DamageStore } from "./findings.ts";
 import type { BuildStore } from "./builds.ts";
+import type { RecoveryStore } from "./recoveries.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
 export type { ClaimSource, Declaration, Enqueued, Fate, Outlook, Reclaimed };
@@ -38,6 +40,8 @@ export interface Store {
   readonly backups: BackupStore;
   /** What is wrong with it. */
   readonly damage: DamageStore;
+  /** What is done about processes that died. */
+  readonly recoveries: RecoveryStore;
 
   // ── jobs in ──
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */
@@ -158,8 +162,8 @@ export interface Store {
   register(process: NewProcess): Promise<ProcessId>;
   /** Another handle of an entered process, in a thread of it. */
   actAs(id: ProcessId): void;
-  /** Who of the others lives, as far as it can be proven from here. */
-  probe(): Promise<{ process: ProcessView; life: Life }[]>;
+  /** Who of the others lives, as far as it can be proven from here. `boot`: of this host, by somebody who is not entered. */
+  probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]>;
   processes(): Promise<ProcessView[]>;
   /** How many jobs each process runs now; those claimed by hand are under null. */
   running(): Promise<Map<ProcessId | null, number>>;
@@ -181,6 +185,8 @@ export interface Store {
   caredFor(yes: boolean): void;
   /** Whether that care is overdue. */
   needsCare(): boolean;
+  /** From now on every write is refused with what this makes; reads go on. Null: they are taken again. */
+  seal(refusal: (() => HoldfastError) | null): void;
   close(): Promise<void>;
 }
 

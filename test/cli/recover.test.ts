@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { job, open, type RecoveryStats } from "../../src/index.ts";
+import { type CrashRecoveryReport, job, open, type RecoveryStats } from "../../src/index.ts";
 import { JOBS, type JsonError, Place } from "./holdfast.ts";
 
 let place: Place;
@@ -35,6 +37,92 @@ test("recover gives back the jobs of a killed worker, and tells what was recover
     again.stdout,
     /^Nothing to recover\.\n\nAGO +JOBS +QUARANTINED +FAILED +LOCKS +WHY\n +\d+s +1 +0 +0 +0 +process \d+ /,
   );
+});
+
+test("every crash has a report: --last shows it, --history lists it, health and status know of it", async () => {
+  const { report } = await place.json<{ report: CrashRecoveryReport }>(["recover", "--last"]);
+  assert.deepEqual([report.jobsRecovered, report.jobsResetToPending, report.errors, report.wasSuccessful], [1, 1, [], true]);
+  assert.match(report.crashed[0]?.program ?? "", /^holdfast work /);
+  const last = await place.run(["recover", "--last"]);
+  assert.match(
+    last.stdout,
+    /^Recovered\.\n {2}recovered +\d{4}-.* ms\n {2}jobs +1 of 1 taken back: 1 pending again, 0 quarantined\n/,
+  );
+  assert.match(last.stdout, new RegExp(`\n {2}crashed +pid ${report.crashed[0]?.pid} on .*, holdfast work .*, since `));
+  const { reports } = await place.json<{ reports: CrashRecoveryReport[] }>(["recover", "--history"]);
+  assert.deepEqual(reports, [report]);
+  const listed = await place.run(["recover", "--history"]);
+  assert.match(
+    listed.stdout,
+    /^AGO +PROCESSES +JOBS +QUARANTINED +BUILDS +LOCKS +TOOK +ERRORS\n +\d+s +1 +1 +0 +0 +0 +\d+ ms +–\n$/,
+  );
+  const { stdout } = await place.run(["status"]);
+  assert.match(stdout, /\nLast crash: \d+s ago, 1 process: 1 job given back in \d+ ms\n/);
+  assert.deepEqual(await place.json<object>(["recover", "--acknowledge"]), { acknowledged: [] }, "nothing was wrong");
+  const { error } = await place.json<JsonError>(["recover", "--last", "--apply"], 2);
+  assert.equal(error.code, "USAGE");
+});
+
+test("a report with errors makes health say so until somebody acknowledges it, by name in the audit", async () => {
+  const found = "3 commits that were acknowledged are not in the database";
+  {
+    await using hf = await open(place.db);
+    const { store, self: by } = hf.engine;
+    const findings = { errors: [found], commitsMissing: 3, walFramesReplayed: 0 };
+    const begun = await store.recoveries.begin({ dead: [], by, opening: true, alone: true, findings });
+    await store.recoveries.close(begun?.report as number, { by, jobsPending: 0, ...findings });
+  }
+  interface Health {
+    ok: boolean;
+    reasons: { code: string; message: string }[];
+  }
+  const unwell = await place.json<Health>(["health"], 1);
+  const reason = unwell.reasons.find(({ code }) => code === "RECOVERY_FAILED");
+  assert.equal(reason?.message, `after a crash something was found to be wrong: ${found}`);
+  assert.equal((await place.run(["recover"])).code, 1, "nor is `recover` content");
+  const { stdout } = await place.run(["recover", "--last"]);
+  assert.match(stdout, /^Recovered, and something is wrong\.\n(.*\n)* {2}commits missing +3\n {2}error +3 commits that were/);
+  const said = await place.run(["recover", "--acknowledge"]);
+  assert.equal(said.stdout, "Acknowledged 1 report with errors.\n");
+  const well = JSON.parse((await place.run(["health", "--json"])).stdout) as Health;
+  assert.ok(well.reasons.every(({ code }) => code !== "RECOVERY_FAILED"));
+  const { stdout: audit } = await place.run(["audit", "--json"]);
+  const entries = audit
+    .trim()
+    .split("\n")
+    .map((line) => JSON.parse(line) as { action: string; by: string });
+  const { by } = entries.find(({ action }) => action === "recovery.acknowledged") as { by: string };
+  assert.match(by, /^holdfast recover \(pid \d+ on /);
+});
+
+test("where the config says so, nothing is recovered before somebody has seen what that would do", async (t) => {
+  const place = await Place.make();
+  t.after(() => place.remove());
+  const worker = place.start(["work", JOBS]);
+  await worker.said("Working on");
+  {
+    await using hf = await open(place.db);
+    await hf.enqueue(job({ name: "hang", run: () => {} }), 2);
+    await worker.said("hanging");
+    worker.child.kill("SIGKILL");
+    await worker.ended;
+  }
+  await writeFile(join(place.folder, "holdfast.config.ts"), 'export default { modules: [], recovery: "manual" };\n');
+  const { plan } = await place.json<{ plan: { jobs: number; crashed: { pid: number }[] } }>(["recover"]);
+  assert.deepEqual([plan.jobs, plan.crashed.map(({ pid }) => pid)], [1, [worker.child.pid]]);
+  const shown = await place.run(["recover"]);
+  assert.match(
+    shown.stdout,
+    /^This would be done:\n {2}strike off pid \d+ on .*\n {2}take back 1 job\n\nholdfast recover --apply does it\.\n$/,
+  );
+  const { error } = await place.json<JsonError>(["queues", "pause", "hang"], 1);
+  assert.deepEqual([error.code, /--apply/.test(error.hint)], ["RECOVERY_PENDING", true]);
+  const unwell = await place.json<{ reasons: { code: string }[] }>(["health"], 1);
+  assert.ok(unwell.reasons.some(({ code }) => code === "RECOVERY_PENDING"));
+  const { recovered } = await place.json<Recovered>(["recover", "--apply"]);
+  assert.equal(recovered.entriesReclaimed, 1);
+  assert.deepEqual(await place.json<object>(["recover", "--dry-run"]), { plan: null });
+  assert.equal((await place.run(["queues", "pause", "hang"])).code, 0);
 });
 
 test("recover --expired-for takes back leases that expired that long ago", async () => {

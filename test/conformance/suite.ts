@@ -22,6 +22,7 @@ import { noteCases } from "./notes.cases.ts";
 import { operateCases } from "./operate.cases.ts";
 import { processCases } from "./processes.cases.ts";
 import { queueCases } from "./queues.cases.ts";
+import { recoveryCases } from "./recoveries.cases.ts";
 import { resultCases } from "./results.cases.ts";
 import { scheduleCases } from "./schedules.cases.ts";
 import { settleCases } from "./settle.cases.ts";
@@ -71,6 +72,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   "job events": jobEventCases,
   processes: processCases,
   audit: auditCases,
+  recoveries: recoveryCases,
   group: groupCases,
   transact: transactCases,
   builds: buildCases,

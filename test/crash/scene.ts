@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
+import { openToOperate } from "../../src/runtime/holdfast.ts";
 import type { PostgresServer } from "../postgres/server.ts";
 import { Child, type How } from "./spawn.ts";
 import { FileWitness, ServerWitness, type Witness } from "./witness.ts";
@@ -52,8 +53,8 @@ export class Scene {
   }
 
   /** This test's own handle. It works on nothing by itself, and leaves what it finds as it is. */
-  async open(options: OpenOptions = { recovery: "manual" }): Promise<Holdfast> {
-    const hf = await open(this.path, options);
+  async open(options?: OpenOptions): Promise<Holdfast> {
+    const hf = options === undefined ? await openToOperate(this.path, {}) : await open(this.path, options);
     this.#handles.push(hf);
     return hf;
   }

@@ -152,10 +152,9 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   test("a lock whose taking is undone goes to who waits for it", async () => {
     const { tx, end } = await transaction();
     const s = `"${schema}"`;
-    assert.equal(
-      await new Locks(s, new Acts({ audit: new Audit(s, null), events: new Events(s) })).acquire(tx, "l", "first", "t", 1_000),
-      true,
-    );
+    const lock = { name: "l", holder: "first", token: "t", ttl: 1_000, process: null };
+    const acts = new Acts({ audit: new Audit(s, null), events: new Events(s) });
+    assert.equal(await new Locks(s, acts).acquire(tx, lock), true);
     const second = store.acquireLock("l", "second", "u", 1_000);
     await someWait(1);
     await end("rollback");

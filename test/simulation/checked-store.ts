@@ -1,4 +1,5 @@
 import type { JobKey, ProcessId } from "../../src/core/ids.ts";
+import type { JobState } from "../../src/core/job.ts";
 import type { StaleLease, LeaseRef } from "../../src/core/lease.ts";
 import type {
   Claimed,
@@ -50,6 +51,26 @@ export class CheckedStore {
   /** And nothing of that is left. */
   get work(): Pick<Store["work"], "clearWork"> {
     return { clearWork: (clearing) => this.#world.inTurn(() => this.#store.work.clearWork(clearing)) };
+  }
+
+  /** How the dead are buried. */
+  get recoveries(): Pick<Store["recoveries"], "begin" | "takeBack" | "bury" | "close"> {
+    const { recoveries: model } = this.#model;
+    return {
+      begin: (found) => this.#recover("begin", [found], (answer) => model.begin(found, answer)),
+      takeBack: (burial) =>
+        this.#recover("takeBack", [burial], (answer) => {
+          for (const judgement of model.taken(burial)) checkTaking(this.#world, this.#now, judgement);
+          model.takeBack(this.#now, burial, answer);
+        }),
+      bury: (burial) => this.#recover("bury", [burial], (answer) => model.bury(this.#now, burial, answer)),
+      close: (report, ending) =>
+        this.#recover("close", [report, ending], (answer) => model.close(this.#now, report, ending, answer)),
+    };
+  }
+
+  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
+    return this.#call("counts", [filter], (answer) => mustEqual(answer, this.#model.counts(filter), "the counts"));
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
@@ -174,13 +195,17 @@ export class CheckedStore {
 
   acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
     return this.#call("acquireLock", [name, holder, token, ttl], (answer) =>
-      mustEqual(answer, this.#model.locks.acquire(name, holder, token, ttl, this.#now), `acquiring lock ${name}`),
+      mustEqual(
+        answer,
+        this.#model.locks.acquire({ name, holder, token, ttl, process: this.#self }, this.#now),
+        `acquiring lock ${name}`,
+      ),
     );
   }
 
   extendLock(name: string, token: string, ttl: number): Promise<boolean> {
     return this.#call("extendLock", [name, token, ttl], (answer) =>
-      mustEqual(answer, this.#model.locks.extend(name, token, ttl, this.#now), `extending lock ${name}`),
+      mustEqual(answer, this.#model.locks.extend({ name, token, ttl, process: this.#self }, this.#now), `extending lock ${name}`),
     );
   }
 
@@ -261,8 +286,7 @@ export class CheckedStore {
     const found = (await this.#store.probe()).map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
     entry.answer = Object.fromEntries(found.map(({ process, life }) => [process.program, life]));
     // Whoever was struck off for want of signs of life, from another host, enters itself again.
-    const self = this.#world.actors.find(({ name }) => name === this.#actor.name)?.id ?? null;
-    if (this.#world.place.isSlow && self !== null) this.#model.processes.add(self);
+    if (this.#world.place.isSlow && this.#self !== null) this.#model.processes.add(this.#self);
     return found;
   }
 
@@ -274,8 +298,23 @@ export class CheckedStore {
     return this.#world.model;
   }
 
+  get #self(): ProcessId | null {
+    return this.#world.actors.find(({ name }) => name === this.#actor.name)?.id ?? null;
+  }
+
   get #now(): number {
     return this.#actor.now();
+  }
+
+  #recover<Method extends keyof Store["recoveries"]>(
+    method: Method,
+    args: Parameters<Store["recoveries"][Method]>,
+    check: (answer: Awaited<ReturnType<Store["recoveries"][Method]>>) => void,
+  ): Promise<Awaited<ReturnType<Store["recoveries"][Method]>>> {
+    type Answer = Awaited<ReturnType<Store["recoveries"][Method]>>;
+    const { recoveries } = this.#store;
+    const ask = (recoveries[method] as (...args: unknown[]) => Promise<Answer>).bind(recoveries);
+    return this.#world.inTurn(() => this.#asked(method, args, ask, check));
   }
 
   #call<Method extends Asked>(
@@ -283,19 +322,20 @@ export class CheckedStore {
     args: Parameters<Store[Method]>,
     check: (answer: Awaited<ReturnType<Store[Method]>>) => void | Promise<void>,
   ): Promise<Awaited<ReturnType<Store[Method]>>> {
-    return this.#world.inTurn(() => this.#ask(method, args, check));
+    const ask = (this.#store[method] as (...args: unknown[]) => Promise<Awaited<ReturnType<Store[Method]>>>).bind(this.#store);
+    return this.#world.inTurn(() => this.#asked(method, args, ask, check));
   }
 
-  async #ask<Method extends Asked>(
-    method: Method,
-    args: Parameters<Store[Method]>,
-    check: (answer: Awaited<ReturnType<Store[Method]>>) => void | Promise<void>,
-  ): Promise<Awaited<ReturnType<Store[Method]>>> {
+  async #asked<Answer>(
+    method: string,
+    args: unknown[],
+    ask: (...args: unknown[]) => Promise<Answer>,
+    check: (answer: Answer) => void | Promise<void>,
+  ): Promise<Answer> {
     this.#actor.acts();
     const entry = this.#world.trace.add(this.#actor.name, method, args);
     try {
-      const ask = this.#store[method] as (...args: unknown[]) => Promise<Awaited<ReturnType<Store[Method]>>>;
-      const answer = await ask.apply(this.#store, args);
+      const answer = await ask(...args);
       entry.answer = answer;
       this.#model.limits.clock(this.#now, this.#world.time);
       const checked = check(answer);
@@ -310,7 +350,7 @@ export class CheckedStore {
   }
 }
 
-type Asked = Exclude<Exclude<keyof CheckedStore & keyof Store, "onChange" | "enqueueWithin">, "builds" | "work">;
+type Asked = Exclude<Exclude<keyof CheckedStore & keyof Store, "onChange" | "enqueueWithin">, "builds" | "work" | "recoveries">;
 
 export function plain<T extends object>(rows: readonly T[]): T[] {
   return rows.map((row) => ({ ...row }));

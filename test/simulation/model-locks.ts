@@ -1,4 +1,4 @@
-import type { Fence } from "../../src/core/ids.ts";
+import type { Fence, ProcessId } from "../../src/core/ids.ts";
 import type { LockView } from "../../src/store/store.ts";
 import type { ModelJob } from "./model-job.ts";
 
@@ -8,7 +8,7 @@ interface ModelLock {
   token: string;
   acquiredAt: number;
   /** Its own time, or the attempt that it lives and dies with. */
-  bound: { ttl: number; expiresAt: number } | { job: ModelJob; fence: Fence };
+  bound: { ttl: number; expiresAt: number; process: ProcessId | null } | { job: ModelJob; fence: Fence };
 }
 
 /** Named mutexes: at most one living token each. */
@@ -25,9 +25,18 @@ export class ModelLocks {
     return [...this.#locks.values()];
   }
 
-  acquire(name: string, holder: string, token: string, ttl: number, at: number): boolean {
+  acquire(
+    {
+      name,
+      holder,
+      token,
+      ttl,
+      process,
+    }: { name: string; holder: string; token: string; ttl: number; process: ProcessId | null },
+    at: number,
+  ): boolean {
     if (this.isHeld(name, at)) return false;
-    this.#locks.set(name, { name, holder, token, acquiredAt: at, bound: { ttl, expiresAt: at + ttl } });
+    this.#locks.set(name, { name, holder, token, acquiredAt: at, bound: { ttl, expiresAt: at + ttl, process } });
     return true;
   }
 
@@ -35,10 +44,13 @@ export class ModelLocks {
     this.#locks.set(job.queue, { name: job.queue, holder, token, acquiredAt: at, bound: { job, fence } });
   }
 
-  extend(name: string, token: string, ttl: number, at: number): boolean {
+  extend(
+    { name, token, ttl, process }: { name: string; token: string; ttl: number; process: ProcessId | null },
+    at: number,
+  ): boolean {
     const lock = this.#own(name, token, at);
     if (lock === undefined) return false;
-    lock.bound = { ttl, expiresAt: at + ttl };
+    lock.bound = { ttl, expiresAt: at + ttl, process };
     return true;
   }
 
@@ -48,6 +60,19 @@ export class ModelLocks {
 
   break(name: string): boolean {
     return this.#locks.delete(name);
+  }
+
+  /** The lock of an exclusive claim that was taken back. */
+  freeBound(job: ModelJob, fence: Fence): boolean {
+    const lock = this.all().find(({ bound }) => "job" in bound && bound.job === job && bound.fence === fence);
+    return lock !== undefined && this.#locks.delete(lock.name);
+  }
+
+  /** What a dead process has locked by name. */
+  freeOf(process: ProcessId, at: number): string[] {
+    const freed = this.all().filter((lock) => "ttl" in lock.bound && lock.bound.process === process && lives(lock, at));
+    for (const { name } of freed) this.#locks.delete(name);
+    return freed.map(({ name }) => name);
   }
 
   clean(at: number): number {

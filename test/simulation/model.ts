@@ -11,6 +11,7 @@ import { ModelIntake } from "./model-intake.ts";
 import type { ModelJob } from "./model-job.ts";
 import { ModelLimits } from "./model-limits.ts";
 import { ModelEvents } from "./model-events.ts";
+import { ModelRecoveries } from "./model-recoveries.ts";
 import { ModelSchedules } from "./model-schedules.ts";
 import { ModelQueues } from "./model-queues.ts";
 import { ModelLocks } from "./model-locks.ts";
@@ -35,6 +36,7 @@ export class Model {
   readonly events = new ModelEvents();
   readonly schedules = new ModelSchedules(this);
   readonly healing = new ModelHealing(this);
+  readonly recoveries = new ModelRecoveries(this);
   readonly intake = new ModelIntake(this);
   readonly processes = new Set<ProcessId>();
   /** Every job that was accepted and not pruned, in the order of acceptance. */

@@ -99,6 +99,23 @@ export const mutations: Record<string, ScheduleOptions> = {
     reclaim: (judgements, cause) =>
       spoiled(store, store.reclaim(judgements, cause), "update holdfast_counters set running = running + 1"),
   })),
+  "reports more than it gave back": recovering((store) => ({
+    takeBack: (burial) => spoiled(store, store.recoveries.takeBack(burial), "update holdfast_recoveries set jobs = jobs + 1"),
+  })),
+  "reports a recovery twice": recovering((store) => ({
+    close: (report, ending) =>
+      spoiled(
+        store,
+        store.recoveries.close(report, ending),
+        `${ADD_EVENT} select type, at, transition || '2', job, data from holdfast_events where type = 'recovery.completed' and ${NEWEST}`,
+      ),
+  })),
+  "leaves the locks of the dead": recovering((store) => ({
+    bury: (burial) => {
+      spoil(store, "update holdfast_locks set process = null");
+      return store.recoveries.bury(burial);
+    },
+  })),
   "forgets what runs under a limit": broken((store) => ({
     claim: (request) => spoiled(store, store.claim(request), "update holdfast_counters set running = max(0, running - 1)"),
   })),
@@ -223,12 +240,17 @@ function broken(own: (store: Store) => Partial<Store>): ScheduleOptions {
   return { break: (store) => overlay(store, own(store)) };
 }
 
+/** The real store, with a way of its own to bury. */
+function recovering(own: (store: Store) => Partial<Store["recoveries"]>): ScheduleOptions {
+  return broken((store) => ({ recoveries: overlay(store.recoveries, own(store)) }));
+}
+
 /** The real store, wrongly understood by the janitors. */
 function misguided(own: (store: Store) => Partial<Store>): ScheduleOptions {
   return { misguide: (store) => overlay(store, own(store)) };
 }
 
-function overlay(store: Store, own: Partial<Store>): Store {
+function overlay<T extends object>(store: T, own: Partial<T>): T {
   return new Proxy(store, {
     get(target, name) {
       const value: unknown = Reflect.get(own, name) ?? Reflect.get(target, name, target);

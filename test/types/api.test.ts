@@ -38,6 +38,7 @@ suite("the public names keep what was promised of them", () => {
     is<promised.Schedule, holdfast.Schedule>();
     is<promised.Event, holdfast.Event>();
     is<promised.RecoveryStats, holdfast.RecoveryStats>();
+    is<promised.CrashRecoveryReport, holdfast.CrashRecoveryReport>();
     is<promised.SqliteTx, holdfast.SqliteTx>();
     is<promised.SqliteHandle, holdfast.SqliteHandle>();
     is<promised.PostgresTx, holdfast.PostgresTx>();
@@ -84,7 +85,8 @@ suite("the public names keep what was promised of them", () => {
     for (const name of acts) assert.equal(typeof hf.schedules[name], "function", name);
     for (const name of ["pause", "resume", "list"] as const) assert.equal(typeof hf.queues[name], "function", name);
     assert.equal(typeof hf.events.subscribe, "function");
-    for (const name of ["recoverStale", "stats", "reclaimStale"] as const) assert.equal(typeof hf.recovery[name], "function");
+    for (const name of ["recoverStale", "stats", "reclaimStale", "lastReport", "history"] as const)
+      assert.equal(typeof hf.recovery[name], "function");
   });
 });
 

@@ -142,6 +142,23 @@ export interface Lock {
   get(): Promise<{ holder: string; acquiredAt: number; expiresAt: number } | null>;
   isStale(): Promise<boolean>;
 }
+export interface CrashRecoveryReport {
+  recoveredAt: number;
+  crashed: { host: string; pid: number; program: string; startedAt: number }[];
+  recoveryDurationMs: number;
+  errors: string[];
+  wasSuccessful: boolean;
+  jobsRecovered: number;
+  jobsPending: number;
+  jobsRunningBeforeCrash: number;
+  jobsResetToPending: number;
+  jobsQuarantined: number;
+  buildsCrashed: number;
+  locksReleased: number;
+  walSizeBeforeRecoveryBytes: number;
+  walFramesReplayed: number;
+  commitsMissing: number | null;
+}
 export interface RecoveryStats {
   locksCleaned: number;
   entriesReclaimed: number;
@@ -232,6 +249,8 @@ export interface Holdfast extends AsyncDisposable {
     trigger: (key: string) => Promise<Enqueued>;
   };
   readonly recovery: {
+    lastReport(): Promise<CrashRecoveryReport | null>;
+    history(): Promise<CrashRecoveryReport[]>;
     recoverStale: () => Promise<RecoveryStats>;
     stats: () => Promise<RecoveryStats>;
     reclaimStale: (expiredFor: Duration) => Promise<RecoveryStats>;

@@ -14,6 +14,9 @@ export interface Alarm {
     | "NOBODY_WORKS"
     | "NAME_NOT_WORKED"
     | "LEFT_BEHIND"
+    | "RECOVERY_FAILED"
+    | "RECOVERY_PENDING"
+    | "RECOVERY_STUCK"
     | "QUARANTINED"
     | "FAILED"
     | "WAITING_LONG"
@@ -25,6 +28,8 @@ export interface Alarm {
 
 /** More names than this that nobody works on are summed up. */
 const NAMES = 4;
+/** A recovery that takes longer than this is stuck. */
+const STUCK = 60_000;
 /** A sink that is further behind is worth a word. */
 const LAG = 60_000;
 
@@ -54,6 +59,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     // Any worker takes them back within a second, so this stands only while there is none.
     alarms.push({ code: "LEFT_BEHIND", grave: noWorker, message, hint: "holdfast recover" });
   }
+  alarms.push(...ofRecoveries(overview));
   if (counts.quarantined > 0) {
     const message = `${plural(counts.quarantined, "job is", "jobs are")} quarantined`;
     alarms.push({ code: "QUARANTINED", grave: true, message, hint: "holdfast quarantine list" });
@@ -74,6 +80,25 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   if (counts.failed > 0) {
     const message = `${plural(counts.failed, "job")} failed`;
     alarms.push({ code: "FAILED", grave: false, message, hint: "holdfast jobs list --state failed" });
+  }
+  return alarms;
+}
+
+function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
+  const alarms: Alarm[] = [];
+  if (pending !== null) {
+    const message = `what a crash has left waits for your word: ${plural(pending.jobs, "job")}, ${plural(pending.builds.length, "build")}`;
+    alarms.push({ code: "RECOVERY_PENDING", grave: true, message, hint: "holdfast recover, then holdfast recover --apply" });
+  }
+  for (const { state, errors, begunAt } of crashes.open) {
+    if (state === "failed") {
+      const more = errors.length === 1 ? "" : ` and ${errors.length - 1} more`;
+      const message = `after a crash something was found to be wrong: ${oneLine(errors[0] ?? "")}${more}`;
+      alarms.push({ code: "RECOVERY_FAILED", grave: true, message, hint: "holdfast recover --last, then --acknowledge" });
+    } else if (at - begunAt > STUCK) {
+      const message = `a recovery is under way for ${age(at - begunAt)}`;
+      alarms.push({ code: "RECOVERY_STUCK", grave: true, message, hint: "holdfast recover" });
+    }
   }
   return alarms;
 }

@@ -1,6 +1,9 @@
 import { JOB_STATES, type JobState } from "../../core/job.ts";
+import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
 import type { Schedule } from "../../core/schedule.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
+import type { RecoveryPlan } from "../../runtime/recovery/preview.ts";
+import { reportOf, type StoredReport } from "../../store/recoveries.ts";
 import type {
   Durability,
   LaneOverview,
@@ -56,11 +59,15 @@ export interface Overview {
   /** Who is told of events, and how far behind each is. */
   sinks: SinkView[];
   recovery: RecoveryTotals;
+  /** The newest report of a crash, and those that stand open. */
+  crashes: { last: CrashRecoveryReport | null; open: StoredReport[] };
+  /** What a crash has left waits for an operator's word. */
+  pending: RecoveryPlan | null;
 }
 
 export async function overviewOf(hf: Holdfast): Promise<Overview> {
   const { store, clock, location } = hf.engine;
-  const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds] = await Promise.all([
+  const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open] = await Promise.all([
     store.queues(),
     store.lanes(),
     store.probe(),
@@ -70,6 +77,8 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     store.sinks(),
     store.recovery(),
     openBuilds(hf),
+    store.recoveries.reports({ limit: 1 }),
+    store.recoveries.reports({ limit: 20, which: "open" }),
   ]);
   const { ready } = await store.outlook(queues.map(({ name }) => ({ queue: name, lease: 1 })));
   const processes = probed
@@ -93,6 +102,8 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     schedules,
     sinks,
     recovery,
+    crashes: { last: last === undefined ? null : reportOf(last), open },
+    pending: hf.engine.isSealed ? await hf.recovery.preview() : null,
   };
 }
 

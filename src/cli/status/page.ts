@@ -6,6 +6,7 @@ import { age, ahead } from "../terminal/age.ts";
 import { paint, type Style } from "../terminal/colours.ts";
 import { type Column, table, terminalWidth } from "../terminal/table.ts";
 import { cut, number, oneLine, plural } from "../terminal/text.ts";
+import { sayReport } from "../recovery/report-page.ts";
 import type { Alarm } from "./alarms.ts";
 import { openBuildTable } from "./open-builds.ts";
 import { isThere, type Overview, type ProcessStatus, workersIn } from "./overview.ts";
@@ -106,11 +107,13 @@ function lockColumns(at: number): Column<LockView>[] {
   ];
 }
 
-function recovered({ at, recovery }: Overview): string {
-  if (recovery.recoveredAt === 0) return paint("dim", "Nothing had to be recovered so far.");
+function recovered({ at, recovery, crashes }: Overview): string {
+  const crash =
+    crashes.last === null ? "" : `\n${paint("dim", cut(`Last crash: ${sayReport(crashes.last, at)}`, terminalWidth()))}`;
+  if (recovery.recoveredAt === 0) return crash === "" ? paint("dim", "Nothing had to be recovered so far.") : crash.trimStart();
   const totals = `${plural(recovery.entriesReclaimed, "job")} and ${plural(recovery.locksCleaned, "lock")}`;
   const last = `${age(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks cleaned")}`;
-  return `Recovered so far: ${totals}\n${paint("dim", cut(`Last ${last}`, terminalWidth()))}`;
+  return `Recovered so far: ${totals}\n${paint("dim", cut(`Last ${last}`, terminalWidth()))}${crash}`;
 }
 
 function total(values: readonly number[]): number {

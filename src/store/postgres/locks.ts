@@ -1,8 +1,9 @@
+import type { JobKey, ProcessId } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { type BrokenLock, toLocks } from "../lock-row.ts";
 import type { LockView } from "../store.ts";
 import type { Acts } from "./acts.ts";
-import type { Rows } from "./driver.ts";
+import { listOf, type Rows } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 
 /**
@@ -32,13 +33,27 @@ type Row = [name: string, holder: string, acquiredAt: number, expiresAt: number,
  */
 export class Locks {
   readonly #acts: Acts;
-  readonly #sql: Record<"acquire" | "bind" | "extend" | "release" | "break" | "clean" | "cut" | "unclean" | "all", string>;
+  readonly #sql: Record<
+    | "acquire"
+    | "bind"
+    | "extend"
+    | "release"
+    | "break"
+    | "clean"
+    | "cut"
+    | "unclean"
+    | "all"
+    | "ofProcesses"
+    | "freeOf"
+    | "freeBound",
+    string
+  >;
 
   constructor(s: string, acts: Acts) {
     this.#acts = acts;
     const clock = `clock as materialized (select ${s}.clock($1) as now)`;
     const taken = "holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = excluded.ttl";
-    const bound = "expires_at = excluded.expires_at, job = excluded.job, fence = excluded.fence";
+    const bound = "expires_at = excluded.expires_at, job = excluded.job, fence = excluded.fence, process = excluded.process";
     // One statement: of two that try at once, one inserts or replaces; the other waits for its commit, and changes nothing.
     const take = (columns: string, values: string) => `
       with ${clock}
@@ -48,7 +63,7 @@ export class Locks {
       returning 1`;
     const mine = "lock.name = $2 and lock.token = $3 and lock.job is null and lock.expires_at > clock.now";
     this.#sql = {
-      acquire: take("ttl, expires_at", "$5::bigint, now + $5::bigint"),
+      acquire: take("ttl, expires_at, process", "$5::bigint, now + $5::bigint, $6::bigint"),
       // From now on more follows from the job's end than its own row: others may claim from its queue again.
       bind: `
         with taken as (${take("job, fence", "$5::bigint, $6::bigint")}),
@@ -56,7 +71,7 @@ export class Locks {
         select 1 from taken`,
       extend: `
         with ${clock}
-        update ${s}.locks as lock set ttl = $4::bigint, expires_at = clock.now + $4::bigint from clock where ${mine} returning 1`,
+        update ${s}.locks as lock set ttl = $4::bigint, expires_at = clock.now + $4::bigint, process = $5::bigint from clock where ${mine} returning 1`,
       release: `with ${clock} delete from ${s}.locks as lock using clock where ${mine} returning 1`,
       break: `
         with ${clock}
@@ -75,11 +90,26 @@ export class Locks {
         select lock.name, lock.holder, lock.acquired_at, coalesce(lock.expires_at, job.expires_at, 0), not ${LOCKED(s)}, lock.job
         from clock, ${s}.locks as lock left join ${s}.jobs as job on job.key = lock.job and job.fence = lock.fence
         where $2::text is null or lock.name = $2 order by lock.name collate "C"`,
+      ofProcesses: `
+        with ${clock}
+        select lock.name from clock, ${s}.locks as lock
+          left join ${s}.jobs as job on job.key = lock.job and job.fence = lock.fence and coalesce(job.state, '') = 'running'
+        where (lock.job is null and lock.process = any($2::bigint[]) and lock.expires_at > clock.now)
+          or job.holder = any($2::bigint[]) order by lock.name collate "C"`,
+      freeOf: `
+        with ${clock}
+        delete from ${s}.locks as lock using clock
+        where lock.process = $2 and lock.job is null and lock.expires_at > clock.now returning name`,
+      freeBound: `delete from ${s}.locks where job = any($1::bigint[]) returning name`,
     };
   }
 
-  async acquire(tx: Tx, name: string, holder: string, token: string, ttl: number): Promise<boolean> {
-    return this.#wrote(tx, await tx.rows(this.#sql.acquire, tx.at, name, holder, token, ttl));
+  async acquire(
+    tx: Tx,
+    lock: { name: string; holder: string; token: string; ttl: number; process: ProcessId | null },
+  ): Promise<boolean> {
+    const { name, holder, token, ttl, process } = lock;
+    return this.#wrote(tx, await tx.rows(this.#sql.acquire, tx.at, name, holder, token, ttl, process));
   }
 
   /** The queue's lock for a claim of this transaction; false, and nothing is changed, when somebody else has it. */
@@ -87,8 +117,10 @@ export class Locks {
     return this.#wrote(tx, await tx.rows(this.#sql.bind, tx.at, claim.queue, holder, token, claim.job, claim.fence));
   }
 
-  async extend(tx: Tx, name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#wrote(tx, await tx.rows(this.#sql.extend, tx.at, name, token, ttl));
+  /** It is that process's from then on. */
+  async extend(tx: Tx, lock: { name: string; token: string; ttl: number; process: ProcessId | null }): Promise<boolean> {
+    const { name, token, ttl, process } = lock;
+    return this.#wrote(tx, await tx.rows(this.#sql.extend, tx.at, name, token, ttl, process));
   }
 
   async release(tx: Tx, name: string, token: string): Promise<boolean> {
@@ -121,11 +153,32 @@ export class Locks {
     return cleaned.length;
   }
 
+  /** What processes have locked, by name or by an exclusive claim. */
+  async ofProcesses(rows: Rows, at: number | null, processes: readonly ProcessId[]): Promise<string[]> {
+    return (await rows<[string]>(this.#sql.ofProcesses, at, listOf(processes))).map(([name]) => name);
+  }
+
+  /** The locks that a dead process has taken by name are free before their time. */
+  async freeOf(tx: Tx, process: ProcessId): Promise<number> {
+    return this.#freed(tx, await tx.rows<[string]>(this.#sql.freeOf, tx.at, process));
+  }
+
+  /** The locks of exclusive claims that have just ended. */
+  async freeBound(tx: Tx, jobs: readonly JobKey[]): Promise<number> {
+    return this.#freed(tx, await tx.rows<[string]>(this.#sql.freeBound, listOf(jobs)));
+  }
+
   async all(rows: Rows, at: number | null, name: string | null): Promise<LockView[]> {
     const all = await rows<Row>(this.#sql.all, at, name);
     return toLocks(
       all.map(([name, holder, acquiredAt, expiresAt, ended, job]) => ({ name, holder, acquiredAt, expiresAt, ended, job })),
     );
+  }
+
+  #freed(tx: Tx, locks: readonly [string][]): number {
+    for (const [name] of locks) tx.ready(name);
+    this.#wrote(tx, locks);
+    return locks.length;
   }
 
   #wrote(tx: Tx, rows: readonly unknown[]): boolean {

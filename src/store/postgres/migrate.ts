@@ -10,6 +10,7 @@ import * as schedules from "./migrations/004-schedules.ts";
 import * as events from "./migrations/005-events.ts";
 import * as builds from "./migrations/006-builds.ts";
 import * as audit from "./migrations/007-audit.ts";
+import * as recoveries from "./migrations/008-recoveries.ts";
 import type { Session } from "./session.ts";
 import type { Tx } from "./transaction.ts";
 
@@ -21,7 +22,7 @@ interface Migration {
 }
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, audit];
+const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, audit, recoveries];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 
 export interface Migrated {

@@ -66,6 +66,7 @@ import { Outlooks } from "./outlook.ts";
 import { Processes } from "./processes.ts";
 import { Queues } from "./queues.ts";
 import type { Reader } from "./reader.ts";
+import { Recoveries } from "./recoveries.ts";
 import { Schedules } from "./schedules.ts";
 import { ServerTime } from "./server-time.ts";
 import { Settle } from "./settle.ts";
@@ -108,6 +109,7 @@ export class PostgresStore implements Store {
   readonly backups: Backups;
   readonly damage: Damage;
   readonly audit: AuditLog;
+  readonly recoveries: Recoveries;
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #group: Group;
@@ -133,6 +135,7 @@ export class PostgresStore implements Store {
   readonly #time: ServerTime;
   /** What may be one statement. */
   readonly #lone: { enqueue: Lone<readonly NewJob[], Enqueued[]>; claim: Lone<ClaimRequest, Claimed[]> };
+  #sealed: (() => HoldfastError) | null = null;
   #closed: Promise<void> | null = null;
 
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
@@ -196,6 +199,19 @@ export class PostgresStore implements Store {
     this.builds = new Builds(s, { ...this.#intake, audit }, access);
     this.backups = new Backups(writer.address, options.schema ?? "holdfast");
     this.damage = new Damage(reader.rows, s);
+    this.recoveries = new Recoveries(
+      s,
+      {
+        settle: this.#settle,
+        events: this.#intake.events,
+        healing: this.#healing,
+        locks: this.#locks,
+        processes: this.#processes,
+        audit,
+        led: this.builds.led,
+      },
+      access,
+    );
     this.work = new Work(s, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes, reader }, access);
     this.#guests = new Guests({
       s,
@@ -241,6 +257,7 @@ export class PostgresStore implements Store {
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
+    if (this.#sealed !== null) return Promise.reject(this.#sealed());
     const { enqueue, limits } = this.#intake;
     const enqueued = options?.whole
       ? this.#write(
@@ -263,6 +280,7 @@ export class PostgresStore implements Store {
   }
 
   async enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    if (this.#sealed !== null) throw this.#sealed();
     const { settings, catalog } = this.#intake;
     // What their definitions say counts by itself, whatever becomes of that transaction; and rows that everybody shares are
     // not locked for as long as it stays open.
@@ -287,6 +305,7 @@ export class PostgresStore implements Store {
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
+    if (this.#sealed !== null) return Promise.reject(this.#sealed());
     if (!this.#claim.isQuick(request)) {
       return this.#write(
         "claim",
@@ -307,6 +326,7 @@ export class PostgresStore implements Store {
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
+    if (this.#sealed !== null) return Promise.reject(this.#sealed());
     if (!this.#settle.isQuick(settlements)) return this.#settleSlowly(settlements);
     if (this.#ends.takes(settlements.length, this.#group)) return this.#settleApart(settlements);
     return this.#group.submitQuick(
@@ -421,11 +441,11 @@ export class PostgresStore implements Store {
   }
 
   acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.acquire(tx, name, holder, token, ttl));
+    return this.#write("lock", (tx) => this.#locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }));
   }
 
   extendLock(name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.extend(tx, name, token, ttl));
+    return this.#write("lock", (tx) => this.#locks.extend(tx, { name, token, ttl, process: this.#locker }));
   }
 
   releaseLock(name: string, token: string): Promise<boolean> {
@@ -497,7 +517,7 @@ export class PostgresStore implements Store {
 
   /** In its turn among the writes: what is handed in after this call comes after this number. */
   newestEvent(): Promise<number> {
-    return this.#write("sink", (tx) => this.#sinks.newest(tx));
+    return this.#group.submit("sink", (tx) => this.#sinks.newest(tx));
   }
 
   openSink(name: string, kind: string): Promise<number> {
@@ -545,9 +565,9 @@ export class PostgresStore implements Store {
     this.#processes.actAs(id);
   }
 
-  async probe(): Promise<{ process: ProcessView; life: Life }[]> {
+  async probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]> {
     const [{ others, unheard }] = await Promise.all([
-      this.#processes.probe(this.#reader.rows),
+      this.#processes.probe(this.#reader.rows, boot),
       this.#time.keep(this.#reader.rows),
     ]);
     if (unheard) await this.#write("register", (tx) => this.#processes.sayAgain(tx));
@@ -593,6 +613,10 @@ export class PostgresStore implements Store {
     return false;
   }
 
+  seal(refusal: (() => HoldfastError) | null): void {
+    this.#sealed = refusal;
+  }
+
   close(): Promise<void> {
     this.#closed ??= Promise.all([this.#group.close(), this.#ends.close()]).then(async () => {
       this.#processes.close();
@@ -603,6 +627,11 @@ export class PostgresStore implements Store {
 
   /** `wants`: queues whose limits it will decide about, as far as that is known before. */
   #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, wants?: () => readonly string[]): Promise<T> {
-    return this.#group.submit(operation, run, wants);
+    return this.#sealed === null ? this.#group.submit(operation, run, wants) : Promise.reject(this.#sealed());
+  }
+
+  /** Whose locks they are that this handle takes; somebody who is not entered has none that could be found dead. */
+  get #locker(): ProcessId | null {
+    return this.#processes.self || null;
   }
 }

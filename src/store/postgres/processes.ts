@@ -124,6 +124,11 @@ export class Processes {
     this.#alive.sweep(new Set((await this.all(rows)).map(({ alive }) => alive)));
   }
 
+  /** The process of this handle; null: it has none. */
+  get self(): ProcessId | null {
+    return this.#self;
+  }
+
   actAs(id: ProcessId): void {
     this.#self = id;
   }
@@ -143,7 +148,7 @@ export class Processes {
   }
 
   /** The others, and whether they live. `unheard`: this process has to say again that it is there. */
-  async probe(rows: Rows): Promise<{ others: { process: ProcessView; life: Life }[]; unheard: boolean }> {
+  async probe(rows: Rows, ours = this.#boot): Promise<{ others: { process: ProcessView; life: Life }[]; unheard: boolean }> {
     const processes = await this.all(rows);
     this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
     const others = processes
@@ -158,7 +163,7 @@ export class Processes {
       others: others.map(({ process, here }) => {
         // A lock file that is free may be a copy, in the image of a disk. Only both together prove that nobody is there.
         const lock = here !== "alive" && this.#held.by.has(lockOf(process.id)) ? "alive" : here;
-        return { process, life: lifeOf(lock, { its: process.boot, ours: this.#boot }) };
+        return { process, life: lifeOf(lock, { its: process.boot, ours }) };
       }),
       unheard: this.#isUnheard(processes),
     };

@@ -1,3 +1,4 @@
+import type { JobKey, ProcessId } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { type BrokenLock, type LockRow, toLocks } from "../lock-row.ts";
 import type { LockView } from "../store.ts";
@@ -27,6 +28,9 @@ export class Locks {
   readonly #cut: Statement;
   readonly #unclean: Statement;
   readonly #all: Statement;
+  readonly #ofProcess: Statement;
+  readonly #boundTo: Statement;
+  readonly #bound: Statement;
 
   constructor(db: Connection, acts: Acts) {
     this.#acts = acts;
@@ -34,11 +38,11 @@ export class Locks {
     this.#held = db.prepare(`select name from holdfast_locks as lock where not ${ENDED}`);
     // One statement: of two that try at once, one inserts or replaces and the other changes nothing.
     this.#acquire = db.prepare(
-      `insert into holdfast_locks as lock (name, holder, token, acquired_at, ttl, expires_at)
-       values (:name, :holder, :token, :now, :ttl, :now + :ttl)
+      `insert into holdfast_locks as lock (name, holder, token, acquired_at, ttl, expires_at, process)
+       values (:name, :holder, :token, :now, :ttl, :now + :ttl, :process)
        on conflict (name) do update set
          holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = excluded.ttl,
-         expires_at = excluded.expires_at, job = null, fence = null
+         expires_at = excluded.expires_at, job = null, fence = null, process = excluded.process
        where ${ENDED}`,
     );
     this.#bind = db.prepare(
@@ -46,10 +50,10 @@ export class Locks {
        values (:name, :holder, :token, :now, :job, :fence)
        on conflict (name) do update set
          holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = null,
-         expires_at = null, job = excluded.job, fence = excluded.fence`,
+         expires_at = null, job = excluded.job, fence = excluded.fence, process = null`,
     );
     this.#extend = db.prepare(
-      `update holdfast_locks as lock set ttl = :ttl, expires_at = :now + :ttl
+      `update holdfast_locks as lock set ttl = :ttl, expires_at = :now + :ttl, process = :process
        where name = :name and token = :token and job is null and not ${ENDED}`,
     );
     this.#release = db.prepare(
@@ -71,6 +75,15 @@ export class Locks {
        from holdfast_locks as lock left join holdfast_jobs as job on job.key = lock.job and job.fence = lock.fence
        where :name is null or lock.name = :name order by lock.name`,
     );
+    // There are few of them.
+    this.#ofProcess = db.prepare(
+      "select name from holdfast_locks where process = :process and job is null and expires_at > :now order by name",
+    );
+    this.#boundTo = db.prepare(
+      `select lock.name from holdfast_locks as lock join holdfast_jobs as job on job.key = lock.job and job.fence = lock.fence
+       where job.state = 'running' and job.holder = :process order by lock.name`,
+    );
+    this.#bound = db.prepare("select name, job from holdfast_locks where job is not null");
   }
 
   any(): boolean {
@@ -83,8 +96,8 @@ export class Locks {
     return this.#held.all<{ name: string }>({ now }).map(({ name }) => name);
   }
 
-  acquire(tx: Tx, name: string, holder: string, token: string, ttl: number): boolean {
-    return this.#wrote(tx, this.#acquire.runNamed({ name, holder, token, ttl, now: tx.now }));
+  acquire(tx: Tx, lock: { name: string; holder: string; token: string; ttl: number; process: ProcessId | null }): boolean {
+    return this.#wrote(tx, this.#acquire.runNamed({ ...lock, now: tx.now }));
   }
 
   /** The claim has made sure that the lock is free, in this very transaction. */
@@ -93,8 +106,9 @@ export class Locks {
     tx.wrote();
   }
 
-  extend(tx: Tx, name: string, token: string, ttl: number): boolean {
-    return this.#wrote(tx, this.#extend.runNamed({ name, token, ttl, now: tx.now }));
+  /** It is that process's from then on. */
+  extend(tx: Tx, lock: { name: string; token: string; ttl: number; process: ProcessId | null }): boolean {
+    return this.#wrote(tx, this.#extend.runNamed({ ...lock, now: tx.now }));
   }
 
   release(tx: Tx, name: string, token: string): boolean {
@@ -124,8 +138,40 @@ export class Locks {
     return cleaned.length;
   }
 
+  /** What a process has locked, by name or by an exclusive claim. */
+  ofProcess(process: ProcessId, now: number): string[] {
+    const names = [
+      ...this.#ofProcess.all<{ name: string }>({ process, now }),
+      ...this.#boundTo.all<{ name: string }>({ process }),
+    ];
+    return names.map(({ name }) => name);
+  }
+
+  /** The locks that a dead process has taken by name are free before their time. */
+  freeOf(tx: Tx, process: ProcessId): number {
+    return this.#free(tx, this.#ofProcess.all<{ name: string }>({ process, now: tx.now }));
+  }
+
+  /** The locks of exclusive claims that have just ended. */
+  freeBound(tx: Tx, jobs: ReadonlySet<JobKey>): number {
+    if (!this.any()) return 0;
+    return this.#free(
+      tx,
+      this.#bound.all<{ name: string; job: JobKey }>().filter(({ job }) => jobs.has(job)),
+    );
+  }
+
   all(name: string | null, now: number): LockView[] {
     return toLocks(this.#all.all<LockRow>({ name, now }));
+  }
+
+  #free(tx: Tx, locks: readonly { name: string }[]): number {
+    for (const { name } of locks) {
+      this.#break.run(name);
+      tx.ready(name);
+    }
+    if (locks.length > 0) tx.wrote();
+    return locks.length;
   }
 
   #wrote(tx: Tx, changes: number): boolean {

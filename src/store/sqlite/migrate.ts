@@ -10,6 +10,7 @@ import * as events from "./migrations/005-events.ts";
 import * as builds from "./migrations/006-builds.ts";
 import * as checksums from "./migrations/007-checksums.ts";
 import * as audit from "./migrations/008-audit.ts";
+import * as recoveries from "./migrations/009-recoveries.ts";
 
 interface Migration {
   name: string;
@@ -19,7 +20,7 @@ interface Migration {
 }
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, checksums, audit];
+const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, checksums, audit, recoveries];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 /** From here on there is a chain to write to. */
 const AUDITED = MIGRATIONS.indexOf(audit) + 1;

@@ -30,6 +30,7 @@ export class Processes {
   readonly #announce: Statement;
   readonly #askToStop: Statement;
   readonly #remove: Statement;
+  readonly #isEntered: Statement;
 
   constructor(db: Connection, acts: Acts, alive: Alive | null, token: string | null) {
     this.#acts = acts;
@@ -52,11 +53,21 @@ export class Processes {
        returning pid, host, program`,
     );
     this.#running = db.prepare("select holder, count(*) as n from holdfast_jobs where state = 'running' group by holder");
+    this.#isEntered = db.prepare("select 1 from holdfast_processes where id = ?");
     // Its jobs point at it: it stays until the last of them is taken back.
     this.#remove = db.prepare(
       `delete from holdfast_processes
        where id = :id and not exists (select 1 from holdfast_jobs where state = 'running' and holder = :id)`,
     );
+  }
+
+  /** The process of this handle; null: it has none. */
+  get self(): ProcessId | null {
+    return this.#self;
+  }
+
+  isEntered(id: ProcessId): boolean {
+    return this.#isEntered.row(id) !== undefined;
   }
 
   add(tx: Tx, process: NewProcess & { alive: string; driver: DriverName }): ProcessId {
@@ -105,10 +116,10 @@ export class Processes {
   }
 
   /** The others, and whether they live. */
-  probe(): { process: RegisteredProcess; life: Life }[] {
+  probe(boot = this.#boot): { process: RegisteredProcess; life: Life }[] {
     const processes = this.all();
     this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
-    return processes.filter(({ id }) => id !== this.#self).map((process) => ({ process, life: this.#life(process) }));
+    return processes.filter(({ id }) => id !== this.#self).map((process) => ({ process, life: this.#life(process, boot) }));
   }
 
   /** Called before it is struck off: what is to be done after that. */
@@ -148,9 +159,9 @@ export class Processes {
     return removed;
   }
 
-  #life(process: RegisteredProcess): Life {
+  #life(process: RegisteredProcess, ours: string): Life {
     const lock = process.alive === "" || this.#alive === null ? "unknown" : this.#alive.probe(process.alive);
-    return lifeOf(lock, { its: process.boot, ours: this.#boot });
+    return lifeOf(lock, { its: process.boot, ours });
   }
 }
 

@@ -1,4 +1,6 @@
+import { statSync } from "node:fs";
 import type { Clock } from "../../core/clock.ts";
+import type { HoldfastError } from "../../core/errors.ts";
 import type { Event } from "../../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { Job, JobState } from "../../core/job.ts";
@@ -69,6 +71,7 @@ import { Operate } from "./operate.ts";
 import { OwnTransaction } from "./own-transaction.ts";
 import { Processes } from "./processes.ts";
 import { Queues } from "./queues.ts";
+import { Recoveries } from "./recoveries.ts";
 import { Schedules } from "./schedules.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
@@ -101,6 +104,7 @@ export class SqliteStore implements Store {
   readonly damage: Damage;
   readonly backups: Backups;
   readonly audit: AuditLog;
+  readonly recoveries: Recoveries;
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
@@ -122,6 +126,7 @@ export class SqliteStore implements Store {
   readonly #queues: Queues;
   readonly #sinks: Sinks;
   readonly #checkpoint: Checkpoint | null;
+  #sealed: (() => HoldfastError) | null = null;
   #closed: Promise<void> | null = null;
 
   static async open(path: string, options: SqliteStoreOptions): Promise<SqliteStore> {
@@ -131,12 +136,20 @@ export class SqliteStore implements Store {
     const shows = ownThread ? {} : { alive };
     // What was found wrong is that of the database that is there then.
     if (path !== ":memory:" && !ownThread) await untilRestored(path, driver);
+    // Before anybody here touches it.
+    const bytes = walSize(path);
     const damage = new Damage(path, { driver, now });
     const opened = await openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));
-    return new SqliteStore(path, { ...opened, alive }, damage, options);
+    const log = { bytes, frames: bytes === 0 ? 0 : framesIn(opened.db) };
+    return new SqliteStore(path, { ...opened, alive, log }, damage, options);
   }
 
-  private constructor(path: string, opened: OpenedSqlite & { alive: Alive | null }, damage: Damage, options: SqliteStoreOptions) {
+  private constructor(
+    path: string,
+    opened: OpenedSqlite & { alive: Alive | null; log: { bytes: number; frames: number } },
+    damage: Damage,
+    options: SqliteStoreOptions,
+  ) {
     const { db } = opened;
     this.#path = path;
     this.#driver = options.driver;
@@ -193,6 +206,21 @@ export class SqliteStore implements Store {
     this.audit = new AuditLog({ audit, acts }, access);
     this.builds = new Builds(db, { ...this.#intake, audit }, access);
     this.work = new Work(db, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes }, access);
+    this.recoveries = new Recoveries(
+      db,
+      {
+        settle: this.#settle,
+        endings,
+        events,
+        healing: this.#healing,
+        locks: this.#locks,
+        processes: this.#processes,
+        audit,
+        led: this.builds.led,
+        log: { atOpening: opened.log, size: () => walSize(path) },
+      },
+      access,
+    );
     this.#group = new GroupCommit(db, {
       path,
       now: () => this.clock.now(),
@@ -220,7 +248,7 @@ export class SqliteStore implements Store {
   }
 
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] {
-    this.damage.refuse();
+    this.#refuse();
     const handle = handleOf(tx);
     if (handle === this.#db.handle) return this.#own.enqueue(jobs);
     const enqueued = this.#guests.enqueue(handle, jobs);
@@ -232,7 +260,7 @@ export class SqliteStore implements Store {
   }
 
   transact<T>(work: (handle: object) => T): Promise<T> {
-    return this.damage.refusal() ?? this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
+    return this.#refusal() ?? this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
@@ -336,11 +364,11 @@ export class SqliteStore implements Store {
   }
 
   acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.acquire(tx, name, holder, token, ttl));
+    return this.#write("lock", (tx) => this.#locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }));
   }
 
   extendLock(name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.extend(tx, name, token, ttl));
+    return this.#write("lock", (tx) => this.#locks.extend(tx, { name, token, ttl, process: this.#locker }));
   }
 
   releaseLock(name: string, token: string): Promise<boolean> {
@@ -459,8 +487,8 @@ export class SqliteStore implements Store {
     this.#processes.actAs(id);
   }
 
-  probe(): Promise<{ process: ProcessView; life: Life }[]> {
-    return this.#read(() => this.#processes.probe());
+  probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]> {
+    return this.#read(() => this.#processes.probe(boot));
   }
 
   processes(): Promise<ProcessView[]> {
@@ -506,6 +534,10 @@ export class SqliteStore implements Store {
     return (this.#checkpoint?.size() ?? 0) > NEEDS_CARE;
   }
 
+  seal(refusal: (() => HoldfastError) | null): void {
+    this.#sealed = refusal;
+  }
+
   close(): Promise<void> {
     this.#closed ??= this.#group.drained().then(() => {
       this.#news.close();
@@ -516,7 +548,7 @@ export class SqliteStore implements Store {
   }
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
-    return this.damage.refusal() ?? this.#group.submit(operation, run);
+    return this.#refusal() ?? this.#group.submit(operation, run);
   }
 
   async #read<T>(run: () => T): Promise<T> {
@@ -527,4 +559,31 @@ export class SqliteStore implements Store {
       throw explain(error, this.#path);
     }
   }
+
+  /** Before anything is written: it is damaged, or waits for somebody's word. */
+  #refuse(): void {
+    this.damage.refuse();
+    if (this.#sealed !== null) throw this.#sealed();
+  }
+
+  /** The same, as a promise; null: go on. */
+  #refusal(): Promise<never> | null {
+    return this.damage.refusal() ?? (this.#sealed === null ? null : Promise.reject(this.#sealed()));
+  }
+
+  /** Whose locks they are that this handle takes; somebody who is not entered has none that could be found dead. */
+  get #locker(): ProcessId | null {
+    return this.#processes.self || null;
+  }
+}
+
+/** In bytes. Looking it up opens nothing. */
+function walSize(path: string): number {
+  return path === ":memory:" ? 0 : (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0);
+}
+
+/** How many frames of the write-ahead log count. */
+function framesIn(db: Connection): number {
+  const [, frames] = db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
+  return Math.max(0, frames);
 }

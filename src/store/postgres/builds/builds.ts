@@ -13,8 +13,10 @@ import type {
   NewBuild,
   ResumeBuild,
 } from "../../builds.ts";
+import type { Operation } from "../../points.ts";
 import type { NewJob } from "../../store.ts";
 import type { Audit } from "../audit.ts";
+import type { Rows } from "../driver.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Events } from "../events.ts";
 import type { Limits } from "../limits.ts";
@@ -40,6 +42,12 @@ export class Builds implements BuildStore {
   readonly #leads: Leads;
   readonly #orchestrate: Orchestrate;
   readonly #oversee: Oversee;
+  /** For burials: the builds that a process leads, and the turn in which they are moved and the audit is written. */
+  readonly led: {
+    act<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T>;
+    crash(tx: Tx, holder: ProcessId, reason: BuildReason): Promise<BuildRow[]>;
+    ids(rows: Rows, holder: ProcessId): Promise<string[]>;
+  };
 
   constructor(
     s: string,
@@ -57,7 +65,12 @@ export class Builds implements BuildStore {
     const leftovers = new Leftovers(s);
     const moves = new Moves({ runs, leads, audit, events, settings, leftovers });
     this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, leftovers, audit });
-    this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events });
+    const oversee = (this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events }));
+    this.led = {
+      act: (operation, run) => this.#act(run, [], operation),
+      crash: (tx, holder, reason) => oversee.crash(tx, holder, reason),
+      ids: async (rows, holder) => (await leads.ledBy(rows, holder)).map(({ build }) => build),
+    };
   }
 
   start(build: NewBuild): Promise<LedBuild | LockConflict | { paused: string }> {
@@ -127,13 +140,13 @@ export class Builds implements BuildStore {
   }
 
   /** In the turn of builds; before it come the locks of the queues of jobs that it adds. */
-  #act<T>(run: (tx: Tx) => Promise<T>, jobs: readonly NewJob[] = []): Promise<T> {
+  #act<T>(run: (tx: Tx) => Promise<T>, jobs: readonly NewJob[] = [], operation: Operation = "build"): Promise<T> {
     const act = async (tx: Tx) => {
       await this.#limits.lock(tx, this.#limits.queuesOf(jobs));
       await this.#turn.take(tx);
       await this.#settings.refresh(tx);
       return run(tx);
     };
-    return this.#access.write("build", act, () => this.#limits.queuesOf(jobs));
+    return this.#access.write(operation, act, () => this.#limits.queuesOf(jobs));
   }
 }

@@ -26,7 +26,7 @@ export interface Known {
 
 /** Who leads the builds of each pipeline: the orchestrator's lock. It changes hands in the turn of builds only. */
 export class Leads {
-  readonly #sql: Record<"find" | "held" | "all" | "take" | "beat" | "release" | "unled", string>;
+  readonly #sql: Record<"find" | "held" | "all" | "take" | "beat" | "release" | "unled" | "ledBy", string>;
 
   constructor(s: string) {
     // Those whose process is on the list: a dead one is struck off when it is found, and its lock is free with that.
@@ -44,6 +44,7 @@ export class Leads {
         values ($1, $2, $3, $4, $5, $6, $7, $8, $9::bigint, $9::bigint)`,
       beat: `update ${s}.leads set beat_at = ${s}.clock($1) where pipeline = $2 and token = $3 returning 1`,
       release: `delete from ${s}.leads where build = $1 returning 1`,
+      ledBy: `${read} where lead.holder = $1 order by build.key`,
       // By builds_unended, whose condition is written out so that the planner sees it.
       unled: `
         with clock as materialized (select ${s}.clock($1) as now)
@@ -79,6 +80,11 @@ export class Leads {
 
   async all(rows: Rows): Promise<LeadView[]> {
     return (await rows<Row>(this.#sql.all)).map((row) => toLead(columns(row)));
+  }
+
+  /** What a process leads. */
+  async ledBy(rows: Rows, holder: ProcessId): Promise<(LeadView & { key: BuildKey })[]> {
+    return (await rows<Row>(this.#sql.ledBy, holder)).map((row) => Object.assign(toLead(columns(row)), { key: row[2] }));
   }
 
   async take(tx: Tx, pipeline: string, build: BuildKey, lead: NewLead): Promise<void> {

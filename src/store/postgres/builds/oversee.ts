@@ -68,6 +68,16 @@ export class Oversee {
     return true;
   }
 
+  /** Its orchestrator is dead. */
+  async crash(tx: Tx, holder: ProcessId, reason: BuildReason): Promise<BuildRow[]> {
+    const crashed: BuildRow[] = [];
+    for (const { key } of await this.#leads.ledBy(tx.rows, holder)) {
+      const build = await this.#runs.lockKey(tx, key);
+      crashed.push(await this.#moves.make(tx, build, { move: "crash", reason }, { holderGone: true }, { by: RECOVERY }));
+    }
+    return crashed;
+  }
+
   async orphan(tx: Tx, known: Known, reason: BuildReason): Promise<BuildRow[]> {
     const crashed: BuildRow[] = [];
     for (const key of await this.#leads.unled(tx.rows, tx.at, known)) {

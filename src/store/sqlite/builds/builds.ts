@@ -21,6 +21,7 @@ import type { Events } from "../events.ts";
 import type { Settings } from "../settings.ts";
 import { Leftovers } from "../work/leftovers.ts";
 import type { Access } from "./access.ts";
+import type { Tx } from "../group-commit.ts";
 import { Leads } from "./leads.ts";
 import { Moves } from "./moves.ts";
 import { Orchestrate } from "./orchestrate.ts";
@@ -35,6 +36,11 @@ export class Builds implements BuildStore {
   readonly #leads: Leads;
   readonly #orchestrate: Orchestrate;
   readonly #oversee: Oversee;
+  /** For burials: the builds that a process leads, within a transaction. */
+  readonly led: {
+    crash(tx: Tx, holder: ProcessId, reason: BuildReason): BuildRow[];
+    ids(holder: ProcessId): string[];
+  };
 
   constructor(db: Connection, parts: { settings: Settings; events: Events; enqueue: Enqueue; audit: Audit }, access: Access) {
     this.#access = access;
@@ -45,7 +51,11 @@ export class Builds implements BuildStore {
     const leftovers = new Leftovers(db);
     const moves = new Moves({ runs, leads, audit, events, settings, leftovers });
     this.#orchestrate = new Orchestrate({ runs, leads, tokens, moves, enqueue, leftovers, audit });
-    this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events });
+    const oversee = (this.#oversee = new Oversee({ runs, leads, tokens, moves, audit, events }));
+    this.led = {
+      crash: (tx, holder, reason) => oversee.crash(tx, holder, reason),
+      ids: (holder) => leads.ledBy(holder).map(({ build }) => build),
+    };
   }
 
   start(build: NewBuild): Promise<LedBuild | LockConflict | { paused: string }> {

@@ -16,6 +16,7 @@ export class Leads {
   readonly #beat: Statement;
   readonly #release: Statement;
   readonly #orphans: Statement;
+  readonly #ledBy: Statement;
 
   constructor(db: Connection) {
     const read = `select lead.pipeline, build.id as build, build.key, lead.token, lead.holder, lead.pid, lead.host, lead.program,
@@ -31,6 +32,7 @@ export class Leads {
     );
     this.#beat = db.prepare("update holdfast_leads set beat_at = :now where pipeline = :pipeline and token = :token");
     this.#release = db.prepare("delete from holdfast_leads where build = :build");
+    this.#ledBy = db.prepare(`${read} where lead.holder = :holder order by build.key`);
     // By holdfast_builds_unended, whose condition is written out so that SQLite sees it.
     this.#orphans = db.prepare(
       `select build.key from holdfast_builds as build
@@ -64,6 +66,11 @@ export class Leads {
 
   all(): LeadView[] {
     return this.#all.all<LeadColumns>().map(toLead);
+  }
+
+  /** What a process leads. */
+  ledBy(holder: ProcessId): (LeadView & { key: BuildKey })[] {
+    return this.#ledBy.all<LeadColumns>({ holder }).map((row) => Object.assign(toLead(row), { key: row.key }));
   }
 
   take(tx: Tx, pipeline: string, build: BuildKey, lead: NewLead): void {

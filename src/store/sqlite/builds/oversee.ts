@@ -62,6 +62,15 @@ export class Oversee {
     return true;
   }
 
+  /** Its orchestrator is dead. */
+  crash(tx: Tx, holder: ProcessId, reason: BuildReason): BuildRow[] {
+    return this.#leads
+      .ledBy(holder)
+      .map(({ key }) =>
+        this.#moves.make(tx, this.#runs.get(key), { move: "crash", reason }, { holderGone: true }, { by: RECOVERY }),
+      );
+  }
+
   orphan(tx: Tx, known: { dead: readonly ProcessId[]; alive: readonly ProcessId[] }, reason: BuildReason): BuildRow[] {
     return this.#leads
       .unled(known, tx.now)

@@ -1,0 +1,228 @@
+import type { BuildReason } from "../../core/build.ts";
+import type { Clock } from "../../core/clock.ts";
+import type { ProcessId } from "../../core/ids.ts";
+import { endedBy, isProven } from "../../core/lease.ts";
+import { type Findings, NO_FINDINGS } from "../../core/recovery-report.ts";
+import type { Left, StoredReport } from "../../store/recoveries.ts";
+import type { Life, ProcessView, Store } from "../../store/store.ts";
+import type { Log } from "../log.ts";
+import type { CheckContext } from "./checks.ts";
+
+/** At most this many jobs in one transaction. */
+const CHUNK = 10_000;
+/** How long a process that leaves waits for what is being checked; after that it leaves it to the next. In milliseconds. */
+const GRACE = 2_000;
+
+export interface Dead {
+  process: ProcessView;
+  life: Life;
+}
+
+/** What is known when somebody is found dead. */
+export interface Circumstances {
+  opening: boolean;
+  /** Nobody else has the database open. */
+  alone: boolean;
+  /** What is wrong with the database itself: worth a report though nobody may have died. */
+  findings?: Partial<Findings>;
+  /** At most so many jobs in the first transaction: somebody waits for it. */
+  first?: number;
+}
+
+/** What was given back. */
+export interface Recovered {
+  entries: number;
+  locks: number;
+}
+
+/** A report that this process has to end. */
+interface Owned {
+  report: number;
+  reason: BuildReason;
+  context: CheckCircumstances;
+  /** By the checks; null: they are to be made. */
+  found: Findings | null;
+  jobsPending: number;
+}
+
+type CheckCircumstances = Omit<CheckContext, "store" | "location">;
+
+/**
+ * The one way in which dead processes are buried: their jobs go back, their builds are CRASHED, their locks are free, and one
+ * report tells it. Each step is a transaction that adds to the report what it did; wherever it is killed, the next goes on.
+ */
+export class Recovery {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #log: Log;
+  readonly #self: ProcessId;
+  readonly #check: ((context: CheckCircumstances) => Promise<Findings | null>) | null;
+  readonly #leaving = new AbortController();
+  /** One burial after the other. */
+  #turn: Promise<unknown> = Promise.resolve();
+  /** The report that this process has to end. */
+  #owned: Owned | null = null;
+  #ending: Promise<void> | null = null;
+
+  constructor(parts: {
+    store: Store;
+    clock: Clock;
+    log: Log;
+    self: ProcessId;
+    check?: (context: CheckCircumstances) => Promise<Findings | null>;
+  }) {
+    this.#store = parts.store;
+    this.#clock = parts.clock;
+    this.#log = parts.log;
+    this.#self = parts.self;
+    this.#check = parts.check ?? null;
+  }
+
+  /**
+   * Buries them; `all` resolves when everything that they had in hand is back, `some` when the first of it is. What is checked
+   * after that is waited for by `settled`.
+   */
+  start(dead: readonly Dead[], circumstances: Circumstances): { some: Promise<void>; all: Promise<Recovered> } {
+    const { promise: some, resolve } = Promise.withResolvers<void>();
+    const all = this.#turn.then(() => this.#run(dead, circumstances, resolve)).finally(resolve);
+    this.#turn = all.catch(() => {});
+    return { some, all };
+  }
+
+  run(dead: readonly Dead[], circumstances: Circumstances): Promise<Recovered> {
+    return this.start(dead, circumstances).all;
+  }
+
+  /** Ends a report that could not be ended when it should have been. */
+  goOn(): void {
+    const owned = this.#owned;
+    if (owned === null || this.#ending !== null) return;
+    this.#ending = this.#end(owned).finally(() => {
+      this.#ending = null;
+      if (this.#owned !== owned) this.goOn();
+    });
+  }
+
+  /** Resolves when nothing is being recovered or checked by this process. */
+  async settled(): Promise<void> {
+    await this.#turn;
+    await this.#ending;
+  }
+
+  /** This process leaves. */
+  async stop(): Promise<void> {
+    const grace = setTimeout(() => this.#leaving.abort(), GRACE);
+    await this.settled();
+    clearTimeout(grace);
+    this.#leaving.abort();
+    if (this.#owned === null) return;
+    await this.#store.recoveries
+      .handOn(this.#owned.report, this.#self)
+      .catch((error: unknown) => this.#log.warn("could not hand on a recovery", { error: String(error) }));
+  }
+
+  async #run(dead: readonly Dead[], circumstances: Circumstances, onSome: () => void): Promise<Recovered> {
+    const { opening, alone, findings } = circumstances;
+    const recovered: Recovered = { entries: 0, locks: 0 };
+    const since = this.#clock.monotonic();
+    const recovering = await this.#store.recoveries.begin({
+      dead: dead.map(({ process, life }) => ({ id: process.id, life })),
+      by: this.#self,
+      opening,
+      alone,
+      ...(findings === undefined ? {} : { findings }),
+    });
+    if (recovering === null) return recovered;
+    const { report, owned, left } = recovering;
+    const burial = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
+    const quick = circumstances.first;
+    for (const one of left) {
+      // Somebody has locked a job of his for the moment: he is found again.
+      if (!(await this.#bury(one, burial, recovered, { ...(quick === undefined ? {} : { quick }), onSome }))) return recovered;
+    }
+    if (!owned) return recovered;
+    const rebooted = dead.some(({ life }) => life === "rebooted");
+    const jobsPending = (await this.#store.counts({})).pending;
+    const context = { opening, alone, rebooted, signal: this.#leaving.signal };
+    if (this.#owned?.report === report) this.#owned.jobsPending = jobsPending;
+    else this.#owned = { report, reason: burial.reason, context, found: null, jobsPending };
+    this.goOn();
+    if (this.#check === null) await this.#ending;
+    return recovered;
+  }
+
+  /** A dead process's jobs go back, then all else that it had, and its name is struck off. False: not all of it, yet. */
+  async #bury(
+    { id, life, pid, host, program }: Left,
+    { report, spent, reason }: { report: number; spent: () => number; reason: BuildReason },
+    recovered: Recovered,
+    { quick, onSome }: { quick?: number; onSome?: () => void } = {},
+  ): Promise<boolean> {
+    const { recoveries } = this.#store;
+    const cause = `process ${pid} on ${host} died (${program})`;
+    const as = isProven(life) ? endedBy(life) : "crashed";
+    let jobs = 0;
+    for (let limit = quick ?? CHUNK; ; limit = CHUNK) {
+      const { entries, locks } = await recoveries.takeBack({ report, process: id, as, limit, spent: spent(), cause });
+      jobs += entries;
+      recovered.entries += entries;
+      recovered.locks += locks;
+      if (entries > 0) onSome?.();
+      if (entries < limit) break;
+    }
+    const buried = await recoveries.bury({ report, process: id, reason, spent: spent(), cause });
+    if (buried === null) return false;
+    recovered.locks += buried.locks;
+    this.#log.info("a process died; what it had in hand is free again", { pid, host, jobs, ...buried });
+    return true;
+  }
+
+  /** Looks closer, then ends the report. Where that fails, it is tried again, or left to whoever comes next. */
+  async #end(owned: Owned): Promise<void> {
+    try {
+      owned.found ??= this.#check === null ? NO_FINDINGS : await this.#check(owned.context);
+      if (owned.found === null) return;
+      for (;;) {
+        const { report, jobsPending, found } = owned;
+        const ended = await this.#store.recoveries.close(report, { by: this.#self, jobsPending, ...found });
+        if (ended !== null && "left" in ended) {
+          await this.#others(owned, ended.left);
+          continue;
+        }
+        if (this.#owned === owned) this.#owned = null;
+        if (ended !== null) this.#tell(ended);
+        return;
+      }
+    } catch (error) {
+      this.#log.warn("a recovery could not be ended; it is tried again", { error: String(error) });
+    }
+  }
+
+  /** Somebody else has found them dead meanwhile, and may be about to bury them. */
+  async #others({ report, reason }: Owned, left: readonly Left[]): Promise<void> {
+    for (const one of left) {
+      if (await this.#bury(one, { report, reason, spent: () => 0 }, { entries: 0, locks: 0 })) continue;
+      throw new Error(`process ${one.pid} on ${one.host} still has jobs in hand`);
+    }
+  }
+
+  #tell({ id, errors, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs }: StoredReport): void {
+    const data = { recovery: id, crashed: crashed.length, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs };
+    if (errors.length === 0) this.#log.info("recovered from a crash", data);
+    else this.#log.error("recovered from a crash, and something is wrong", { ...data, errors });
+  }
+}
+
+function reasonOf({ opening }: Circumstances): BuildReason {
+  return opening ? "orphaned_at_startup" : "orchestrator_lost";
+}
+
+/** What has gone by since it was asked last, in whole milliseconds; of those who only help, nothing. */
+function stopwatch(clock: Clock | null, since: number): () => number {
+  let last = since;
+  return () => {
+    const millis = clock === null ? 0 : Math.floor(clock.monotonic() - last);
+    last += millis;
+    return millis;
+  };
+}

@@ -1,0 +1,119 @@
+import type { BuildReason } from "../core/build.ts";
+import type { ProcessId } from "../core/ids.ts";
+import type { CrashRecoveryReport, Findings, ReportState } from "../core/recovery-report.ts";
+import type { Reclaimed } from "../core/retry.ts";
+import type { Life } from "./store.ts";
+
+/**
+ * What is done about processes that died, and the report of it. The same rules as in `Store`: each call is one atomic unit. A
+ * report is a row: what each transaction gives back is added to it in that very transaction, so that it is exact wherever a
+ * recovery is killed; the next one goes on with it. At most one is under way.
+ */
+export interface RecoveryStore {
+  /**
+   * The first transaction: opens a report, or goes on with the one that is under way. Names in it those of the dead who are
+   * still registered, with what they had in hand. Null, and nothing is written: there is nobody to bury, nothing that was found,
+   * and no report that somebody has left unended.
+   */
+  begin(found: Found): Promise<Recovering | null>;
+  /** At most `limit` of a dead process's jobs go back, with the locks of those that were exclusive. */
+  takeBack(burial: Burial & { as: "crashed" | "interrupted"; limit: number }): Promise<TakenBack>;
+  /**
+   * The rest of a dead process: its builds are CRASHED, its locks free, its name struck off. Null, and nothing is written, while
+   * it has jobs in hand. Nothing is left to do where somebody else has done it.
+   */
+  bury(burial: Burial & { reason: BuildReason }): Promise<Buried | null>;
+  /**
+   * The last transaction, by the report's owner: with the audit entry and the event. Those who are named in it and not buried yet
+   * come back instead. Null: it is not his any more.
+   */
+  close(report: number, ending: Ending): Promise<StoredReport | { left: Left[] } | null>;
+  /** Its owner leaves before it is ended: whoever comes next goes on with it. */
+  handOn(report: number, owner: ProcessId): Promise<boolean>;
+  /** Those with errors that nobody has acknowledged so far. An operator's act. */
+  acknowledge(): Promise<StoredReport[]>;
+  /** The newest first: those that are ended, or all, or those that stand open: under way, or with errors that nobody has acknowledged. */
+  reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
+  /** What would be done about these. */
+  preview(dead: readonly ProcessId[]): Promise<RecoveryPreview>;
+}
+
+/** At most so many reports are kept; those with errors that stand open, always. */
+export const REPORTS_KEPT = 1_000;
+
+export interface Found {
+  dead: readonly { id: ProcessId; life: Life }[];
+  /** Who recovers. */
+  by: ProcessId;
+  /** It has just opened the database: what the write-ahead log was before that is known. */
+  opening: boolean;
+  /** Nobody else has it open. */
+  alone: boolean;
+  /** What is wrong with the database, or missing: worth a report though nobody may have died. */
+  findings?: Partial<Findings>;
+}
+
+/** Somebody who is dead, and how that was proven. */
+export interface Left {
+  id: ProcessId;
+  life: Life;
+  pid: number;
+  host: string;
+  program: string;
+}
+
+export interface Recovering {
+  report: number;
+  /** Who calls is the one to end it. */
+  owned: boolean;
+  /** Named in it, and not buried yet. */
+  left: Left[];
+}
+
+export interface Burial {
+  report: number;
+  process: ProcessId;
+  /** Time that went by since the transaction before, in milliseconds; 0 by those who only help. */
+  spent: number;
+  /** For the log of what was recovered. */
+  cause: string;
+}
+
+export type TakenBack = Reclaimed & { locks: number };
+export const NOTHING_BACK: TakenBack = { entries: 0, quarantined: 0, failed: 0, locks: 0 };
+
+export interface Buried {
+  builds: number;
+  locks: number;
+}
+
+export interface Ending extends Findings {
+  by: ProcessId;
+  /** How many jobs were pending when all was given back. */
+  jobsPending: number;
+}
+
+export interface StoredReport extends CrashRecoveryReport {
+  id: number;
+  state: ReportState;
+  begunAt: number;
+  owner: ProcessId | null;
+  acknowledgedBy: string | null;
+  acknowledgedAt: number | null;
+}
+
+/** What everybody may read of it: what is kept in the audit, and told in the event, too. */
+export function reportOf(stored: StoredReport): CrashRecoveryReport {
+  const { id: _, state: __, begunAt: ___, owner: ____, acknowledgedBy: _____, acknowledgedAt: ______, ...report } = stored;
+  return report;
+}
+
+/** What a recovery would do now. */
+export interface RecoveryPreview {
+  /** How many jobs these have in hand. */
+  jobs: number;
+  /** The ids of builds that would be CRASHED. */
+  builds: string[];
+  /** Names of locks that would be released. */
+  locks: string[];
+}

@@ -1,0 +1,46 @@
+/** What is done after a crash, and the report of it. */
+export const name = "recoveries";
+
+export const sql = `
+-- A report of each recovery after a crash. What a transaction gives back is added here in that transaction. owner: the
+-- process that ends it; null: it has left. spent: milliseconds until all was given back. errors: JSON.
+create table holdfast_recoveries (
+  id               integer primary key autoincrement,
+  state            text not null check (state in ('running', 'completed', 'failed', 'acknowledged')),
+  owner            integer,
+  begun_at         integer not null,
+  recovered_at     integer not null,
+  spent            integer not null default 0,
+  running_before   integer not null default 0,
+  jobs             integer not null default 0,
+  reset            integer not null default 0,
+  quarantined      integer not null default 0,
+  builds           integer not null default 0,
+  locks            integer not null default 0,
+  pending          integer not null default 0,
+  wal_bytes        integer not null default 0,
+  wal_frames       integer not null default 0,
+  commits_missing  integer,
+  errors           text not null default '[]',
+  acknowledged_by  text,
+  acknowledged_at  integer
+);
+-- One at a time.
+create unique index holdfast_recoveries_running on holdfast_recoveries (state) where state = 'running';
+create index holdfast_recoveries_failed on holdfast_recoveries (id) where state = 'failed';
+
+-- Who died. life: how that was known, and so whether a crash is charged.
+create table holdfast_recovery_processes (
+  recovery    integer not null,
+  process     integer not null,
+  life        text not null,
+  pid         integer not null,
+  host        text not null,
+  program     text not null,
+  started_at  integer not null,
+  primary key (recovery, process)
+) without rowid;
+
+-- The process that has taken or extended it: where that is proven dead, the lock is free. Null: its time alone decides.
+alter table holdfast_locks add column process integer;
+`;

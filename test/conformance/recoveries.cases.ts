@@ -1,0 +1,436 @@
+import assert from "node:assert/strict";
+import { UNNAMED } from "../../src/core/audit.ts";
+import type { ProcessId } from "../../src/core/ids.ts";
+import { NO_COUNTS } from "../../src/core/recovery-report.ts";
+import type { Recovering, StoredReport } from "../../src/store/recoveries.ts";
+import type { Life, Store } from "../../src/store/store.ts";
+import { seeBuild, started } from "./build-parts.ts";
+import { add, claim, LEASE, pass, register, see, seeAll } from "./parts.ts";
+import type { Check } from "./suite.ts";
+
+const FOUND = { errors: [], commitsMissing: null, walFramesReplayed: 0 };
+
+export function recoveryCases(check: Check): void {
+  check("where nobody died there is nothing to begin, and no report", async ({ store }) => {
+    const by = await register(store);
+    assert.equal(await begin(store, by, []), null);
+    assert.equal(await begin(store, by, [999 as ProcessId]), null, "nor where nobody is registered by that number");
+    assert.deepEqual(await store.recoveries.reports({ limit: 10, which: "all" }), []);
+  });
+
+  check("a recovery gives back what the dead had in hand, strikes them off, and its report says so", async (ground) => {
+    const { store, clock } = ground;
+    const [by, dead] = [await register(store), await register(store, "indexer")];
+    const ids = await add(store, {}, {}, {}, {});
+    await claim(store, { holder: dead, max: 3 });
+    const begunAt = clock.now();
+    const recovering = await begun(store, by, [dead]);
+    assert.deepEqual(
+      recovering.left.map(({ id, life, program }) => [id, life, program]),
+      [[dead, "dead", "indexer"]],
+    );
+    pass(clock, 5);
+    assert.deepEqual(await takeBack(store, recovering, dead, { spent: 4 }), { entries: 3, quarantined: 0, failed: 0, locks: 0 });
+    pass(clock, 1);
+    assert.deepEqual(await bury(store, recovering, dead, { spent: 2 }), { builds: 0, locks: 0 });
+    const recoveredAt = clock.now();
+    pass(clock, 1_000);
+    const report = await closed(store, recovering, by, 4);
+    assert.deepEqual(report, {
+      id: recovering.report,
+      state: "completed",
+      owner: null,
+      begunAt,
+      recoveredAt,
+      crashed: [{ host: "here", pid: 1, program: "indexer", startedAt: begunAt }],
+      errors: [],
+      wasSuccessful: true,
+      ...NO_COUNTS,
+      jobsRunningBeforeCrash: 3,
+      jobsRecovered: 3,
+      jobsResetToPending: 3,
+      jobsPending: 4,
+      recoveryDurationMs: 6,
+      walSizeBeforeRecoveryBytes: report.walSizeBeforeRecoveryBytes,
+      walFramesReplayed: 0,
+      commitsMissing: null,
+      acknowledgedBy: null,
+      acknowledgedAt: null,
+    });
+    assert.deepEqual(
+      (await store.processes()).map(({ id }) => id),
+      [by],
+    );
+    for (const id of ids.slice(0, 3))
+      assert.deepEqual([(await see(store, id)).state, (await see(store, id)).crashes], ["pending", 1]);
+    assert.deepEqual(await store.recoveries.reports({ limit: 10 }), [report]);
+    assert.equal((await store.recovery()).entriesReclaimed, 3, "and it is in the sums");
+  });
+
+  check("what is taken back in several transactions adds up in one report", async ({ store }) => {
+    const [by, dead] = [await register(store), await register(store)];
+    await add(store, {}, {}, {}, {}, {});
+    await claim(store, { holder: dead });
+    const recovering = await begun(store, by, [dead]);
+    const taken: number[] = [];
+    for (let n = 0; n < 4; n++) taken.push((await takeBack(store, recovering, dead, { limit: 2 })).entries);
+    assert.deepEqual(taken, [2, 2, 1, 0]);
+    await bury(store, recovering, dead);
+    const { jobsRecovered, jobsResetToPending } = await closed(store, recovering, by);
+    assert.deepEqual([jobsRecovered, jobsResetToPending], [5, 5]);
+  });
+
+  check("jobs that are over with this crash are told apart from those that are tried again", async ({ store }) => {
+    const [by, dead] = [await register(store), await register(store)];
+    await add(store, {}, { policy: { crashes: 1 } }, { policy: { onInterrupt: "fail" } });
+    await claim(store, { holder: dead });
+    const report = await recovered(store, by, [dead]);
+    const { jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, jobsQuarantined } = report;
+    assert.deepEqual([jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, jobsQuarantined], [3, 3, 1, 1]);
+    assert.deepEqual((await seeAll(store)).map(({ state }) => state).sort(), ["failed", "pending", "quarantined"]);
+  });
+
+  check("who went with the host is charged no crash", async ({ store }) => {
+    const [by, gone] = [await register(store), await register(store)];
+    const [id] = await add(store, { policy: { crashes: 1 } });
+    await claim(store, { holder: gone });
+    const recovering = await begun(store, by, [gone], "rebooted");
+    assert.deepEqual(
+      recovering.left.map(({ life }) => life),
+      ["rebooted"],
+    );
+    await takeBack(store, recovering, gone, { as: "interrupted" });
+    await bury(store, recovering, gone);
+    assert.equal((await closed(store, recovering, by)).jobsQuarantined, 0);
+    const { state, crashes, attempt } = await see(store, id as string);
+    assert.deepEqual([state, crashes, attempt], ["pending", 0, 0]);
+  });
+
+  check("other processes' jobs and claims by hand are left alone", async ({ store }) => {
+    const [by, dead, alive] = [await register(store), await register(store), await register(store)];
+    await add(store, {}, {}, {});
+    await claim(store, { holder: dead, max: 1 });
+    await claim(store, { holder: alive, max: 1 });
+    await claim(store, { holder: null, max: 1 });
+    const { jobsRecovered } = await recovered(store, by, [dead]);
+    assert.equal(jobsRecovered, 1);
+    assert.deepEqual(
+      await store.running(),
+      new Map<ProcessId | null, number>([
+        [alive, 1],
+        [null, 1],
+      ]),
+    );
+  });
+
+  check("a process that has jobs in hand is not buried", async ({ store }) => {
+    const [by, dead] = [await register(store), await register(store)];
+    await add(store, {}, {});
+    await claim(store, { holder: dead });
+    const recovering = await begun(store, by, [dead]);
+    assert.equal(await bury(store, recovering, dead), null);
+    await takeBack(store, recovering, dead, { limit: 1 });
+    assert.equal(await bury(store, recovering, dead), null);
+    assert.equal((await store.processes()).length, 2);
+    const ending = { by, jobsPending: 0, ...FOUND };
+    assert.deepEqual(
+      await store.recoveries.close(recovering.report, ending),
+      { left: recovering.left },
+      "nor is its report ended",
+    );
+    await takeBack(store, recovering, dead);
+    assert.ok(await bury(store, recovering, dead));
+    assert.deepEqual(await bury(store, recovering, dead), { builds: 0, locks: 0 }, "done is done");
+    assert.equal((await closed(store, recovering, by)).jobsRecovered, 2);
+  });
+
+  check("its builds are CRASHED and its locks are free, before their time", async ({ store, clock }) => {
+    const by = await register(store);
+    const { build, lead } = await started(store);
+    const dead = lead.holder;
+    store.actAs(dead);
+    assert.ok(await store.acquireLock("nightly", "somebody", "t1", LEASE));
+    assert.ok(await store.acquireLock("expired", "somebody", "t2", 10));
+    await add(store, { queue: "alone" });
+    await claim(store, { holder: dead, from: [{ queue: "alone", lease: LEASE }], exclusive: "t3" });
+    store.actAs(by);
+    assert.ok(await store.acquireLock("mine", "me", "t4", LEASE));
+    pass(clock, 10);
+    assert.deepEqual(await store.recoveries.preview([dead]), { jobs: 1, builds: [build.id], locks: ["nightly", "alone"].sort() });
+    const report = await recovered(store, by, [dead]);
+    assert.deepEqual(
+      [report.buildsCrashed, report.locksReleased],
+      [1, 3],
+      "the named one, the exclusive claim's, and the orchestrator's",
+    );
+    const { state, reason } = await seeBuild(store, build);
+    assert.deepEqual([state, reason], ["CRASHED", "orchestrator_lost"]);
+    assert.deepEqual(await store.builds.leads(), []);
+    assert.equal(await store.getLock("nightly"), null);
+    assert.equal((await store.getLock("mine"))?.holder, "me");
+    assert.ok(await store.acquireLock("nightly", "another", "t5", LEASE));
+    assert.equal(await store.extendLock("nightly", "t1", LEASE), false, "the dead one's token opens nothing any more");
+  });
+
+  check("a lock belongs to whoever has extended it last", async ({ store }) => {
+    const [by, dead] = [await register(store), await register(store)];
+    store.actAs(dead);
+    await store.acquireLock("handed over", "somebody", "token", LEASE);
+    store.actAs(by);
+    assert.equal(await store.extendLock("handed over", "token", LEASE), true);
+    assert.equal((await recovered(store, by, [dead])).locksReleased, 0);
+    assert.equal((await store.getLock("handed over"))?.holder, "somebody");
+  });
+
+  check("one report is under way at a time: who comes second helps with it, and does not end it", async ({ store }) => {
+    const [first, second, dead, later] = [
+      await register(store),
+      await register(store),
+      await register(store),
+      await register(store),
+    ];
+    await add(store, {}, {});
+    await claim(store, { holder: dead, max: 1 });
+    await claim(store, { holder: later, max: 1 });
+    const mine = await begun(store, first, [dead]);
+    const theirs = await begun(store, second, [dead, later]);
+    assert.deepEqual([mine.owned, theirs.owned, theirs.report], [true, false, mine.report]);
+    assert.deepEqual(
+      theirs.left.map(({ id }) => id),
+      [dead, later],
+    );
+    await takeBack(store, theirs, dead);
+    assert.deepEqual(await takeBack(store, mine, dead), { entries: 0, quarantined: 0, failed: 0, locks: 0 });
+    await bury(store, theirs, dead);
+    const ending = { jobsPending: 0, ...FOUND };
+    assert.equal(await store.recoveries.close(mine.report, { ...ending, by: second }), null, "it is not his");
+    const left = await store.recoveries.close(mine.report, { ...ending, by: first });
+    assert.ok(left !== null && "left" in left);
+    assert.deepEqual(
+      left.left.map(({ id }) => id),
+      [later],
+      "whom the other has found is to be buried first",
+    );
+    await takeBack(store, mine, later);
+    await bury(store, mine, later);
+    const report = await closed(store, mine, first);
+    assert.deepEqual([report.crashed.length, report.jobsRunningBeforeCrash, report.jobsRecovered], [2, 2, 2]);
+    assert.equal(await begin(store, second, [dead, later]), null, "and there is nothing more to report");
+    assert.equal((await store.recoveries.reports({ limit: 10, which: "all" })).length, 1);
+  });
+
+  check.shared("of two who begin at the same instant one has the report, and nothing is counted twice", async (ground) => {
+    const { store, another } = ground;
+    const other = await another();
+    const [first, second] = [await register(store), await register(other)];
+    const dead = await register(store);
+    store.actAs(first);
+    await add(store, ...Array.from({ length: 20 }, () => ({})));
+    await claim(store, { holder: dead });
+    const both = await Promise.all([begin(store, first, [dead]), begin(other, second, [dead])]);
+    const owners = both.filter((one) => one?.owned === true);
+    assert.equal(owners.length, 1);
+    const parts = await Promise.all(
+      [store, other].map(async (handle, i) => {
+        const recovering = both[i];
+        if (recovering === null || recovering === undefined) return 0;
+        const { entries } = await takeBack(handle, recovering, dead);
+        await bury(handle, recovering, dead);
+        return entries;
+      }),
+    );
+    assert.equal(
+      parts.reduce((sum, n) => sum + n, 0),
+      20,
+    );
+    const mine = both[0]?.owned === true;
+    const report = await closed(mine ? store : other, (mine ? both[0] : both[1]) as Recovering, mine ? first : second);
+    assert.deepEqual([report.jobsRecovered, report.jobsRunningBeforeCrash, report.crashed.length], [20, 20, 1]);
+    assert.equal((await store.recoveries.reports({ limit: 10, which: "all" })).length, 1);
+  });
+
+  check("whoever finds the recoverer dead goes on with its report, which is exact", async ({ store }) => {
+    const [first, dead] = [await register(store, "first"), await register(store, "dead")];
+    await add(store, {}, {}, {});
+    await claim(store, { holder: dead });
+    const before = await begun(store, first, [dead]);
+    await takeBack(store, before, dead, { limit: 2, spent: 3 });
+    // Killed here.
+    const second = await register(store, "second");
+    const after = await begun(store, second, [dead, first]);
+    assert.deepEqual([after.report, after.owned], [before.report, true]);
+    assert.equal(await store.recoveries.close(before.report, { by: first, jobsPending: 0, ...FOUND }), null);
+    for (const { id } of after.left) {
+      await takeBack(store, after, id, { spent: 1 });
+      await bury(store, after, id, { spent: 1 });
+    }
+    const report = await closed(store, after, second);
+    assert.deepEqual(
+      report.crashed.map(({ program }) => program),
+      ["first", "dead"],
+    );
+    const { jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, recoveryDurationMs } = report;
+    assert.deepEqual([jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, recoveryDurationMs], [3, 3, 3, 6]);
+  });
+
+  check("a report that its owner has handed on, or left behind, is ended by the next", async ({ store }) => {
+    const [first, second, dead] = [await register(store), await register(store), await register(store)];
+    const { report } = await begun(store, first, [dead]);
+    assert.equal(await begin(store, second, []).then((one) => one?.owned), undefined, "while he is there it is his");
+    assert.equal(await store.recoveries.handOn(report, second), false);
+    assert.equal(await store.recoveries.handOn(report, first), true);
+    const handed = await begun(store, second, []);
+    assert.deepEqual([handed.report, handed.owned], [report, true]);
+    await store.unregister(second);
+    const third = await register(store);
+    const left = await begun(store, third, []);
+    assert.deepEqual([left.report, left.owned, left.left.map(({ id }) => id)], [report, true, [dead]]);
+    await bury(store, left, dead);
+    assert.equal((await closed(store, left, third)).crashed.length, 1);
+  });
+
+  check("what was found to be wrong is kept, each thing once; such a report stands until it is acknowledged", async (ground) => {
+    const { store, clock } = ground;
+    const [by, dead] = [await register(store), await register(store)];
+    const findings = { errors: ["one"], commitsMissing: 2, walFramesReplayed: 7 };
+    const recovering = await store.recoveries.begin({ dead: [found(dead)], by, opening: true, alone: true, findings });
+    assert.ok(recovering !== null);
+    await bury(store, recovering, dead);
+    const ending = { by, jobsPending: 0, errors: ["two", "one"], commitsMissing: 1, walFramesReplayed: 0 };
+    const report = await store.recoveries.close(recovering.report, ending);
+    assert.ok(report !== null && "state" in report);
+    const { state, errors, wasSuccessful, commitsMissing, walFramesReplayed } = report;
+    assert.deepEqual([state, errors, wasSuccessful, commitsMissing, walFramesReplayed], ["failed", ["one", "two"], false, 2, 7]);
+    assert.deepEqual(await store.recoveries.reports({ limit: 10, which: "open" }), [report]);
+    pass(clock, 60_000);
+    const acknowledged = await store.recoveries.acknowledge();
+    assert.deepEqual(acknowledged, [{ ...report, state: "acknowledged", acknowledgedBy: UNNAMED, acknowledgedAt: clock.now() }]);
+    assert.deepEqual(await store.recoveries.acknowledge(), []);
+    assert.deepEqual(await store.recoveries.reports({ limit: 10, which: "open" }), []);
+    assert.deepEqual(await store.recoveries.reports({ limit: 10 }), acknowledged);
+  });
+
+  check("what is wrong is reported though nobody died", async ({ store }) => {
+    const by = await register(store);
+    const findings = { errors: ["the write-ahead log was cut off"], commitsMissing: 3 };
+    const recovering = await store.recoveries.begin({ dead: [], by, opening: true, alone: true, findings });
+    assert.ok(recovering?.owned);
+    const { crashed, errors, commitsMissing, state } = await closed(store, recovering, by);
+    assert.deepEqual([crashed, errors, commitsMissing, state], [[], findings.errors, 3, "failed"]);
+  });
+
+  check("a recovery is told in one event and one entry of the audit, an acknowledgement in another", async ({ store }) => {
+    const [by, dead] = [await register(store), await register(store)];
+    const report = await recovered(store, by, [dead]);
+    const told = async () =>
+      (
+        await store.events({ after: 0, limit: 100, types: ["recovery.completed", "recovery.failed", "recovery.acknowledged"] })
+      ).map(({ type, data }) => [type, (data as { recovery: number }).recovery]);
+    const audited = async () =>
+      (await store.audit.page({ after: 0, limit: 100 })).map(({ action, by: who, subject }) => [action, who, subject]);
+    assert.deepEqual(await told(), [["recovery.completed", report.id]]);
+    assert.deepEqual(await audited(), [["recovery.completed", "recovery", `recovery:${report.id}`]]);
+    const findings = { errors: ["wrong"] };
+    const again = await store.recoveries.begin({ dead: [], by, opening: false, alone: false, findings });
+    await closed(store, again as Recovering, by);
+    await store.recoveries.acknowledge();
+    assert.deepEqual(
+      (await told()).map(([type]) => type),
+      ["recovery.completed", "recovery.failed", "recovery.acknowledged"],
+    );
+    assert.deepEqual(
+      (await audited()).map(([action, who]) => [action, who]),
+      [
+        ["recovery.completed", "recovery"],
+        ["recovery.failed", "recovery"],
+        ["recovery.acknowledged", UNNAMED],
+      ],
+    );
+  });
+
+  check("reports are listed the newest first, those under way only if asked for", async ({ store }) => {
+    const by = await register(store);
+    const first = await recovered(store, by, [await register(store, "one")]);
+    const second = await recovered(store, by, [await register(store, "two")]);
+    const third = await begun(store, by, [await register(store, "three")]);
+    const list = async (query: { limit: number; which?: "all" | "open" }) =>
+      (await store.recoveries.reports(query)).map(({ id }) => id);
+    assert.deepEqual(await list({ limit: 10 }), [second.id, first.id]);
+    assert.deepEqual(await list({ limit: 1 }), [second.id]);
+    assert.deepEqual(await list({ limit: 10, which: "all" }), [third.report, second.id, first.id]);
+    assert.deepEqual(await list({ limit: 10, which: "open" }), [third.report]);
+  });
+
+  check.shared("reports stay over a reopening", async ({ store, reopen }) => {
+    const by = await register(store);
+    const report = await recovered(store, by, [await register(store)]);
+    assert.deepEqual(await (await reopen()).recoveries.reports({ limit: 10 }), [report]);
+  });
+
+  check("a sealed store refuses every write with what it is told, and is read as ever", async ({ store }) => {
+    const [id] = await add(store, {});
+    const refusal = new Error("sealed");
+    store.seal(() => refusal as never);
+    const writes: (() => unknown)[] = [
+      () => store.enqueue([]),
+      () => claim(store),
+      () => store.settle([]),
+      () => store.cancel(id as string),
+      () => store.acquireLock("a", "b", "c", 1),
+      () => store.recoveries.acknowledge(),
+      () => store.pause("work"),
+      () => store.enqueueWithin({}, []),
+      () => store.builds.abandon("b", "n", "me"),
+      () => store.builds.mintToken("b", { bytes: new Uint8Array(32) }, "me"),
+    ];
+    for (const write of writes) await assert.rejects(async () => write(), refusal, String(write));
+    assert.equal((await see(store, id as string)).state, "pending");
+    assert.equal((await store.counts({})).pending, 1);
+    assert.equal(typeof (await store.newestEvent()), "number");
+    store.seal(null);
+    assert.equal(await store.cancel(id as string), true);
+  });
+}
+
+function found(id: ProcessId, life: Life = "dead"): { id: ProcessId; life: Life } {
+  return { id, life };
+}
+
+function begin(store: Store, by: ProcessId, dead: ProcessId[], life: Life = "dead"): Promise<Recovering | null> {
+  return store.recoveries.begin({ dead: dead.map((id) => found(id, life)), by, opening: false, alone: false });
+}
+
+async function begun(store: Store, by: ProcessId, dead: ProcessId[], life: Life = "dead"): Promise<Recovering> {
+  const recovering = await begin(store, by, dead, life);
+  assert.ok(recovering !== null, "there is something to recover");
+  return recovering;
+}
+
+function takeBack(
+  store: Store,
+  { report }: Recovering,
+  process: ProcessId,
+  given: { limit?: number; spent?: number; as?: "crashed" | "interrupted" } = {},
+) {
+  return store.recoveries.takeBack({ report, process, as: "crashed", limit: 100, spent: 0, cause: "it died", ...given });
+}
+
+function bury(store: Store, { report }: Recovering, process: ProcessId, given: { spent?: number } = {}) {
+  return store.recoveries.bury({ report, process, reason: "orchestrator_lost", spent: 0, cause: "it died", ...given });
+}
+
+async function closed(store: Store, { report }: Recovering, by: ProcessId, jobsPending = 0): Promise<StoredReport> {
+  const ended = await store.recoveries.close(report, { by, jobsPending, ...FOUND });
+  assert.ok(ended !== null && "state" in ended, "it is ended");
+  return ended;
+}
+
+/** All of it. */
+async function recovered(store: Store, by: ProcessId, dead: ProcessId[]): Promise<StoredReport> {
+  const recovering = await begun(store, by, dead);
+  for (const id of dead) {
+    await takeBack(store, recovering, id);
+    await bury(store, recovering, id);
+  }
+  return closed(store, recovering, by);
+}

@@ -1,0 +1,251 @@
+import assert from "node:assert/strict";
+import { describe, test } from "node:test";
+import type { CrashRecoveryReport, Holdfast } from "../../src/index.ts";
+import { workJob } from "./jobs.ts";
+import type { Scene } from "./scene.ts";
+import type { Child } from "./spawn.ts";
+import { isTaken, sample } from "./random.ts";
+import { wherever } from "./wherever.ts";
+
+/** What the doomed one has in hand, with the exclusive one; and its locks: by name, of that claim, and of its build. */
+const JOBS = 3;
+const LEFT = { jobsRunningBeforeCrash: JOBS, jobsRecovered: JOBS, buildsCrashed: 1, locksReleased: 3 };
+/** Each is one transaction of a recovery. */
+const STEPS = ["recover", "reclaim", "bury", "report"] as const;
+const MOMENTS = ["begun", "written", "committed"] as const;
+
+wherever((stage, place) => {
+  describe("after a crash", { concurrency: 2 }, () => {
+    test("whoever opens next has all of it given back, and one report that says so", async (t) => {
+      const scene = await stage(t);
+      const doomed = await leftBehind(scene);
+      const hf = await scene.open({});
+      const report = await lastReport(hf);
+      assert.deepEqual(countsOf(report), LEFT);
+      const { crashed, errors, wasSuccessful, jobsResetToPending, jobsQuarantined, jobsPending, commitsMissing } = report;
+      assert.deepEqual(
+        crashed.map(({ pid }) => pid),
+        [doomed.pid],
+      );
+      assert.match(crashed[0]?.program ?? "", /recoverer\.ts$/);
+      assert.deepEqual(
+        { errors, wasSuccessful, jobsResetToPending, jobsQuarantined, jobsPending, commitsMissing },
+        {
+          errors: [],
+          wasSuccessful: true,
+          jobsResetToPending: JOBS,
+          jobsQuarantined: 0,
+          jobsPending: JOBS + 1,
+          commitsMissing: null,
+        },
+      );
+      assert.ok(report.recoveryDurationMs >= 0 && report.recoveryDurationMs < 5_000);
+      assert.ok(report.recoveredAt <= Date.now() && report.recoveredAt > Date.now() - 60_000);
+      const { walSizeBeforeRecoveryBytes: bytes, walFramesReplayed: frames } = report;
+      if (place === "file") assert.ok(frames > 0 && bytes >= frames * 4_096, `${frames} frames in ${bytes} bytes`);
+      else assert.deepEqual([bytes, frames], [0, 0]);
+      assert.equal(await hf.lock("nightly").get(), null);
+      const { items } = await hf.builds.list();
+      assert.deepEqual(
+        items.map(({ state, reason }) => [state, reason]),
+        [["CRASHED", "orphaned_at_startup"]],
+      );
+      assert.deepEqual(await told(hf), ["recovery.completed"]);
+      assert.deepEqual(await audited(hf), ["recovery.completed"]);
+      assert.deepEqual(await hf.recovery.history(), [report]);
+      await hf.close();
+      const again = await scene.open({});
+      assert.deepEqual(await again.recovery.history(), [report], "and nobody reports it again");
+    });
+
+    for (const [turn, step] of STEPS.entries()) {
+      if (place === "server" && !isTaken(turn, 2)) continue;
+      for (const moment of sample(MOMENTS, turn)) {
+        test(`killed at ${step}:${moment}, the next one goes on with it: nothing is left, or counted twice`, async (t) => {
+          const scene = await stage(t);
+          const doomed = await leftBehind(scene);
+          const recoverer = scene.start("recoverer", { point: `${step}:${moment}` });
+          await recoverer.next("ready");
+          recoverer.send({ type: "open" });
+          assert.equal((await recoverer.end()).signal, "SIGKILL");
+          const hf = await scene.open({});
+          const history = await hf.recovery.history();
+          const pids = history.map(({ crashed }) => crashed.map(({ pid }) => pid));
+          // Once it is written it is written: the one that was killed then is reported by itself.
+          const isOver = step === "report" && moment === "committed";
+          assert.deepEqual(pids, isOver ? [[recoverer.pid], [doomed.pid]] : [[doomed.pid, recoverer.pid]]);
+          assert.deepEqual(countsOf(history.at(-1)), LEFT);
+          assert.ok(history.every(({ wasSuccessful }) => wasSuccessful));
+          assert.equal((await told(hf)).length, history.length);
+          assert.equal((await audited(hf)).length, history.length);
+          await nothingLeft(scene, hf);
+        });
+      }
+    }
+
+    test("several who open at the same instant make one report of it", async (t) => {
+      const scene = await stage(t);
+      await leftBehind(scene);
+      const openers = Array.from({ length: 3 }, () => scene.start("recoverer"));
+      for (const opener of openers) await opener.next("ready");
+      for (const opener of openers) opener.send({ type: "open" });
+      for (const opener of openers) await opener.next("opened");
+      for (const opener of openers) {
+        opener.send({ type: "close" });
+        await opener.next("closed");
+      }
+      const hf = await scene.open({});
+      const history = await hf.recovery.history();
+      assert.equal(history.length, 1);
+      assert.deepEqual(countsOf(history[0]), LEFT);
+      assert.deepEqual(await told(hf), ["recovery.completed"]);
+      await nothingLeft(scene, hf);
+    });
+
+    test("a process that dies beside others that live is reported once, whoever finds it", async (t) => {
+      const scene = await stage(t);
+      const doomed = await handsFull(scene);
+      const workers = [await scene.worker(), await scene.worker()];
+      doomed.kill();
+      const hf = await scene.open();
+      const report = await until(async () => (await hf.recovery.history())[0]);
+      assert.deepEqual(
+        report.crashed.map(({ pid }) => pid),
+        [doomed.pid],
+      );
+      assert.deepEqual(countsOf(report), LEFT);
+      for (const worker of workers) worker.kill("SIGTERM");
+      for (const worker of workers) await worker.end();
+      assert.equal((await hf.recovery.history()).length, 1);
+    });
+
+    test("who went with the host is reported, and no crash is charged to his jobs", async (t) => {
+      const scene = await stage(t);
+      await leftBehind(scene);
+      await scene.witness.query("update {processes} set boot = 'an earlier one' returning id");
+      const hf = await scene.open({});
+      assert.deepEqual(countsOf(await lastReport(hf)), LEFT);
+      const { items } = await hf.jobs.list();
+      assert.deepEqual(new Set(items.map(({ crashes, attempt }) => `${crashes} ${attempt}`)), new Set(["0 0"]));
+    });
+
+    test("by hand: what is left is read and shown as it is, and nothing is written, until somebody says so", async (t) => {
+      const scene = await stage(t);
+      const doomed = await leftBehind(scene);
+      const tables = ["jobs", "processes", "locks", "leads", "builds", "recoveries", "audit"];
+      const everything = () => Promise.all(tables.map((table) => scene.witness.query(`select * from {${table}} order by 1`)));
+      const before = await everything();
+      const hf = await scene.open({ recovery: "manual" });
+      assert.equal((await hf.jobs.counts()).running, JOBS);
+      const plan = await hf.recovery.preview();
+      assert.deepEqual(
+        [plan?.crashed.map(({ pid }) => pid), plan?.jobs, plan?.builds.length, plan?.locks, plan?.goesOn],
+        [[doomed.pid], JOBS, 1, ["alone", "nightly"], false],
+      );
+      const work = workJob(scene.effects);
+      const refused = { code: "RECOVERY_PENDING", hint: /holdfast recover --apply/ };
+      await assert.rejects(hf.enqueue(work, {}), refused);
+      await assert.rejects(hf.claim("work", { worker: "me" }), refused);
+      await assert.rejects(hf.lock("another").acquire("me", "1m"), refused);
+      await assert.rejects(hf.recovery.recoverStale(), refused);
+      await assert.rejects(hf.queues.pause("work"), refused);
+      assert.throws(() => hf.work([work]), refused);
+      await assert.rejects(scene.open({}), refused, "nor by another handle of this process");
+      assert.deepEqual(await everything(), before);
+      await hf.close();
+      assert.deepEqual(await everything(), before);
+
+      const operator = await scene.open();
+      await operator.recovery.recoverStale();
+      assert.deepEqual(countsOf(await lastReport(operator)), LEFT);
+      await operator.close();
+      const after = await scene.open({ recovery: "manual" });
+      assert.equal(await after.recovery.preview(), null);
+      assert.equal((await after.enqueue(work, {})).duplicate, false, "with nothing to recover it is as any other");
+    });
+
+    test("who stops, or has nothing more to do, leaves no report", async (t) => {
+      const scene = await stage(t);
+      const stopped = await opened(scene);
+      stopped.send({ type: "close" });
+      await stopped.next("closed");
+      assert.equal((await stopped.end()).code, 0);
+      const finished = await opened(scene);
+      // Nothing keeps it any more, and it closes nothing.
+      finished.send({ type: "disconnect" });
+      assert.equal((await finished.end()).code, 0);
+      const hf = await scene.open({});
+      assert.deepEqual([await hf.recovery.lastReport(), await hf.recovery.history(), await told(hf)], [null, [], []]);
+      assert.equal((await hf.engine.store.processes()).length, 1, "and none of them is on the list");
+    });
+  });
+});
+
+/** What a process leaves that is killed with its hands full. */
+async function leftBehind(scene: Scene): Promise<Child> {
+  const doomed = await handsFull(scene);
+  doomed.kill();
+  await doomed.end();
+  return doomed;
+}
+
+async function handsFull(scene: Scene): Promise<Child> {
+  const child = await opened(scene);
+  child.send({ type: "take", jobs: JOBS - 1 });
+  await child.next("taken");
+  return child;
+}
+
+async function opened(scene: Scene): Promise<Child> {
+  const child = scene.start("recoverer");
+  await child.next("ready");
+  child.send({ type: "open" });
+  await child.next("opened");
+  return child;
+}
+
+async function nothingLeft(scene: Scene, hf: Holdfast): Promise<void> {
+  const { store } = hf.engine;
+  assert.deepEqual(await store.running(), new Map());
+  assert.equal((await store.processes()).length, 1);
+  assert.deepEqual(await store.builds.leads(), []);
+  assert.deepEqual(await store.locks(), []);
+  const { items } = await hf.jobs.list({ state: "pending" });
+  assert.deepEqual(
+    items.map(({ crashes }) => crashes).sort(),
+    [0, ...Array(JOBS).fill(1)],
+    "one crash is charged once; the build's listing had not begun",
+  );
+  assert.equal((await scene.witness.query("select id from {recoveries} where state = 'running'")).length, 0);
+}
+
+async function lastReport(hf: Holdfast): Promise<CrashRecoveryReport> {
+  const report = await hf.recovery.lastReport();
+  assert.ok(report !== null, "there is a report");
+  return report;
+}
+
+function countsOf(report: CrashRecoveryReport | undefined): typeof LEFT | null {
+  if (report === undefined) return null;
+  const { jobsRunningBeforeCrash, jobsRecovered, buildsCrashed, locksReleased } = report;
+  return { jobsRunningBeforeCrash, jobsRecovered, buildsCrashed, locksReleased };
+}
+
+async function told(hf: Holdfast): Promise<string[]> {
+  const types = ["recovery.completed", "recovery.failed"];
+  return (await hf.engine.store.events({ after: 0, limit: 100, types })).map(({ type }) => type);
+}
+
+async function audited(hf: Holdfast): Promise<string[]> {
+  const entries = await hf.engine.store.audit.page({ after: 0, limit: 100 });
+  return entries.map(({ action }) => action).filter((action) => action.startsWith("recovery."));
+}
+
+/** As soon as there is something. */
+async function until<T>(look: () => Promise<T | undefined>): Promise<T> {
+  for (;;) {
+    const found = await look();
+    if (found !== undefined) return found;
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}

@@ -1,0 +1,148 @@
+import type { ProcessId } from "../../src/core/ids.ts";
+import { addCounts, NO_COUNTS, type RecoveryCounts } from "../../src/core/recovery-report.ts";
+import type { Buried, Ending, Found, Left, Recovering, StoredReport, TakenBack } from "../../src/store/recoveries.ts";
+import type { Judgement } from "../../src/store/store.ts";
+import type { Model } from "./model.ts";
+import { must, mustEqual } from "./violation.ts";
+
+interface ModelReport {
+  id: number;
+  owner: ProcessId | null;
+  named: Set<ProcessId>;
+  counts: RecoveryCounts;
+}
+
+/** What is done about the dead: one report at a time, and in it exactly what was done. */
+export class ModelRecoveries {
+  readonly #model: Model;
+  #open: ModelReport | null = null;
+  #last = 0;
+
+  constructor(model: Model) {
+    this.#model = model;
+  }
+
+  begin({ dead, by }: Found, answer: Recovering | null): void {
+    const entered = dead.map(({ id }) => id).filter((id) => this.#isEntered(id));
+    if (entered.length === 0 && this.#open === null) return mustEqual(answer, null, "a recovery where nobody is dead");
+    const open = this.#open;
+    const isGone = open !== null && open.owner !== null && (entered.includes(open.owner) || !this.#isEntered(open.owner));
+    if (entered.length === 0 && open !== null && open.owner !== null && open.owner !== by && !isGone) {
+      return mustEqual(answer, null, "a recovery that is somebody else's");
+    }
+    must(answer !== null, "there is something to recover, and nothing is begun");
+    if (open === null) {
+      must(answer.report > this.#last, () => `reports are numbered on from ${this.#last}: ${answer.report}`);
+      this.#last = answer.report;
+    }
+    const report = (this.#open ??= { id: answer.report, owner: by, named: new Set(), counts: NO_COUNTS });
+    if (report.owner === null || isGone) report.owner = by;
+    for (const id of entered) {
+      if (report.named.has(id)) continue;
+      report.named.add(id);
+      report.counts = addCounts(report.counts, { jobsRunningBeforeCrash: this.#inHand(id).length });
+    }
+    const { left, ...rest } = answer;
+    mustEqual(rest, { report: report.id, owned: report.owner === by }, "whose report it is");
+    mustEqual(idsOf(left), this.#left(report), "who is to be buried");
+  }
+
+  /** The leases that are taken, for whoever wants to judge that. */
+  taken({ report, process, as }: { report: number; process: ProcessId; as: "crashed" | "interrupted" }): Judgement[] {
+    if (!this.#isOpen(report, process)) return [];
+    return this.#inHand(process).map(({ jobKey, lease }) => {
+      const { fence, holder, expiresAt } = lease;
+      return { job: jobKey as NonNullable<typeof jobKey>, fence, holder, expiresAt, lease: lease.lease, verdict: as };
+    });
+  }
+
+  takeBack(
+    at: number,
+    burial: { report: number; process: ProcessId; as: "crashed" | "interrupted"; limit: number; spent: number },
+    answer: TakenBack,
+  ): void {
+    const taken = this.taken(burial);
+    must(taken.length <= burial.limit, () => `${taken.length} jobs are more than the model takes back at once`);
+    const expected = { entries: 0, quarantined: 0, failed: 0, locks: 0 };
+    for (const judgement of taken) {
+      const job = this.#model.judged(judgement);
+      must(job !== undefined, "what is in hand runs");
+      const { fence } = job.lease;
+      this.#model.takeBack(at, job, { kind: burial.as });
+      expected.entries++;
+      if (job.state === "quarantined") expected.quarantined++;
+      if (job.state === "failed") expected.failed++;
+      if (this.#model.locks.freeBound(job, fence)) expected.locks++;
+    }
+    mustEqual(answer, expected, "what was taken back from the dead");
+    if (expected.entries === 0) return;
+    this.#recovered(at, expected);
+    this.#add({
+      jobsRecovered: expected.entries,
+      jobsQuarantined: expected.quarantined,
+      jobsResetToPending: expected.entries - expected.quarantined - expected.failed,
+      locksReleased: expected.locks,
+      recoveryDurationMs: burial.spent,
+    });
+  }
+
+  bury(
+    at: number,
+    { report, process, spent }: { report: number; process: ProcessId; spent: number },
+    answer: Buried | null,
+  ): void {
+    if (!this.#isOpen(report, process)) return mustEqual(answer, { builds: 0, locks: 0 }, "a burial that somebody else has made");
+    if (this.#inHand(process).length > 0) return mustEqual(answer, null, "a burial of somebody with jobs in hand");
+    const freed = this.#model.locks.freeOf(process, at);
+    for (const name of freed) this.#model.ready.add(name);
+    mustEqual(answer, { builds: 0, locks: freed.length }, `the burial of ${process}`);
+    this.#model.processes.delete(process);
+    if (freed.length > 0) this.#recovered(at, { entries: 0, locks: freed.length });
+    this.#add({ locksReleased: freed.length, recoveryDurationMs: spent });
+  }
+
+  close(at: number, report: number, { by, jobsPending }: Ending, answer: StoredReport | { left: Left[] } | null): void {
+    const open = this.#open;
+    if (open?.id !== report || open.owner !== by) return mustEqual(answer, null, "the end of somebody else's report");
+    const left = this.#left(open);
+    must(answer !== null, "a report is ended by its owner");
+    if ("left" in answer) return mustEqual(idsOf(answer.left), left, "who is to be buried before a report is ended");
+    mustEqual(left, [], "who was not buried when a report was ended");
+    const counts = Object.fromEntries(Object.keys(NO_COUNTS).map((name) => [name, answer[name as keyof RecoveryCounts]]));
+    mustEqual(counts, { ...open.counts }, "what a report counts");
+    const { state, crashed } = answer;
+    mustEqual([state, crashed.length, answer.jobsPending], ["completed", open.named.size, jobsPending], "a report");
+    this.#open = null;
+    this.#model.events.tell(at, "recovery.completed");
+  }
+
+  #recovered(at: number, { entries, locks }: { entries: number; locks: number }): void {
+    this.#model.healing.recovered.entries += entries;
+    this.#model.healing.recovered.locks += locks;
+    this.#model.events.tell(at, "recovery.reclaimed");
+  }
+
+  #add(counts: Partial<RecoveryCounts>): void {
+    if (this.#open !== null) this.#open.counts = addCounts(this.#open.counts, counts);
+  }
+
+  #isOpen(report: number, process: ProcessId): boolean {
+    return this.#open?.id === report && this.#open.named.has(process) && this.#isEntered(process);
+  }
+
+  #isEntered(id: ProcessId): boolean {
+    return this.#model.processes.has(id);
+  }
+
+  #inHand(process: ProcessId) {
+    return this.#model.running().filter(({ lease }) => lease.holder === process);
+  }
+
+  #left({ named }: ModelReport): ProcessId[] {
+    return [...named].filter((id) => this.#isEntered(id)).sort((a, b) => a - b);
+  }
+}
+
+function idsOf(left: readonly Left[]): ProcessId[] {
+  return left.map(({ id }) => id);
+}

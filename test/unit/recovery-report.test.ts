@@ -1,0 +1,103 @@
+import assert from "node:assert/strict";
+import { suite, test } from "node:test";
+import * as fc from "fast-check";
+import {
+  addCounts,
+  addFindings,
+  endedAs,
+  isWorthReporting,
+  jobCounts,
+  NO_COUNTS,
+  NO_FINDINGS,
+  ownerOf,
+  REPORT_MOVES,
+  wasSuccessful,
+} from "../../src/core/recovery-report.ts";
+import { endedBy, isProven, judge } from "../../src/core/lease.ts";
+import { sql } from "../../src/store/sqlite/migrations/009-recoveries.ts";
+import { sql as serverSql } from "../../src/store/postgres/migrations/008-recoveries.ts";
+
+const some = fc.nat(1_000);
+const reclaimed = fc
+  .tuple(some, some, some)
+  .map(([pending, quarantined, failed]) => ({ entries: pending + quarantined + failed, quarantined, failed }));
+
+suite("what a report counts", () => {
+  test("is the same in one transaction as in many", () => {
+    fc.assert(
+      fc.property(fc.array(reclaimed), (steps) => {
+        const added = steps.map(jobCounts).reduce(addCounts, NO_COUNTS);
+        const sum = (of: (step: (typeof steps)[number]) => number) => steps.reduce((total, step) => total + of(step), 0);
+        const whole = { entries: sum((s) => s.entries), quarantined: sum((s) => s.quarantined), failed: sum((s) => s.failed) };
+        assert.deepEqual(added, addCounts(NO_COUNTS, jobCounts(whole)));
+      }),
+    );
+  });
+
+  test("tells jobs that are tried again from those that are over", () => {
+    const { jobsRecovered, jobsResetToPending, jobsQuarantined } = addCounts(
+      NO_COUNTS,
+      jobCounts({ entries: 10, quarantined: 2, failed: 3 }),
+    );
+    assert.deepEqual([jobsRecovered, jobsResetToPending, jobsQuarantined], [10, 5, 2]);
+  });
+});
+
+suite("what is found", () => {
+  test("is kept, each thing once, in the order in which it was found", () => {
+    const found = addFindings(addFindings(NO_FINDINGS, { errors: ["b", "a"] }), { errors: ["a", "c"] });
+    assert.deepEqual(found.errors, ["b", "a", "c"]);
+  });
+
+  test("is the most that anybody says is missing; nobody's word is no word", () => {
+    assert.equal(addFindings(NO_FINDINGS, {}).commitsMissing, null);
+    assert.equal(addFindings({ ...NO_FINDINGS, commitsMissing: 3 }, {}).commitsMissing, 3);
+    assert.equal(addFindings({ ...NO_FINDINGS, commitsMissing: 3 }, { commitsMissing: 0 }).commitsMissing, 3);
+    assert.equal(addFindings(NO_FINDINGS, { commitsMissing: 0 }).commitsMissing, 0);
+  });
+
+  test("is worth a report when something is wrong or missing, and not when all is well", () => {
+    assert.equal(isWorthReporting(undefined), false);
+    assert.equal(isWorthReporting({ errors: [], commitsMissing: 0, walFramesReplayed: 9 }), false);
+    assert.equal(isWorthReporting({ errors: ["cut off"] }), true);
+    assert.equal(isWorthReporting({ commitsMissing: 1 }), true);
+  });
+});
+
+suite("a report", () => {
+  test("was successful when nothing was found to be wrong, and stands open otherwise", () => {
+    assert.deepEqual([wasSuccessful([]), endedAs([])], [true, "completed"]);
+    assert.deepEqual([wasSuccessful(["cut off"]), endedAs(["cut off"])], [false, "failed"]);
+    assert.deepEqual(REPORT_MOVES.failed, ["acknowledged"]);
+    for (const to of [endedAs([]), endedAs(["x"])]) assert.ok(REPORT_MOVES.running.includes(to));
+  });
+
+  test("has the states that the databases know", () => {
+    for (const text of [sql, serverSql("s")]) {
+      const [, states = ""] = /check \(state in \((.*?)\)\)/.exec(text) ?? [];
+      assert.deepEqual(states.replaceAll("'", "").split(", "), Object.keys(REPORT_MOVES));
+    }
+  });
+
+  test("is its owner's while he is there, and the next one's after that", () => {
+    assert.equal(
+      ownerOf({ owner: 1 }, 2, () => false),
+      1,
+    );
+    assert.equal(
+      ownerOf({ owner: 1 }, 2, () => true),
+      2,
+    );
+    assert.equal(
+      ownerOf({ owner: null }, 2, () => false),
+      2,
+    );
+  });
+});
+
+test("the dead are charged a crash, those who went with the host none, and of others nothing is proven", () => {
+  assert.deepEqual([endedBy("dead"), endedBy("rebooted")], ["crashed", "interrupted"]);
+  for (const life of ["alive", "unknown", "orphan", "by-hand"] as const) assert.equal(isProven(life), false);
+  const lease = { lease: 1_000, left: 500 } as Parameters<typeof judge>[0];
+  assert.deepEqual([judge(lease, "dead", 0), judge(lease, "rebooted", 0)], ["crashed", "interrupted"]);
+});
