@@ -31,6 +31,7 @@ export class Locks {
   readonly #ofProcess: Statement;
   readonly #boundTo: Statement;
   readonly #bound: Statement;
+  readonly #remove: Statement;
 
   constructor(db: Connection, acts: Acts) {
     this.#acts = acts;
@@ -83,6 +84,7 @@ export class Locks {
       `select lock.name from holdfast_locks as lock join holdfast_jobs as job on job.key = lock.job and job.fence = lock.fence
        where job.state = 'running' and job.holder = :process order by lock.name`,
     );
+    this.#remove = db.prepare("delete from holdfast_locks where name = ?");
     this.#bound = db.prepare("select name, job from holdfast_locks where job is not null");
   }
 
@@ -167,7 +169,7 @@ export class Locks {
 
   #free(tx: Tx, locks: readonly { name: string }[]): number {
     for (const { name } of locks) {
-      this.#break.run(name);
+      this.#remove.run(name);
       tx.ready(name);
     }
     if (locks.length > 0) tx.wrote();
