@@ -5,8 +5,7 @@ import { checkInvariants, untilDone } from "./invariants.ts";
 import type { WorkInput } from "./jobs.ts";
 import { passes, Scene } from "./scene.ts";
 
-const WORKERS = 8;
-const [JOBS, RESTARTS] = process.env["HOLDFAST_LONG"] ? [20_000, 5] : [1_000, 3];
+const [WORKERS, JOBS, RESTARTS] = process.env["HOLDFAST_LONG"] ? [8, 20_000, 5] : [4, 1_000, 3];
 
 describe("a server that is restarted under its workers", { skip: noRestart }, () => {
   let server: PostgresServer;

@@ -6,6 +6,7 @@ import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Change, Store } from "../../src/store/store.ts";
 import { addOne, badJob, claim, claimOne, LEASE, newJob, running, see, SUCCEEDED } from "../conformance/parts.ts";
+import { oneOf } from "../crash/random.ts";
 import { Proxy } from "./proxy.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -29,7 +30,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     return { proxy, direct, store };
   };
 
-  test("for three seconds: callers wait, and are answered", { timeout: 30_000 }, async (t) => {
+  test("for three seconds: callers wait, and are answered", { timeout: 30_000, ...oneOf(2, 0) }, async (t) => {
     const { proxy, direct, store } = await setUp(t);
     const held = await running(direct, { name: "held" });
     await addOne(direct, { name: "seen" });
@@ -49,7 +50,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   for (const how of ["refuses", "hangs up"] as const) {
     test(
       `for longer than a caller's patience (it ${how}): he is told, nothing was done, and later callers are served`,
-      { timeout: 30_000 },
+      { timeout: 30_000, ...oneOf(2, 1) },
       async (t) => {
         const { proxy, direct, store } = await setUp(t, 500);
         await proxy.down(how);
@@ -96,7 +97,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     },
   );
 
-  test("a statement that takes its time is left alone", { timeout: 30_000 }, async (t) => {
+  test("a statement that takes its time is left alone", { timeout: 30_000, ...oneOf(2, 2) }, async (t) => {
     const { proxy, direct, store } = await setUp(t, 800);
     const held = await running(direct, { name: "locked" });
     // Somebody looks several times, and finds it at work.
@@ -117,7 +118,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   for (const how of ["sent", "lost"] as const) {
     test(
       `a commit that the server does not know yet to be ${how === "sent" ? "on its way" : "lost"} is waited for`,
-      { timeout: 30_000 },
+      { timeout: 30_000, ...oneOf(2, 3) },
       async (t) => {
         const { proxy, direct, store } = await setUp(t);
         const cut = proxy.cut({ of: WRITER, at: "commit", when: "held" });
@@ -136,7 +137,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
 
   test(
     "a lone enqueue whose answer is lost is answered, also when its job has ended and gone meanwhile",
-    { timeout: 30_000 },
+    { timeout: 30_000, ...oneOf(2, 4) },
     async (t) => {
       const { proxy, direct, store } = await setUp(t);
       const job = newJob({ name: "fleeting" });
@@ -176,20 +177,24 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     },
   );
 
-  test("a lone claim goes on after somebody has changed a column that it reads", { timeout: 30_000 }, async (t) => {
-    const { direct, store } = await setUp(t);
-    const from = [{ name: "first", lease: LEASE }];
-    // Once to learn, then by one statement, which is prepared from then on.
-    for (let i = 0; i < 3; i++) await claim(store, { from });
-    await server.query("alter table holdfast.jobs alter column attempt type bigint", url);
-    const id = await addOne(direct, { name: "first" });
-    assert.deepEqual(
-      (await claim(store, { from })).map((claimed) => claimed.id),
-      [id],
-    );
-  });
+  test(
+    "a lone claim goes on after somebody has changed a column that it reads",
+    { timeout: 30_000, ...oneOf(2, 5) },
+    async (t) => {
+      const { direct, store } = await setUp(t);
+      const from = [{ name: "first", lease: LEASE }];
+      // Once to learn, then by one statement, which is prepared from then on.
+      for (let i = 0; i < 3; i++) await claim(store, { from });
+      await server.query("alter table holdfast.jobs alter column attempt type bigint", url);
+      const id = await addOne(direct, { name: "first" });
+      assert.deepEqual(
+        (await claim(store, { from })).map((claimed) => claimed.id),
+        [id],
+      );
+    },
+  );
 
-  test("nothing is done behind a beginning that failed", { timeout: 30_000 }, async (t) => {
+  test("nothing is done behind a beginning that failed", { timeout: 30_000, ...oneOf(2, 6) }, async (t) => {
     const { proxy, direct, store } = await setUp(t);
     for (const job of [{ name: "first" }, { name: "other", id: "x" }]) {
       const before = await idsOf(direct, job.name);
@@ -204,48 +209,56 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     assert.deepEqual([await idsOf(direct, "one"), await idsOf(direct, "two")], [[one], [two]]);
   });
 
-  test("a call that fails takes nothing of its neighbours along, nor leaves it behind", { timeout: 30_000 }, async (t) => {
-    const { direct, store } = await setUp(t);
-    for (let round = 0; round < 5; round++) {
-      const name = `round ${round}`;
-      // Somebody waits for it, so it takes many statements to settle it, which go on while the other one fails.
-      const held = await running(direct, { name });
-      const waits = await addOne(direct, { name: "waits", after: [held.id] });
-      const answers = await Promise.allSettled([
-        store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]),
-        addOne(store, { name: "bad", input: "\0" }),
-        store.enqueue([badJob({ name: "bad" })]),
-        addOne(store, { name: `good ${round}` }),
-      ]);
-      assert.deepEqual(
-        answers.map(({ status }) => status),
-        ["fulfilled", "rejected", "rejected", "fulfilled"],
-      );
-      assert.equal((await direct.counts({ name })).succeeded, 1);
-      assert.equal((await see(direct, waits)).state, "pending");
-      assert.equal((await idsOf(direct, `good ${round}`)).length, 1);
-      assert.deepEqual(await idsOf(direct, "bad"), []);
-    }
-  });
+  test(
+    "a call that fails takes nothing of its neighbours along, nor leaves it behind",
+    { timeout: 30_000, ...oneOf(2, 7) },
+    async (t) => {
+      const { direct, store } = await setUp(t);
+      for (let round = 0; round < 5; round++) {
+        const name = `round ${round}`;
+        // Somebody waits for it, so it takes many statements to settle it, which go on while the other one fails.
+        const held = await running(direct, { name });
+        const waits = await addOne(direct, { name: "waits", after: [held.id] });
+        const answers = await Promise.allSettled([
+          store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]),
+          addOne(store, { name: "bad", input: "\0" }),
+          store.enqueue([badJob({ name: "bad" })]),
+          addOne(store, { name: `good ${round}` }),
+        ]);
+        assert.deepEqual(
+          answers.map(({ status }) => status),
+          ["fulfilled", "rejected", "rejected", "fulfilled"],
+        );
+        assert.equal((await direct.counts({ name })).succeeded, 1);
+        assert.equal((await see(direct, waits)).state, "pending");
+        assert.equal((await idsOf(direct, `good ${round}`)).length, 1);
+        assert.deepEqual(await idsOf(direct, "bad"), []);
+      }
+    },
+  );
 
   for (const name of [WRITER, READER, "holdfast hears%"]) {
-    test(`a connection that an operator ends (${name}) is made again by itself`, { timeout: 30_000 }, async (t) => {
-      const { direct, store } = await setUp(t);
-      const heard: Change[] = [];
-      const stop = store.onChange((change) => heard.push(change));
-      t.after(stop);
-      const there = `from pg_stat_activity where application_name like '${name}' and datname = current_database()`;
-      for (let round = 0; round < 3; round++) {
-        await untilTrue(async () => (await server.query(`select 1 ${there}`, url)).length > 0);
-        await server.query(`select pg_terminate_backend(pid) ${there}`, url);
-        const id = await addOne(store, { name: "after" });
-        assert.equal((await store.get(id))?.state, "pending");
-        const told = await addOne(direct, { name: `told ${round}` });
-        assert.ok(await direct.get(told));
-        await until(() => heard.some(({ own, ready }) => !own && (ready === null || ready.has(`told ${round}`))));
-        heard.length = 0;
-      }
-    });
+    test(
+      `a connection that an operator ends (${name}) is made again by itself`,
+      { timeout: 30_000, ...oneOf(2, 8) },
+      async (t) => {
+        const { direct, store } = await setUp(t);
+        const heard: Change[] = [];
+        const stop = store.onChange((change) => heard.push(change));
+        t.after(stop);
+        const there = `from pg_stat_activity where application_name like '${name}' and datname = current_database()`;
+        for (let round = 0; round < 3; round++) {
+          await untilTrue(async () => (await server.query(`select 1 ${there}`, url)).length > 0);
+          await server.query(`select pg_terminate_backend(pid) ${there}`, url);
+          const id = await addOne(store, { name: "after" });
+          assert.equal((await store.get(id))?.state, "pending");
+          const told = await addOne(direct, { name: `told ${round}` });
+          assert.ok(await direct.get(told));
+          await until(() => heard.some(({ own, ready }) => !own && (ready === null || ready.has(`told ${round}`))));
+          heard.length = 0;
+        }
+      },
+    );
   }
 
   test(

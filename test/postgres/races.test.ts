@@ -12,6 +12,7 @@ import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, ScheduleDraft, StoredSchedule } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { add, claim, judged, LEASE, newJob, pass, running, see, SUCCEEDED } from "../conformance/parts.ts";
+import { oneOf } from "../crash/random.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const JOBS = 120;
@@ -71,7 +72,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   // ── locks ──
 
-  test("of twenty that acquire one lock, one has it, each time", async () => {
+  test("of twenty that acquire one lock, one has it, each time", oneOf(2, 0), async () => {
     const twenty = await processes(20);
     for (let round = 0; round < 16; round++) {
       const got = await Promise.all(twenty.map((one, n) => one.acquireLock("l", `agent-${n}`, `${round}-${n}`, 1_000)));
@@ -88,7 +89,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("whoever takes an expired lock over keeps it, however many clean at that instant", async () => {
+  test("whoever takes an expired lock over keeps it, however many clean at that instant", oneOf(2, 1), async () => {
     const [cleaners, takers] = halves(await processes(12));
     for (let round = 0; round < 12; round++) {
       await store.acquireLock("l", "old", `${round}`, 1_000);
@@ -107,29 +108,33 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   });
 
   for (const before of ["nobody had", "had expired"]) {
-    test(`a lock that ${before}, taken by an exclusive claim while others wait for its row, is not taken or cleaned by them`, async () => {
-      const [taker, cleaner] = (await processes(2)) as [PostgresStore, PostgresStore];
-      const { job } = await running(store, { queue: "q" });
-      if (before === "had expired") await store.acquireLock("q", "old", "old", 1_000);
-      pass(clock, 1_000);
-      const s = `"${schema}"`;
-      // Its fence is of this very transaction: nobody else sees the job running with it before the commit.
-      const { tx, end } = await transaction(`update ${s}.jobs set fence = 1000 where key = ${job}`);
-      const locks = new Locks(s, new Acts({ audit: new Audit(s, null), events: new Events(s) }));
-      assert.equal(await locks.bind(tx, { job, fence: 1_000 as Fence, queue: "q" }, "claimer", "t"), true);
-      const others = Promise.all([
-        taker.acquireLock("q", "other", "u", 1_000),
-        ...(before === "had expired" ? [cleaner.cleanLocks()] : []),
-      ]);
-      await someWait(before === "had expired" ? 2 : 1);
-      await end("commit");
-      assert.deepEqual(await others, before === "had expired" ? [false, 0] : [false]);
-      assert.equal((await store.getLock("q"))?.holder, "claimer");
-      assert.equal(await store.acquireLock("q", "other", "u", 1_000), false);
-    });
+    test(
+      `a lock that ${before}, taken by an exclusive claim while others wait for its row, is not taken or cleaned by them`,
+      oneOf(2, 2),
+      async () => {
+        const [taker, cleaner] = (await processes(2)) as [PostgresStore, PostgresStore];
+        const { job } = await running(store, { queue: "q" });
+        if (before === "had expired") await store.acquireLock("q", "old", "old", 1_000);
+        pass(clock, 1_000);
+        const s = `"${schema}"`;
+        // Its fence is of this very transaction: nobody else sees the job running with it before the commit.
+        const { tx, end } = await transaction(`update ${s}.jobs set fence = 1000 where key = ${job}`);
+        const locks = new Locks(s, new Acts({ audit: new Audit(s, null), events: new Events(s) }));
+        assert.equal(await locks.bind(tx, { job, fence: 1_000 as Fence, queue: "q" }, "claimer", "t"), true);
+        const others = Promise.all([
+          taker.acquireLock("q", "other", "u", 1_000),
+          ...(before === "had expired" ? [cleaner.cleanLocks()] : []),
+        ]);
+        await someWait(before === "had expired" ? 2 : 1);
+        await end("commit");
+        assert.deepEqual(await others, before === "had expired" ? [false, 0] : [false]);
+        assert.equal((await store.getLock("q"))?.holder, "claimer");
+        assert.equal(await store.acquireLock("q", "other", "u", 1_000), false);
+      },
+    );
   }
 
-  test("of those who claim exclusively and those who acquire its lock, one has the queue", async () => {
+  test("of those who claim exclusively and those who acquire its lock, one has the queue", oneOf(2, 3), async () => {
     const [claimers, takers] = halves(await processes(12));
     for (let round = 0; round < 15; round++) {
       await add(store, ...Array.from({ length: 8 }, () => ({ queue: "q" })));
@@ -149,7 +154,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("a lock whose taking is undone goes to who waits for it", async () => {
+  test("a lock whose taking is undone goes to who waits for it", oneOf(2, 4), async () => {
     const { tx, end } = await transaction();
     const s = `"${schema}"`;
     const lock = { name: "l", holder: "first", token: "t", ttl: 1_000, process: null };
@@ -164,7 +169,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   // ── schedules ──
 
-  test("of eight that see the same tick, one makes its job, tick after tick", async () => {
+  test("of eight that see the same tick, one makes its job, tick after tick", oneOf(2, 5), async () => {
     const eight = await processes(8);
     let schedule = await save(store, { nextAt: clock.now() });
     for (let round = 0; round < 20; round++) {
@@ -179,40 +184,48 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.deepEqual([ticks.length, new Set(ticks).size], [20, 20]);
   });
 
-  test("of eight that trigger a schedule without overlap, one makes a job, and the others are told of it", async () => {
-    const eight = await processes(8);
-    await save(store, { nextAt: clock.now() + HOUR, overlap: false });
-    for (let round = 0; round < 15; round++) {
-      const made = await Promise.all(eight.map((one) => one.triggerSchedule("work")));
-      const claimed = await claim(store);
-      assert.deepEqual(
-        claimed.map(({ id }) => id),
-        [...new Set(made.map((answer) => answer?.id))],
-        `round ${round}`,
-      );
-      assert.equal(made.filter((answer) => answer !== null && "duplicate" in answer && !answer.duplicate).length, 1);
-      await store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-    }
-  });
+  test(
+    "of eight that trigger a schedule without overlap, one makes a job, and the others are told of it",
+    oneOf(2, 6),
+    async () => {
+      const eight = await processes(8);
+      await save(store, { nextAt: clock.now() + HOUR, overlap: false });
+      for (let round = 0; round < 15; round++) {
+        const made = await Promise.all(eight.map((one) => one.triggerSchedule("work")));
+        const claimed = await claim(store);
+        assert.deepEqual(
+          claimed.map(({ id }) => id),
+          [...new Set(made.map((answer) => answer?.id))],
+          `round ${round}`,
+        );
+        assert.equal(made.filter((answer) => answer !== null && "duplicate" in answer && !answer.duplicate).length, 1);
+        await store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+      }
+    },
+  );
 
-  test("of those who save, pause, trigger and remove a schedule at once nobody fails, and a tick of it is one or none", async () => {
-    const eight = await processes(8);
-    const [pauser, remover, saver] = (await processes(3)) as [PostgresStore, PostgresStore, PostgresStore];
-    for (let round = 0; round < 15; round++) {
-      const { key, revision, nextAt: from } = await save(store, { nextAt: clock.now() });
-      const tick = { key, revision, from, fire: [from], nextAt: from + HOUR };
-      const [ticked] = await Promise.all([
-        Promise.all(eight.map((one) => one.tick(tick))),
-        pauser.pauseSchedule("work"),
-        remover.removeSchedule("work"),
-        save(saver, { nextAt: clock.now() + HOUR, cron: "30 * * * *" }),
-      ]);
-      const made = (await claim(store)).length;
-      assert.equal(made, ticked.filter((has) => has).length, `round ${round}`);
-      assert.ok(made <= 1, `round ${round}`);
-      await store.removeSchedule("work");
-    }
-  });
+  test(
+    "of those who save, pause, trigger and remove a schedule at once nobody fails, and a tick of it is one or none",
+    oneOf(2, 7),
+    async () => {
+      const eight = await processes(8);
+      const [pauser, remover, saver] = (await processes(3)) as [PostgresStore, PostgresStore, PostgresStore];
+      for (let round = 0; round < 15; round++) {
+        const { key, revision, nextAt: from } = await save(store, { nextAt: clock.now() });
+        const tick = { key, revision, from, fire: [from], nextAt: from + HOUR };
+        const [ticked] = await Promise.all([
+          Promise.all(eight.map((one) => one.tick(tick))),
+          pauser.pauseSchedule("work"),
+          remover.removeSchedule("work"),
+          save(saver, { nextAt: clock.now() + HOUR, cron: "30 * * * *" }),
+        ]);
+        const made = (await claim(store)).length;
+        assert.equal(made, ticked.filter((has) => has).length, `round ${round}`);
+        assert.ok(made <= 1, `round ${round}`);
+        await store.removeSchedule("work");
+      }
+    },
+  );
 
   // ── leases ──
 
@@ -225,7 +238,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     return claimed;
   }
 
-  test("a lease that is settled and taken back at once goes one way, and the job with it", async () => {
+  test("a lease that is settled and taken back at once goes one way, and the job with it", oneOf(2, 8), async () => {
     const [settlers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
     const ways = await Promise.all(
@@ -250,7 +263,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.equal((await store.recovery()).entriesReclaimed, ways.filter((fate) => fate !== "held").length);
   });
 
-  test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", async () => {
+  test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", oneOf(2, 9), async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const settlements = leases.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }));
@@ -264,7 +277,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.equal((await store.counts({})).succeeded, JOBS);
   });
 
-  test("leases that many take back at once are taken back once, whatever the order", async () => {
+  test("leases that many take back at once are taken back once, whatever the order", oneOf(2, 10), async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const judgements = leases.map((lease) => judged(lease, "crashed"));
@@ -277,7 +290,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     for (const { id } of leases) assert.equal((await see(store, id)).crashes, 1);
   });
 
-  test("a lease that is renewed and taken back at once is held, and not stale, or lost", async () => {
+  test("a lease that is renewed and taken back at once is held, and not stale, or lost", oneOf(2, 11), async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const renewals = leases.map(({ job, fence }) => ({ job, fence, lease: LEASE }));
@@ -291,7 +304,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: JOBS }), []);
   });
 
-  test("what is noted while a lease is taken back is dropped with it, or refused", async () => {
+  test("what is noted while a lease is taken back is dropped with it, or refused", oneOf(2, 12), async () => {
     const [savers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
     const reclaims = leases.map((lease, n) => turn(reclaimers, n).reclaim([judged(lease, "crashed")], "test"));
@@ -304,27 +317,31 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("a row that somebody's own transaction has locked keeps no other lease from being renewed or taken back", async () => {
-    const [locked, free] = await expired(2);
-    assert.ok(locked && free);
-    const { end } = await transaction(`select 1 from "${schema}".jobs where key = ${locked.job} for update`);
-    const renewals = [locked, free].map(({ job, fence }) => ({ job, fence, lease: LEASE }));
-    assert.deepEqual(await store.renew(renewals), ["held", "held"]);
-    const stale = await store.stale({ dead: [], skewed: false, limit: 10 });
-    assert.deepEqual(
-      stale.map(({ job }) => job),
-      [locked.job],
-    );
-    pass(clock, LEASE);
-    const judgements = (await store.stale({ dead: [], skewed: false, limit: 10 })).map((lease) => judged(lease, "crashed"));
-    assert.equal(judgements.length, 2);
-    assert.equal((await store.reclaim(judgements, "test")).entries, 1);
-    assert.deepEqual(await store.inspect([locked, free]), ["held", "lost"]);
-    await end("rollback");
-    assert.equal((await store.reclaim(judgements, "test")).entries, 1);
-  });
+  test(
+    "a row that somebody's own transaction has locked keeps no other lease from being renewed or taken back",
+    oneOf(2, 13),
+    async () => {
+      const [locked, free] = await expired(2);
+      assert.ok(locked && free);
+      const { end } = await transaction(`select 1 from "${schema}".jobs where key = ${locked.job} for update`);
+      const renewals = [locked, free].map(({ job, fence }) => ({ job, fence, lease: LEASE }));
+      assert.deepEqual(await store.renew(renewals), ["held", "held"]);
+      const stale = await store.stale({ dead: [], skewed: false, limit: 10 });
+      assert.deepEqual(
+        stale.map(({ job }) => job),
+        [locked.job],
+      );
+      pass(clock, LEASE);
+      const judgements = (await store.stale({ dead: [], skewed: false, limit: 10 })).map((lease) => judged(lease, "crashed"));
+      assert.equal(judgements.length, 2);
+      assert.equal((await store.reclaim(judgements, "test")).entries, 1);
+      assert.deepEqual(await store.inspect([locked, free]), ["held", "lost"]);
+      await end("rollback");
+      assert.equal((await store.reclaim(judgements, "test")).entries, 1);
+    },
+  );
 
-  test("a lease whose row is free again in a moment is renewed at the first call", async () => {
+  test("a lease whose row is free again in a moment is renewed at the first call", oneOf(2, 14), async () => {
     const [lease] = await expired(1);
     assert.ok(lease);
     const { tx, end } = await transaction(`select 1 from "${schema}".jobs where key = ${lease.job} for update`);
