@@ -305,7 +305,7 @@ export class Holdfast implements AsyncDisposable {
       },
       reclaimStale: async (expiredFor) => {
         this.#refuseClosed();
-        return engine.janitor.reclaimStale(toMillis(expiredFor, "expiredFor"));
+        return engine.janitor.reclaimStale(toMillis(expiredFor, "expiredFor"), engine.actor);
       },
       lastReport: async () => (await this.#reports(1))[0] ?? null,
       history: () => this.#reports(REPORTS_SHOWN),

@@ -183,7 +183,7 @@ export class Janitor {
   }
 
   /** An operator's word: leases expired at least this long ago are taken back, whoever holds them. */
-  async reclaimStale(expiredFor: number): Promise<RecoveryStats> {
+  async reclaimStale(expiredFor: number, by: string): Promise<RecoveryStats> {
     let entriesReclaimed = 0;
     for (;;) {
       const stale = (await this.#store.stale({ dead: [], skewed: false, limit: CHUNK })).filter(
@@ -192,7 +192,8 @@ export class Janitor {
       const judged = stale.map((lease): Judgement =>
         Object.assign(lease, { verdict: lease.holder === null ? "crashed" : "stalled" } as const),
       );
-      const { entries } = judged.length === 0 ? { entries: 0 } : await this.#store.reclaim(judged, "reclaimed by an operator");
+      const cause = "reclaimed by an operator";
+      const { entries } = judged.length === 0 ? { entries: 0 } : await this.#store.reclaim(judged, cause, by);
       entriesReclaimed += entries;
       if (entries === 0) break;
     }

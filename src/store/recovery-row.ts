@@ -1,3 +1,5 @@
+import type { Reclaimed } from "../core/retry.ts";
+import type { NewAuditEntry } from "./audit.ts";
 import type { RecoveryTotals } from "./store.ts";
 
 /** So many entries of the log are kept. */
@@ -19,4 +21,10 @@ export function toRecovery(totals: TotalsRow | undefined, log: readonly Recovery
     recoveredAt: totals?.recovered_at ?? 0,
     log: log.map((row) => Object.assign({}, row)),
   };
+}
+
+/** What is kept in the audit of leases that were taken back. */
+export function reclaimedBy(by: string, cause: string, { entries, quarantined, failed }: Reclaimed): NewAuditEntry {
+  const after = { cause, jobs: entries, quarantined, failed };
+  return { by, action: "recovery.reclaimed", subject: "leases", before: null, after };
 }

@@ -102,8 +102,8 @@ export interface Store {
   // ── healing ──
   /** Leases worth a judgement: expired, expiring further away than they can (`skewed`), or of one of the `dead`. */
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]>;
-  /** Ends or cuts leases as judged; each only if it is still exactly the lease that was judged. */
-  reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed>;
+  /** Ends or cuts leases as judged; each only if it is still exactly the lease that was judged. `by`: an operator, for the audit. */
+  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed>;
   recovery(): Promise<RecoveryTotals>;
 
   // ── locks ──

@@ -3,7 +3,7 @@ import { type AuditHead, linked, NO_ENTRY } from "../../src/core/audit-chain.ts"
 import type { AuditEntry } from "../../src/store/audit.ts";
 import type { Store } from "../../src/store/store.ts";
 import { bytes, everything, paused, resuming, started, STOPPED, tokenOf } from "./build-parts.ts";
-import { add, addOne, badJob, claim, newJob, pass, register, running, settle, SUCCEEDED } from "./parts.ts";
+import { add, addOne, badJob, claim, judged, newJob, pass, register, running, settle, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
 const FAILED = { kind: "error", error: { name: "Error", message: "the secret is hunter2" }, retry: false } as const;
@@ -300,6 +300,26 @@ export function auditCases(check: Check): void {
     assert.equal((await after.audit.head()).seq, 91);
     await isWhole(after);
   });
+
+  check(
+    "leases that are taken back are written down, with the reason, by recovery or by an operator",
+    async ({ store, clock }) => {
+      const [first, second] = [await running(store), await running(store)];
+      pass(clock, 60_000);
+      assert.equal((await takeBack(store, "crashed", first)).entries, 1);
+      assert.equal((await store.reclaim([judged(second, "stalled")], "reclaimed by an operator", "alice")).entries, 1);
+      assert.equal((await takeBack(store, "crashed", first)).entries, 0, "what is not that lease any more is left alone");
+      const counts = { jobs: 1, quarantined: 0, failed: 0 };
+      assert.deepEqual(
+        (await store.audit.page({ after: 0, limit: 10 })).map(({ by, action, subject, after }) => [by, action, subject, after]),
+        [
+          ["recovery", "recovery.reclaimed", "leases", { cause: "a test", ...counts }],
+          ["alice", "recovery.reclaimed", "leases", { cause: "reclaimed by an operator", ...counts }],
+        ],
+      );
+      await isWhole(store);
+    },
+  );
 
   check("a build's transitions and what recovery does to it are links of the same chain", async ({ store }) => {
     const { build, lock, lead } = await started(store);

@@ -56,9 +56,9 @@ for (const [said, skew] of Object.entries(SKEWS)) {
     await store.enqueue([newJob()]);
     await claim(store);
     await clock.advance(LEASE + 4_999);
-    assert.equal((await janitor.reclaimStale(5_000)).entriesReclaimed, 0);
+    assert.equal((await janitor.reclaimStale(5_000, "an operator")).entriesReclaimed, 0);
     await clock.advance(1);
-    assert.equal((await janitor.reclaimStale(5_000)).entriesReclaimed, 1);
+    assert.equal((await janitor.reclaimStale(5_000, "an operator")).entriesReclaimed, 1);
   });
 }
 

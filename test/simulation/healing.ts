@@ -91,7 +91,7 @@ function holderOf(
 export async function force(world: World, random: Random): Promise<void> {
   const actor = await someProcess(world, random);
   world.isOperatorForcing = true;
-  await actor.janitor?.reclaimStale(random.pick([0, 5_000, 60_000]));
+  await actor.janitor?.reclaimStale(random.pick([0, 5_000, 60_000]), "an operator");
   world.isOperatorForcing = false;
 }
 

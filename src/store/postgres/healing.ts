@@ -1,8 +1,10 @@
+import { RECOVERY } from "../../core/audit.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { StaleLease } from "../../core/lease.ts";
 import { type Reclaimed, reclaimedOf } from "../../core/retry.ts";
-import { LATELY, LOG_ROWS, toRecovery } from "../recovery-row.ts";
+import { LATELY, LOG_ROWS, reclaimedBy, toRecovery } from "../recovery-row.ts";
 import type { Judgement, RecoveryTotals } from "../store.ts";
+import type { Audit } from "./audit.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./transaction.ts";
@@ -22,11 +24,13 @@ type RecoveryRow = [
 export class Healing {
   readonly #settle: Settle;
   readonly #events: Events;
+  readonly #audit: Audit;
   readonly #sql: Record<"expired" | "stale" | "cut" | "record" | "recovery", string>;
 
-  constructor(s: string, parts: { settle: Settle; events: Events }) {
+  constructor(s: string, parts: { settle: Settle; events: Events; audit: Audit }) {
     this.#settle = parts.settle;
     this.#events = parts.events;
+    this.#audit = parts.audit;
     const now = `(select ${s}.clock($1))`;
     const lease = `select key, fence, holder, expires_at, lease, expires_at - ${now} from ${s}.running`;
     this.#sql = {
@@ -72,7 +76,7 @@ export class Healing {
     return found.map(([job, fence, holder, expiresAt, lease, left]) => ({ job, fence, holder, expiresAt, lease, left }));
   }
 
-  async reclaim(tx: Tx, judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
+  async reclaim(tx: Tx, judgements: readonly Judgement[], cause: string, by = RECOVERY): Promise<Reclaimed> {
     await this.#cut(
       tx,
       judgements.filter(({ verdict }) => verdict === "cut"),
@@ -85,7 +89,10 @@ export class Healing {
     const nexts = ended.flatMap((one) => (one === null ? [] : [one.next]));
     for (const [i, { job, fence }] of endings.entries()) if (ended[i] !== null) tx.ended(job, fence);
     const reclaimed = reclaimedOf(nexts);
-    if (reclaimed.entries > 0) await this.record(tx, cause, { ...reclaimed, locks: 0 });
+    if (reclaimed.entries > 0) {
+      await this.record(tx, cause, { ...reclaimed, locks: 0 });
+      await this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
+    }
     return reclaimed;
   }
 

@@ -185,7 +185,7 @@ export class PostgresStore implements Store {
     this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, sheets, random: options.random });
     this.#leases = new Leases(s, this.#settle);
     this.#notes = new Notes(s, this.#settle);
-    this.#healing = new Healing(s, { settle: this.#settle, events: this.#intake.events });
+    this.#healing = new Healing(s, { settle: this.#settle, events: this.#intake.events, audit });
     this.#schedules = new Schedules(s, { enqueue, acts });
     this.#at = () => (options.injected ? options.clock.now() : null);
     this.#look = new Look(s, { rows: reader.rows, catalog });
@@ -432,8 +432,8 @@ export class PostgresStore implements Store {
     return this.#healing.stale(this.#reader.rows, this.#at(), query);
   }
 
-  reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
-    return this.#write("reclaim", (tx) => this.#healing.reclaim(tx, judgements, cause));
+  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed> {
+    return this.#write("reclaim", (tx) => this.#healing.reclaim(tx, judgements, cause, by));
   }
 
   recovery(): Promise<RecoveryTotals> {

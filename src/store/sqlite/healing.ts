@@ -1,8 +1,10 @@
+import { RECOVERY } from "../../core/audit.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { StaleLease } from "../../core/lease.ts";
 import { type Next, type Reclaimed, reclaimedOf } from "../../core/retry.ts";
-import { LATELY, LOG_ROWS, toRecovery, type TotalsRow } from "../recovery-row.ts";
+import { LATELY, LOG_ROWS, reclaimedBy, toRecovery, type TotalsRow } from "../recovery-row.ts";
 import type { Judgement, RecoveryTotals } from "../store.ts";
+import type { Audit } from "./audit.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Events } from "./events.ts";
@@ -16,6 +18,7 @@ export class Healing {
   readonly #settle: Settle;
   readonly #endings: Endings;
   readonly #events: Events;
+  readonly #audit: Audit;
   readonly #expired: Statement;
   readonly #skewed: Statement;
   readonly #heldBy: Statement;
@@ -26,10 +29,11 @@ export class Healing {
   readonly #totals: Statement;
   readonly #lately: Statement;
 
-  constructor(db: Connection, parts: { settle: Settle; endings: Endings; events: Events }) {
+  constructor(db: Connection, parts: { settle: Settle; endings: Endings; events: Events; audit: Audit }) {
     this.#settle = parts.settle;
     this.#endings = parts.endings;
     this.#events = parts.events;
+    this.#audit = parts.audit;
     // By holdfast_jobs_running; with nothing expired it reads one index page.
     this.#expired = db.prepare(`${LEASE} and expires_at <= ? order by expires_at limit ?`);
     this.#skewed = db.prepare(`${LEASE} and expires_at > ? + lease limit ?`);
@@ -60,7 +64,7 @@ export class Healing {
     return [...seen.values()];
   }
 
-  reclaim(tx: Tx, judgements: readonly Judgement[], cause: string): Reclaimed {
+  reclaim(tx: Tx, judgements: readonly Judgement[], cause: string, by = RECOVERY): Reclaimed {
     const nexts: Next[] = [];
     for (const judgement of judgements) {
       const { job, fence, expiresAt, verdict } = judgement;
@@ -76,7 +80,10 @@ export class Healing {
     }
     this.#endings.write(tx);
     const reclaimed = reclaimedOf(nexts);
-    if (reclaimed.entries > 0) this.record(tx, cause, { ...reclaimed, locks: 0 });
+    if (reclaimed.entries > 0) {
+      this.record(tx, cause, { ...reclaimed, locks: 0 });
+      this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
+    }
     return reclaimed;
   }
 

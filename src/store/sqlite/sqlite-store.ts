@@ -197,7 +197,7 @@ export class SqliteStore implements Store {
     this.#look = new Look(db, { catalog, settings, tally });
     const cancel = new Cancel(db, { ...shared, waits });
     this.#operate = new Operate(db, { ...shared, audit, acts, look: this.#look, tally, expiring, cancel });
-    this.#healing = new Healing(db, { settle: this.#settle, endings, events });
+    this.#healing = new Healing(db, { settle: this.#settle, endings, events, audit });
     const access: Access = {
       now: () => this.clock.now(),
       read: (run) => this.#read(run),
@@ -355,8 +355,8 @@ export class SqliteStore implements Store {
     return this.#read(() => this.#healing.stale(query, this.clock.now()));
   }
 
-  reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
-    return this.#write("reclaim", (tx) => this.#healing.reclaim(tx, judgements, cause));
+  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed> {
+    return this.#write("reclaim", (tx) => this.#healing.reclaim(tx, judgements, cause, by));
   }
 
   recovery(): Promise<RecoveryTotals> {
