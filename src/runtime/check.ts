@@ -1,5 +1,7 @@
 import { existsSync } from "node:fs";
+import { HoldfastError } from "../core/errors.ts";
 import type { Thoroughness } from "../store/findings.ts";
+import { verifyAudit } from "./audit.ts";
 import type { Engine } from "./engine.ts";
 
 /** How many missing artifacts are named; the others are counted. */
@@ -11,14 +13,27 @@ export async function checkAll(engine: Engine, how: Thoroughness): Promise<strin
   const known = damage.damaged;
   const { findings, artifacts } = await damage.check(how);
   const missing = await missingOf(engine, artifacts);
+  const audit = how === "whole" ? await auditOf(engine) : [];
   const [first] = missing;
   const named = missing.slice(0, NAMED).join(", ");
   const more = missing.length > NAMED ? ` and ${missing.length - NAMED} more` : "";
   return [
     ...(known === null ? [] : [known]),
     ...findings,
+    ...audit,
     ...(first === undefined ? [] : [`Artifacts that something refers to are missing: ${named}${more}.`]),
   ];
+}
+
+/** What pages that cannot be read mean for it was found with them. */
+async function auditOf({ store }: Engine): Promise<string[]> {
+  try {
+    const { fault } = await verifyAudit(store);
+    return fault === null ? [] : [`The audit is not as it was written. ${fault.message}`];
+  } catch (error) {
+    if (error instanceof HoldfastError && error.code === "DAMAGED") return [];
+    throw error;
+  }
 }
 
 async function missingOf(engine: Engine, hashes: readonly string[]): Promise<readonly string[]> {

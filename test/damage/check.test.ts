@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { rmSync } from "node:fs";
 import { describe, test } from "node:test";
 import { type Holdfast, job, open, pipeline, items } from "../../src/index.ts";
+import { GUARDS } from "../../src/store/sqlite/migrations/008-audit.ts";
 import { alter, offsetOf, place, rootOf, scribble, silent, whereIs } from "./place.ts";
 
 const greet = job<{ name: string }, string>({ name: "greet", run: ({ input }) => `hello ${input.name}` });
@@ -28,6 +29,14 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       "an input": { by: `update holdfast_jobs set input = '{"name":"else"}' where key = 7`, finds: /Not what was written: job / },
       "an id that is not in the list": { by: "delete from holdfast_ids", finds: /1 jobs have an id that is not in the list/ },
       "a lane that is gone": { by: "delete from holdfast_lanes", finds: /jobs are in a lane that is not there/ },
+      "an entry of the audit": {
+        by: [
+          ...GUARDS.map(({ name }) => `drop trigger ${name}`),
+          "update holdfast_audit set actor = 'nobody'",
+          ...GUARDS.map(({ sql }) => sql),
+        ].join(";\n"),
+        finds: /^The audit is not as it was written\. Entry 1 is not/,
+      },
       "a count": { by: "update holdfast_tally set n = n + 1", finds: /counts of finished jobs are not those/ },
     };
     for (const [what, { by, finds }] of Object.entries(altered)) {
