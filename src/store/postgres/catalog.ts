@@ -104,6 +104,10 @@ export class Catalog {
     return this.#lanes.values();
   }
 
+  knowsPolicy(id: number): boolean {
+    return this.#policies.has(id);
+  }
+
   policy(id: number): Policy {
     return this.#policies.get(id) as Policy;
   }

@@ -129,7 +129,7 @@ export class Claim {
     if (lanes === undefined || others.length > 0 || this.#isLimited(lanes) || this.#tells(queues)) return null;
     this.#settings.assumed(tx);
     tx.assume("lanes", this.#catalog.counted);
-    return this.#sole.of(tx, request, lanes, async (rows) => {
+    return this.#sole.of(tx, request, lanes, (rows) => {
       const [first] = rows;
       if (first === undefined) return [];
       tx.wrote();
@@ -146,11 +146,14 @@ export class Claim {
     return this.#claimed(rows, started.sort(byStartedTurn));
   }
 
-  async #claimed(rows: Rows, started: readonly Started[]): Promise<Claimed[]> {
-    await this.#catalog.knowPolicies(
-      rows,
-      started.map((row) => row[2]),
-    );
+  /** At once where their policies are known. */
+  #claimed(rows: Rows, started: readonly Started[]): Claimed[] | Promise<Claimed[]> {
+    if (started.every((row) => this.#catalog.knowsPolicy(row[2]))) return this.#known(started);
+    const policies = started.map((row) => row[2]);
+    return this.#catalog.knowPolicies(rows, policies).then(() => this.#known(started));
+  }
+
+  #known(started: readonly Started[]): Claimed[] {
     const claimed = started.map((row) => toClaimed(row, this.#catalog));
     for (const { job, queue } of claimed) if (isPipelineQueue(queue)) this.#limits.claimed(job, queue);
     return claimed;

@@ -152,7 +152,7 @@ export class Enqueue {
     return {
       statement: this.#one,
       values: [tx.at, this.#catalog.laneOf(job), priority, this.#catalog.policyIdOf(policy), runAt, delay, input],
-      read: async (rows) => toEnqueued(rows as [JobKey, number][]),
+      read: (rows) => toEnqueued(rows as [JobKey, number][]),
     };
   }
 

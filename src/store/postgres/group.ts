@@ -221,7 +221,7 @@ export class Group {
   async #transact(items: Item[], apart: boolean, again: boolean): Promise<"done" | Failed> {
     let session: Session;
     try {
-      session = await this.#writer.session();
+      session = this.#writer.current ?? (await this.#writer.session());
       // Not before: nobody is in the middle of anything now that he knew.
       if (this.#hasReturned) {
         await this.#options.epoch.enter(session, this.#options.onReturn);

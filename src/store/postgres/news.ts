@@ -57,7 +57,8 @@ export class News {
   /** What this handle has committed; `told`: others are told of it already. */
   committed({ ready, ended }: Told, told: boolean): void {
     this.#tell({ own: true, ready, ended });
-    if (!told) this.#crier.say(ready, ended);
+    // After whoever waits for the answer has gone on with it.
+    if (!told) process.nextTick(() => this.#crier.say(ready, ended));
   }
 
   /** The statement that tells others, right behind the commit; null: not now. */

@@ -23,7 +23,7 @@ export class SoleClaim {
     tx: Tx,
     { max, holder, worker }: ClaimRequest,
     lanes: readonly LaneShare[],
-    read: (rows: Started[]) => Promise<T>,
+    read: (rows: Started[]) => T | Promise<T>,
   ): Sole<T> | null {
     const shares = lanes.filter(({ budget }) => budget.left > 0);
     const [only, ...others] = shares;
@@ -54,7 +54,7 @@ export class SoleClaim {
   }
 
   /** There is always a row, also where nothing was taken. */
-  #read<T>(rows: Started[], read: (rows: Started[]) => Promise<T>, only?: LaneShare): Promise<T> | null {
+  #read<T>(rows: Started[], read: (rows: Started[]) => T | Promise<T>, only?: LaneShare): T | Promise<T> | null {
     const [first] = rows as [Started | [null, ...unknown[]]];
     // The last but one: behind the columns of the job.
     if (first.at(-2) === true) {

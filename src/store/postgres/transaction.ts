@@ -45,7 +45,7 @@ export interface Sole<T> {
   statement: SoleStatement;
   values: Value[];
   /** What its rows say; null: it has changed nothing, and has to go the longer way. */
-  read: (rows: readonly (readonly unknown[])[]) => Promise<T> | null;
+  read: (rows: readonly (readonly unknown[])[]) => T | Promise<T> | null;
 }
 
 /** What the world is told after a commit. */

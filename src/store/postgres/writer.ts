@@ -21,8 +21,13 @@ export class Writer {
     return this.#server.address.pooled;
   }
 
+  /** The one there is, if it is of any use. */
+  get current(): Session | null {
+    return this.#session === null || this.#session.isLost ? null : this.#session;
+  }
+
   async session(): Promise<Session> {
-    if (this.#session !== null && !this.#session.isLost) return this.#session;
+    if (this.current !== null) return this.current;
     const session = await Session.open(this.#server, { name: "holdfast writes" });
     try {
       for (const setUp of this.#setUps) await setUp(session);
