@@ -14,6 +14,7 @@ import { paint } from "./terminal/colours.ts";
 import { workerLog } from "./terminal/log.ts";
 import { answer } from "./terminal/output.ts";
 import { oneLine } from "./terminal/text.ts";
+import { Unfinished } from "./terminal/unfinished.ts";
 
 interface Options {
   concurrency: number;
@@ -59,6 +60,7 @@ export function workCommand(parent: Command): void {
         delivers: true,
         onStop: stop,
       });
+      using _ = new Unfinished();
       const worker = hf.work([...definitions, ...pipelines], { concurrency: options.concurrency });
       tell(command, definitions, pipelines, options.concurrency);
 

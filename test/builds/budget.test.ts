@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
-import { items, pipeline } from "../../src/index.ts";
+import { type Build, items, open, pipeline } from "../../src/index.ts";
+import { testClock } from "../../src/testing/index.ts";
 import { counts, ONCE, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Ten things to pay for; each costs a dollar, unless said otherwise. */
@@ -105,7 +106,38 @@ test("the option `budget` is that of the build, whatever the pipeline says", asy
   assert.deepEqual([built.budget, built.spent.usd], [{ usd: 2 }, 2]);
 });
 
-test("a wrong, used, expired or foreign token changes nothing", async (t) => {
+test("a token is good for an hour: after that it changes nothing, and another can be made", async () => {
+  const clock = testClock();
+  await using hf = await open(":memory:", { clock });
+  const ran: string[] = [];
+  const docs = dear({ ran } as Yard);
+  const done = async (handle: { done(): Promise<Build> }): Promise<Build> => {
+    const built = handle.done();
+    const over = built.then(() => true);
+    while (!(await Promise.race([over, clock.advance(50).then(() => false)])));
+    return built;
+  };
+  const paused = await done(await hf.builds.start(docs));
+  assert.equal(paused.state, "BUDGET_PAUSE");
+  const { token = "" } = paused;
+  const given = { token, budget: { usd: 10 } };
+  await clock.advance("59m");
+  // A budget that is too small is refused after the token was found good.
+  await assert.rejects(hf.builds.approve(paused.id, { token, budget: { usd: 1 } }), refusal("BUDGET_TOO_SMALL"));
+  await clock.advance("1m");
+  const seen = async () => [await hf.builds.get(paused.id), await hf.engine.store.audit.page({ after: 0, limit: 99 })];
+  const before = await seen();
+  await assert.rejects(hf.builds.resume(docs, paused.id, given), refusal("TOKEN_EXPIRED", /expired/));
+  await assert.rejects(hf.builds.approve(paused.id, given), refusal("TOKEN_EXPIRED"));
+  assert.deepEqual(await seen(), before);
+  assert.equal(ran.length, 4);
+  const minted = await hf.builds.mintToken(paused.id);
+  const resumed = await hf.builds.resume(docs, paused.id, { token: minted, budget: { usd: 10 } });
+  const built = await done(resumed);
+  assert.deepEqual([built.state, built.spent.usd, ran.length], ["SUCCESS", 10, 10]);
+});
+
+test("a wrong, used or foreign token changes nothing", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const paused = await here.build(docs);

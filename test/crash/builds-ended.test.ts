@@ -9,54 +9,56 @@ import { wherever } from "./wherever.ts";
 /** The end of the build itself, and the clearing away of what it has left. */
 const POINTS = ["build:committed", "cancel:begun", "cancel:written", "cancel:committed"];
 
-wherever((stage, place) => {
-  describe("what an abandoned build leaves undone", { concurrency: 2 }, () => {
-    if (place === "server" && !process.env["HOLDFAST_LONG"]) return;
-    for (const point of sample(POINTS)) {
-      test(`is cleared away by whoever comes next, when who abandoned it was killed at ${point}`, async (t) => {
-        const scene = await stage(t);
-        const site = await documentsOf(scene, 6);
-        const leader = await building(scene, site, { holds: { stage: "summarise", target: "002.txt" }, concurrency: 1 });
-        await leader.next("holding");
-        leader.kill();
-        await leader.end();
-        const operator = scene.start("builder", { root: site.root, abandonsAt: point });
-        await operator.next("ready");
-        operator.send({ type: "abandon", id: leader.build });
-        assert.equal((await operator.end()).signal, "SIGKILL", operator.stderr);
-        assert.equal((await stateOf(scene, leader.build))?.["state"], "ABANDONED");
-        const left = await openWork(scene);
-        assert.equal(left > 0, point !== "cancel:committed", `${left} are left`);
-        const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
-        assert.equal(await openWork(scene), 0);
-        const queue = (await hf.queues.list()).find(({ name }) => name.startsWith("pipeline/"));
-        assert.deepEqual([queue?.counts.pending, queue?.counts.running, queue?.oldestAt], [0, 0, undefined]);
-        await hf.close();
-        await site.goesOn();
-      });
-    }
+wherever(
+  (stage) => {
+    describe("what an abandoned build leaves undone", { concurrency: 2 }, () => {
+      for (const point of sample(POINTS)) {
+        test(`is cleared away by whoever comes next, when who abandoned it was killed at ${point}`, async (t) => {
+          const scene = await stage(t);
+          const site = await documentsOf(scene, 6);
+          const leader = await building(scene, site, { holds: { stage: "summarise", target: "002.txt" }, concurrency: 1 });
+          await leader.next("holding");
+          leader.kill();
+          await leader.end();
+          const operator = scene.start("builder", { root: site.root, abandonsAt: point });
+          await operator.next("ready");
+          operator.send({ type: "abandon", id: leader.build });
+          assert.equal((await operator.end()).signal, "SIGKILL", operator.stderr);
+          assert.equal((await stateOf(scene, leader.build))?.["state"], "ABANDONED");
+          const left = await openWork(scene);
+          assert.equal(left > 0, point !== "cancel:committed", `${left} are left`);
+          const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
+          assert.equal(await openWork(scene), 0);
+          const queue = (await hf.queues.list()).find(({ name }) => name.startsWith("pipeline/"));
+          assert.deepEqual([queue?.counts.pending, queue?.counts.running, queue?.oldestAt], [0, 0, undefined]);
+          await hf.close();
+          await site.goesOn();
+        });
+      }
 
-    for (const point of sample(["cancel:begun", "cancel:written", "cancel:committed"], 1)) {
-      test(`is worked on by nobody, when who started the next was killed at ${point}`, async (t) => {
-        const scene = await stage(t);
-        const site = await documentsOf(scene, 6);
-        const leader = await building(scene, site, { holds: { stage: "summarise", target: "002.txt" }, concurrency: 1 });
-        await leader.next("holding");
-        leader.kill();
-        await leader.end();
-        const before = ranSoFar(scene.effects).length;
-        const next = scene.start("builder", { root: site.root, point });
-        await next.next("ready");
-        next.send({ type: "build" });
-        assert.equal((await next.end()).signal, "SIGKILL", next.stderr);
-        assert.equal((await stateOf(scene, leader.build))?.["state"], "ABANDONED");
-        assert.equal(ranSoFar(scene.effects).length, before, "neither of that build nor of its own");
-        await site.goesOn();
-        assert.equal(await openWork(scene), 0);
-      });
-    }
-  });
-});
+      for (const point of sample(["cancel:begun", "cancel:written", "cancel:committed"], 1)) {
+        test(`is worked on by nobody, when who started the next was killed at ${point}`, async (t) => {
+          const scene = await stage(t);
+          const site = await documentsOf(scene, 6);
+          const leader = await building(scene, site, { holds: { stage: "summarise", target: "002.txt" }, concurrency: 1 });
+          await leader.next("holding");
+          leader.kill();
+          await leader.end();
+          const before = ranSoFar(scene.effects).length;
+          const next = scene.start("builder", { root: site.root, point });
+          await next.next("ready");
+          next.send({ type: "build" });
+          assert.equal((await next.end()).signal, "SIGKILL", next.stderr);
+          assert.equal((await stateOf(scene, leader.build))?.["state"], "ABANDONED");
+          assert.equal(ranSoFar(scene.effects).length, before, "neither of that build nor of its own");
+          await site.goesOn();
+          assert.equal(await openWork(scene), 0);
+        });
+      }
+    });
+  },
+  { taken: Boolean(process.env["HOLDFAST_LONG"]) },
+);
 
 async function openWork(scene: Scene): Promise<number> {
   return (await scene.witness.query("select job from {work}")).length;

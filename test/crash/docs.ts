@@ -4,7 +4,7 @@ import { hasEnded } from "../../src/core/build.ts";
 import { Outputs } from "../../src/runtime/builds/outputs.ts";
 import { Values } from "../../src/runtime/builds/values.ts";
 import type { BuildRow } from "../../src/store/builds.ts";
-import { type Build, files, type Holdfast, pipeline, type Pipeline } from "../../src/index.ts";
+import { type Build, files, type Holdfast, NonRetryableError, pipeline, type Pipeline } from "../../src/index.ts";
 
 /** What it costs to summarise one file, as is known before. */
 export const PRICE = 0.01;
@@ -22,6 +22,8 @@ export interface Watch {
   paid?: () => Promise<void>;
   lease?: number;
   crashes?: number;
+  /** These cannot be summarised, after they were paid for. */
+  bad?: readonly string[];
 }
 
 /**
@@ -31,7 +33,7 @@ export interface Watch {
 export function documents(
   root: string,
   effects: string,
-  { began = () => {}, paid = async () => {}, lease = 30_000, crashes = 1_000 }: Watch = {},
+  { began = () => {}, paid = async () => {}, lease = 30_000, crashes = 1_000, bad = [] }: Watch = {},
 ) {
   const run = async (stage: string, target: string): Promise<void> => {
     const ran = { stage, target, pid: process.pid };
@@ -50,6 +52,7 @@ export function documents(
       await run("summarise", target.id);
       cost({ usd: PRICE, tokens: 10 });
       await paid();
+      if (bad.includes(target.id)) throw new NonRetryableError(`${target.id} is bad`);
       return { title: input.split("\n")[0] ?? "", text: input };
     })
     .expand("lines", patient, async function* ({ target, input }) {

@@ -12,9 +12,10 @@ export type Place = "file" | "server";
 export const MOMENTS = ["begun", "written", "committed"] as const;
 export type Moment = (typeof MOMENTS)[number];
 
-/** The same tests for every place that a database can be in. */
-export function wherever(tests: (stage: Stage, place: Place) => void): void {
+/** The same tests for every place that a database can be in; on a server, if that is `taken` this time. */
+export function wherever(tests: (stage: Stage, place: Place) => void, { taken = true } = {}): void {
   describe("in a file", () => tests((t, options) => prepared(new Scene(t), options), "file"));
+  if (!taken) return;
   describe("on PostgreSQL", { skip: noServer }, () => {
     let server: PostgresServer;
     before(async () => void (server = await startServer()));

@@ -17,6 +17,7 @@ import { led } from "../run/led.ts";
 import { buildOptions, checkToken, type RunOptions, withPace } from "../run/options.ts";
 import { showOn } from "../run/show.ts";
 import { Interrupts } from "../terminal/interrupt.ts";
+import { Unfinished } from "../terminal/unfinished.ts";
 
 export function resumeCommand(parent: Command): void {
   const command = parent
@@ -68,6 +69,7 @@ export function resumeCommand(parent: Command): void {
         signal: interrupts.signal,
       };
       const warnings = warningsOf(model, row);
+      using _ = new Unfinished();
       try {
         process.exitCode = await led({ hf, command, wanted, show, crew, interrupts }, async (next) =>
           resume(hf, (await builds.getBuild(id)) as BuildRow, next, warnings),

@@ -15,6 +15,7 @@ import { Crew } from "./crew.ts";
 import { led, type LedParts } from "./led.ts";
 import { buildOptions, checkToken, type RunOptions, withChoice, withPace } from "./options.ts";
 import { showOn } from "./show.ts";
+import { Unfinished } from "../terminal/unfinished.ts";
 
 export function runCommand(parent: Command): void {
   const run = parent
@@ -75,22 +76,16 @@ export function runCommand(parent: Command): void {
         signal: interrupts.signal,
       };
       const parts = { hf, command, wanted, show, crew, interrupts };
-      process.once("exit", unfinished);
+      using _ = new Unfinished();
       try {
         process.exitCode = await (options.watch ? watched(parts) : led(parts, (next) => begin(hf, next)));
       } catch (error) {
         if (error !== interrupts.signal.reason) throw error;
         process.exitCode = EXIT.interrupted;
       } finally {
-        process.off("exit", unfinished);
         await crew.end();
       }
     });
-}
-
-/** A handler that ends the process does not make a success of a build in the middle. */
-function unfinished(): void {
-  process.exitCode ||= EXIT.failed;
 }
 
 /** Until a signal, which is how it is meant to end: 0, unless it has left a build in the middle. */

@@ -19,6 +19,9 @@ const options = told<{
   poison?: string;
   /** Where it dies when it abandons a build. */
   abandonsAt?: string;
+  /** These cannot be summarised, after they were paid for. */
+  bad?: string[];
+  budget?: { usd: number };
 }>();
 const { path, effects, root, concurrency = 4, point, after, holds, lasts, lease, works = false, poison } = options;
 
@@ -27,6 +30,7 @@ const docs = documents(root, effects, {
   ...(lease === undefined ? {} : { lease }),
   ...(lasts === undefined ? {} : { paid: () => new Promise((resolve) => setTimeout(resolve, lasts)) }),
   ...(poison === undefined ? {} : { crashes: 2 }),
+  bad: options.bad ?? [],
   began: async ({ stage, target }) => {
     if (stage === "summarise" && target === poison) process.kill(process.pid, "SIGKILL");
     if (point !== undefined && stage === after?.stage && ++runs === after.run) crashAt(point);
@@ -43,15 +47,16 @@ const log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} }
 const hf = await open(path, { log, artifacts: `${root}-artifacts` });
 if (works) hf.work([docs], { concurrency });
 
-hear("build", async ({ resume }) => {
+hear("build", async ({ resume, approval = {} }) => {
+  const { budget } = options;
   try {
     const handle =
       typeof resume === "string"
-        ? await hf.builds.resume(docs, resume, { concurrency })
-        : await hf.builds.start(docs, { concurrency });
+        ? await hf.builds.resume(docs, resume, { concurrency, ...(approval as object) })
+        : await hf.builds.start(docs, { concurrency, ...(budget === undefined ? {} : { budget }) });
     await say("leading", { id: handle.id });
-    const { state, reason, spent, stages } = await handle.done();
-    await say("built", { id: handle.id, state, reason, spent, stages });
+    const { state, reason, spent, stages, token } = await handle.done();
+    await say("built", { id: handle.id, state, reason, spent, stages, token });
   } catch (error) {
     const { code, message } = error as HoldfastError;
     await say("refused", { code, message });
