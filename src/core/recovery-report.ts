@@ -103,6 +103,20 @@ export function addFindings(found: Findings, more: Partial<Findings>): Findings 
   };
 }
 
+/**
+ * What was met before, as a report says it: what the chosen durability allows to be lost is counted, and is no error. How much
+ * is missing is the sum of what is known.
+ */
+export function findingsOf(
+  met: readonly { severity: "damage" | "loss" | "expected" | "row"; what: string; commitsMissing: number | null }[],
+): Partial<Findings> {
+  const missing = met.flatMap(({ commitsMissing }) => (commitsMissing === null ? [] : [commitsMissing]));
+  return {
+    errors: met.filter(({ severity }) => severity !== "expected").map(({ what }) => what),
+    commitsMissing: missing.length === 0 ? null : missing.reduce((sum, commits) => sum + commits),
+  };
+}
+
 /** Worth a report, though nobody may have died. */
 export function isWorthReporting(findings: Partial<Findings> | undefined): boolean {
   return (findings?.errors ?? []).length > 0 || (findings?.commitsMissing ?? 0) > 0;

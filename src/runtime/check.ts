@@ -8,10 +8,11 @@ import type { Engine } from "./engine.ts";
 const NAMED = 5;
 
 /** What is wrong with a database and what it refers to, in sentences. */
-export async function checkAll(engine: Engine, how: Thoroughness): Promise<string[]> {
+export async function checkAll(engine: Engine, how: Thoroughness, signal?: AbortSignal): Promise<string[]> {
   const { damage } = engine.store;
   const known = damage.damaged;
   const { findings, artifacts } = await damage.check(how);
+  signal?.throwIfAborted();
   const missing = await missingOf(engine, artifacts);
   const audit = how === "whole" ? await auditOf(engine) : [];
   const [first] = missing;

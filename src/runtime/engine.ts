@@ -143,8 +143,8 @@ export class Engine {
       clock: this.clock,
       log: this.log,
       self,
-      ...(this.#threaded && CHECKS.length > 0
-        ? { check: (circumstances) => runChecks(CHECKS, { ...circumstances, store, location }) }
+      ...(this.#threaded && location.kind === "sqlite"
+        ? { check: (circumstances) => runChecks(CHECKS, this, circumstances) }
         : {}),
       ...(onStop === undefined ? {} : { onStop }),
     });

@@ -117,7 +117,8 @@ export class Janitor {
   async open(): Promise<void> {
     try {
       const dead = await this.#dead();
-      await this.recovery.run(dead, { opening: true, alone: this.#isAlone() });
+      const met = await this.#store.damage.findings();
+      await this.recovery.run(dead, { opening: true, alone: this.#isAlone(), met });
       await this.heal();
       await this.orphans("orphaned_at_startup");
       await this.clear(undefined, 1);

@@ -34,6 +34,8 @@ export interface RecoveryStore {
   acknowledge(): Promise<StoredReport[]>;
   /** The newest first: those that are ended, or all, or those that stand open: under way, or with errors that nobody has acknowledged. */
   reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
+  /** Copies what the write-ahead log holds into the database, if that is a lot, off this thread. On a server there is nothing to do. */
+  shortenLog(): Promise<void>;
   /** What would be done about these. */
   preview(dead: readonly ProcessId[]): Promise<RecoveryPreview>;
 }

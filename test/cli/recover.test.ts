@@ -54,10 +54,10 @@ test("every crash has a report: --last shows it, --history lists it, health and 
   const listed = await place.run(["recover", "--history"]);
   assert.match(
     listed.stdout,
-    /^AGO +PROCESSES +JOBS +QUARANTINED +BUILDS +LOCKS +TOOK +ERRORS\n +\d+s +1 +1 +0 +0 +0 +\d+ ms +–\n$/,
+    /^AGO +PROCESSES +JOBS +QUARANTINED +BUILDS +LOCKS +TOOK +ERRORS\n +\d+[sm] +1 +1 +0 +0 +0 +\d+ ms +–\n$/,
   );
   const { stdout } = await place.run(["status"]);
-  assert.match(stdout, /\nLast crash: \d+s ago, 1 process: 1 job given back in \d+ ms\n/);
+  assert.match(stdout, /\nLast crash: \d+[sm] ago, 1 process: 1 job given back in \d+ ms\n/);
   assert.deepEqual(await place.json<object>(["recover", "--acknowledge"]), { acknowledged: [] }, "nothing was wrong");
   const { error } = await place.json<JsonError>(["recover", "--last", "--apply"], 2);
   assert.equal(error.code, "USAGE");

@@ -14,6 +14,8 @@ const LEFT = { jobsRunningBeforeCrash: JOBS, jobsRecovered: JOBS, buildsCrashed:
 const STEPS = ["recover", "reclaim", "bury", "report"] as const;
 const MOMENTS = ["begun", "written", "committed"] as const;
 
+const SILENT = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
+
 wherever((stage, place) => {
   describe("after a crash", { concurrency: 2 }, () => {
     test("whoever opens next has all of it given back, and one report that says so", async (t) => {
@@ -128,6 +130,27 @@ wherever((stage, place) => {
       const { items } = await hf.jobs.list();
       assert.deepEqual(new Set(items.map(({ crashes, attempt }) => `${crashes} ${attempt}`)), new Set(["0 0"]));
     });
+
+    if (place === "file") {
+      test("the database is checked when all is given back: what is wrong stands open until it is acknowledged", async (t) => {
+        const scene = await stage(t);
+        await leftBehind(scene);
+        const hash = "a".repeat(64);
+        const row = `1, 'parse', 'a.md', 'text', '${hash}', 1`;
+        await scene.witness.query(`insert into {artifacts} (build, stage, path, name, hash, size) values (${row}) returning hash`);
+        const hf = await scene.open({ log: SILENT });
+        const report = await lastReport(hf);
+        assert.deepEqual(countsOf(report), LEFT);
+        assert.deepEqual(
+          [report.errors, report.wasSuccessful],
+          [[`Artifacts that something refers to are missing: ${hash}.`], false],
+        );
+        assert.deepEqual(await told(hf), ["recovery.failed"]);
+        assert.equal((await hf.engine.store.recoveries.reports({ limit: 9, which: "open" })).length, 1);
+        assert.deepEqual(await hf.recovery.acknowledge(), [report]);
+        assert.equal((await hf.engine.store.recoveries.reports({ limit: 9, which: "open" })).length, 0);
+      });
+    }
 
     test("by hand: what is left is read and shown as it is, and nothing is written, until somebody says so", async (t) => {
       const scene = await stage(t);

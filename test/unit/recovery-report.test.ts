@@ -5,6 +5,7 @@ import {
   addCounts,
   addFindings,
   endedAs,
+  findingsOf,
   isWorthReporting,
   jobCounts,
   NO_COUNTS,
@@ -54,6 +55,16 @@ suite("what is found", () => {
     assert.equal(addFindings({ ...NO_FINDINGS, commitsMissing: 3 }, {}).commitsMissing, 3);
     assert.equal(addFindings({ ...NO_FINDINGS, commitsMissing: 3 }, { commitsMissing: 0 }).commitsMissing, 3);
     assert.equal(addFindings(NO_FINDINGS, { commitsMissing: 0 }).commitsMissing, 0);
+  });
+
+  test("before the opening: what may be lost is counted, and is no error; what must not be is both", () => {
+    const expected = { severity: "expected", what: "3 commits are gone, as may be.", commitsMissing: 3 } as const;
+    const loss = { severity: "loss", what: "2 commits are gone.", commitsMissing: 2 } as const;
+    const row = { severity: "row", what: "A row is not what was written.", commitsMissing: null } as const;
+    assert.deepEqual(findingsOf([]), { errors: [], commitsMissing: null });
+    assert.deepEqual(findingsOf([expected]), { errors: [], commitsMissing: 3 });
+    assert.deepEqual(findingsOf([row]), { errors: [row.what], commitsMissing: null });
+    assert.deepEqual(findingsOf([expected, loss, row]), { errors: [loss.what, row.what], commitsMissing: 5 });
   });
 
   test("is worth a report when something is wrong or missing, and not when all is well", () => {

@@ -1,11 +1,10 @@
+import { existsSync } from "node:fs";
 import { addFindings, type Findings, NO_FINDINGS } from "../../core/recovery-report.ts";
-import type { StoreLocation } from "../../store/open-store.ts";
-import type { Store } from "../../store/store.ts";
+import { checkAll } from "../check.ts";
+import type { Engine } from "../engine.ts";
 
-/** What a check is told. */
-export interface CheckContext {
-  store: Store;
-  location: StoreLocation;
+/** Under what circumstances the dead were found. */
+export interface CheckCircumstances {
   /** The database has just been opened here. */
   opening: boolean;
   /** Nobody else has it open. */
@@ -20,28 +19,52 @@ export interface CheckContext {
  * Looks closer, after everything was given back. It must not hold up this thread: what takes long goes into one of its own. What
  * it throws is an error of the report.
  */
-export type Check = (context: CheckContext) => Promise<Partial<Findings>>;
+export type Check = (engine: Engine, circumstances: CheckCircumstances) => Promise<Partial<Findings>>;
 
-/** In this order, after each recovery. */
-export const CHECKS: readonly Check[] = [];
+/** In this order, after each recovery in a file. A server looks after itself. */
+export const CHECKS: readonly Check[] = [shortenLog, clearTemporary, checkPages];
 
 /** All that they find. Null: the process leaves before they are done. */
-export async function runChecks(checks: readonly Check[], context: CheckContext): Promise<Findings | null> {
+export async function runChecks(
+  checks: readonly Check[],
+  engine: Engine,
+  circumstances: CheckCircumstances,
+): Promise<Findings | null> {
+  const { signal } = circumstances;
+  const left = new Promise<null>((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
   let found = NO_FINDINGS;
   for (const check of checks) {
-    const findings = await attempt(check, context);
-    if (context.signal.aborted) return null;
+    const findings = await Promise.race([attempt(check, engine, circumstances), left]);
+    if (findings === null || signal.aborted) return null;
     found = addFindings(found, findings);
   }
   return found;
 }
 
 /** What could not be checked is not known to be well. */
-async function attempt(check: Check, context: CheckContext): Promise<Partial<Findings>> {
+async function attempt(check: Check, engine: Engine, circumstances: CheckCircumstances): Promise<Partial<Findings>> {
   try {
-    return await check(context);
+    return await check(engine, circumstances);
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
     return { errors: [`The database could not be checked after the crash: ${message}`] };
   }
+}
+
+/** A log that a crash has left long makes every opening slow until somebody copies it. */
+async function shortenLog({ store }: Engine): Promise<Partial<Findings>> {
+  await store.recoveries.shortenLog();
+  return {};
+}
+
+/** Opening the folder of artifacts removes what the dead were writing there. */
+async function clearTemporary(engine: Engine, { opening }: CheckCircumstances): Promise<Partial<Findings>> {
+  const { path } = engine.artifactFolder;
+  if (opening && path !== null && existsSync(path)) await engine.artifacts();
+  return {};
+}
+
+/** Where others live, they would have met damage; and they have just been reading what is there. */
+async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCircumstances): Promise<Partial<Findings>> {
+  return alone || rebooted ? { errors: await checkAll(engine, "quick", signal) } : {};
 }

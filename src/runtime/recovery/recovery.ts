@@ -2,11 +2,12 @@ import type { BuildReason } from "../../core/build.ts";
 import type { Clock } from "../../core/clock.ts";
 import type { ProcessId } from "../../core/ids.ts";
 import { endedBy, isProven } from "../../core/lease.ts";
-import { type Findings, NO_FINDINGS } from "../../core/recovery-report.ts";
+import { type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery-report.ts";
+import type { Finding } from "../../store/findings.ts";
 import type { Left, StoredReport } from "../../store/recoveries.ts";
 import type { Life, ProcessView, Store } from "../../store/store.ts";
 import type { Log } from "../log.ts";
-import type { CheckContext } from "./checks.ts";
+import type { CheckCircumstances } from "./checks.ts";
 
 /** At most this many jobs in one transaction. */
 const CHUNK = 10_000;
@@ -24,7 +25,7 @@ export interface Circumstances {
   /** Nobody else has the database open. */
   alone: boolean;
   /** What is wrong with the database itself: worth a report though nobody may have died. */
-  findings?: Partial<Findings>;
+  met?: readonly Finding[];
   /** At most so many jobs in the first transaction: somebody waits for it. */
   first?: number;
 }
@@ -45,8 +46,6 @@ interface Owned {
   jobsPending: number;
 }
 
-type CheckCircumstances = Omit<CheckContext, "store" | "location">;
-
 /**
  * The one way in which dead processes are buried: their jobs go back, their builds are CRASHED, their locks are free, and one
  * report tells it. Each step is a transaction that adds to the report what it did; wherever it is killed, the next goes on.
@@ -57,6 +56,7 @@ export class Recovery {
   readonly #log: Log;
   readonly #self: ProcessId;
   readonly #check: ((context: CheckCircumstances) => Promise<Findings | null>) | null;
+  readonly #grace: number;
   readonly #leaving = new AbortController();
   /** One burial after the other. */
   #turn: Promise<unknown> = Promise.resolve();
@@ -70,12 +70,14 @@ export class Recovery {
     log: Log;
     self: ProcessId;
     check?: (context: CheckCircumstances) => Promise<Findings | null>;
+    grace?: number;
   }) {
     this.#store = parts.store;
     this.#clock = parts.clock;
     this.#log = parts.log;
     this.#self = parts.self;
     this.#check = parts.check ?? null;
+    this.#grace = parts.grace ?? GRACE;
   }
 
   /**
@@ -111,7 +113,7 @@ export class Recovery {
 
   /** This process leaves. */
   async stop(): Promise<void> {
-    const grace = setTimeout(() => this.#leaving.abort(), GRACE);
+    const grace = setTimeout(() => this.#leaving.abort(), this.#grace);
     await this.settled();
     clearTimeout(grace);
     this.#leaving.abort();
@@ -122,7 +124,7 @@ export class Recovery {
   }
 
   async #run(dead: readonly Dead[], circumstances: Circumstances, onSome: () => void): Promise<Recovered> {
-    const { opening, alone, findings } = circumstances;
+    const { opening, alone, met = [] } = circumstances;
     const recovered: Recovered = { entries: 0, locks: 0 };
     const since = this.#clock.monotonic();
     const recovering = await this.#store.recoveries.begin({
@@ -130,9 +132,11 @@ export class Recovery {
       by: this.#self,
       opening,
       alone,
-      ...(findings === undefined ? {} : { findings }),
+      ...(met.length === 0 ? {} : { findings: findingsOf(met) }),
     });
     if (recovering === null) return recovered;
+    // It stands in the report from now on.
+    if (met.length > 0) await this.#store.damage.reported(met.map(({ id }) => id));
     const { report, owned, left } = recovering;
     const burial = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
     const quick = circumstances.first;

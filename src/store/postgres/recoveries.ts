@@ -107,7 +107,9 @@ export class Recoveries implements RecoveryStore {
       name: `
         insert into ${s}.recovery_processes (recovery, process, life, pid, host, program, started_at)
         select $1, id, $3, pid, host, program, started_at from ${s}.processes where id = $2 on conflict do nothing returning 1`,
-      named: `select host, pid, program, started_at from ${s}.recovery_processes where recovery = $1 order by process`,
+      named: `
+        select recovery, host, pid, program, started_at from ${s}.recovery_processes
+        where recovery = any($1::bigint[]) order by recovery, process`,
       left: `
         select process, life, pid, host, program from ${s}.recovery_processes as dead
         where recovery = $1 and exists (select 1 from ${s}.processes where id = dead.process) order by process`,
@@ -182,8 +184,10 @@ export class Recoveries implements RecoveryStore {
   async reports({ limit, which = "ended" }: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]> {
     const { read } = this.#access;
     const rows = await this.#rows(read, this.#sql[which === "open" ? "unended" : which], limit);
-    return Promise.all(rows.map((row) => this.#toReport(read, row)));
+    return this.#toReports(read, rows);
   }
+
+  async shortenLog(): Promise<void> {}
 
   async preview(dead: readonly ProcessId[]): Promise<RecoveryPreview> {
     const { read, at } = this.#access;
@@ -327,14 +331,21 @@ export class Recoveries implements RecoveryStore {
   }
 
   async #see(rows: Rows, id: number): Promise<StoredReport> {
-    return this.#toReport(rows, (await this.#row(rows, id)) as ReportRow);
+    const [report] = await this.#toReports(rows, [(await this.#row(rows, id)) as ReportRow]);
+    return report as StoredReport;
   }
 
-  async #toReport(rows: Rows, row: ReportRow): Promise<StoredReport> {
-    const named = await rows<[string, number, string, number]>(this.#sql.named, row.id);
-    return toReport(
-      row,
-      named.map(([host, pid, program, startedAt]): CrashedProcess => ({ host, pid, program, startedAt })),
+  async #toReports(rows: Rows, reports: readonly ReportRow[]): Promise<StoredReport[]> {
+    if (reports.length === 0) return [];
+    const named = await rows<[number, string, number, string, number]>(this.#sql.named, listOf(reports.map(({ id }) => id)));
+    const byReport = Map.groupBy(named, ([report]) => report);
+    return reports.map((row) =>
+      toReport(
+        row,
+        (byReport.get(row.id) ?? []).map(
+          ([, host, pid, program, startedAt]): CrashedProcess => ({ host, pid, program, startedAt }),
+        ),
+      ),
     );
   }
 

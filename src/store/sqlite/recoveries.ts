@@ -42,6 +42,9 @@ import type { Locks } from "./locks.ts";
 import type { Processes } from "./processes.ts";
 import type { Settle } from "./settle.ts";
 
+/** A write-ahead log of this many bytes is worth a thread. */
+const LONG = 4 * 1024 * 1024;
+
 interface Parts {
   settle: Settle;
   endings: Endings;
@@ -56,7 +59,7 @@ interface Parts {
     ids(holder: ProcessId): string[];
   };
   /** The write-ahead log: as it was when this handle opened it, and its size now. */
-  log: { atOpening: { bytes: number; frames: number }; size(): number };
+  log: { atOpening(): { bytes: number; frames: number }; size(): number; shorten(): Promise<void> };
 }
 
 /** Burials, and the reports of them, in a SQLite file. */
@@ -195,6 +198,10 @@ export class Recoveries implements RecoveryStore {
     return this.#access.read(() => this.#listed[which].all<ReportRow>({ limit }).map((row) => this.#toReport(row)));
   }
 
+  async shortenLog(): Promise<void> {
+    if (this.#parts.log.size() >= LONG) await this.#parts.log.shorten();
+  }
+
   preview(dead: readonly ProcessId[]): Promise<RecoveryPreview> {
     const { led, locks } = this.#parts;
     return this.#access.read(() => ({
@@ -217,7 +224,7 @@ export class Recoveries implements RecoveryStore {
     if (dead.length === 0 && !isWorthReporting(found.findings) && open === undefined) return null;
     const isGone = (owner: number) => dead.some(({ id }) => id === owner) || !processes.isEntered(owner as ProcessId);
     const owner = open === undefined ? found.by : ownerOf(open, found.by, isGone);
-    const report = open?.id ?? this.#open(tx, found, found.opening ? log.atOpening : { bytes: log.size(), frames: 0 });
+    const report = open?.id ?? this.#open(tx, found, found.opening ? log.atOpening() : { bytes: log.size(), frames: 0 });
     this.#own.runNamed({ id: report, owner });
     for (const { id, life } of dead) {
       if (this.#name.runNamed({ report, id, life }) === 0) continue;

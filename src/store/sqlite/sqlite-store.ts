@@ -47,6 +47,7 @@ import { AuditLog } from "./audit-log.ts";
 import { untilRestored } from "./backup/enter.ts";
 import type { Access } from "./builds/access.ts";
 import { Backups } from "./backup/backups.ts";
+import { runTask } from "./backup/tasks.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
 import { Checkpoint } from "./checkpoint.ts";
@@ -217,7 +218,14 @@ export class SqliteStore implements Store {
         processes: this.#processes,
         audit,
         led: this.builds.led,
-        log: { atOpening: opened.log, size: () => walSize(path) },
+        log: {
+          atOpening: () => {
+            const met = damage.opening;
+            return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };
+          },
+          size: () => walSize(path),
+          shorten: () => runTask("checkpoint", { driver: options.driver, path }),
+        },
       },
       access,
     );

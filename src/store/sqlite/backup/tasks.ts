@@ -5,7 +5,7 @@ import { HoldfastError } from "../../../core/errors.ts";
 import type { OnProgress } from "../../backups.ts";
 import { passStep } from "../../points.ts";
 import { checkFile } from "../damage/check.ts";
-import type { DriverName } from "../driver.ts";
+import { connect, type DriverName } from "../driver.ts";
 import { explain } from "../faults.ts";
 import { copyDatabase } from "./copy.ts";
 import { copyFileSynced, digestFile, syncFile, syncFolder } from "./files.ts";
@@ -13,7 +13,7 @@ import { type Preparation, prepare, type Prepared } from "./prepare.ts";
 import { survey, type Survey } from "./survey.ts";
 
 /** What is done in a thread: each blocks it for as long as a disk takes. */
-export const TASKS = { copy, inspect, restore, check: checkFile };
+export const TASKS = { copy, inspect, restore, check: checkFile, checkpoint };
 export type TaskName = keyof typeof TASKS;
 type Input<Name extends TaskName> = Parameters<(typeof TASKS)[Name]>[0];
 type Answer<Name extends TaskName> = Awaited<ReturnType<(typeof TASKS)[Name]>>;
@@ -74,6 +74,16 @@ function restore(
     return prepared;
   } catch (error) {
     throw explain(error, path);
+  }
+}
+
+/** What the write-ahead log holds goes into the database, as far as no reader needs it. */
+function checkpoint({ driver, path }: { driver: DriverName; path: string }): void {
+  const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
+  try {
+    db.prepare("pragma wal_checkpoint(passive)").row();
+  } finally {
+    db.close();
   }
 }
 

@@ -1,3 +1,4 @@
+import { statSync } from "node:fs";
 import { onlyRead } from "../../../core/errors.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../findings.ts";
 import { runTask } from "../backup/tasks.ts";
@@ -5,6 +6,9 @@ import type { Connection, DriverName } from "../driver.ts";
 import { faultOf } from "../faults.ts";
 import { checkDatabase } from "./check.ts";
 import { Findings } from "./findings.ts";
+
+/** A file of so many bytes takes some milliseconds to look through. */
+const SMALL = 1024 * 1024;
 
 export interface DamageOptions {
   driver: DriverName;
@@ -64,13 +68,18 @@ export class Damage implements DamageStore {
   async check(how: Thoroughness): Promise<Checked> {
     const { driver } = this.#options;
     const { structural, findings, artifacts } =
-      this.#path === ":memory:"
+      this.#path === ":memory:" || (how === "quick" && this.#isSmall())
         ? checkDatabase(this.#db as Connection, driver, how)
         : await runTask("check", { driver, path: this.#path, how });
     const [first = "", ...others] = findings;
     const more = others.length === 0 ? "" : ` (and ${others.length} findings more)`;
     if (structural) this.found({ severity: "damage", what: `A check has found damage: ${first}${more}.` });
     return { findings, artifacts };
+  }
+
+  /** It is looked through sooner than a thread is started. */
+  #isSmall(): boolean {
+    return this.#db !== null && (statSync(this.#path, { throwIfNoEntry: false })?.size ?? 0) < SMALL;
   }
 
   async findings(): Promise<Finding[]> {

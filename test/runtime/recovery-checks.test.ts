@@ -1,0 +1,128 @@
+import assert from "node:assert/strict";
+import { type TestContext, test } from "node:test";
+import type { ProcessId } from "../../src/core/ids.ts";
+import { type Findings, NO_FINDINGS } from "../../src/core/recovery-report.ts";
+import type { Engine } from "../../src/runtime/engine.ts";
+import { type Check, type CheckCircumstances, runChecks } from "../../src/runtime/recovery/checks.ts";
+import { type Dead, Recovery } from "../../src/runtime/recovery/recovery.ts";
+import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
+import type { Store } from "../../src/store/store.ts";
+import { testClock } from "../../src/testing/index.ts";
+
+const ENGINE = {} as Engine;
+
+function circumstances(signal = new AbortController().signal): CheckCircumstances {
+  return { opening: true, alone: true, rebooted: false, signal };
+}
+
+test("what checks find is added up, and what cannot be checked is an error", async () => {
+  const checks: Check[] = [
+    async () => ({ errors: ["torn"], commitsMissing: 2 }),
+    () => Promise.reject(new Error("the disk is gone")),
+    async () => ({ errors: ["torn"], walFramesReplayed: 5 }),
+  ];
+  assert.deepEqual(await runChecks(checks, ENGINE, circumstances()), {
+    errors: ["torn", "The database could not be checked after the crash: the disk is gone"],
+    commitsMissing: 2,
+    walFramesReplayed: 5,
+  });
+});
+
+test("who leaves waits for no check, and has found nothing", async () => {
+  const leaving = new AbortController();
+  const checks: Check[] = [() => new Promise(() => leaving.abort())];
+  assert.equal(await runChecks(checks, ENGINE, circumstances(leaving.signal)), null);
+});
+
+test("everything is given back before anything is checked, and the report is ended after that", async (t) => {
+  const { store, dead, recovery, check } = await scene(t);
+  const { entries } = await recovery.run([await dead(2)], { opening: false, alone: true });
+  assert.equal(entries, 2);
+  assert.deepEqual(await store.running(), new Map());
+  assert.deepEqual(await store.recoveries.reports({ limit: 10 }), [], "it is under way");
+  check.resolve({ ...NO_FINDINGS, errors: ["torn"] });
+  await recovery.settled();
+  const [report] = await store.recoveries.reports({ limit: 10 });
+  assert.deepEqual([report?.state, report?.errors, report?.jobsRecovered], ["failed", ["torn"], 2]);
+});
+
+test("who is found dead while the last crash is checked is in the same report", async (t) => {
+  const { store, dead, recovery, check } = await scene(t);
+  await recovery.run([await dead(1)], { opening: false, alone: true });
+  await recovery.run([await dead(3)], { opening: false, alone: true });
+  check.resolve(NO_FINDINGS);
+  await recovery.settled();
+  const reports = await store.recoveries.reports({ limit: 10, which: "all" });
+  assert.deepEqual(
+    reports.map(({ state, crashed, jobsRecovered }) => [state, crashed.length, jobsRecovered]),
+    [["completed", 2, 4]],
+  );
+});
+
+test("who leaves in the middle of a check hands the report on; the next one checks again, and ends it", async (t) => {
+  const { store, dead, recovery, another } = await scene(t);
+  await recovery.run([await dead(1)], { opening: false, alone: true });
+  await recovery.stop();
+  const [left] = await store.recoveries.reports({ limit: 10, which: "all" });
+  assert.deepEqual([left?.state, left?.owner], ["running", null]);
+  const next = await another(async () => NO_FINDINGS);
+  await next.run([], { opening: true, alone: true });
+  await next.settled();
+  const [ended] = await store.recoveries.reports({ limit: 10 });
+  assert.deepEqual([ended?.id, ended?.state, ended?.jobsRecovered], [left?.id, "completed", 1]);
+});
+
+test("a report that cannot be ended is tried again", async (t) => {
+  const { store, dead, recovery, check } = await scene(t);
+  await recovery.run([await dead(1)], { opening: false, alone: true });
+  store.seal(() => new Error("not now") as never);
+  check.resolve(NO_FINDINGS);
+  await recovery.settled();
+  assert.deepEqual(await store.recoveries.reports({ limit: 10 }), []);
+  store.seal(null);
+  recovery.goOn();
+  await recovery.settled();
+  assert.equal((await store.recoveries.reports({ limit: 10 })).length, 1);
+});
+
+test("the first of a great many jobs are back before the others", async (t) => {
+  const { store, dead, another } = await scene(t);
+  const recovery = await another();
+  const { some, all } = recovery.start([await dead(30)], { opening: false, alone: true, first: 10 });
+  await some;
+  assert.equal([...(await store.running()).values()][0], 20);
+  assert.equal((await all).entries, 30);
+  assert.equal((await store.recoveries.reports({ limit: 1 }))[0]?.jobsRecovered, 30);
+});
+
+/** A store, somebody who recovers and whose check is ours to end, and the dead. */
+async function scene(t: TestContext) {
+  const options = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
+  const store: Store = await SqliteStore.open(":memory:", options);
+  t.after(() => store.close());
+  const enter = (): Promise<ProcessId> => store.register({ pid: 1, host: "here", boot: "boot", program: "test" });
+  const check = Promise.withResolvers<Findings | null>();
+  const another = async (by?: (circumstances: CheckCircumstances) => Promise<Findings | null>) =>
+    new Recovery({
+      store,
+      clock: options.clock,
+      log: { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} },
+      self: await enter(),
+      grace: 1,
+      ...(by === undefined ? {} : { check: by }),
+    });
+  const left = (signal: AbortSignal) =>
+    new Promise<null>((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
+  const recovery = await another(({ signal }) => Promise.race([check.promise, left(signal)]));
+  const dead = async (jobs: number): Promise<Dead> => {
+    const id = await enter();
+    const policy = { attempts: 1, backoff: "fixed", delay: 0, maxDelay: 0, crashes: 9, onInterrupt: "retry", timeout: 1 } as const;
+    const job = { name: "w", queue: "w", version: 1, policy, input: null, priority: 0, delay: 0 };
+    await store.enqueue(Array.from({ length: jobs }, () => job));
+    await store.claim({ from: [{ queue: "w", lease: 60_000 }], max: jobs, holder: id, worker: "w" });
+    const process = (await store.processes()).find((one) => one.id === id);
+    assert.ok(process !== undefined);
+    return { process, life: "dead" };
+  };
+  return { store, recovery, check, another, dead };
+}
