@@ -137,7 +137,9 @@ wherever((stage, place) => {
         await leftBehind(scene);
         const hash = "a".repeat(64);
         const row = `1, 'parse', 'a.md', 'text', '${hash}', 1`;
-        await scene.witness.query(`insert into {artifacts} (build, stage, path, name, hash, size) values (${row}) returning hash`);
+        await scene.witness.query(
+          `insert into {artifacts} (build, stage, path, name, hash, size) values (${row}) returning hash`,
+        );
         const hf = await scene.open({ log: SILENT });
         const report = await lastReport(hf);
         assert.deepEqual(countsOf(report), LEFT);

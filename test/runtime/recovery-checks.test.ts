@@ -95,6 +95,10 @@ test("the first of a great many jobs are back before the others", async (t) => {
   assert.equal((await store.recoveries.reports({ limit: 1 }))[0]?.jobsRecovered, 30);
 });
 
+function left(signal: AbortSignal): Promise<null> {
+  return new Promise((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
+}
+
 /** A store, somebody who recovers and whose check is ours to end, and the dead. */
 async function scene(t: TestContext) {
   const options = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
@@ -111,12 +115,18 @@ async function scene(t: TestContext) {
       grace: 1,
       ...(by === undefined ? {} : { check: by }),
     });
-  const left = (signal: AbortSignal) =>
-    new Promise<null>((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
   const recovery = await another(({ signal }) => Promise.race([check.promise, left(signal)]));
   const dead = async (jobs: number): Promise<Dead> => {
     const id = await enter();
-    const policy = { attempts: 1, backoff: "fixed", delay: 0, maxDelay: 0, crashes: 9, onInterrupt: "retry", timeout: 1 } as const;
+    const policy = {
+      attempts: 1,
+      backoff: "fixed",
+      delay: 0,
+      maxDelay: 0,
+      crashes: 9,
+      onInterrupt: "retry",
+      timeout: 1,
+    } as const;
     const job = { name: "w", queue: "w", version: 1, policy, input: null, priority: 0, delay: 0 };
     await store.enqueue(Array.from({ length: jobs }, () => job));
     await store.claim({ from: [{ queue: "w", lease: 60_000 }], max: jobs, holder: id, worker: "w" });

@@ -342,9 +342,12 @@ export class Recoveries implements RecoveryStore {
     return reports.map((row) =>
       toReport(
         row,
-        (byReport.get(row.id) ?? []).map(
-          ([, host, pid, program, startedAt]): CrashedProcess => ({ host, pid, program, startedAt }),
-        ),
+        (byReport.get(row.id) ?? []).map(([, host, pid, program, startedAt]): CrashedProcess => ({
+          host,
+          pid,
+          program,
+          startedAt,
+        })),
       ),
     );
   }
