@@ -1,9 +1,10 @@
 import { existsSync, mkdirSync, statSync } from "node:fs";
-import { basename, extname, join, resolve } from "node:path";
+import { join, resolve } from "node:path";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
-import { makeBackup, verifyWhole } from "../runtime/backups.ts";
+import { makeBackup, verifyWhole } from "../runtime/backup.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
+import { backupName, backupsFolder } from "../store/backup-folder.ts";
 import type { Manifest, Progress } from "../store/backups.ts";
 import { driverOf, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
@@ -66,15 +67,9 @@ function targetOf({ engine }: Holdfast, path: string | undefined): string {
   const { location, clock: time } = engine;
   const source = location.kind === "sqlite" ? location.path : "holdfast";
   if (path !== undefined && !(existsSync(path) && statSync(path).isDirectory())) return resolve(path);
-  const folder = resolve(path ?? `${source}-backups`);
+  const folder = resolve(path ?? backupsFolder(source));
   if (path === undefined && location.kind === "sqlite") mkdirSync(folder, { recursive: true });
   return join(folder, backupName(source, time.now()));
-}
-
-/** They sort by their time. */
-function backupName(source: string, now: number): string {
-  const stamp = new Date(now).toISOString().replaceAll(":", "-");
-  return `${basename(source, extname(source))}-${stamp}.db`;
 }
 
 function sayMade(path: string, { size, counts, artifacts, findings }: Manifest): string {

@@ -101,7 +101,9 @@ function place(folder: string, db: string): string {
 /** Files and folders are named from the config's folder, like all that is in it. */
 function placed(folder: string, given: OpenOptions): OpenOptions {
   const { artifacts } = given;
-  const options = typeof artifacts === "string" ? { ...given, artifacts: resolve(folder, artifacts) } : given;
+  const options = typeof artifacts === "string" ? { ...given, artifacts: resolve(folder, artifacts) } : { ...given };
+  const { backups } = options;
+  if (typeof backups?.folder === "string") options.backups = { ...backups, folder: resolve(folder, backups.folder) };
   if (typeof options.sinks !== "object" || options.sinks === null) return options;
   const sinks = Object.entries(options.sinks).map(([name, sink]): [string, typeof sink] => {
     return sink?.type === "file" && typeof sink.path === "string"

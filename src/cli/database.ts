@@ -26,7 +26,7 @@ export async function openExisting(
   if (isFile && !existsSync(where)) throw noDatabase(where);
   try {
     // It was made as it is, whatever a config says by now; and who looks does not deliver.
-    const { durability: _, sinks = {}, recovery: asked, ...configured } = optionsOf(command);
+    const { durability: _, sinks = {}, recovery: asked, backups, ...configured } = optionsOf(command);
     // Where it is to be left alone until an operator says so, only his word counts.
     const mode = recovery === "by an operator" ? undefined : asked === "manual" ? asked : recovery;
     return await openToOperate(where, {
@@ -35,6 +35,7 @@ export async function openExisting(
       log: workerLog("warn"),
       ...configured,
       ...(delivers ? { sinks } : {}),
+      ...kept(backups, delivers),
       ...options,
       ...(mode === undefined ? {} : { recovery: mode }),
       create: false,
@@ -47,10 +48,12 @@ export async function openExisting(
 /** For what changes nothing, whatever is there: where there is no database, one in memory takes its place for a moment. */
 export async function openToLook(command: Command): Promise<Holdfast> {
   const where = whereOf(command) ?? DEFAULT;
-  const { durability: _, sinks: __, ...configured } = optionsOf(command);
+  const { durability: _, sinks: __, backups, ...configured } = optionsOf(command);
   const log = workerLog("warn");
   const isThere = where !== ":memory:" && (isAddress(where) || existsSync(where));
-  const found = isThere ? await look(where, { program: programOf(command), log, ...configured }).catch(orNone) : null;
+  const found = isThere
+    ? await look(where, { program: programOf(command), log, ...configured, ...kept(backups, false) }).catch(orNone)
+    : null;
   return found ?? open(":memory:", { log });
 }
 
@@ -69,7 +72,7 @@ export function openOrMake(
     ...options
   }: { program?: string; log?: Log; delivers?: boolean; onStop?: (drain: number) => void } = {},
 ): Promise<Holdfast> {
-  const { sinks = {}, ...configured } = optionsOf(command);
+  const { sinks = {}, backups, ...configured } = optionsOf(command);
   return open(whereOf(command), {
     program: programOf(command),
     user: userName(),
@@ -77,6 +80,7 @@ export function openOrMake(
     ...options,
     ...configured,
     ...(delivers ? { sinks } : {}),
+    ...kept(backups, delivers),
     ...(onStop === undefined ? {} : { onStop }),
   });
 }
@@ -86,6 +90,13 @@ export function isManual(command: Command): boolean {
   return configOf(command)?.options.recovery === "manual";
 }
 
+/** Who is gone in a moment makes no backups by a plan; whether one is made before a migration is said to all. */
+function kept(backups: OpenOptions["backups"], delivers: boolean): Pick<OpenOptions, "backups"> {
+  if (backups === undefined) return {};
+  if (delivers) return { backups };
+  return backups.beforeMigration === undefined ? {} : { backups: { beforeMigration: backups.beforeMigration } };
+}
+
 /** The config's, but for `onStop`: a command that is done in a moment need not be asked to stop. */
 function optionsOf(command: Command): OpenOptions {
   const config = configOf(command);
@@ -93,6 +104,7 @@ function optionsOf(command: Command): OpenOptions {
   const where = whereOf(command) ?? DEFAULT;
   // What a config says of its own database does not fit one of another kind that was named instead.
   if (where !== config?.db) delete options[isAddress(where) ? "driver" : "schema"];
+  if (where !== config?.db && isAddress(where)) delete options.backups;
   const { schema, artifacts } = command.optsWithGlobals<{ schema?: string; artifacts?: string }>();
   return { ...options, ...(schema === undefined ? {} : { schema }), ...(artifacts === undefined ? {} : { artifacts }) };
 }

@@ -44,6 +44,8 @@ export interface EngineOptions {
   onStop?: (drain: number) => void;
   /** The folder of artifacts; default: beside the file. */
   artifacts?: string;
+  /** Whether a backup is made before the schema is changed; default true. */
+  backsUp?: boolean;
   /** Only looks: it does not even say that it is there, so nothing is written. */
   looks?: boolean;
 }
@@ -89,7 +91,12 @@ export class Engine {
 
   static async open(location: StoreLocation, options: EngineOptions): Promise<Engine> {
     const { clock } = options;
-    const store = await openStore(location, { clock, injected: clock !== systemClock, actor: actorOf(options) });
+    const store = await openStore(location, {
+      clock,
+      injected: clock !== systemClock,
+      actor: actorOf(options),
+      backsUp: options.backsUp ?? true,
+    });
     try {
       // What is damaged is only read: whoever opens it leaves no trace, and recovers nothing.
       if (options.looks || store.damage.damaged !== null) return new Engine(store, location, options, NOBODY);

@@ -1,5 +1,6 @@
 import { mkdirSync } from "node:fs";
-import { dirname } from "node:path";
+import { dirname, resolve } from "node:path";
+import { type BackupPlan, type BackupsOptions, checkBackups } from "../core/backup-plan.ts";
 import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
@@ -8,10 +9,12 @@ import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { isPipeline, type Pipeline } from "../core/pipeline.ts";
 import type { Schedule } from "../core/schedule.ts";
 import { storable } from "../core/text.ts";
-import { locate } from "../store/open-store.ts";
+import { backupsFolder } from "../store/backup-folder.ts";
+import { locate, type StoreLocation } from "../store/open-store.ts";
 import { reportOf } from "../store/recoveries.ts";
 import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
-import { type BackupOptions, makeBackup } from "./backups.ts";
+import { type BackupOptions, makeBackup } from "./backup.ts";
+import { ScheduledBackups } from "./backups.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
 import type { Enqueued, EnqueueOptions } from "./context.ts";
 import { Builds } from "./builds/builds.ts";
@@ -55,6 +58,10 @@ export interface OpenOptions {
   sinks?: Record<string, SinkOptions>;
   /** The folder of artifacts; default: beside the file. On PostgreSQL to be given, and shared by all workers. */
   artifacts?: string;
+  /**
+   * Backups by themselves, of a file: `{ folder, every: "6h", keep: 28 }`. Of several processes with the same one makes each.
+   */
+  backups?: BackupsOptions;
   /** What this process is called in `status` and in what recovery reports; default: the script's path. */
   program?: string;
   /** Who acts through this process, for the audit; default: the process alone. */
@@ -74,6 +81,7 @@ export const OPEN_OPTIONS = [
   "clock",
   "sinks",
   "artifacts",
+  "backups",
   "program",
   "user",
   "onStop",
@@ -126,6 +134,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
   if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
   const sinks = checkSinks(options.sinks);
   const location = locate(path, options);
+  const backups = planOf(location, options);
   const program = storable(options.program ?? process.argv[1] ?? process.title);
   const { log = quietLog } = options;
   const start = () =>
@@ -137,11 +146,12 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
       ...(options.user === undefined ? {} : { user: storable(options.user) }),
       ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
       ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
+      backsUp: options.backups?.beforeMigration !== false,
     });
   const { key } = location;
   if (key === null) {
     const engine = await start();
-    const letGo = await deliver(engine, sinks);
+    const letGo = await serve(engine, sinks, backups);
     return new Holdfast(engine, () => letGo().then(() => engine.close()));
   }
 
@@ -158,7 +168,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
   });
   try {
     refuseOther(engine, options, recovery);
-    const letGo = await deliver(engine, sinks);
+    const letGo = await serve(engine, sinks, backups);
     return new Holdfast(engine, () => letGo().then(() => leave(key, shared, engine)));
   } catch (error) {
     await leave(key, shared, engine);
@@ -175,15 +185,40 @@ export async function openToLook(where: string, options: OpenOptions): Promise<H
     log,
     program: storable(options.program ?? process.title),
     looks: true,
+    backsUp: options.backups?.beforeMigration !== false,
     ...(artifacts === undefined ? {} : { artifacts }),
   });
   return new Holdfast(engine, () => engine.close());
 }
 
 /** What is damaged, or sealed, is only read: how far a delivery has got could not be kept. */
-async function deliver(engine: Engine, sinks: ReturnType<typeof checkSinks>): Promise<() => Promise<void>> {
-  const { relays, store, isSealed } = engine;
-  return store.damage.damaged === null && !isSealed ? relays.use(sinks) : async () => {};
+async function serve(
+  engine: Engine,
+  sinks: ReturnType<typeof checkSinks>,
+  plan: BackupPlan | null,
+): Promise<() => Promise<void>> {
+  if (engine.store.damage.damaged !== null || engine.isSealed) return async () => {};
+  const letGo = await engine.relays.use(sinks);
+  if (plan === null) return letGo;
+  const backups = new ScheduledBackups(engine, plan);
+  backups.start();
+  return async () => {
+    await backups.stop();
+    await letGo();
+  };
+}
+
+function planOf(location: StoreLocation, { backups }: OpenOptions): BackupPlan | null {
+  if (location.kind === "sqlite") {
+    const plan = checkBackups(backups, location.path === ":memory:" ? null : backupsFolder(location.path));
+    return plan === null ? null : { ...plan, folder: resolve(plan.folder) };
+  }
+  if (backups === undefined) return null;
+  throw new HoldfastError(
+    "BACKUP_BY_SERVER",
+    `Holdfast makes no backups of a database on a server (${location.name}).`,
+    "Leave `backups` out, and let the server's own tools make them: pg_dump, pg_basebackup, continuous archiving.",
+  );
 }
 
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */

@@ -44,6 +44,8 @@ export interface OpenStoreOptions {
   random?: () => number;
   /** Who acts through it, for the audit. */
   actor?: string;
+  /** Whether a backup of a file is made before its schema is changed. */
+  backsUp?: boolean;
   /** A thread with nothing else to do, of a process that has it open: it may block while it waits for a lock, and for the server. */
   ownThread?: boolean;
 }
@@ -77,8 +79,14 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   if (location.kind === "sqlite") {
     const { SqliteStore } = await import("./sqlite/sqlite-store.ts");
     const { path, driver } = location;
-    const { ownThread = false } = options;
-    return SqliteStore.open(path, { ...common, driver, ownThread, busyTimeout: ownThread ? 1_000 : 10 });
+    const { ownThread = false, backsUp = false } = options;
+    return SqliteStore.open(path, {
+      ...common,
+      driver,
+      ownThread,
+      backsUp: backsUp && path !== ":memory:",
+      busyTimeout: ownThread ? 1_000 : 10,
+    });
   }
   const { PostgresStore } = await import("./postgres/postgres-store.ts");
   const { url, schema } = location;

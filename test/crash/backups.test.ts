@@ -2,12 +2,13 @@ import assert from "node:assert/strict";
 import { existsSync, mkdirSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { describe, test } from "node:test";
-import { verifyWhole } from "../../src/runtime/backups.ts";
+import { verifyWhole } from "../../src/runtime/backup.ts";
 import { open } from "../../src/index.ts";
 import { STEPS } from "../../src/store/points.ts";
 import { workJob } from "./jobs.ts";
 import { isTaken } from "./random.ts";
 import { Scene } from "./scene.ts";
+import { oldDatabase } from "../unit/old-database.ts";
 
 const AT = STEPS.filter((step) => step.startsWith("backup:"));
 
@@ -35,6 +36,29 @@ describe("a backup whose process is killed", { concurrency: 2 }, () => {
         assert.deepEqual(manifest?.counts.jobs, { pending: 3 });
       }
       if (!named) await hf.backup(first);
+    });
+  }
+});
+
+describe("before a migration", () => {
+  for (const [at, point] of ["backup:copied", "backup:named", "backup:kept"].entries()) {
+    if (!isTaken(at, 3)) continue;
+    test(`killed at ${point}, its backup is made once, and the next open migrates`, async (t) => {
+      const scene = new Scene(t);
+      oldDatabase(scene.path, 6, "insert into orders values ('pen')");
+      const child = scene.start("opener", { crashAt: point });
+      await child.next("ready");
+      child.send({ type: "open", path: scene.path });
+      assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+      const [version] = await scene.witness.query("select max(version) as n from {migrations}");
+      assert.equal(version?.["n"], 6);
+
+      const hf = await scene.open();
+      await hf.enqueue(workJob(scene.effects), {});
+      const folder = `${scene.path}-backups`;
+      const made = readdirSync(folder).filter((name) => name.endsWith(".db"));
+      assert.deepEqual(readdirSync(folder).toSorted(), [...made, `${made[0]}.json`]);
+      assert.equal((await verifyWhole(join(folder, made[0] as string), "node:sqlite", () => {})).facts.schema, 6);
     });
   }
 });

@@ -28,6 +28,8 @@ export interface OpenSqliteOptions {
   actor?: string;
   /** Shows that this process lives, before it has the file open; left out: it has been shown already. */
   alive?: Alive | null;
+  /** Whether a backup is made before the schema is changed. */
+  backsUp?: boolean;
   /** On the main thread SQLite itself waits only this long for a lock; the rest is waited for on a timer. */
   busyTimeout: number;
 }
@@ -77,6 +79,7 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
     const token = options.alive ? await enter(path, options.driver, options.alive) : null;
     db = connect(options.driver, path, { busyTimeout: options.busyTimeout, readOnly: options.damaged ?? false });
     const get = options.damaged ? readOnly : prepare;
+    if (options.backsUp && !isNew && !options.damaged) await backUp(db, path, options);
     const opened = await patiently(() => get(db as Connection, path, options));
     // A file whose folder entry is not on the disk is no file after a power cut.
     if (isNew) syncFolder(dirname(path));
@@ -87,6 +90,14 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
     if (isNew) removeEmpty(path);
     throw explain(error, path);
   }
+}
+
+/** Most openings find the schema that they know. */
+async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteOptions): Promise<void> {
+  const version = await patiently(() => versionOf(db));
+  if (version === 0 || version >= SCHEMA_VERSION) return;
+  const { backUpBeforeMigration } = await import("./backup/before-migration.ts");
+  await backUpBeforeMigration(db, { path, driver, now });
 }
 
 /** What could not be made is not left behind. */

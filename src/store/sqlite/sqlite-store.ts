@@ -89,6 +89,8 @@ export interface SqliteStoreOptions {
   random: () => number;
   /** Who acts through it, for the audit; left out: that is not said. */
   actor?: string;
+  /** Whether a backup is made before the schema is changed. */
+  backsUp?: boolean;
   /** Of a process that has it open: it lives for as long as that does. */
   ownThread?: boolean;
   /** A thread of its own may wait inside SQLite; the main thread must not for long. */

@@ -17,9 +17,9 @@ export class Backups implements BackupStore {
   readonly #db: Connection;
   readonly #path: string;
   readonly #driver: DriverName;
-  readonly #clock: Clock;
+  readonly #clock: Pick<Clock, "now">;
 
-  constructor(db: Connection, { path, driver, clock }: { path: string; driver: DriverName; clock: Clock }) {
+  constructor(db: Connection, { path, driver, clock }: { path: string; driver: DriverName; clock: Pick<Clock, "now"> }) {
     this.#db = db;
     this.#path = path;
     this.#driver = driver;

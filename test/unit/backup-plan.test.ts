@@ -1,0 +1,58 @@
+import assert from "node:assert/strict";
+import { suite, test } from "node:test";
+import * as fc from "fast-check";
+import { checkBackups, dueIn, type KnownBackup, retired } from "../../src/core/backup-plan.ts";
+import { code, unchecked } from "../runtime/parts.ts";
+
+const backup = fc.record({
+  file: fc.uuid(),
+  takenAt: fc.integer({ min: 0, max: 1_000 }),
+  scheduled: fc.boolean(),
+  whole: fc.boolean(),
+});
+
+function whole(all: readonly KnownBackup[]): KnownBackup[] {
+  return all.filter((one) => one.scheduled && one.whole);
+}
+
+function made(takenAt: number, given: Partial<KnownBackup> = {}): KnownBackup {
+  return { file: "a", takenAt, scheduled: true, whole: true, ...given };
+}
+
+suite("which backups need not be kept", () => {
+  test("never one that somebody asked for, never one of the newest so many that are whole, and no more than that stays", () => {
+    fc.assert(
+      fc.property(fc.array(backup), fc.integer({ min: 1, max: 5 }), (backups, keep) => {
+        const gone = new Set(retired({ keep }, backups));
+        const stay = backups.filter(({ file }) => !gone.has(file));
+        assert.ok(backups.every(({ file, scheduled }) => scheduled || !gone.has(file)));
+        assert.equal(whole(stay).length, Math.min(keep, whole(backups).length));
+        const oldest = Math.min(...whole(stay).map(({ takenAt }) => takenAt));
+        assert.ok(whole(backups).every(({ file, takenAt }) => !gone.has(file) || takenAt <= oldest));
+      }),
+    );
+  });
+});
+
+suite("when the next one is due", () => {
+  test("now when there is none, or none that is whole, and so long after the newest otherwise", () => {
+    assert.equal(dueIn({ every: 100 }, [], 5_000), 0);
+    assert.equal(dueIn({ every: 100 }, [made(4_990, { whole: false }), made(4_990, { scheduled: false })], 5_000), 0);
+    assert.equal(dueIn({ every: 100 }, [made(4_000), made(4_970)], 5_000), 70);
+    assert.equal(dueIn({ every: 100 }, [made(4_000)], 5_000), 0);
+  });
+
+  test("one from the future does not keep others from being made for longer than that", () => {
+    assert.equal(dueIn({ every: 100 }, [made(9_000)], 5_000), 100);
+  });
+});
+
+test("what is wrong with a plan is said at once", () => {
+  assert.equal(checkBackups(undefined, "a"), null);
+  assert.equal(checkBackups({ beforeMigration: false }, "a"), null);
+  assert.deepEqual(checkBackups({}, "beside"), { folder: "beside", every: 86_400_000, keep: 7, artifacts: false });
+  assert.throws(() => checkBackups({ keep: 0 }, "a"), code("NUMBER_INVALID"));
+  assert.throws(() => checkBackups({ every: 5 }, "a"), code("DURATION_INVALID"));
+  assert.throws(() => checkBackups({ every: "1h" }, null), code("OPTION_INVALID"));
+  assert.throws(() => checkBackups(unchecked({ often: true }), "a"), code("OPTION_INVALID"));
+});
