@@ -63,6 +63,11 @@ suite("a restore", () => {
     assert.equal(db.prepare("select count(*) as n from orders").get()?.["n"], 1);
     const [entry] = db.prepare("select action, actor from holdfast_audit where action = 'database.restored'").all();
     assert.equal(entry?.["actor"], "a test");
+    const told = await hf.engine.store.events({ after: 0, limit: 10, types: ["database.*"] });
+    assert.deepEqual(
+      told.map(({ type }) => type),
+      ["database.restored"],
+    );
     db.close();
     await using kept = await open(restored.kept as string, { recovery: "manual" });
     assert.equal((await ids(kept)).length, 3);

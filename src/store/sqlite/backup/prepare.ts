@@ -1,8 +1,12 @@
 import { randomUUID } from "node:crypto";
+import type { Fence } from "../../../core/ids.ts";
 import { RESTORED } from "../../process-row.ts";
+import { Acts } from "../acts.ts";
 import { Audit } from "../audit.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { type Known, raiseEpoch } from "../epoch.ts";
+import { Events } from "../events.ts";
+import type { Tx } from "../group-commit.ts";
 import { migrate } from "../migrate.ts";
 
 export interface Preparation {
@@ -69,11 +73,15 @@ function startAnew(db: Connection, { now, known, by, audit }: Preparation): Prep
   db.exec(`update holdfast_builds set seq = seq + ${TRANSITIONS} where state not in ('SUCCESS', 'FAILED', 'ABANDONED')`);
   moveOn(db, "holdfast_events", EVENTS);
   moveOn(db, "holdfast_processes", PROCESSES);
-  new Audit(db, by).add(
-    { now, wrote: () => {} },
-    { action: "database.restored", subject: "database", before: null, after: { epoch, ...audit } },
-  );
+  tell(db, now, by, { epoch, ...audit });
   return { epoch, running };
+}
+
+/** An entry of the audit and an event, as of every act; this one's transaction is no other's. */
+function tell(db: Connection, now: number, by: string, { from, ...after }: Preparation["audit"] & { epoch: number }): void {
+  const [commit] = db.prepare("select commits from holdfast_counter where id = 1").row() as [Fence];
+  const acts = new Acts({ audit: new Audit(db, by), events: new Events(db) });
+  acts.add({ now, commit, wrote: () => {} } as Tx, { action: "database.restored", name: from, after });
 }
 
 /** What counts by itself goes on from there. */
