@@ -11,7 +11,7 @@ import { Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
 
 const AT = STEPS.filter((step) => step.startsWith("restore:"));
-const ROUNDS = process.env["HOLDFAST_LONG"] ? 100 : 8;
+const ROUNDS = process.env["HOLDFAST_LONG"] ? 100 : 4;
 
 /** A database with one job more than its backup. */
 async function prepared(scene: Scene): Promise<{ backup: string; lost: string; kept: string }> {

@@ -20,7 +20,10 @@ for (let done = 0; done < (rounds ?? 1);) {
     done++;
   } catch (error) {
     const code = error instanceof HoldfastError ? error.code : String(error);
-    if (rounds !== undefined && code === "IN_USE") continue;
+    if (rounds !== undefined && code === "IN_USE") {
+      await new Promise((resume) => setTimeout(resume, 10));
+      continue;
+    }
     await say("refused", { code });
     break;
   }

@@ -7,6 +7,7 @@ import { say, told } from "./port.ts";
 const { path, effects, acks } = told();
 const work = workJob(effects);
 for (let n = 0; ; n++) {
+  const since = performance.now();
   try {
     const hf = await open(path, { recovery: "manual", create: false });
     const { id } = await hf.enqueue(work, { n });
@@ -18,6 +19,7 @@ for (let n = 0; ; n++) {
     // For an instant nothing has the name.
     if (code !== "IN_USE" && code !== "NO_DATABASE") await say("trouble", { error: String(error), code });
   }
-  // Now and then nobody is there.
-  await new Promise((resume) => setTimeout(resume, Math.random() * 150));
+  // For as long as it was there, about, it is not.
+  const there = performance.now() - since;
+  await new Promise((resume) => setTimeout(resume, 3 * Math.random() * there));
 }
