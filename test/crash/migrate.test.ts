@@ -67,7 +67,8 @@ describe("a file of an older version, with entries in its audit", () => {
       );
       db.exec("update holdfast_counter set commits = 7");
       db.close();
-      for (let killed = 0; killed <= SCHEMA_VERSION - OLD; killed++) {
+      // Each step is one commit: who dies behind it leaves the next one to others.
+      for (let killed = 0; killed < (moment === "committed" ? SCHEMA_VERSION - OLD : 1); killed++) {
         const child = scene.start("opener", { crashAt: `migrate:${moment}` });
         await child.next("ready");
         child.send({ type: "open", path: scene.path });

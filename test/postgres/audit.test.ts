@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, afterEach, before, beforeEach, describe, test } from "node:test";
+import { after, before, beforeEach, describe, test } from "node:test";
 import { NO_ENTRY } from "../../src/core/audit-chain.ts";
 import { verifyAudit } from "../../src/runtime/audit.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
@@ -21,10 +21,19 @@ const OLD = [jobs, queues, dependencies, schedules, events, builds];
 describe("the audit on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;
   let handles: Handles;
-  before(async () => void (server = await startServer()));
-  after(() => server.close());
-  beforeEach(async () => void (handles = await openHandles(server, 2)));
-  afterEach(() => handles.close());
+  before(async () => {
+    server = await startServer();
+    handles = await openHandles(server, 2);
+  });
+  after(async () => {
+    await handles.close();
+    await server.close();
+  });
+  // A schema for each test would cost more than all of them.
+  beforeEach(async () => {
+    await tamper(`truncate audit; delete from audit_head;
+      insert into audit_head (id, seq, hash) values (1, ${NO_ENTRY.seq}, '${NO_ENTRY.hash}')`);
+  });
   const store = (n = 0) => handles.stores[n] as PostgresStore;
 
   const verdict = async (known: Parameters<typeof verifyAudit>[1] = []) => {
@@ -84,14 +93,18 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     await sixEntries();
     await handles.query("alter table audit disable trigger audit_unchanged");
     assert.equal(await verdict(), "unguarded 6");
-    await handles.query("alter table audit enable trigger audit_unchanged; drop trigger audit_head_forward on audit_head");
+    await handles.query(
+      "alter table audit enable trigger audit_unchanged; alter trigger audit_head_forward on audit_head rename to another",
+    );
     const { fault } = await verifyAudit(store());
     assert.match(fault?.message ?? "", /audit_head_forward\.$/);
+    await handles.query("alter trigger another on audit_head rename to audit_head_forward");
+    assert.equal(await verdict(), 6);
   });
 
   test("without its head nothing is written that ought to be written down, and the act is refused", async () => {
     await tamper("delete from audit_head");
-    await assert.rejects(store().pause("q"), { code: "DAMAGED" });
+    await assert.rejects(store().pause("never"), { code: "DAMAGED" });
     assert.deepEqual(
       (await store().queues()).filter(({ paused }) => paused),
       [],
@@ -104,17 +117,19 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     await store().saveSchedule({ key: "hourly", ...when, template: newJob(), nextAt: 9e12 });
     const slow = await handles.bystander();
     await slow.query("select 1 from schedules where key = 'hourly' for update");
-    const waits = store().pauseSchedule("hourly");
+    for (const name of ["one", "two"]) await store().acquireLock(name, "somebody", name, 60_000);
+    // One transaction, which has something to write down already.
+    const waits = Promise.all([store().breakLock("one"), store().pauseSchedule("hourly")]);
     await handles.blocked(1);
-    assert.equal(await store(1).pause("q"), true, "others act, and it is written down");
+    assert.equal(await store(1).breakLock("two"), true, "others act, and it is written down");
     assert.equal((await store(1).audit.head()).seq, 1);
     await slow.end("commit");
-    assert.equal(await waits, true);
+    assert.deepEqual(await waits, [true, true]);
     assert.deepEqual(
-      (await store(1).audit.page({ after: 0, limit: 10 })).map(({ action }) => action),
-      ["queue.paused", "schedule.paused"],
+      (await store(1).audit.page({ after: 0, limit: 10 })).map(({ subject }) => subject),
+      ["lock:two", "lock:one", "schedule:hourly"],
     );
-    assert.equal(await verdict(), 2);
+    assert.equal(await verdict(), 3);
   });
 
   test("whoever waits for the head comes after the one who has it, with the next number", async () => {
