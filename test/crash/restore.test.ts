@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { existsSync, readdirSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, test } from "node:test";
@@ -86,6 +86,23 @@ describe("while somebody has the database open, it is not restored", () => {
     await stranger.ended;
     await scene.start("restorer", { backup }).next("restored");
   });
+});
+
+test("a rollback journal of the database that was there is kept with it, and never played into the new one", async (t) => {
+  const scene = new Scene(t);
+  const { backup, kept } = await prepared(scene);
+  // What a program leaves that is killed in the middle of a transaction, with the other kind of log.
+  const db = new DatabaseSync(scene.path);
+  db.exec("pragma journal_mode = delete; pragma cache_size = 2; begin; create table junk (x)");
+  for (let i = 0; i < 200; i++) db.exec("insert into junk values (randomblob(2000))");
+  const journal = readFileSync(`${scene.path}-journal`);
+  db.exec("rollback");
+  db.close();
+  writeFileSync(`${scene.path}-journal`, journal);
+  await scene.start("restorer", { backup }).next("restored");
+  assert.ok(!existsSync(`${scene.path}-journal`));
+  assert.ok(readdirSync(scene.folder).some((name) => /\.replaced-.*-journal$/.test(name)));
+  assert.deepEqual(await ids(await scene.open()), [kept]);
 });
 
 test("processes that open the database at any instant of a restore lose nothing that was acknowledged, and damage nothing", async (t) => {

@@ -59,6 +59,7 @@ suite("a restore", () => {
     assert.deepEqual([restored.epoch, restored.running], [1, 0]);
     await using hf = await open(path);
     assert.deepEqual(await ids(hf), before);
+    assert.equal(await hf.recovery.lastReport(), null, "nobody had anything in hand, so nothing was recovered");
     const db = new DatabaseSync(path, { readOnly: true });
     assert.equal(db.prepare("select count(*) as n from orders").get()?.["n"], 1);
     const [entry] = db.prepare("select action, actor from holdfast_audit where action = 'database.restored'").all();
@@ -186,6 +187,8 @@ suite("after a restore", () => {
     await after.close();
 
     await using hf = await open(path);
+    const report = await hf.recovery.lastReport();
+    assert.deepEqual([report?.jobsResetToPending, report?.buildsCrashed, report?.wasSuccessful], [1, 1, true]);
     const held = await hf.jobs.get("held");
     assert.deepEqual([held?.state, held?.crashes], ["pending", 0]);
     assert.equal((await hf.builds.get(build.id))?.state, "CRASHED");

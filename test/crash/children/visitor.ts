@@ -9,11 +9,10 @@ const work = workJob(effects);
 for (let n = 0; ; n++) {
   const since = performance.now();
   try {
-    const hf = await open(path, { recovery: "manual", create: false });
+    await using hf = await open(path, { create: false });
     const { id } = await hf.enqueue(work, { n });
     appendFileSync(acks, `${id}\n`);
-    await hf.close();
-    await say("visited");
+    void say("visited");
   } catch (error) {
     const { code } = error as HoldfastError;
     // For an instant nothing has the name.

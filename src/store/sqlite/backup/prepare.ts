@@ -51,6 +51,8 @@ export function prepare(preparation: Preparation): Prepared {
     db.exec("begin immediate");
     const prepared = startAnew(db, preparation);
     db.exec("commit");
+    // As whoever opens it wants it: to switch it then would leave a log of another kind behind, should he die of it.
+    db.exec("pragma journal_mode = wal");
     return prepared;
   } finally {
     db.close();
@@ -63,6 +65,12 @@ function startAnew(db: Connection, { now, known, by, audit }: Preparation): Prep
   const running = db
     .prepare(`update holdfast_jobs set fence = ${fence}, expires_at = min(expires_at, ?) where state = 'running'`)
     .run(now);
+  // Who had nothing in hand leaves nothing to recover.
+  db.exec(
+    `delete from holdfast_processes
+     where id not in (select holder from holdfast_jobs where state = 'running' and holder is not null)
+       and id not in (select holder from holdfast_leads)`,
+  );
   db.prepare("update holdfast_processes set boot = ?, works = null, stop = null").run(RESTORED);
   db.exec("delete from holdfast_locks");
   db.exec(`update holdfast_sinks set holder = null, expires_at = null, token = ${fence}`);

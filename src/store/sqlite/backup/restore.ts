@@ -63,7 +63,7 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
   settleWith(right, path);
   const there = look(path, driver);
   if (!request.force && there.databaseId !== null && there.databaseId !== facts.databaseId) throw other(path, backup);
-  const kept = existsSync(path) || existsSync(`${path}-wal`) ? keptName(path, request.now) : null;
+  const kept = ["", "-wal", "-journal"].some((end) => existsSync(path + end)) ? keptName(path, request.now) : null;
   const epoch = Math.max(there.known.epoch, facts.epoch, right.epoch) + 1;
   right.remember(epoch);
   try {
@@ -135,7 +135,7 @@ function look(path: string, driver: DriverName): There {
       db.close();
     }
   } catch (error) {
-    if (["CORRUPT", "NOTADB", "IOERR", "CANTOPEN", "OTHER"].includes(faultOf(error) ?? "")) return nothing;
+    if (["CORRUPT", "NOTADB", "IOERR", "CANTOPEN", "READONLY", "OTHER"].includes(faultOf(error) ?? "")) return nothing;
     throw error;
   }
 }
@@ -144,7 +144,7 @@ function keptName(path: string, now: number): string {
   const name = `${path}.replaced-${new Date(now).toISOString().replaceAll(":", "-")}`;
   for (let i = 1; ; i++) {
     const free = i === 1 ? name : `${name}-${i}`;
-    if (!existsSync(free) && !existsSync(`${free}-wal`)) return free;
+    if (["", "-wal", "-journal"].every((end) => !existsSync(free + end))) return free;
   }
 }
 

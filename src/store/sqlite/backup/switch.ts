@@ -9,14 +9,15 @@ import { hasPlan, restoreFolder, Right, stagedPath } from "./right.ts";
 /**
  * The staged database takes the place of the one that is there, which is kept with its log. Each step can be done again:
  * whoever finds the plan of a dead process goes on with it. The old log is gone from its name before the new database has
- * its own: one beside the wrong database would be written into it.
+ * its own: one beside the wrong database would be written into it. A database that was just being switched to a write-ahead
+ * log has the other kind, too.
  */
 export function switchOver(path: string, kept: string): void {
   const folder = dirname(path);
   if (existsSync(stagedPath(path))) {
     // An empty log is no part of a database.
     if (sizeOf(`${path}-wal`) === 0) rmSync(`${path}-wal`, { force: true });
-    for (const end of ["-wal", ""]) if (existsSync(path + end)) renameSync(path + end, kept + end);
+    for (const end of ["-wal", "-journal", ""]) if (existsSync(path + end)) renameSync(path + end, kept + end);
     rmSync(`${path}-shm`, { force: true });
     syncFolder(folder);
     passStep("restore:aside");
