@@ -105,6 +105,16 @@ export function tellerOf(outcome: Outcome, by: "holder" | "reclaimer"): Teller {
   return outcome.kind === "crashed" || outcome.kind === "stalled" ? "reclaimer" : by;
 }
 
+/**
+ * Whether what an attempt has cost says what one costs: it has come to its end, and who ran it says what that took. One that was
+ * left behind, given up, interrupted, or has failed before it had paid anything, says nothing.
+ */
+export function isTelling(outcome: Outcome, teller: Teller, reported: Amount): boolean {
+  if (teller !== "holder") return false;
+  if (outcome.kind === "succeeded") return true;
+  return (outcome.kind === "error" || outcome.kind === "later") && reported.micros + reported.tokens > 0;
+}
+
 /** What an attempt is charged. Failed ones cost too; a crash costs no less than its estimate, or crash loops were free. */
 export function charge(teller: Teller, attempt: { reported: Amount; estimate: Amount }): Amount {
   switch (teller) {

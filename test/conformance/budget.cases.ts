@@ -96,20 +96,27 @@ export function budgetCases(check: Check): void {
   });
 
   /** What an attempt is charged that was estimated at 50 cents and has saved 20 of them; by how it ends. */
-  const WAYS_OUT: Record<string, { act: (store: Store, lease: Claimed) => Promise<unknown>; cents: number }> = {
-    "succeeds, and says 70": { act: (store, lease) => settleItem(store, lease, ended({ cost: dollars(70) })), cents: 70 },
+  const WAYS_OUT: Record<string, { act: (store: Store, lease: Claimed) => Promise<unknown>; cents: number; tells?: boolean }> = {
+    "succeeds, and says 70": {
+      act: (store, lease) => settleItem(store, lease, ended({ cost: dollars(70) })),
+      cents: 70,
+      tells: true,
+    },
     "fails, and says 70": {
       act: (store, lease) =>
         settleItem(store, lease, ended({ cost: dollars(70), result: null }), { kind: "error", error: ERROR, retry: false }),
       cents: 70,
+      tells: true,
     },
     "is tried again, and says nothing": {
       act: (store, lease) => settleItem(store, lease, undefined, { kind: "error", error: ERROR }),
       cents: 20,
+      tells: true,
     },
     "comes back later": {
       act: (store, lease) => settleItem(store, lease, undefined, { kind: "later", delay: 1, error: ERROR }),
       cents: 20,
+      tells: true,
     },
     "is interrupted by its own worker": {
       act: (store, lease) => settleItem(store, lease, undefined, { kind: "interrupted" }),
@@ -128,18 +135,32 @@ export function budgetCases(check: Check): void {
     "is reclaimed as stalled": { act: (store, lease) => takeBack(store, "stalled", lease), cents: 50 },
     "is reclaimed after a reboot": { act: (store, lease) => takeBack(store, "interrupted", lease), cents: 50 },
   };
-  for (const [way, { act, cents }] of Object.entries(WAYS_OUT)) {
-    check(`an attempt that ${way} is charged ${cents} cents, and nothing stays set aside for it`, async ({ store }) => {
+  for (const [way, { act, cents, tells = false }] of Object.entries(WAYS_OUT)) {
+    const says = tells ? "tells what one costs" : "tells nothing of what one costs";
+    check(`an attempt that ${way} is charged ${cents} cents, ${says}, and nothing stays set aside for it`, async ({ store }) => {
       const at = await site(store, { budget: FIVE });
       const lease = await parsingOne(store, at);
       assert.deepEqual(await store.work.begin([{ ...lease, estimate: dollars(50) }]), ["start"]);
       assert.deepEqual(await store.work.saveCosts([{ ...lease, cost: dollars(20) }]), ["held"]);
       await act(store, lease);
       assert.deepEqual(await money(store, at.build), { spent: cents * 10_000, reserved: 0 });
-      const expected = cents === 0 ? {} : { parse: { attempts: 1, spent: dollars(cents) } };
-      assert.deepEqual(await store.work.costs("docs"), expected);
+      assert.deepEqual(await store.work.costs("docs"), tells ? { parse: { attempts: 1, spent: dollars(cents) } } : {});
     });
   }
+
+  check(
+    "attempts that were claimed and never begun, or failed before they had paid, are not in the mean",
+    async ({ store, clock }) => {
+      const at = await site(store, { budget: FIVE });
+      const [made, ...ahead] = (await parsing(store, at, ["a", "b", "c", "d"])) as [Claimed, Claimed, Claimed, Claimed];
+      await takeBack(store, "crashed", ...ahead);
+      await settleItem(store, made, ended({ cost: dollars(30) }));
+      pass(clock, 60_000);
+      for (const lease of await claimOf(store, at.build))
+        await settleItem(store, lease, undefined, { kind: "error", error: ERROR });
+      assert.deepEqual(await store.work.costs("docs"), { parse: { attempts: 1, spent: dollars(30) } });
+    },
+  );
 
   check("a result has cost what all its attempts have", async ({ store, clock }) => {
     const at = await site(store, { budget: FIVE });
@@ -152,7 +173,7 @@ export function budgetCases(check: Check): void {
     const [third] = (await claimOf(store, at.build)) as [Claimed];
     await settleItem(store, third, ended({ cost: dollars(11) }));
     assert.deepEqual((await store.work.resultOf(at.build.id, "parse", "a"))?.cost, dollars(23));
-    assert.deepEqual(await store.work.costs("docs"), { parse: { attempts: 3, spent: dollars(23) } });
+    assert.deepEqual(await store.work.costs("docs"), { parse: { attempts: 2, spent: dollars(18) } }, "the crash tells nothing");
     assert.deepEqual(await money(store, at.build), { spent: 230_000, reserved: 0 });
   });
 
@@ -202,6 +223,8 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
   );
   let running = first.map((lease): Attempt => ({ lease, estimate: 0, saved: 0 }));
   let spent = 0;
+  /** What those have cost that say what one costs. */
+  const telling: number[] = [];
   for (let step = 0; step < 60; step++) {
     const some = running.filter(() => random() < 0.3);
     const left = new Set<Attempt>();
@@ -226,7 +249,9 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
           const { job, fence } = one.lease;
           const says = random() < 0.5 ? pick(900_000) : undefined;
           const kind = pick(4);
-          out(one, kind === 3 ? 0 : (says ?? (kind === 0 ? 0 : one.saved)));
+          const charge = kind === 3 ? 0 : (says ?? (kind === 0 ? 0 : one.saved));
+          out(one, charge);
+          if (kind === 0 || (kind !== 3 && charge > 0)) telling.push(charge);
           const work = ended({ cost: cost(says ?? 0), result: kind === 0 ? result({ hash: `of ${job}` }) : null });
           if (kind === 0) return { job, fence, outcome: SUCCEEDED, work };
           const outcomes = [
@@ -262,7 +287,10 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
   await store.work.clearWork({ pipeline: "docs", which: "all", limit: 1_000 });
   for (const { saved, estimate } of running) spent += Math.max(saved, estimate);
   assert.deepEqual(await money(store, build), { spent, reserved: 0 });
-  assert.equal((await store.work.costs("docs")).parse?.spent.micros ?? 0, spent);
+  assert.deepEqual((await store.work.costs("docs")).parse ?? { attempts: 0, spent: cost(0) }, {
+    attempts: telling.length,
+    spent: cost(telling.reduce((sum, one) => sum + one, 0)),
+  });
   const { open, stages } = await seeBuild(store, build);
   assert.deepEqual([open, ...stages.map((stage) => stage.open)], [0, 0, 0]);
   assert.deepEqual((await store.counts({ queue: build.queue })).running, 0);

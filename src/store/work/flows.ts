@@ -11,6 +11,8 @@ import type { Account, Books } from "./books.ts";
 import type { Items } from "./items.ts";
 import type { ArtifactRows, Item, ItemRows, Place, ResultRows, Standing, TargetRef, TargetRows, WorkRows } from "./rows.ts";
 
+const WELL = { outcome: { kind: "succeeded", output: null }, by: "holder" } as const;
+
 /** How targets go on: by the success of a stage, or because a listing has found them. What they need to run is answered, for the caller to add. */
 export class Flows {
   readonly #books: Books;
@@ -100,7 +102,7 @@ export class Flows {
   /** The result's key; null: there is none. */
   #made(now: number, account: Account, item: Item, end: WorkEnd | undefined): ResultKey | null {
     const result = end?.result ?? null;
-    const cost = this.#items.charge(item, "holder", end?.cost, result !== null);
+    const cost = this.#items.charge(item, WELL, end?.cost, result !== null);
     if (item.kind !== "stage") return null;
     const { stage, path } = item;
     // What it found made already, or has left to its new bytes, is counted where its target goes on.

@@ -1,4 +1,4 @@
-import { charge, type Teller, tellerOf } from "../../core/budget.ts";
+import { charge, isTelling, tellerOf } from "../../core/budget.ts";
 import { type Amount, NOTHING, plus } from "../../core/cost.ts";
 import type { JobKey } from "../../core/ids.ts";
 import { isFinished, type JobError, type JobState } from "../../core/job.ts";
@@ -17,6 +17,15 @@ export interface Failure {
   cost: Amount;
   error: JobError;
 }
+
+/** How an attempt ended, and who says so. */
+export interface HowEnded {
+  outcome: Outcome;
+  by: "holder" | "reclaimer";
+}
+
+/** Nobody asked whoever holds it. */
+const TAKEN: HowEnded = { outcome: { kind: "stalled" }, by: "reclaimer" };
 
 /** Jobs that are work items of builds: from their start to their end, and what they cost. */
 export class Items {
@@ -40,14 +49,10 @@ export class Items {
   }
 
   /** An attempt has ended, other than well. */
-  left(
-    now: number,
-    job: JobKey,
-    end: { outcome: Outcome; next: Next; by: "holder" | "reclaimer"; work: WorkEnd | undefined },
-  ): void {
+  left(now: number, job: JobKey, end: HowEnded & { next: Next; work: WorkEnd | undefined }): void {
     const item = this.#rows.get(job);
     if (item === undefined) return;
-    const charged = this.charge(item, tellerOf(end.outcome, end.by), end.work?.cost);
+    const charged = this.charge(item, end, end.work?.cost);
     if (!isFinished(end.next.state)) return this.#keep(item, charged);
     this.#fail(now, item, charged, end.next.error as JobError, end.work?.context);
   }
@@ -67,13 +72,17 @@ export class Items {
     this.end(item);
   }
 
-  /** What its attempt is charged is spent, and what was set aside is free. The answer is what all its attempts have cost. */
-  charge(item: Item, teller: Teller, reported: Amount = item.cost, counts = true): Amount {
+  /**
+   * What its attempt is charged is spent, and what was set aside is free. The answer is what all its attempts have cost.
+   * `isMade`: it was about to make something, so that its cost tells what that costs.
+   */
+  charge(item: Item, { outcome, by }: HowEnded, reported: Amount = item.cost, isMade = true): Amount {
     const { estimate, stage, kind } = item;
+    const teller = tellerOf(outcome, by);
     const cost = charge(teller, { reported, estimate });
     const account = this.#books.of(item.build);
     this.#books.settle(account, estimate, cost);
-    if (kind === "stage" && teller !== "unstarted" && counts) this.#books.spend(account, stage, cost);
+    if (kind === "stage" && isMade && isTelling(outcome, teller, reported)) this.#books.spend(account, stage, cost);
     return plus(item.charged, cost);
   }
 
@@ -93,7 +102,7 @@ export class Items {
   }
 
   #leave(item: Item, was: JobState): Amount {
-    return was === "running" ? this.charge(item, "reclaimer") : item.charged;
+    return was === "running" ? this.charge(item, TAKEN) : item.charged;
   }
 
   #keep(item: Item, charged: Amount): void {
