@@ -8,6 +8,8 @@ export interface Step {
   result: ResultKey | null;
   /** Of an expand: `childrenOf` what they were made from, or `none` as soon as others are being made. */
   output: ValueHash;
+  /** The target was gone: what the stage has done outside is removed, or is being removed. */
+  undone?: true;
 }
 
 /** What stands in a trail for the children that an expand has made in this context. They are there once, whatever was before. */
@@ -24,12 +26,12 @@ export function stepOf(trail: Trail, stage: string): Step | undefined {
 
 /** As it is stored. */
 export function trailText(trail: Trail): string {
-  return JSON.stringify(trail.map(({ stage, result, output }) => [stage, result, output]));
+  return JSON.stringify(trail.map(({ stage, result, output, undone }) => [stage, result, output, ...(undone ? [1] : [])]));
 }
 
 export function parseTrail(text: string): Trail {
-  const steps = JSON.parse(text) as [string, ResultKey | null, ValueHash][];
-  return steps.map(([stage, result, output]) => ({ stage, result, output }));
+  const steps = JSON.parse(text) as [string, ResultKey | null, ValueHash, 1?][];
+  return steps.map(([stage, result, output, undone]) => ({ stage, result, output, ...(undone ? { undone: true } : {}) }));
 }
 
 /** With the key of what was written in the same commit. */

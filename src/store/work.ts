@@ -183,6 +183,8 @@ export interface WorkView {
   segment: number;
   /** Null for a listing, or where it is gone. */
   target: TargetRow | null;
+  /** What was made of it when it was there before is still being removed, or about to be. */
+  removing: boolean;
 }
 
 /** On `Settlement.work`: what belongs to the end of a work item, beside its outcome. */

@@ -101,3 +101,56 @@ test("what a stage no longer matches is removed before its target goes on, by th
   draft = false;
   assert.equal(await (await here.succeed(docs)).handle.output("publish", "a"), "page of a");
 });
+
+test("a target that is back in the same build while what was made of it is being removed is made anew after that", async (t) => {
+  const here = await yard(t);
+  const [published, indexed] = [new Set<string>(), new Set<string>()];
+  const begun = Promise.withResolvers<void>();
+  const held = Promise.withResolvers<void>();
+  let list = ["a", "b"];
+  const docs = pipeline("docs")
+    .source(items(() => list, { id: (id) => id }))
+    .stage("publish", { remove: ({ target }) => void published.delete(target.id) }, ({ input }) => {
+      here.ran.push(`publish ${input}`);
+      published.add(input);
+      return input;
+    })
+    .stage(
+      "index",
+      {
+        remove: async ({ target }) => {
+          here.ran.push(`remove ${target.id}`);
+          begun.resolve();
+          await held.promise;
+          indexed.delete(target.id);
+        },
+      },
+      ({ input }) => (here.ran.push(`index ${input}`), indexed.add(input), input),
+    );
+  await here.succeed(docs);
+  assert.deepEqual([published, indexed], [new Set(list), new Set(list)]);
+  here.taken();
+
+  // The listing fails after it has found that one is gone; when it lists again, that one is back.
+  const { work, builds } = here.hf.engine.store;
+  const listed = work.listed.bind(work);
+  work.listed = async (lease, batch) => {
+    const fate = await listed(lease, batch);
+    if (batch.gone === undefined || list.length === 2) return fate;
+    await begun.promise;
+    while (published.has("a")) await new Promise((resolve) => setTimeout(resolve, 1));
+    list = ["a", "b"];
+    throw new Error("cut off");
+  };
+  list = ["b"];
+  const handle = await here.hf.builds.start(docs);
+  while ((await builds.getBuild(handle.id))?.listing !== "done") await new Promise((resolve) => setTimeout(resolve, 10));
+  // Its work has the time to overtake.
+  await new Promise((resolve) => setTimeout(resolve, 250));
+  assert.deepEqual(here.taken(), ["remove a"], "it waits");
+  held.resolve();
+  const built = await handle.done();
+  assert.equal(built.state, "SUCCESS", JSON.stringify(built.errors));
+  assert.deepEqual(here.taken(), ["index a", "publish a"]);
+  assert.deepEqual([published, indexed], [new Set(list), new Set(list)]);
+});

@@ -246,6 +246,24 @@ export function workCases(check: Check): void {
     assert.equal((await seeTarget(store, "a")).rev, left.rev + 1);
   });
 
+  check("a work item of a target that is back knows that something of it is still being removed", async ({ store }) => {
+    const at = await removing(store, ["parse"]);
+    const [removal] = (await claimOf(store, at.build)) as [Claimed];
+    const step = { stage: "parse", result: null, output: "none", undone: true } as const;
+    const flow = toWork(at.build, "parse", "a", { trail: [step] });
+    await list(store, at, { targets: [again(await seeTarget(store, "a"), flow), target("b", toWork(at.build, "parse", "b"))] });
+    const leases = await claimOf(store, at.build);
+    const views = async () => {
+      const seen = await store.work.works([...leases, removal].map(({ job }) => job));
+      return Object.fromEntries(seen.map((view) => [`${view?.kind} ${view?.target?.path}`, view?.removing]));
+    };
+    assert.deepEqual(await views(), { "stage a": true, "stage b": false, "remove a": false });
+    assert.deepEqual((await seeTarget(store, "a")).trail, [step]);
+    await settleItem(store, removal, { cost: FREE, result: null, target: null, forget: { path: "a", rev: 2 } });
+    assert.equal((await views())["stage a"], false);
+    assert.notEqual((await seeTarget(store, "a")).done, "gone", "it is not forgotten");
+  });
+
   check("work that is left of a build that has ended is cleared, and nobody has failed", async ({ store }) => {
     const at = await site(store);
     const leases = await parsing(store, at, ["a", "b", "c"]);

@@ -2,7 +2,7 @@ import type { LeaseRef } from "../../core/lease.ts";
 import { LeaseLostError } from "../../core/errors.ts";
 import type { ResultKey } from "../../core/ids.ts";
 import { GONE, type Segment } from "../../core/segment.ts";
-import type { Trail } from "../../core/trail.ts";
+import type { Step, Trail } from "../../core/trail.ts";
 import type { NewJob } from "../../store/store.ts";
 import type { ListedBatch, ListedTarget, NamedArtifact, TargetRow } from "../../store/work.ts";
 import type { Model } from "./model.ts";
@@ -117,7 +117,8 @@ export class Enlister implements Register {
       const passed = this.walker.unchanged(row, segment);
       return { path, id, parent, hash, fingerprint, value, rev, passed, flow: null };
     }
-    const walked = await this.walker.walk(traveller, segment, 0, traveller.inherited, row?.trail ?? []);
+    const old = row === undefined ? [] : row.done === GONE ? row.trail.map(undone) : row.trail;
+    const walked = await this.walker.walk(traveller, segment, 0, traveller.inherited, old);
     return { ...listedTarget(traveller, rev, walked), ...artifacts };
   }
 
@@ -151,6 +152,11 @@ export class Enlister implements Register {
     const fate = await store.work.listed(this.#lease, { ...batch, build: build.key, pipeline: model.name });
     if (fate !== "held") throw new LeaseLostError(this.#lease.id, "listing");
   }
+}
+
+/** Of a target that is back: what its stages have done outside is not there any more, or will not be. */
+function undone(step: Step): Step {
+  return { ...step, undone: true };
 }
 
 /** The segment of the children of this one's targets. */

@@ -24,6 +24,9 @@ import { outputOf } from "./values.ts";
 import { listedTarget, type Walked } from "./walker.ts";
 import type { Worksite } from "./worksite.ts";
 
+/** A removal that is in the way is waited for, and looked for again after this. */
+const REMOVING = 100;
+
 /** All that is known of a work item when its handler is about to run. */
 export interface Task {
   attempt: Attempt;
@@ -54,6 +57,7 @@ export class StageRunner {
     const removes = unwanted(attempt);
     if (removes !== undefined)
       return new Removal(this.#site, scope, this.#site.model.place(view.stage)).run(attempt, job, view.target, removes);
+    this.#refuseRemoving(view);
     const task = await this.#task(attempt, scope, view, view.target);
     const offspring = task.place.stage.kind === "expand" ? new Offspring(this.#site, task) : null;
     const children = offspring === null ? null : await offspring.find();
@@ -70,6 +74,13 @@ export class StageRunner {
     } finally {
       session.close();
     }
+  }
+
+  /** What it does outside would be undone by what is still being removed there. */
+  #refuseRemoving({ stage, removing, target }: WorkView): void {
+    if (!removing || this.#site.model.place(stage).stage.remove === null) return;
+    const error = new Error(`what stage "${stage}" once made of ${JSON.stringify(target?.id)} is still being removed`);
+    throw new Ending({ kind: "later", delay: REMOVING, error: toJobError(error) });
   }
 
   async #task(attempt: Attempt, scope: BuildScope, view: WorkView, row: TargetRow): Promise<Task> {

@@ -151,7 +151,8 @@ export class Walker {
     if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
     const found = await this.#find(stage.name, hash);
     const isOutside = stage.kind !== "expand" && stage.remove !== null;
-    return isOutside && stepOf(old, stage.name)?.result !== found?.key ? null : found;
+    const before = stepOf(old, stage.name);
+    return isOutside && (before?.result !== found?.key || before?.undone === true) ? null : found;
   }
 
   /**

@@ -36,12 +36,13 @@ export function viewOf(
   item: ViewedItem | undefined,
   builds: ReadonlyMap<BuildKey, BuildRow>,
   targets: ReadonlyMap<string, TargetRow>,
+  removing: boolean,
 ): WorkView | null {
   if (item === undefined) return null;
   const { kind, stage, segment, path } = item;
   const build = builds.get(item.build) as BuildRow;
   const target = kind === "listing" ? null : (targets.get(placeOf(build.pipeline, segment, path)) ?? null);
-  return { kind, stage, build, segment, target };
+  return { kind, stage, build, segment, target, removing };
 }
 
 /** By which `viewOf` finds a target. */

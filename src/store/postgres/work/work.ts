@@ -121,14 +121,16 @@ export class Work implements WorkStore {
 
   async works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]> {
     const { read } = this.#access;
-    const known = new Map((await this.#sheets.items.byJob(read, jobs)).map((item) => [item.job, item]));
+    const { items } = this.#sheets;
+    const [found, removing] = await Promise.all([items.byJob(read, jobs), items.removing(read, jobs)]);
+    const known = new Map(found.map((item) => [item.job, item]));
     const keys = [...new Set([...known.values()].map(({ build }) => build))];
     const builds = new Map(await Promise.all(keys.map(async (key) => [key, await this.#runs.get(read, key)] as const)));
     const targets = new Map<string, TargetRow>();
     for (const { pipeline, segment, paths } of askedTargets([...known.values()], builds))
       for (const row of await this.#targets.byPath(read, pipeline, segment, paths))
         targets.set(placeOf(pipeline, segment, row.path), row);
-    return jobs.map((job) => viewOf(known.get(job), builds, targets));
+    return jobs.map((job) => viewOf(known.get(job), builds, targets, removing.has(job)));
   }
 
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]> {

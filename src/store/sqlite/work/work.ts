@@ -23,6 +23,7 @@ import type { Connection } from "../driver.ts";
 import type { Intake } from "../intake.ts";
 import type { Notes } from "../notes.ts";
 import type { Settle } from "../settle.ts";
+import type { Item } from "../../work/rows.ts";
 import { askedTargets, placeOf, viewOf } from "../../work/views.ts";
 import { Clear } from "./clear.ts";
 import { Leftovers } from "./leftovers.ts";
@@ -108,7 +109,8 @@ export class Work implements WorkStore {
       for (const { pipeline, segment, paths } of askedTargets(known, builds))
         for (const row of this.#intake.work.targets.byPath(pipeline, segment, paths))
           targets.set(placeOf(pipeline, segment, row.path), row);
-      return items.map((item) => viewOf(item, builds, targets));
+      const isRemoving = (item: Item | undefined) => item?.kind === "stage" && this.#intake.work.table.isRemoving(item);
+      return items.map((item) => viewOf(item, builds, targets, isRemoving(item)));
     });
   }
 
