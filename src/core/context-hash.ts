@@ -2,9 +2,10 @@ import { hash } from "node:crypto";
 
 /**
  * The hash of a value that goes from stage to stage: `json:` and `bytes:` with a sha-256, so that a text is never taken for
- * the bytes that spell it; `none` for `undefined`; `members:` for all that a gather reads.
+ * the bytes that spell it; `none` for `undefined`; `members:` for all that a gather reads, or an
+ * expand yields; `item:` for an item of a source, with the hash of its version, or of what is in it however it is written.
  */
-export type ValueHash = `${"json" | "bytes" | "members"}:${string}` | "none";
+export type ValueHash = `${"json" | "bytes" | "members" | "item"}:${string}` | "none";
 
 /** Of a value as it is stored: JSON text, bytes, or null for `undefined`. It is that of the artifact, if it is kept in one. */
 export function valueHash(stored: string | Uint8Array | null): ValueHash {

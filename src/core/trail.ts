@@ -31,7 +31,9 @@ export function trailText(trail: Trail): string {
 
 export function parseTrail(text: string): Trail {
   const steps = JSON.parse(text) as [string, ResultKey | null, ValueHash, 1?][];
-  return steps.map(([stage, result, output, undone]) => ({ stage, result, output, ...(undone ? { undone: true } : {}) }));
+  return steps.map(([stage, result, output, undone]) =>
+    undone === undefined ? { stage, result, output } : { stage, result, output, undone: true },
+  );
 }
 
 /** With the key of what was written in the same commit. */

@@ -368,3 +368,17 @@ function doubtful(input: string): string {
   if (input === "throws") throw new Error("no idea");
   return (input === "date" ? new Date() : input) as string;
 }
+
+test("an item is given as it was listed, however its keys are ordered and whatever its version is", async (t) => {
+  const here = await yard(t);
+  const listed = [
+    { title: "T", id: "a", body: "x".repeat(20_000) },
+    { title: "S", id: "b", body: "" },
+  ]; // large, and small
+  for (const more of [{}, { version: () => "1" }]) {
+    const docs = pipeline(`docs ${Object.keys(more).length}`)
+      .source(items(() => listed, { id: ({ id }) => id, ...more }))
+      .stage("say", {}, ({ input }) => input);
+    assert.deepEqual(Object.values(await outputsOf(await here.succeed(docs), "say")), listed);
+  }
+});

@@ -230,7 +230,7 @@ export class Lister {
   async #item(segment: Segment, { id, hash, value: text }: ListedItem): Promise<Found> {
     const { values, targets } = this.#parts;
     // What counts is its version, or what is in it, however that is written.
-    const value: KeptValue = { ...(await values.keepText(text)), hash: `json:${hash}` };
+    const value: KeptValue = { ...(await values.keepText(text)), hash: `item:${hash}` };
     const plain = targets.plain(segment, checkTargetId(id, "The id of an item"), hash, value);
     return value.artifact === null ? plain : { ...plain, artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
   }

@@ -36,7 +36,7 @@ export class Values {
     }
     if (artifact === null) return undefined;
     const bytes = await (await this.#artifacts()).read(artifact);
-    return hash.startsWith("json:") ? JSON.parse(new TextDecoder().decode(bytes)) : bytes;
+    return hash.startsWith("bytes:") ? bytes : JSON.parse(new TextDecoder().decode(bytes));
   }
 
   async #store(data: string | Uint8Array): Promise<KeptValue> {
