@@ -156,7 +156,7 @@ export class Engine {
       ...(onStop === undefined ? {} : { onStop }),
     });
     // Somebody may ask it to stop before it has a worker.
-    if (onStop !== undefined) this.janitor.start();
+    if (onStop !== undefined && self !== NOBODY) this.janitor.start();
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor });
     this.#forgetDamage = store.damage.onDamaged((what) => this.#damaged(what));

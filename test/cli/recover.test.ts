@@ -54,7 +54,7 @@ test("every crash has a report: --last shows it, --history lists it, health and 
   const listed = await place.run(["recover", "--history"]);
   assert.match(
     listed.stdout,
-    /^AGO +PROCESSES +JOBS +QUARANTINED +BUILDS +LOCKS +TOOK +ERRORS\n +\d+[sm] +1 +1 +0 +0 +0 +\d+ ms +–\n$/,
+    /^AGO +PROCESSES +JOBS +QUARANTINED +BUILDS +LOCKS +TOOK +ERRORS\n *\d+[sm] +1 +1 +0 +0 +0 +\d+ ms +–\n$/,
   );
   const { stdout } = await place.run(["status"]);
   assert.match(stdout, /\nLast crash: \d+[sm] ago, 1 process: 1 job given back in \d+ ms\n/);

@@ -110,6 +110,15 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
     assert.equal((await lock.acquire("another", "1m")) === null, committed);
     return allSucceed;
   },
+  async acknowledge({ hf, committed }) {
+    const { store } = hf.engine;
+    const [report] = await store.recoveries.reports({ limit: 1 });
+    assert.equal(report?.state, committed ? "acknowledged" : "failed");
+    const told = await store.events({ after: 0, limit: 10, types: ["recovery.acknowledged"] });
+    const audited = (await store.audit.page({ after: 0, limit: 10 })).filter(({ action }) => action === "recovery.acknowledged");
+    assert.deepEqual([told.length, audited.length], committed ? [1, 1] : [0, 0]);
+    return () => {};
+  },
   async schedule({ hf, before, committed }) {
     assert.equal((await hf.schedules.list()).length, committed ? 1 : 0);
     assert.deepEqual(before, []);

@@ -91,6 +91,14 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
     crashAt(point);
     return hf.lock("a lock").acquire("somebody", "1h");
   },
+  async acknowledge(hf) {
+    const { store, self: by } = hf.engine;
+    const findings = { errors: ["wrong"], commitsMissing: null, walFramesReplayed: 0 };
+    const begun = await store.recoveries.begin({ dead: [], by, opening: false, alone: true, findings });
+    await store.recoveries.close(begun?.report as number, { by, jobsPending: 0, ...findings });
+    crashAt(point);
+    return hf.recovery.acknowledge();
+  },
   async schedule(hf) {
     crashAt(point);
     return hf.schedule(work, { cron: "@yearly", input: {} });

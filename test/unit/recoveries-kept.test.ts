@@ -1,0 +1,43 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { test } from "node:test";
+import { NO_FINDINGS } from "../../src/core/recovery-report.ts";
+import { REPORTS_KEPT } from "../../src/store/recoveries.ts";
+import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
+import { testClock } from "../../src/testing/index.ts";
+
+test("old reports are forgotten with the names in them, but none with errors that nobody has acknowledged", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-reports-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const path = join(folder, "work.db");
+  const options = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
+  const store = await SqliteStore.open(path, options);
+  t.after(() => store.close());
+  const db = new DatabaseSync(path);
+  t.after(() => db.close());
+  const states = ["completed", "failed", "acknowledged", "completed"];
+  for (const [i, state] of states.entries()) {
+    const id = i === 3 ? REPORTS_KEPT : i + 1;
+    db.prepare("insert into holdfast_recoveries (id, state, begun_at, recovered_at) values (?, ?, 0, 0)").run(id, state);
+    db.prepare("insert into holdfast_recovery_processes values (?, 1, 'dead', 1, 'h', 'p', 0)").run(id);
+  }
+  const enter = () => store.register({ pid: 1, host: "here", boot: "boot", program: "test" });
+  const by = await enter();
+  for (let n = 0; n < 4; n++) {
+    const id = await enter();
+    const begun = await store.recoveries.begin({ dead: [{ id, life: "dead" }], by, opening: false, alone: true });
+    assert.ok(begun !== null);
+    await store.recoveries.bury({ report: begun.report, process: id, reason: "orchestrator_lost", spent: 0, cause: "died" });
+    await store.recoveries.close(begun.report, { by, jobsPending: 0, ...NO_FINDINGS });
+  }
+  const kept = (await store.recoveries.reports({ limit: 9_999 })).map(({ id }) => id);
+  assert.deepEqual(kept.toReversed(), [2, REPORTS_KEPT, ...[1, 2, 3, 4].map((n) => REPORTS_KEPT + n)]);
+  const named = db.prepare("select recovery from holdfast_recovery_processes order by 1").all() as { recovery: number }[];
+  assert.deepEqual(
+    named.map(({ recovery }) => recovery),
+    kept.toReversed(),
+  );
+});
