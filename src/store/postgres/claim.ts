@@ -124,12 +124,13 @@ export class Claim {
   /** By one statement; null where it takes more. */
   sole(tx: Tx, request: ClaimRequest): Sole<Claimed[]> | null {
     if (request.exclusive !== undefined || !this.#isKnown()) return null;
-    const queues = this.#open(request.from);
-    const [lanes, ...others] = queues;
-    if (lanes === undefined || others.length > 0 || this.#isLimited(lanes) || this.#tells(queues)) return null;
+    const queues = this.#turns.order(this.#open(request.from), this.#random);
+    if (queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
+    // What one queue gives decides what the next may.
+    if (queues.length > 1 && sharesBudgets(queues, request.max)) return null;
     this.#settings.assumed(tx);
     tx.assume("lanes", this.#catalog.counted);
-    return this.#sole.of(tx, request, lanes, (rows) => {
+    return this.#sole.of(tx, request, queues, (rows) => {
       const [first] = rows;
       if (first === undefined) return [];
       tx.wrote();

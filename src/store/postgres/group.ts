@@ -104,14 +104,19 @@ export class Group {
   }
 
   /** `run` may run more than once, after everything it did was undone. */
-  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, wants: Item["wants"] = () => []): Promise<T> {
+  submit<T>(
+    operation: Operation,
+    run: (tx: Tx) => Promise<T>,
+    wants: Item["wants"] = () => [],
+    lone: Lone<undefined, T> | null = null,
+  ): Promise<T> {
     return this.#add<T>(undefined, () => {
       const item: Item = {
         operation,
         quick: false,
         open: false,
         rows: 1,
-        lone: null,
+        lone: lone as Item["lone"],
         calls: [],
         wants,
         run: async (tx) => [await run(tx)],
@@ -236,16 +241,14 @@ export class Group {
     try {
       const atOnce = !apart && items.every(({ quick }) => quick);
       const begin = this.#begin;
-      if (!atOnce) await state.begin(begin);
       // One that is alone takes them when it comes to it, along with what it reads then.
       const first = this.#options.first(state, items.length > 1 ? items.flatMap(({ wants }) => wants()) : []);
-      if (first !== null) {
-        await state.begin(begin);
-        await first;
-      } else if (atOnce) {
-        const done = await this.#alone(session, state, items);
-        if (done !== null) return done;
-      }
+      // It may come to nothing with the beginning, which says why.
+      first?.catch(() => {});
+      const done = first === null && !apart ? await this.#alone(session, state, items) : null;
+      if (done !== null) return done;
+      if (!atOnce || first !== null) await state.begin(begin);
+      await first;
       const run = apart ? this.#eachInSavepoint(items, state, session, again) : together(items, state);
       run.catch(() => {});
       // Where all is sent at once, the end goes with it, and so does the beginning.

@@ -307,10 +307,11 @@ export class PostgresStore implements Store {
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
     if (!this.#claim.isQuick(request)) {
-      return this.#write(
+      return this.#group.submit(
         "claim",
         (tx) => this.#claim.run(tx, request),
         () => this.#claim.wants(request),
+        { ...this.#lone.claim, sole: (tx) => this.#claim.sole(tx, request) },
       );
     }
     return this.#group.submitQuick(

@@ -74,19 +74,22 @@ export function takeManySql(s: string): string {
     returning ${STARTED}`;
 }
 
+/** None, where it takes the longer way. */
+const unlessLonger = (limit: string): string => `(select case when longer then 0 else ${limit} end from longer)`;
+
 /**
- * The same for one queue, as a transaction by itself. Where there is anything that takes more than its ready jobs (a lock on
- * the queue, a suspect, what is delayed and due, which has its turn among the others) it takes nothing, and says `longer`.
+ * The same as a transaction by itself: each queue its share, in their order. Where there is anything that takes more than
+ * that (a lock on a queue, a suspect, what is delayed and due, which has its turn among the others; or one queue has more
+ * than its share, and others have less) it takes nothing, and says `longer`.
  */
 export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> {
-  const longer = (lanes: string, queue: string) => `
+  const longer = (lanes: string, queues: string) => `
     longer as materialized (
       select exists (
           select 1 from ${s}.jobs
           where gate = 'time' and lane = ${lanes} and run_at <= (select now from clock) and limits is null)
         or exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = ${lanes})
-        or exists (select 1 from ${s}.locks where name = ${queue}) as longer)`;
-  const most = "(select case when longer then 0 else $4::integer end from longer)";
+        or exists (select 1 from ${s}.locks where name = ${queues}) as longer)`;
   const taking = (chosen: string, lease: string, returned: string) => `
     chosen as (${chosen}),
     started as (${startedSql(s, "chosen")}),
@@ -94,37 +97,46 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
       update ${s}.jobs as job set ${startSql(lease)}
       from chosen, clock where job.ctid = chosen.spot
       returning ${returned})`;
-  const answer = {
-    made: "select fence, null::bigint from fence where exists (select 1 from chosen)",
-    columns: "job.*, longer.longer",
-    joined: "cross join longer left join job on true",
-  };
-  const head = headSql(s, READY, "$5::integer", most);
-  const heads = `
-    select job.spot, job.key, job.priority, lane.* from lane cross join lateral (
-      ${headSql(s, READY, "lane.id", `least(lane.most, ${most})`)}) as job`;
-  // Of each source at most what it may give.
-  const chosen = `
-    select spot, key, lease from (
-      select *, row_number() over (partition by source order by priority desc, key) as nth from (${heads}) as head) as head
-    where nth <= budget order by priority desc, key limit $4`;
+  const made = "select fence, null::bigint from fence where exists (select 1 from chosen)";
   return {
     one: {
       parts: `
         ${CLOCK(s)}, ${longer("$5::integer", "$6")},
-        ${taking(`select spot, key, $7::bigint as lease from (${head}) as head`, "$7::bigint", STARTED_OF_LANE)}`,
+        ${taking(
+          `select spot, key, $7::bigint as lease from (${headSql(s, READY, "$5::integer", unlessLonger("$4::integer"))}) as head`,
+          "$7::bigint",
+          STARTED_OF_LANE,
+        )}`,
       values: 7,
-      ...answer,
+      made,
+      columns: "job.*, longer.longer",
+      joined: "cross join longer left join job on true",
     },
+    // Of each source at most what it may give.
     many: {
       parts: `
-        ${CLOCK(s)}, ${longer("any($5::integer[])", "$6")},
+        ${CLOCK(s)}, ${longer("any($5::integer[])", "any($6::text[])")},
         lane as (
-          select * from unnest($5::integer[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[])
-            as lane (id, lease, most, source, budget)),
-        ${taking(chosen, "chosen.lease", STARTED)}`,
-      values: 10,
-      ...answer,
+          select * from unnest($5::integer[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::integer[])
+            as lane (id, lease, most, place, source, budget)),
+        head as (
+          select *, row_number() over (partition by place order by priority desc, key) as turn from (
+            select *, row_number() over (partition by place, source order by priority desc, key) as nth from (
+              select job.spot, job.key, job.priority, lane.* from lane cross join lateral (
+                ${headSql(s, READY, "lane.id", unlessLonger("lane.most"))}) as job) as head) as head
+          where nth <= budget),
+        uneven as materialized (
+          select count(*) filter (where turn <= $12) < $4 and count(*) filter (where turn > $12) > 0 as uneven from head),
+        ${taking(
+          `select spot, key, lease from head where turn <= $12 and not (select uneven from uneven)
+          order by place, turn limit $4`,
+          "chosen.lease",
+          STARTED,
+        )}`,
+      values: 12,
+      made,
+      columns: "job.*, longer.longer or uneven.uneven",
+      joined: "cross join longer cross join uneven left join job on true",
     },
   };
 }
