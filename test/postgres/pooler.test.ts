@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
-import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { type ChildProcess, fork, spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
 import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -7,6 +8,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import postgres from "postgres";
 import { HoldfastError, job, type JobContext, open } from "../../src/index.ts";
+import { pooled } from "./pooled.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const skip = noServer || (spawnSync("pgbouncer", ["--version"]).status === 0 ? false : "pgbouncer is not installed here");
@@ -25,6 +27,7 @@ before(async () => {
   await writeFile(join(folder, "users"), `"${at.username}" "${at.password}"\n`);
   // Fewer connections than there are clients, so that each transaction gets another.
   const settings = `[databases]
+roomy = host=127.0.0.1 port=${at.port} dbname=${at.pathname.slice(1)} pool_size=6
 * = host=127.0.0.1 port=${at.port}
 [pgbouncer]
 listen_addr = 127.0.0.1
@@ -82,6 +85,40 @@ test(
     assert.equal(await hf.lock("l").acquire("you", "1m"), null);
     await worker.stop();
     await hf.close();
+  },
+);
+
+test(
+  "behind a pooler, a build is led by one process and worked on by two others, each step once",
+  { skip, timeout: 120_000 },
+  async (t) => {
+    // Still fewer connections than three processes have.
+    const roomy = new URL(address);
+    roomy.pathname = "/roomy";
+    await using hf = await open(roomy.href, { schema: "built", log: quiet });
+    const entry = new URL("./children/pooled.ts", import.meta.url);
+    const how = { env: { ...process.env, POOLED_LASTS: "5" } };
+    const workers = [fork(entry, [roomy.href], how), fork(entry, [roomy.href], how)];
+    t.after(() => workers.forEach((worker) => worker.kill("SIGKILL")));
+    await Promise.all(workers.map((worker) => once(worker, "message")));
+    const handle = await hf.builds.start(pooled, { concurrency: 1 });
+    const { state, reason, spent, stages } = await handle.done();
+    assert.deepEqual([state, spent.usd], ["SUCCESS", 0.5], reason);
+    const done = { ran: 50, cached: 0, failed: 0, left: 0 };
+    assert.deepEqual(stages, { square: done, say: done });
+    const texts: string[] = [];
+    const pids = new Set<number>();
+    for await (const { output } of handle.outputs("say")) {
+      texts.push(output.text);
+      for (const pid of output.pids) pids.add(pid);
+    }
+    assert.deepEqual(
+      texts,
+      Array.from({ length: 50 }, (_, n) => `it is ${n * n}`),
+    );
+    for (const { pid } of workers) assert.ok(pids.has(pid as number), "each worker has had its share");
+    const again = await (await hf.builds.start(pooled)).done();
+    assert.deepEqual(again.stages["say"], { ran: 0, cached: 50, failed: 0, left: 0 });
   },
 );
 
