@@ -31,6 +31,8 @@ export interface MigrateOptions {
   /** Who opens it, for the audit. */
   actor: string | null;
   whenNew: (db: Connection) => void;
+  /** No further than this version; left out: to the newest. */
+  upTo?: number;
 }
 
 /**
@@ -39,7 +41,8 @@ export interface MigrateOptions {
  */
 export function migrate(db: Connection, options: MigrateOptions): void {
   refuseNewer(versionOf(db), options.path);
-  while (versionOf(db) < SCHEMA_VERSION) {
+  const upTo = options.upTo ?? SCHEMA_VERSION;
+  while (versionOf(db) < upTo) {
     db.exec("begin immediate");
     try {
       step(db, options);
