@@ -31,6 +31,7 @@ const COMMANDS: [name: string, load: () => Promise<(parent: Command) => void>][]
   ["recover", async () => (await import("./recover.ts")).recoverCommand],
   ["backup", async () => (await import("./backup.ts")).backupCommand],
   ["restore", async () => (await import("./restore.ts")).restoreCommand],
+  ["salvage", async () => (await import("./salvage.ts")).salvageCommand],
   ["unlock", async () => (await import("./unlock.ts")).unlockCommand],
   ["init", async () => (await import("./init.ts")).initCommand],
   ["completion", async () => (await import("./completion/index.ts")).completionCommand],

@@ -14,15 +14,16 @@ export function backupName(source: string, now: number): string {
   return `${basename(source, extname(source))}-${stamp}.db`;
 }
 
-/** The backups of one database in a folder, as their manifests say; what has none, or one that cannot be read, is left alone. */
-export function backupsIn(folder: string, databaseId: string): Manifest[] {
+/** The backups of one database, or of whichever, in a folder, as their manifests say; what has none, or one that cannot be read, is left alone. */
+export function backupsIn(folder: string, databaseId: string | null): Manifest[] {
   if (!existsSync(folder)) return [];
   return readdirSync(folder).flatMap((name) => {
     const file = name.slice(0, -".json".length);
     if (!name.endsWith(".json") || file === "") return [];
     try {
       const manifest = parseManifest(readFileSync(join(folder, name), "utf8"), name);
-      return manifest.databaseId === databaseId && manifest.file === file ? [manifest] : [];
+      const isOf = databaseId === null || manifest.databaseId === databaseId;
+      return isOf && manifest.file === file ? [manifest] : [];
     } catch {
       return [];
     }

@@ -67,6 +67,16 @@ export const STEPS = [
   "restore:aside",
   "restore:installed",
   "restore:kept",
+  // What can be read is in a new database; so is what the backup has of the rest; it is made ready to be worked in; then as
+  // for a restore.
+  "salvage:read",
+  "salvage:filled",
+  "salvage:prepared",
+  "salvage:planned",
+  "salvage:decided",
+  "salvage:aside",
+  "salvage:installed",
+  "salvage:kept",
 ] as const;
 export type Step = (typeof STEPS)[number];
 

@@ -17,7 +17,8 @@ export interface Preparation {
   /** Of the database whose place it takes, and of what else is remembered there. */
   known: Known;
   by: string;
-  audit: { from: string; takenAt: number | null; replaced: string | null };
+  /** What is written down of it, and told. */
+  audit: { action: string; name: string; after: object };
 }
 
 export interface Prepared {
@@ -81,15 +82,15 @@ function startAnew(db: Connection, { now, known, by, audit }: Preparation): Prep
   db.exec(`update holdfast_builds set seq = seq + ${TRANSITIONS} where state not in ('SUCCESS', 'FAILED', 'ABANDONED')`);
   moveOn(db, "holdfast_events", EVENTS);
   moveOn(db, "holdfast_processes", PROCESSES);
-  tell(db, now, by, { epoch, ...audit });
+  tell(db, now, by, { ...audit, after: { epoch, ...audit.after } });
   return { epoch, running };
 }
 
 /** An entry of the audit and an event, as of every act; this one's transaction is no other's. */
-function tell(db: Connection, now: number, by: string, { from, ...after }: Preparation["audit"] & { epoch: number }): void {
+function tell(db: Connection, now: number, by: string, act: Preparation["audit"]): void {
   const [commit] = db.prepare("select commits from holdfast_counter where id = 1").row() as [Fence];
   const acts = new Acts({ audit: new Audit(db, by), events: new Events(db) });
-  acts.add({ now, commit, wrote: () => {} } as Tx, { action: "database.restored", name: from, after });
+  acts.add({ now, commit, wrote: () => {} } as Tx, act);
 }
 
 /** What counts by itself goes on from there. */

@@ -11,7 +11,7 @@ import { versionOf } from "../migrate.ts";
 import { canonicalPath } from "../open.ts";
 import { type Living, living } from "./living.ts";
 import type { Prepared } from "./prepare.ts";
-import { restoreFolder, Right, stagedPath } from "./right.ts";
+import { type Plan, restoreFolder, Right, stagedPath } from "./right.ts";
 import { settleWith, switchOver } from "./switch.ts";
 import { runTask } from "./tasks.ts";
 import { verifyBackup } from "./verify.ts";
@@ -63,13 +63,15 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
   settleWith(right, path);
   const there = look(path, driver);
   if (!request.force && there.databaseId !== null && there.databaseId !== facts.databaseId) throw other(path, backup);
-  const kept = ["", "-wal", "-journal"].some((end) => existsSync(path + end)) ? keptName(path, request.now) : null;
+  const isThere = ["", "-wal", "-journal"].some((end) => existsSync(path + end));
+  const kept = isThere ? keptName(path, request.now, "replaced") : null;
   const epoch = Math.max(there.known.epoch, facts.epoch, right.epoch) + 1;
   right.remember(epoch);
   try {
     mkdirSync(restoreFolder(path), { mode: 0o700 });
     const to = stagedPath(path);
-    const audit = { from: basename(backup), takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
+    const after = { takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
+    const audit = { action: "database.restored", name: basename(backup), after };
     const known = { ...there.known, epoch: epoch - 1 };
     const task = {
       driver,
@@ -85,8 +87,9 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
     const prepared = await runTask("restore", task, onProgress);
     const restored: Restored = { ...prepared, path, backup, facts, hashes, manifest, kept };
     await before(restored);
-    await decide(right, path, driver, kept);
-    switchOver(path, kept ?? path);
+    const plan = { kept: kept ?? path, act: "restore" } as const;
+    await decide(right, path, driver, plan);
+    switchOver(path, plan);
     right.clear();
     passStep("restore:kept");
     return restored;
@@ -101,17 +104,16 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
  * Whoever opens the database shows that he lives, then looks for a plan; here it is the other way round. So of the two at
  * least one sees the other.
  */
-async function decide(right: Right, path: string, driver: DriverName, kept: string | null): Promise<void> {
-  const plan = { kept: kept ?? path };
+export async function decide(right: Right, path: string, driver: DriverName, plan: Pick<Plan, "kept" | "act">): Promise<void> {
   right.write({ ...plan, phase: "ready" });
-  passStep("restore:planned");
+  passStep(`${plan.act}:planned`);
   const until = performance.now() + STEPPING_BACK;
   for (let there = living(path, driver); there.length > 0; there = living(path, driver)) {
     if (performance.now() > until) refuseLiving(path, there);
     await new Promise((resume) => setTimeout(resume, 20));
   }
   right.write({ ...plan, phase: "switching" });
-  passStep("restore:decided");
+  passStep(`${plan.act}:decided`);
 }
 
 interface There {
@@ -140,8 +142,8 @@ function look(path: string, driver: DriverName): There {
   }
 }
 
-function keptName(path: string, now: number): string {
-  const name = `${path}.replaced-${new Date(now).toISOString().replaceAll(":", "-")}`;
+export function keptName(path: string, now: number, as: "replaced" | "damaged"): string {
+  const name = `${path}.${as}-${new Date(now).toISOString().replaceAll(":", "-")}`;
   for (let i = 1; ; i++) {
     const free = i === 1 ? name : `${name}-${i}`;
     if (["", "-wal", "-journal"].every((end) => !existsSync(free + end))) return free;
@@ -164,8 +166,8 @@ export function refuseLiving(path: string, there: readonly Living[]): void {
   );
 }
 
-function underWay(path: string): HoldfastError {
-  return new HoldfastError("IN_USE", `${path} is being restored by another process.`, "Wait until it is done, and look then.");
+export function underWay(path: string): HoldfastError {
+  return new HoldfastError("IN_USE", `${path} is being restored or salvaged by another process.`, "Wait until it is done, and look then.");
 }
 
 function other(path: string, backup: string): HoldfastError {

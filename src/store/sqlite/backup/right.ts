@@ -11,7 +11,11 @@ export interface Plan {
   phase: "ready" | "switching";
   /** What the files that were there are called afterwards. */
   kept: string;
+  act: Act;
 }
+
+/** What puts another database into its place. */
+export type Act = "restore" | "salvage";
 
 /** Where a restore works, beside the database. */
 export function restoreFolder(path: string): string {
@@ -25,6 +29,11 @@ function planPath(path: string): string {
 /** The database that is to take the place of the one that is there. */
 export function stagedPath(path: string): string {
   return join(restoreFolder(path), "database");
+}
+
+/** What is said of it, for people; it stays beside what was kept. */
+export function reportPath(path: string): string {
+  return join(restoreFolder(path), "report.json");
 }
 
 /** Whoever is about to open the database waits while there is one. */

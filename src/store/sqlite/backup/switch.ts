@@ -4,7 +4,7 @@ import { passStep } from "../../points.ts";
 import type { DriverName } from "../driver.ts";
 import { clearFindings } from "../damage/findings.ts";
 import { syncFolder } from "./files.ts";
-import { hasPlan, restoreFolder, Right, stagedPath } from "./right.ts";
+import { hasPlan, type Plan, reportPath, restoreFolder, Right, stagedPath } from "./right.ts";
 
 /**
  * The staged database takes the place of the one that is there, which is kept with its log. Each step can be done again:
@@ -12,7 +12,7 @@ import { hasPlan, restoreFolder, Right, stagedPath } from "./right.ts";
  * its own: one beside the wrong database would be written into it. A database that was just being switched to a write-ahead
  * log has the other kind, too.
  */
-export function switchOver(path: string, kept: string): void {
+export function switchOver(path: string, { kept, act }: Pick<Plan, "kept" | "act">): void {
   const folder = dirname(path);
   if (existsSync(stagedPath(path))) {
     // An empty log is no part of a database.
@@ -20,13 +20,14 @@ export function switchOver(path: string, kept: string): void {
     for (const end of ["-wal", "-journal", ""]) if (existsSync(path + end)) renameSync(path + end, kept + end);
     rmSync(`${path}-shm`, { force: true });
     syncFolder(folder);
-    passStep("restore:aside");
+    passStep(`${act}:aside`);
     renameSync(stagedPath(path), path);
     syncFolder(folder);
   }
+  if (existsSync(reportPath(path))) renameSync(reportPath(path), `${kept}.report.json`);
   // What was found wrong was wrong with the other one.
   clearFindings(path);
-  passStep("restore:installed");
+  passStep(`${act}:installed`);
 }
 
 function sizeOf(path: string): number {
@@ -42,7 +43,7 @@ export function settleRestore(path: string, driver: DriverName): void {
 
 export function settleWith(right: Right, path: string): void {
   const plan = right.plan();
-  if (plan?.phase === "switching") switchOver(path, plan.kept);
+  if (plan?.phase === "switching") switchOver(path, plan);
   right.clear();
 }
 

@@ -11,76 +11,111 @@ const STEP = 5_000;
 /** How many of a kind are named; the others are counted. */
 const NAMED = 5;
 
-/** Rows that are not what was written there, by what they hold. */
-export function checkRows(db: Connection): string[] {
-  return [
-    ...said("job", jobs(db)),
-    ...said("checkpoint of job", notes(db)),
-    ...said("schedule", schedules(db)),
-    ...said("event", events(db)),
-    ...said("result", values(db, "holdfast_results", "key", "output")),
-    ...said("target", values(db, "holdfast_targets", "pipeline || '/' || segment || '/' || path", "value")),
-    ...strays(db),
-  ];
+/** A row that is not what was written there. */
+export interface BadRow {
+  table: string;
+  /** The values of its key. */
+  key: (string | number)[];
+  /** What people know it by. */
+  name: string;
 }
 
-function said(kind: string, found: string[]): string[] {
+/** Rows that are not what was written there, by what they hold. */
+export function checkRows(db: Connection): string[] {
+  const found = Map.groupBy(badRows(db), ({ table }) => table);
+  return [...KINDS.flatMap(([table, kind]) => said(kind, found.get(table) ?? [])), ...strays(db)];
+}
+
+const KINDS = [
+  ["holdfast_jobs", "job"],
+  ["holdfast_notes", "checkpoint of job"],
+  ["holdfast_schedules", "schedule"],
+  ["holdfast_events", "event"],
+  ["holdfast_results", "result"],
+  ["holdfast_targets", "target"],
+] as const;
+
+export function badRows(db: Connection): BadRow[] {
+  return [...jobs(db), ...notes(db), ...schedules(db), ...events(db), ...results(db), ...targets(db)];
+}
+
+function said(kind: string, found: readonly BadRow[]): string[] {
   if (found.length === 0) return [];
-  const named = found.slice(0, NAMED).join(", ");
+  const named = found.slice(0, NAMED).map(({ name }) => name).join(", ");
   const more = found.length > NAMED ? ` and ${found.length - NAMED} more` : "";
   return [`Not what was written: ${kind} ${named}${more}.`];
 }
 
-function jobs(db: Connection): string[] {
+function jobs(db: Connection): BadRow[] {
   const next = db.prepare(`select ${SUMMED} where job.key > :after order by job.key limit ${STEP}`);
-  const found: string[] = [];
+  const found: BadRow[] = [];
   for (let after = 0; ;) {
     const rows = next.all<SummedRow & JobRow>({ after });
-    for (const row of rows) if (isDamaged(row)) found.push(publicId(row.id, row.created_at, row.key));
+    for (const row of rows) {
+      if (isDamaged(row)) found.push({ table: "holdfast_jobs", key: [row.key], name: publicId(row.id, row.created_at, row.key) });
+    }
     const last = rows.at(-1);
     if (last === undefined || last.key <= after) return found;
     after = last.key;
   }
 }
 
-function notes(db: Connection): string[] {
+function notes(db: Connection): BadRow[] {
   const rows = db.prepare("select job, checkpoint, sum from holdfast_notes where checkpoint is not null").rows();
   return (rows as [JobKey, string, number | null][])
     .filter(([job, checkpoint, sum]) => !isSame(sum, rowSum(job, checkpoint)))
-    .map(([job]) => String(job));
+    .map(([job]) => ({ table: "holdfast_notes", key: [job], name: String(job) }));
 }
 
-function schedules(db: Connection): string[] {
+function schedules(db: Connection): BadRow[] {
   const rows = db.prepare(`select ${SCHEDULE} from holdfast_schedules`).all<SummedSchedule>();
-  return rows.filter((row) => !isSame(row.sum, scheduleSum(row))).map(({ key }) => key);
+  return rows
+    .filter((row) => !isSame(row.sum, scheduleSum(row)))
+    .map(({ key }) => ({ table: "holdfast_schedules", key: [key], name: key }));
 }
 
-function events(db: Connection): string[] {
+function events(db: Connection): BadRow[] {
   const next = db.prepare(
     `select seq, type, at, transition, job, build, data, sum from holdfast_events where seq > ? order by seq limit ${STEP}`,
   );
-  const found: string[] = [];
+  const found: BadRow[] = [];
   for (let after = 0; ;) {
-    const rows = next.rows(after);
+    const rows = next.rows(after) as [number, ...(string | number | null)[]][];
     for (const [seq, ...rest] of rows) {
       const sum = rest.pop() as number | null;
-      if (!isSame(sum, rowSum(...rest))) found.push(String(seq));
+      if (!isSame(sum, rowSum(...rest))) found.push({ table: "holdfast_events", key: [seq], name: String(seq) });
     }
-    const last = rows.at(-1)?.[0] as number | undefined;
+    const last = rows.at(-1)?.[0];
     if (last === undefined || last <= after) return found;
     after = last;
   }
 }
 
 /** What stages have made and are given has a hash already. */
-function values(db: Connection, table: string, name: string, column: string): string[] {
+function results(db: Connection): BadRow[] {
+  return values(db, "holdfast_results", ["key"], "output").map((key) => ({
+    table: "holdfast_results",
+    key,
+    name: String(key[0]),
+  }));
+}
+
+function targets(db: Connection): BadRow[] {
+  return values(db, "holdfast_targets", ["pipeline", "segment", "path"], "value").map((key) => ({
+    table: "holdfast_targets",
+    key,
+    name: key.join("/"),
+  }));
+}
+
+function values(db: Connection, table: string, key: string[], column: string): (string | number)[][] {
   const rows = db
     .prepare(
-      `select ${name}, ${column}_hash, ${column}_text from ${table}
+      `select ${column}_hash, ${column}_text, ${key.join(", ")} from ${table}
        where ${column}_text is not null and substr(${column}_hash, 1, 5) = 'json:'`,
     )
-    .rows() as [string | number, string, string][];
-  return rows.filter(([, hash, text]) => valueHash(text) !== hash).map(([what]) => String(what));
+    .rows() as [string, string, ...(string | number)[]][];
+  return rows.filter(([hash, text]) => valueHash(text) !== hash).map(([, , ...values]) => values);
 }
 
 /** Rows of two tables that belong together, and one of them is not there. */

@@ -37,7 +37,6 @@ export class Draft implements Disposable {
     this.db.exec("pragma synchronous = off");
     this.db.exec("pragma foreign_keys = off");
     migrate(this.db, { path, now, actor: null, whenNew: () => {}, upTo: schema });
-    this.db.exec("begin immediate");
     this.#triggers = this.db.prepare("select name, sql from sqlite_schema where type = 'trigger'").all();
     for (const { name } of this.#triggers) this.db.exec(`drop trigger ${quoted(name)}`);
     for (const table of this.tables()) {
@@ -45,7 +44,12 @@ export class Draft implements Disposable {
     }
   }
 
-  /** Adds what is not Holdfast's; the names of those that cannot be made. */
+  /** From here on it is one transaction, until it is finished. */
+  begin(): void {
+    this.db.exec("begin immediate");
+  }
+
+  /** Adds what is not Holdfast's; the names of the tables that cannot be made. */
   define(definitions: readonly Definition[]): string[] {
     const theirs = definitions.filter(({ name, sql }) => sql !== null && !isOurs(name) && !name.startsWith("sqlite_"));
     // What only looks like a table makes others for itself, which are then there.

@@ -1,0 +1,100 @@
+import { existsSync, mkdirSync, statSync } from "node:fs";
+import { basename, dirname } from "node:path";
+import { HoldfastError } from "../../../core/errors.ts";
+import type { OnProgress } from "../../backups.ts";
+import { passStep } from "../../points.ts";
+import { writeSynced } from "../backup/files.ts";
+import { living } from "../backup/living.ts";
+import { decide, keptName, refuseLiving, underWay } from "../backup/restore.ts";
+import { reportPath, restoreFolder, Right, stagedPath } from "../backup/right.ts";
+import { settleWith, switchOver } from "../backup/switch.ts";
+import { runTask } from "../backup/tasks.ts";
+import { refuseNewer, type VerifiedBackup } from "../backup/verify.ts";
+import type { DriverName } from "../driver.ts";
+import { explain } from "../faults.ts";
+import { refuseNetwork } from "../file-system.ts";
+import { canonicalPath } from "../open.ts";
+import type { Identity, Salvaged } from "./task.ts";
+
+export interface SalvageRequest {
+  path: string;
+  driver: DriverName;
+  /** For the audit. */
+  by: string;
+  now: number;
+  /** The backup that fills what cannot be read, whole and of this database; null: there is none. */
+  backup: (identity: Identity) => Promise<VerifiedBackup | null>;
+  onProgress?: OnProgress;
+}
+
+export interface SalvagedDatabase extends Salvaged {
+  path: string;
+  /** What the damaged database is called now; its log is beside it, and so is the report. */
+  kept: string;
+  reportFile: string;
+}
+
+/**
+ * Makes a new database of what can still be read of a damaged one, and puts it into its place. The damaged one is only read,
+ * byte by byte and not by SQLite, and is kept as it was. Like a restore: killed before it is decided, everything is as
+ * before; after it, whoever opens the database next brings it to its end.
+ */
+export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase> {
+  const path = canonicalPath(request.path);
+  const { driver, onProgress, now } = request;
+  refuseNetwork(dirname(path));
+  if (!existsSync(path) || statSync(path).size === 0) throw nothing(path);
+  refuseLiving(path, living(path, driver));
+  using right = Right.take(path, driver);
+  if (right === null) throw underWay(path);
+  settleWith(right, path);
+  const identity = await runTask("identify", { path });
+  if (identity.schema !== null) refuseNewer(path, identity.schema);
+  const backup = await request.backup(identity);
+  const kept = keptName(path, now, "damaged");
+  // The epoch of what is there may be unreadable: this is beyond all that were given out here, and beyond the backup's.
+  const epoch = Math.max(right.epoch, identity.epoch, backup?.facts.epoch ?? 0) + 1;
+  right.remember(epoch);
+  try {
+    mkdirSync(restoreFolder(path), { mode: 0o700 });
+    const known = { epoch: epoch - 1, commits: backup?.facts.commits ?? 0, key: backup?.facts.jobs ?? 0 };
+    const salvaged = await runTask(
+      "salvage",
+      {
+        driver,
+        from: path,
+        mode: statSync(path).mode & 0o777,
+        backup: backup && { path: backup.path, takenAt: backup.manifest?.takenAt ?? null, schema: backup.facts.schema },
+        schema: identity.schema,
+        preparation: {
+          driver,
+          path: stagedPath(path),
+          now,
+          known,
+          by: request.by,
+          audit: {
+            action: "database.salvaged",
+            name: basename(kept),
+            after: { backup: backup === null ? null : basename(backup.path) },
+          },
+        },
+      },
+      onProgress,
+    );
+    const { report, findings } = salvaged;
+    writeSynced(reportPath(path), `${JSON.stringify({ ...report, findings }, null, 2)}\n`);
+    await decide(right, path, driver, { kept, act: "salvage" });
+    switchOver(path, { kept, act: "salvage" });
+    right.clear();
+    passStep("salvage:kept");
+    return { ...salvaged, path, kept, reportFile: `${kept}.report.json` };
+  } catch (error) {
+    // What was decided is not taken back: it is as good as done.
+    if (right.plan()?.phase !== "switching") right.clear();
+    throw explain(error, path);
+  }
+}
+
+function nothing(path: string): HoldfastError {
+  return new HoldfastError("NO_DATABASE", `There is nothing to salvage at ${path}.`, "Give the path of the damaged database with --db.");
+}

@@ -1,0 +1,218 @@
+import { chmodSync } from "node:fs";
+import { dirname } from "node:path";
+import type { OnProgress } from "../../backups.ts";
+import { publicId } from "../../job-row.ts";
+import { passStep } from "../../points.ts";
+import { syncFile, syncFolder } from "../backup/files.ts";
+import { type Preparation, prepare, type Prepared } from "../backup/prepare.ts";
+import { checkFile } from "../damage/check.ts";
+import { badRows } from "../damage/rows.ts";
+import { connect, type Connection, type DriverName } from "../driver.ts";
+import { migrate, SCHEMA_VERSION } from "../migrate.ts";
+import type { JobKey } from "../../../core/ids.ts";
+import { type Definition, readDefinitions } from "./definitions.ts";
+import { Draft } from "./draft.ts";
+import { Source } from "./fill.ts";
+import { gather, type Gathered, type Harvest, hasLost } from "./gather.ts";
+import { mend, type Mended } from "./mend.ts";
+import { Pages } from "./pages.ts";
+import { keyRanges, rangesOf, type SalvageReport } from "./report.ts";
+import { quoted, type Shape } from "./shape.ts";
+import { type FoundRow, type LostRowids, readTable } from "./trees.ts";
+
+export interface Identity {
+  databaseId: string | null;
+  /** Null: it is not to be read. */
+  schema: number | null;
+  /** 0: it is not to be read, or it has none. */
+  epoch: number;
+}
+
+/** Which database it is, as far as that can be read. */
+export function identify({ path }: { path: string }): Identity {
+  using pages = new Pages(path);
+  const { definitions } = readDefinitions(pages);
+  const rootOf = (table: string) => definitions.find(({ name, type }) => type === "table" && name === table)?.root ?? 0;
+  let databaseId: string | null = null;
+  let schema: number | null = null;
+  let epoch = 0;
+  const take = ({ values }: FoundRow) => {
+    databaseId = String(values[1]);
+    epoch = Number(values[4] ?? 0);
+  };
+  readTable(pages, rootOf("holdfast_database"), take, () => {});
+  readTable(pages, rootOf("holdfast_migrations"), ({ rowid }) => (schema = Math.max(schema ?? 0, Number(rowid))), () => {});
+  return { databaseId, schema, epoch };
+}
+
+export interface SalvageInput {
+  driver: DriverName;
+  /** Nobody has it open; it is only read. */
+  from: string;
+  mode: number;
+  backup: { path: string; takenAt: number | null; schema: number } | null;
+  schema: number | null;
+  preparation: Preparation;
+}
+
+export interface Salvaged extends Prepared {
+  report: SalvageReport;
+  /** What a check of the new database says. */
+  findings: string[];
+}
+
+/** Makes a new database of what can be read of a damaged one, and of its backup; ready to take its place. */
+export function salvageInto({ driver, from, mode, backup, schema, preparation }: SalvageInput, tell: OnProgress): Salvaged {
+  const { path, now } = preparation;
+  using pages = new Pages(from);
+  const { definitions, whole } = readDefinitions(pages);
+  const total = pages.count;
+  const report: SalvageReport = {
+    backup: backup && { path: backup.path, takenAt: backup.takenAt },
+    tables: [],
+    jobs: { saved: 0, restored: [], damaged: [], lost: [], lostIds: [], bereft: [], nameless: [] },
+    abandonedBuilds: [],
+    indexes: [],
+    undefined: [],
+    log: pages.log === null ? null : { damagedFrames: pages.log.damaged, commitsBeyond: pages.log.beyond },
+    strayPages: 0,
+    notes: whole ? [] : ["The schema was damaged: tables of others may be missing that nothing is known of any more."],
+  };
+  const restoredKeys = new Set<number>();
+  let harvest: Harvest;
+  {
+    const { size: pageSize, encoding, marks } = pages;
+    using draft = new Draft({ driver, path, now, schema: schema ?? backup?.schema ?? SCHEMA_VERSION, pageSize, encoding, marks });
+    using source = backup === null ? null : new Source(draft.db, backup.path);
+    draft.begin();
+    const known: Definition[] = [...definitions, ...missingFrom(definitions, source?.definitions() ?? [])];
+    report.undefined.push(...draft.define(known));
+    harvest = gather(pages, definitions, draft, (rows) => tell({ step: "copying", done: Math.min(rows, total), total }));
+    passStep("salvage:read");
+    for (const gathered of harvest.tables.values()) report.tables.push(fillTable(draft.db, gathered, source, restoredKeys, harvest));
+    report.undefined.push(...draft.finish(harvest.sequences));
+    passStep("salvage:filled");
+  }
+  const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
+  try {
+    db.exec("pragma journal_mode = memory");
+    migrate(db, { path, now, actor: preparation.by, whenNew: () => {} });
+    settle(db, harvest, { backup: backup?.path ?? null, now, report, restoredKeys });
+    db.exec("pragma journal_mode = delete");
+  } finally {
+    db.close();
+  }
+  report.indexes = harvest.indexes;
+  report.strayPages = harvest.stray.pages;
+  if (harvest.stray.rows > 0) {
+    report.notes.push(`${harvest.stray.rows} rows on ${harvest.stray.pages} pages could not be told whose they are.`);
+  }
+  const counts = { saved: sum(report, "saved"), restored: sum(report, "restored") };
+  const audit = { ...preparation.audit, after: { ...preparation.audit.after, ...counts, lostRanges: report.tables.flatMap(({ lost }) => lost).length } };
+  const prepared = prepare({ ...preparation, audit });
+  chmodSync(path, mode);
+  tell({ step: "checking", done: 0, total: 0 });
+  const { findings } = checkFile({ driver, path, how: "whole" });
+  syncFile(path);
+  syncFolder(dirname(path));
+  passStep("salvage:prepared");
+  return { ...prepared, report, findings };
+}
+
+/** Tables of others of which only the backup knows. */
+function missingFrom(here: readonly Definition[], there: readonly Definition[]): Definition[] {
+  const names = new Set(here.map(({ name }) => name));
+  return there.filter(({ name }) => !names.has(name)).map((one) => ({ ...one, root: 0 }));
+}
+
+function fillTable(db: Connection, gathered: Gathered, source: Source | null, jobs: Set<number>, { sequences }: Harvest): SalvageReport["tables"][number] {
+  const { shape, saved, outdated, refused, lostRowids, lostKeys } = gathered;
+  const isJobs = shape.table === "holdfast_jobs";
+  const restored = source === null || !hasLost(gathered) ? 0 : source.fill(gathered, isJobs ? (key) => jobs.add(key) : undefined);
+  const highest = sequences.get(shape.table);
+  const lost =
+    shape.keys === null
+      ? rangesOf(lostRowids, (gap) => rowidsIn(db, shape, gap), highest === undefined ? null : BigInt(highest))
+      : keyRanges(lostKeys);
+  return { table: shape.table, saved, outdated, restored, refused, lost };
+}
+
+function* rowidsIn(db: Connection, { table }: Shape, { after, before }: LostRowids): Generator<bigint> {
+  const next = db.prepare(
+    `select cast(rowid as text) from ${quoted(table)} where rowid > ? and rowid < ? order by rowid limit 10000`,
+  );
+  const end = before ?? 2n ** 63n - 1n;
+  for (let from = after ?? 0n; ;) {
+    const rows = next.rows(from as never, end as never) as [string][];
+    for (const [rowid] of rows) yield (from = BigInt(rowid));
+    if (rows.length === 0) return;
+  }
+}
+
+/** With the newest schema: what is not as it was written goes, and what is left is made to agree. */
+function settle(
+  db: Connection,
+  harvest: Harvest,
+  { backup, now, report, restoredKeys }: { backup: string | null; now: number; report: SalvageReport; restoredKeys: Set<number> },
+): void {
+  using source = backup === null ? null : new Source(db, backup);
+  db.exec("begin immediate");
+  const bad = badRows(db);
+  for (const [table, rows] of Map.groupBy(bad, (row) => row.table)) {
+    const gathered = harvest.tables.get(table) as Gathered;
+    const keys = gathered.shape.columns.slice(0, gathered.shape.keys ?? 0).map(({ name }) => `${quoted(name)} = ?`);
+    const remove = db.prepare(`delete from ${quoted(table)} where ${keys.length === 0 ? "rowid = ?" : keys.join(" and ")}`);
+    for (const { key } of rows) remove.run(...key);
+    const only: Gathered = { ...gathered, lostRowids: [], lostKeys: [], bad: rows.map(({ key }) => key) };
+    const refilled = source?.fill(only, table === "holdfast_jobs" ? (key) => restoredKeys.add(key) : undefined) ?? 0;
+    const said = report.tables.find((one) => one.table === table) as SalvageReport["tables"][number];
+    said.saved -= rows.length;
+    said.refused += rows.length;
+    said.restored += refilled;
+    gathered.bad = rows.map(({ key }) => key);
+    for (const { key } of rows) {
+      if (gathered.shape.keys !== null) said.lost.push({ after: key, before: key });
+      else if (db.prepare(`select 1 from ${quoted(table)} where rowid = ?`).row(...key) === undefined) {
+        said.lost.push({ from: key[0] as number, to: key[0] as number });
+      }
+    }
+  }
+  const isHurt = [...harvest.tables.values()].some((one) => one.shape.table.startsWith("holdfast_") && (hasLost(one) || one.bad.length + one.outdated + one.refused > 0));
+  const waits = report.tables.find(({ table }) => table === "holdfast_waits");
+  const mended: Mended | null = isHurt ? mend(db, now, { waitsLost: (waits?.lost.length ?? 0) > 0 }) : null;
+  tellOfJobs(db, report, { bad: bad.filter(({ table }) => table === "holdfast_jobs").map(({ name }) => name), restoredKeys, mended });
+  db.exec("commit");
+}
+
+function tellOfJobs(
+  db: Connection,
+  report: SalvageReport,
+  { bad, restoredKeys, mended }: { bad: string[]; restoredKeys: ReadonlySet<number>; mended: Mended | null },
+): void {
+  const idOf = db.prepare("select id, created_at from holdfast_jobs where key = ?");
+  const name = (key: number) => {
+    const [id, createdAt] = (idOf.row(key) ?? [null, 0]) as [string | null, number];
+    return publicId(id, createdAt, key as JobKey);
+  };
+  const there = [...restoredKeys].filter((key) => idOf.row(key) !== undefined).sort((a, b) => a - b);
+  const table = report.tables.find((one) => one.table === "holdfast_jobs");
+  const lost = (table?.lost ?? []) as { from: number; to: number | null }[];
+  const known = db.prepare(
+    `select id from holdfast_ids where job >= ? and job <= ? and ended is null and job not in (select key from holdfast_jobs) order by job`,
+  );
+  report.jobs = {
+    saved: table?.saved ?? 0,
+    restored: there.map(name),
+    damaged: bad,
+    lost,
+    lostIds: lost.flatMap(({ from, to }) => known.rows(from, to ?? Number.MAX_SAFE_INTEGER).map(([id]) => id as string)),
+    bereft: mended?.bereft.map(name) ?? [],
+    nameless: mended?.nameless ?? [],
+  };
+  report.abandonedBuilds = mended?.abandoned ?? [];
+  report.notes.push(...(mended?.notes ?? []));
+}
+
+function sum({ tables }: SalvageReport, what: "saved" | "restored"): number {
+  return tables.reduce((total, table) => total + table[what], 0);
+}

@@ -1,0 +1,81 @@
+import assert from "node:assert/strict";
+import { copyFileSync, mkdtempSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { items, job, open, pipeline } from "../../src/index.ts";
+import { salvageWhole } from "../../src/runtime/salvage.ts";
+import { offsetOf, PAGE, place, scribble, silent } from "./place.ts";
+
+const note = job<{ n: number }>({ name: "note", run: () => {} });
+const limited = job<{ tenant: string }>({
+  name: "limited",
+  limit: { key: ({ tenant }) => tenant, concurrency: 1 },
+  run: () => {},
+});
+const daily = job<object>({ name: "daily", queue: { name: "daily", events: true, keep: { succeeded: "1d" } }, run: () => {} });
+const words = items(() => Array.from({ length: 40 }, (_, i) => ({ id: `word ${i}` })), { id: ({ id }) => id });
+const lengths = pipeline("lengths")
+  .source(words)
+  .stage("measure", {}, ({ input }) => ({ length: input.id.length, text: "y".repeat(200) }))
+  .stage("double", {}, ({ input }) => {
+    if (input.length > 6) throw new Error("too long");
+    return input.length * 2;
+  });
+
+const folder = mkdtempSync(join(tmpdir(), "holdfast-salvage-"));
+const path = join(folder, "work.db");
+const backup = join(folder, "backup.db");
+after(() => rmSync(folder, { recursive: true, force: true }));
+
+/** Something of everything: limits, dependencies, schedules, events, a build that ended and one that has not. */
+before(async () => {
+  const hf = await open(path, { log: silent });
+  await hf.enqueueMany(note, Array.from({ length: 200 }, (_, n) => ({ n })), (_, i) => ({ id: `note-${i}`, key: `key-${i}` }));
+  await hf.enqueueMany(limited, Array.from({ length: 60 }, (_, i) => ({ tenant: `t${i % 3}` })));
+  for (let i = 0; i < 20; i++) await hf.enqueue(note, { n: i }, { after: [`note-${i}`, `note-${i + 1}`] });
+  await hf.schedule(daily, { cron: "0 0 * * *", input: {} });
+  await hf.enqueueMany(daily, [{}, {}, {}]);
+  for (let i = 0; i < 3; i++) await (await hf.claim(daily, { worker: "anna" }))?.succeed();
+  await (await hf.claim(note, { worker: "anna" }))?.succeed();
+  await hf.backup(backup);
+  await (await hf.claim(note, { worker: "anna" }))?.succeed();
+  await hf.claim(limited, { worker: "bert", lease: "1h" });
+  await (await hf.builds.start(lengths, { maxFailures: 100 })).done();
+  await hf.lock("door").acquire("anna", "1h");
+  await hf.close();
+});
+
+/** One page of each database, or every one, is gone. */
+const PAGES = process.env["HOLDFAST_LONG"] ? Number.POSITIVE_INFINITY : 3;
+
+test("whichever page is gone, with a backup or without, the new database is whole and can be worked in", async (t) => {
+  const count = statSync(path).size / PAGE;
+  const first = Math.floor(Math.random() * count);
+  for (let i = 0; i < Math.min(count, PAGES); i++) {
+    const page = PAGES === Number.POSITIVE_INFINITY ? i + 1 : ((first + i * 7) % count) + 1;
+    const { path: copy } = place(t);
+    copyFileSync(path, copy);
+    scribble(copy, offsetOf(page), Buffer.alloc(PAGE, i % 2 === 0 ? 0 : 0xa5));
+    const said = `page ${page} of ${count}`;
+    const { findings, report } = await salvageWhole({
+      path: copy,
+      driver: i % 2 === 0 ? "node:sqlite" : "better-sqlite3",
+      by: "a test",
+      now: Date.now(),
+      backup: i % 3 === 0 ? backup : null,
+    });
+    const isAudit = report.tables.some(({ table, lost }) => table.startsWith("holdfast_audit") && lost.length > 0);
+    assert.deepEqual(isAudit ? [] : findings, [], said);
+    await using hf = await open(copy, { log: silent });
+    const { id } = await hf.enqueue(note, { n: 1 });
+    const { id: one } = await hf.enqueue(limited, { tenant: "t1" });
+    hf.work([note, limited, daily]);
+    for (const wanted of [id, one]) assert.equal((await hf.jobs.wait(wanted, { timeout: "20s" })).state, "succeeded", said);
+    const left = await hf.jobs.counts();
+    assert.equal(left.waiting, 0, said);
+    const build = await (await hf.builds.start(lengths, { maxFailures: 100 })).done();
+    assert.equal(build.state, "FAILED", said);
+    assert.deepEqual((await hf.check()).findings.filter(() => !isAudit), [], said);
+  }
+});

@@ -1,0 +1,183 @@
+import assert from "node:assert/strict";
+import { copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, truncateSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { after, before, describe, test, type TestContext } from "node:test";
+import { type Holdfast, type Job, job, open } from "../../src/index.ts";
+import { salvageWhole, type SalvageOptions } from "../../src/runtime/salvage.ts";
+import { flip, offsetOf, PAGE, place, rootOf, scribble, silent, whereIs } from "./place.ts";
+
+const greet = job<{ name: string }, string>({ name: "greet", run: ({ input }) => `hello ${input.name}` });
+const JOBS = 300;
+const AFTER = 40;
+
+/** Many jobs, some of them done, tables of the user's own, and a backup before the last of the jobs. Made once. */
+let made: { path: string; backup: string; jobs: Map<string, Job> };
+const folder = mkdtempSync(join(tmpdir(), "holdfast-salvage-"));
+after(() => rmSync(folder, { recursive: true, force: true }));
+before(async () => {
+  const [path, backup] = [join(folder, "work.db"), join(folder, "backup.db")];
+  const hf = await open(path);
+  await hf.transaction(({ db }) => {
+    const numbers = "with recursive n (i) as (select 1 union all select i + 1 from n where i < 200)";
+    db.exec("create table notes (id integer primary key, body text, price real, raw blob)");
+    db.exec("create table tags (tag text primary key, n integer) without rowid");
+    db.exec("create index notes_body on notes (body)");
+    db.exec(`${numbers} insert into notes select i, 'note ' || i, i / 2.0, zeroblob(i) from n`);
+    db.exec("insert into notes values (9007199254740993, 'beyond', 1.5, x'00ff')");
+    db.exec(`${numbers} insert into tags select 'tag ' || i, i from n`);
+  });
+  const inputs = Array.from({ length: JOBS }, (_, i) => ({
+    name: `somebody number ${i} ${"x".repeat(i % 50 === 0 ? 9_000 : 60)}`,
+  }));
+  await hf.enqueueMany(greet, inputs, (_, i) => (i % 3 === 0 ? { id: `job-${i}` } : {}));
+  for (let i = 0; i < 5; i++) await (await hf.claim(greet, { worker: "anna" }))?.succeed("done");
+  await hf.backup(backup);
+  await hf.enqueueMany(greet, inputs.slice(0, AFTER));
+  const jobs = await all(hf);
+  await hf.close();
+  made = { path, backup, jobs };
+});
+
+function damaged(t: TestContext, damage: (path: string) => void): { path: string; before: Map<string, Job>; backup: string } {
+  const { path } = place(t);
+  copyFileSync(made.path, path);
+  damage(path);
+  return { path, before: made.jobs, backup: made.backup };
+}
+
+async function all(hf: Holdfast): Promise<Map<string, Job>> {
+  const found = new Map<string, Job>();
+  for (let after: string | undefined; ;) {
+    const page = await hf.jobs.list({ limit: 1_000, after });
+    for (const one of page.items) found.set(one.id, one);
+    if (page.next === undefined) return found;
+    after = page.next;
+  }
+}
+
+async function salvaged(path: string, options: Partial<SalvageOptions> = {}) {
+  return await salvageWhole({ path, driver: "node:sqlite", by: "a test", now: Date.now(), backup: null, ...options });
+}
+
+/** Opens as if nothing had been, and is whole; every job in it is as it was. */
+async function whole(path: string, before: ReadonlyMap<string, Job>): Promise<Map<string, Job>> {
+  await using hf = await open(path, { log: silent });
+  assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+  const after = await all(hf);
+  for (const [id, found] of after) assert.deepEqual(found.input, before.get(id)?.input, id);
+  const { id } = await hf.enqueue(greet, { name: "you" });
+  assert.ok(!before.has(id));
+  hf.work([greet]);
+  assert.equal((await hf.jobs.wait(id)).state, "succeeded");
+  return after;
+}
+
+/** The leaves of a table's tree, from its inner page. */
+function leavesOf(path: string, table: string): number[] {
+  const bytes = readFileSync(path).subarray(offsetOf(rootOf(path, table)));
+  const count = bytes.readUInt16BE(3);
+  return Array.from({ length: count }, (_, i) => bytes.readUInt32BE(bytes.readUInt16BE(12 + 2 * i)));
+}
+
+function noise(seed: number): Buffer {
+  return Buffer.from(Array.from({ length: PAGE }, (_, i) => (i * 2_654_435_761 + seed * 40_503) >>> 13));
+}
+
+describe("salvage", { concurrency: 2 }, () => {
+  test("of a database whose index is damaged loses nothing, and says so", async (t) => {
+    const { path, before } = damaged(t, (file) => scribble(file, offsetOf(rootOf(file, "holdfast_jobs_ready")), Buffer.alloc(PAGE)));
+    const { report, findings, kept } = await salvaged(path);
+    assert.deepEqual(findings, []);
+    assert.deepEqual(report.indexes, ["holdfast_jobs_ready"]);
+    assert.deepEqual(report.tables.filter(({ lost, refused, outdated }) => lost.length + refused + outdated > 0), []);
+    assert.ok(existsSync(kept) && existsSync(`${kept}.report.json`));
+    const after = await whole(path, before);
+    assert.deepEqual([...after.keys()].sort(), [...before.keys()].sort());
+  });
+
+  for (const [what, bytes] of [["zeros", Buffer.alloc(PAGE)], ["noise", noise(7)]] as const) {
+    test(`of pages full of ${what} says which jobs they held, and takes them from the backup`, async (t) => {
+      let leaf = 0;
+      const { path, before, backup } = damaged(t, (file) => {
+        leaf = leavesOf(file, "holdfast_jobs")[1] as number;
+        scribble(file, offsetOf(leaf), bytes);
+      });
+      const copy = `${path}.copy`;
+      copyFileSync(path, copy);
+      const without = await salvaged(copy);
+      assert.deepEqual(without.findings, []);
+      const [range, ...others] = without.report.jobs.lost;
+      assert.deepEqual(others, []);
+      const { from, to } = range as { from: number; to: number };
+      const left = await whole(copy, before);
+      assert.equal(left.size, before.size - (to - from + 1));
+      assert.deepEqual(without.report.jobs.lostIds, [...before.keys()].filter((id) => id.startsWith("job-") && !left.has(id)));
+
+      const filled = await salvaged(path, { backup });
+      assert.deepEqual(filled.report.jobs.lost, []);
+      assert.equal(filled.report.jobs.restored.length, to - from + 1);
+      assert.deepEqual([...(await whole(path, before)).keys()].sort(), [...before.keys()].sort());
+    });
+  }
+
+  test("of a table whose root is gone finds its rows on the pages that nothing leads to any more", async (t) => {
+    const { path, before } = damaged(t, (file) => {
+      for (const table of ["holdfast_jobs", "notes"]) scribble(file, offsetOf(rootOf(file, table)), noise(3));
+    });
+    const { report, findings } = await salvaged(path);
+    assert.deepEqual(findings, []);
+    assert.equal(report.jobs.saved, before.size);
+    assert.deepEqual(report.tables.find(({ table }) => table === "notes")?.saved, 201);
+    assert.deepEqual([...(await whole(path, before)).keys()].sort(), [...before.keys()].sort());
+  });
+
+  test("of a database whose first page is gone finds the schema by what it looks like", async (t) => {
+    const { path, before } = damaged(t, (file) => scribble(file, 0, Buffer.alloc(PAGE)));
+    const { report, findings } = await salvaged(path);
+    assert.deepEqual(findings, []);
+    assert.equal(report.jobs.saved, before.size);
+    assert.deepEqual([...(await whole(path, before)).keys()].sort(), [...before.keys()].sort());
+    const db = new DatabaseSync(path, { readOnly: true });
+    assert.equal(db.prepare("select count(*) as n from notes").get()?.["n"], 201);
+    assert.equal(db.prepare("select count(*) as n from tags where tag = 'tag ' || n").get()?.["n"], 200);
+    assert.equal(db.prepare("select cast(id as text) as id from notes where body = 'beyond'").get()?.["id"], "9007199254740993");
+    db.close();
+  });
+
+  test("of a file that was cut off takes the rest from the backup, and lists what neither has", async (t) => {
+    const { path, before, backup } = damaged(t, (file) => truncateSync(file, Math.floor(statSync(file).size / 2 / PAGE) * PAGE));
+    const { report, findings } = await salvaged(path, { backup });
+    assert.deepEqual(findings, []);
+    const after = await whole(path, before);
+    assert.ok(after.size >= JOBS, `${after.size}`);
+    const keys = new Set(report.jobs.lost.flatMap(({ from, to }) => Array.from({ length: (to ?? JOBS + AFTER) - from + 1 }, (_, i) => from + i)));
+    const missing = [...before.keys()].filter((id) => !after.has(id));
+    assert.ok(missing.length <= keys.size && (missing.length > 0) === (keys.size > 0), `${missing.length} of ${keys.size}`);
+  });
+
+  test("does not save a row that is not what was written as a good one", async (t) => {
+    const { path, before, backup } = damaged(t, (file) => flip(file, (whereIs(file, "somebody number 222 ")[0] as number) + 17, 1));
+    const copy = `${path}.copy`;
+    copyFileSync(path, copy);
+    const { report } = await salvaged(copy);
+    assert.equal(report.jobs.damaged.length, 1);
+    assert.equal(report.jobs.lost.length, 1);
+    assert.equal((await whole(copy, before)).size, before.size - 1);
+    assert.deepEqual((await salvaged(path, { backup })).report.jobs.restored, report.jobs.damaged);
+    assert.equal((await whole(path, before)).size, before.size);
+  });
+
+  test("keeps the damaged file with its log, as they were", async (t) => {
+    let bytes = Buffer.alloc(0);
+    const { path } = damaged(t, (file) => {
+      scribble(file, offsetOf(rootOf(file, "holdfast_events")), noise(1));
+      bytes = readFileSync(file);
+    });
+    const { kept, epoch } = await salvaged(path);
+    assert.deepEqual(readFileSync(kept), bytes);
+    assert.equal(epoch, 1);
+    assert.deepEqual(readdirSync(join(path, "..")).filter((name) => name.endsWith("-restore")), []);
+  });
+});
