@@ -29,7 +29,10 @@ export function salvageCommand(parent: Command): void {
     )
     .option("--from <backup>", "the backup to take the rest from (default: the newest that is whole)")
     .option("--no-backup", "only what can be read, nothing from a backup")
-    .addHelpText("after", examples("holdfast salvage", "holdfast salvage --from /mnt/backups/monday.db", "holdfast salvage --json"))
+    .addHelpText(
+      "after",
+      examples("holdfast salvage", "holdfast salvage --from /mnt/backups/monday.db", "holdfast salvage --json"),
+    )
     .action(async ({ from, backup }: { from?: string; backup: boolean }, command: Command) => {
       const path = fileOf(command);
       if (isAddress(path)) throw byServer();
@@ -55,7 +58,9 @@ function say({ path, kept, reportFile, running, report, findings }: SalvagedData
   const lines = [`${paint("green", "Salvaged:")} ${path}, ${plural(jobs.saved, "job")} read.`];
   if (backup !== null && sum(report, "restored") > 0) {
     const taken = backup.takenAt === null ? "" : `, as they were ${clock(backup.takenAt)}`;
-    lines.push(`From the backup ${backup.path}${taken}: ${plural(sum(report, "restored"), "row")}, ${plural(jobs.restored.length, "job")} among them.`);
+    lines.push(
+      `From the backup ${backup.path}${taken}: ${plural(sum(report, "restored"), "row")}, ${plural(jobs.restored.length, "job")} among them.`,
+    );
   }
   if (running > 0) lines.push(`${plural(running, "job")} ran, and will run again.`);
   for (const [ids, what] of [
@@ -82,8 +87,12 @@ function sayLost({ jobs, tables, undefined: unmade }: SalvageReport): string[] {
 function sayRange(range: SalvageReport["tables"][number]["lost"][number]): string {
   if ("from" in range) return range.to === range.from ? String(range.from) : `${range.from} to ${range.to ?? "its end"}`;
   const { after, before } = range;
-  const say = (key: unknown[] | null, without: string) => (key === null ? without : key.map(String).join("/"));
-  return JSON.stringify(after) === JSON.stringify(before) ? say(after, "") : `after ${say(after, "its beginning")}, before ${say(before, "its end")}`;
+  const [from, to] = [sayKey(after, "its beginning"), sayKey(before, "its end")];
+  return from === to ? from : `after ${from}, before ${to}`;
+}
+
+function sayKey(key: unknown[] | null, without: string): string {
+  return key === null ? without : key.map(String).join("/");
 }
 
 function named(what: readonly string[]): string {

@@ -85,7 +85,7 @@ export function onlyRead(path: string, what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${path} is damaged, so it is only read. ${what}`,
-    "Stop all workers, make a backup of what can be read, and put the last good one into its place: holdfast restore.",
+    "Stop all workers, then `holdfast salvage` makes a new one of what can be read and of the newest backup; or go back to a backup: holdfast restore.",
   );
 }
 

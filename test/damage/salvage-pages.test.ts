@@ -31,8 +31,15 @@ after(() => rmSync(folder, { recursive: true, force: true }));
 /** Something of everything: limits, dependencies, schedules, events, a build that ended and one that has not. */
 before(async () => {
   const hf = await open(path, { log: silent });
-  await hf.enqueueMany(note, Array.from({ length: 200 }, (_, n) => ({ n })), (_, i) => ({ id: `note-${i}`, key: `key-${i}` }));
-  await hf.enqueueMany(limited, Array.from({ length: 60 }, (_, i) => ({ tenant: `t${i % 3}` })));
+  await hf.enqueueMany(
+    note,
+    Array.from({ length: 200 }, (_, n) => ({ n })),
+    (_, i) => ({ id: `note-${i}`, key: `key-${i}` }),
+  );
+  await hf.enqueueMany(
+    limited,
+    Array.from({ length: 60 }, (_, i) => ({ tenant: `t${i % 3}` })),
+  );
   for (let i = 0; i < 20; i++) await hf.enqueue(note, { n: i }, { after: [`note-${i}`, `note-${i + 1}`] });
   await hf.schedule(daily, { cron: "0 0 * * *", input: {} });
   await hf.enqueueMany(daily, [{}, {}, {}]);
@@ -76,6 +83,10 @@ test("whichever page is gone, with a backup or without, the new database is whol
     assert.equal(left.waiting, 0, said);
     const build = await (await hf.builds.start(lengths, { maxFailures: 100 })).done();
     assert.equal(build.state, "FAILED", said);
-    assert.deepEqual((await hf.check()).findings.filter(() => !isAudit), [], said);
+    assert.deepEqual(
+      (await hf.check()).findings.filter(() => !isAudit),
+      [],
+      said,
+    );
   }
 });

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import { copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, truncateSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -87,17 +88,25 @@ function noise(seed: number): Buffer {
 
 describe("salvage", { concurrency: 2 }, () => {
   test("of a database whose index is damaged loses nothing, and says so", async (t) => {
-    const { path, before } = damaged(t, (file) => scribble(file, offsetOf(rootOf(file, "holdfast_jobs_ready")), Buffer.alloc(PAGE)));
+    const { path, before } = damaged(t, (file) =>
+      scribble(file, offsetOf(rootOf(file, "holdfast_jobs_ready")), Buffer.alloc(PAGE)),
+    );
     const { report, findings, kept } = await salvaged(path);
     assert.deepEqual(findings, []);
     assert.deepEqual(report.indexes, ["holdfast_jobs_ready"]);
-    assert.deepEqual(report.tables.filter(({ lost, refused, outdated }) => lost.length + refused + outdated > 0), []);
+    assert.deepEqual(
+      report.tables.filter(({ lost, refused, outdated }) => lost.length + refused + outdated > 0),
+      [],
+    );
     assert.ok(existsSync(kept) && existsSync(`${kept}.report.json`));
     const after = await whole(path, before);
     assert.deepEqual([...after.keys()].sort(), [...before.keys()].sort());
   });
 
-  for (const [what, bytes] of [["zeros", Buffer.alloc(PAGE)], ["noise", noise(7)]] as const) {
+  for (const [what, bytes] of [
+    ["zeros", Buffer.alloc(PAGE)],
+    ["noise", noise(7)],
+  ] as const) {
     test(`of pages full of ${what} says which jobs they held, and takes them from the backup`, async (t) => {
       let leaf = 0;
       const { path, before, backup } = damaged(t, (file) => {
@@ -113,7 +122,10 @@ describe("salvage", { concurrency: 2 }, () => {
       const { from, to } = range as { from: number; to: number };
       const left = await whole(copy, before);
       assert.equal(left.size, before.size - (to - from + 1));
-      assert.deepEqual(without.report.jobs.lostIds, [...before.keys()].filter((id) => id.startsWith("job-") && !left.has(id)));
+      assert.deepEqual(
+        without.report.jobs.lostIds,
+        [...before.keys()].filter((id) => id.startsWith("job-") && !left.has(id)),
+      );
 
       const filled = await salvaged(path, { backup });
       assert.deepEqual(filled.report.jobs.lost, []);
@@ -152,13 +164,17 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.deepEqual(findings, []);
     const after = await whole(path, before);
     assert.ok(after.size >= JOBS, `${after.size}`);
-    const keys = new Set(report.jobs.lost.flatMap(({ from, to }) => Array.from({ length: (to ?? JOBS + AFTER) - from + 1 }, (_, i) => from + i)));
+    const keys = new Set(
+      report.jobs.lost.flatMap(({ from, to }) => Array.from({ length: (to ?? JOBS + AFTER) - from + 1 }, (_, i) => from + i)),
+    );
     const missing = [...before.keys()].filter((id) => !after.has(id));
-    assert.ok(missing.length <= keys.size && (missing.length > 0) === (keys.size > 0), `${missing.length} of ${keys.size}`);
+    assert.ok(missing.length <= keys.size && missing.length > 0 === keys.size > 0, `${missing.length} of ${keys.size}`);
   });
 
   test("does not save a row that is not what was written as a good one", async (t) => {
-    const { path, before, backup } = damaged(t, (file) => flip(file, (whereIs(file, "somebody number 222 ")[0] as number) + 17, 1));
+    const { path, before, backup } = damaged(t, (file) =>
+      flip(file, (whereIs(file, "somebody number 222 ")[0] as number) + 17, 1),
+    );
     const copy = `${path}.copy`;
     copyFileSync(path, copy);
     const { report } = await salvaged(copy);
@@ -178,6 +194,29 @@ describe("salvage", { concurrency: 2 }, () => {
     const { kept, epoch } = await salvaged(path);
     assert.deepEqual(readFileSync(kept), bytes);
     assert.equal(epoch, 1);
-    assert.deepEqual(readdirSync(join(path, "..")).filter((name) => name.endsWith("-restore")), []);
+    assert.deepEqual(
+      readdirSync(join(path, "..")).filter((name) => name.endsWith("-restore")),
+      [],
+    );
+  });
+
+  test("reads a log to its end, also beyond a frame that is damaged, where SQLite would stop", async (t) => {
+    const { folder: where, path } = place(t);
+    const live = join(where, "live.db");
+    const hf = await open(live);
+    for (let i = 0; i < 30; i++) await hf.enqueue(greet, { name: `somebody number ${i}` }, { id: `job-${i}` });
+    const before = await all(hf);
+    // By another process: here it would cost the locks.
+    for (const end of ["", "-wal"]) execFileSync("cp", [live + end, path + end]);
+    await hf.close();
+    const frame = PAGE + 24;
+    const frames = Math.floor((statSync(`${path}-wal`).size - 32) / frame);
+    flip(`${path}-wal`, 32 + Math.floor(frames / 2) * frame + 24 + 300, 3);
+    const { report, findings, kept } = await salvaged(path);
+    assert.deepEqual(findings, []);
+    assert.ok(existsSync(`${kept}-wal`));
+    assert.equal(report.log?.damagedFrames, 1);
+    assert.ok((report.log?.commitsBeyond ?? 0) > 5, JSON.stringify(report.log));
+    assert.ok((await whole(path, before)).has("job-29"), "the last one, too");
   });
 });

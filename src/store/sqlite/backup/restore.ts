@@ -167,7 +167,11 @@ export function refuseLiving(path: string, there: readonly Living[]): void {
 }
 
 export function underWay(path: string): HoldfastError {
-  return new HoldfastError("IN_USE", `${path} is being restored or salvaged by another process.`, "Wait until it is done, and look then.");
+  return new HoldfastError(
+    "IN_USE",
+    `${path} is being restored or salvaged by another process.`,
+    "Wait until it is done, and look then.",
+  );
 }
 
 function other(path: string, backup: string): HoldfastError {

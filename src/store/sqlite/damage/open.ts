@@ -28,7 +28,7 @@ function unreadable(path: string, cause: unknown): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${path} is so damaged that nothing can be read: ${(cause as Error).message}`,
-    "Keep a copy of it with its -wal, and restore the last backup: holdfast restore.",
+    "Let `holdfast salvage` read what it can, and take the rest from the newest backup; or go back to one: holdfast restore.",
     { cause },
   );
 }

@@ -41,7 +41,10 @@ export function badRows(db: Connection): BadRow[] {
 
 function said(kind: string, found: readonly BadRow[]): string[] {
   if (found.length === 0) return [];
-  const named = found.slice(0, NAMED).map(({ name }) => name).join(", ");
+  const named = found
+    .slice(0, NAMED)
+    .map(({ name }) => name)
+    .join(", ");
   const more = found.length > NAMED ? ` and ${found.length - NAMED} more` : "";
   return [`Not what was written: ${kind} ${named}${more}.`];
 }

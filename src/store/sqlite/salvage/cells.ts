@@ -131,7 +131,10 @@ function valueOf(type: number, bytes: Buffer, encoding: Pages["encoding"]): Datu
 
 /** What is no text in its encoding is none at all: it would come back as another. */
 function text(bytes: Buffer, encoding: Pages["encoding"]): string {
-  if (encoding === "utf16be") return Buffer.from(bytes.subarray(0, bytes.length & ~1)).swap16().toString("utf16le");
+  if (encoding === "utf16be")
+    return Buffer.from(bytes.subarray(0, bytes.length & ~1))
+      .swap16()
+      .toString("utf16le");
   if (encoding === "utf16le") return bytes.toString("utf16le");
   try {
     return STRICT.decode(bytes);

@@ -13,7 +13,7 @@ export interface Definition {
   sql: string | null;
 }
 
-const TYPES = ["table", "index", "trigger", "view"];
+const TYPES = new Set(["table", "index", "trigger", "view"]);
 
 /** The schema, as far as it can be read; where its tree cannot be followed, whatever looks like a part of it. */
 export function readDefinitions(pages: Pages): { definitions: Definition[]; whole: boolean } {
@@ -43,7 +43,7 @@ export function readDefinitions(pages: Pages): { definitions: Definition[]; whol
 function toDefinition(values: readonly Datum[], pages: number): Definition | null {
   if (values.length !== 5) return null;
   const [type, name, table, root, sql] = values;
-  if (typeof type !== "string" || !TYPES.includes(type) || typeof name !== "string" || typeof table !== "string") return null;
+  if (typeof type !== "string" || !TYPES.has(type) || typeof name !== "string" || typeof table !== "string") return null;
   if (root !== null && (typeof root !== "bigint" || root < 0n || root > BigInt(pages))) return null;
   if (sql !== null && (typeof sql !== "string" || !/^create\s/i.test(sql))) return null;
   return { type, name, table, root: Number(root ?? 0n), sql };

@@ -60,7 +60,9 @@ export class Draft implements Disposable {
 
   tables(): string[] {
     return this.db
-      .prepare("select name from sqlite_schema where type = 'table' and rootpage > 0 and name not like 'sqlite\\_%' escape '\\' order by name")
+      .prepare(
+        "select name from sqlite_schema where type = 'table' and rootpage > 0 and name not like 'sqlite\\_%' escape '\\' order by name",
+      )
       .rows()
       .map(([name]) => name as string);
   }
@@ -105,7 +107,9 @@ export class Draft implements Disposable {
       if (!/\bautoincrement\b/i.test(sql)) continue;
       const [most] = this.db.prepare(`select coalesce(max(rowid), 0) from ${quoted(table)}`).row() as [number];
       this.db.prepare("delete from sqlite_sequence where name = ?").run(table);
-      this.db.prepare("insert into sqlite_sequence (name, seq) values (?, ?)").run(table, Math.max(most, sequences.get(table) ?? 0));
+      this.db
+        .prepare("insert into sqlite_sequence (name, seq) values (?, ?)")
+        .run(table, Math.max(most, sequences.get(table) ?? 0));
     }
   }
 
@@ -127,7 +131,10 @@ export class Draft implements Disposable {
     const key = `${length} ${table}`;
     let statement = this.#inserts.get(key);
     if (statement === undefined) {
-      const names = columns.slice(0, length).filter(({ insertable }) => insertable).map(({ name }) => quoted(name));
+      const names = columns
+        .slice(0, length)
+        .filter(({ insertable }) => insertable)
+        .map(({ name }) => quoted(name));
       const all = rowid === null ? names : [rowid, ...names];
       const verb = table === "holdfast_migrations" ? "replace" : "ignore";
       const sql = `insert or ${verb} into ${quoted(table)} (${all.join(", ")}) values (${all.map(() => "?").join(", ")})`;

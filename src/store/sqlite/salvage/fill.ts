@@ -17,9 +17,7 @@ export class Source implements Disposable {
 
   /** The text by which a table was made there, of those that are not Holdfast's. */
   definitions(): { type: string; name: string; table: string; root: number; sql: string | null }[] {
-    return this.#db
-      .prepare(`select type, name, tbl_name as "table", rootpage as root, sql from ${OLD}.sqlite_schema`)
-      .all();
+    return this.#db.prepare(`select type, name, tbl_name as "table", rootpage as root, sql from ${OLD}.sqlite_schema`).all();
   }
 
   /** How many rows were taken of those that are lost; for jobs, which. */
@@ -63,7 +61,11 @@ export class Source implements Disposable {
   }
 }
 
-function between(what: string, after: readonly Datum[] | null, before: readonly Datum[] | null): [where: string, params: Value[]] {
+function between(
+  what: string,
+  after: readonly Datum[] | null,
+  before: readonly Datum[] | null,
+): [where: string, params: Value[]] {
   const conditions = [
     ...(after === null ? [] : [`${what} > ${marks(after)}`]),
     ...(before === null ? [] : [`${what} < ${marks(before)}`]),

@@ -73,12 +73,23 @@ function readOthers(pages: Pages, definitions: readonly Definition[], harvest: H
     if (root === 0) continue;
     if (type === "index") {
       let whole = true;
-      readIndex(pages, root, 1, () => {}, () => (whole = false));
+      readIndex(
+        pages,
+        root,
+        1,
+        () => {},
+        () => (whole = false),
+      );
       if (!whole) harvest.indexes.push(name);
     } else if (name.startsWith("sqlite_")) {
-      readTable(pages, root, ({ values: [table, seq] }) => {
-        if (name === "sqlite_sequence" && typeof table === "string") harvest.sequences.set(table, Number(seq ?? 0));
-      }, () => {});
+      readTable(
+        pages,
+        root,
+        ({ values: [table, seq] }) => {
+          if (name === "sqlite_sequence" && typeof table === "string") harvest.sequences.set(table, Number(seq ?? 0));
+        },
+        () => {},
+      );
     }
   }
 }
@@ -91,7 +102,8 @@ function gatherStrays(pages: Pages, draft: Draft, { tables, stray }: Harvest): v
     if (page === null || page.kind === KIND.innerTable || page.cells.length === 0) continue;
     const rows = rowsOn(pages, page);
     const isTable = page.kind === KIND.leafTable;
-    const owners = rows.length === 0 ? [] : lacking.filter((one) => (one.shape.keys === null) === isTable && couldHave(one, rows));
+    const owners =
+      rows.length === 0 ? [] : lacking.filter((one) => (one.shape.keys === null) === isTable && couldHave(one, rows));
     const [owner] = owners;
     if (owner === undefined || owners.length > 1) {
       if (rows.length > 0) stray.pages++;

@@ -37,11 +37,19 @@ export function mend(db: Connection, now: number, { waitsLost }: { waitsLost: bo
   const nameless = keys(db, "select key from holdfast_jobs where lane not in (select id from holdfast_lanes)");
   run("delete from holdfast_jobs where lane not in (select id from holdfast_lanes)");
   givePolicies(db, notes);
-  run("insert or ignore into holdfast_ids (id, job, name, chosen) select job.id, job.key, lane.name, 1 from holdfast_jobs as job join holdfast_lanes as lane on lane.id = job.lane where job.id is not null");
+  run(
+    "insert or ignore into holdfast_ids (id, job, name, chosen) select job.id, job.key, lane.name, 1 from holdfast_jobs as job join holdfast_lanes as lane on lane.id = job.lane where job.id is not null",
+  );
   // One id leads to one job; a row that is older than the list knows less.
-  run("delete from holdfast_jobs where id is not null and key <> (select job from holdfast_ids where holdfast_ids.id = holdfast_jobs.id)");
+  run(
+    "delete from holdfast_jobs where id is not null and key <> (select job from holdfast_ids where holdfast_ids.id = holdfast_jobs.id)",
+  );
   run("delete from holdfast_ids where job in (select key from holdfast_jobs where holdfast_jobs.id is not holdfast_ids.id)");
-  for (const [table, column] of [["holdfast_inputs", "job"], ["holdfast_notes", "job"], ["holdfast_waits", "job"]] as const) {
+  for (const [table, column] of [
+    ["holdfast_inputs", "job"],
+    ["holdfast_notes", "job"],
+    ["holdfast_waits", "job"],
+  ] as const) {
     run(`delete from ${table} where ${column} not in (select key from holdfast_jobs)`);
   }
   const abandoned = abandonBuilds(db, now);
@@ -61,7 +69,7 @@ function single(db: Connection, now: number, notes: string[]): void {
       randomUUID(),
       now,
     );
-    notes.push("Which database it was is lost: it has a new id, and durability \"power\".");
+    notes.push('Which database it was is lost: it has a new id, and durability "power".');
   }
   db.exec("insert or ignore into holdfast_counter (id, commits, jobs, lanes, settings, writer) values (1, 0, 0, 0, 0, 0)");
   // The counter is beyond all that was given out, as far as rows tell.
@@ -83,7 +91,10 @@ function givePolicies(db: Connection, notes: string[]): void {
 /** Their targets and work items may be from different times; what they have finished is reused by context. */
 function abandonBuilds(db: Connection, now: number): string[] {
   const open = "state not in ('SUCCESS', 'FAILED', 'ABANDONED')";
-  const builds = db.prepare(`select id from holdfast_builds where ${open}`).rows().map(([id]) => id as string);
+  const builds = db
+    .prepare(`select id from holdfast_builds where ${open}`)
+    .rows()
+    .map(([id]) => id as string);
   db.prepare(
     `update holdfast_jobs set state = 'cancelled', gate = null, holder = null, worker = null, lease = null, expires_at = null, finished_at = ?
      where state in ('waiting', 'pending', 'running') and key in (select job from holdfast_work)`,
@@ -121,7 +132,12 @@ function freeWaiting(db: Connection, now: number, waitsLost: boolean): number[] 
   db.exec("delete from holdfast_waits where upstream in (select job from holdfast_ids where ended = 'succeeded')");
   const ready = keys(db, unknown).filter((key) => !bereft.has(key));
   if (waitsLost) for (const key of ready) bereft.add(key);
-  else for (const key of ready) db.prepare("update holdfast_jobs set state = 'pending', gate = 'time', run_at = min(run_at, ?) where key = ?").run(now, key);
+  else
+    for (const key of ready)
+      db.prepare("update holdfast_jobs set state = 'pending', gate = 'time', run_at = min(run_at, ?) where key = ?").run(
+        now,
+        key,
+      );
   const gone = `select distinct job from holdfast_waits
     where upstream not in (select key from holdfast_jobs where state in ('waiting', 'pending', 'running'))`;
   for (const key of keys(db, gone)) bereft.add(key);
@@ -155,5 +171,8 @@ function closeAudit(db: Connection): void {
 }
 
 function keys(db: Connection, sql: string): number[] {
-  return db.prepare(sql).rows().map(([key]) => key as number);
+  return db
+    .prepare(sql)
+    .rows()
+    .map(([key]) => key as number);
 }

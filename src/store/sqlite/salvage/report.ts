@@ -1,3 +1,4 @@
+import type { Datum } from "./cells.ts";
 import type { LostKeys, LostRowids } from "./trees.ts";
 
 /** What a salvage has brought, to the row. Numbers of rows are text where they are beyond what a number can hold. */
@@ -49,7 +50,11 @@ export interface LostRange {
 }
 
 /** What is left of the gaps, when these rows are there; neighbours are one. */
-export function rangesOf(gaps: readonly LostRowids[], present: (gap: LostRowids) => Iterable<bigint>, highest: bigint | null): LostRange[] {
+export function rangesOf(
+  gaps: readonly LostRowids[],
+  present: (gap: LostRowids) => Iterable<bigint>,
+  highest: bigint | null,
+): LostRange[] {
   const open = gaps.flatMap((gap) => {
     const left: { from: bigint; to: bigint | null }[] = [];
     // Rowids below 1 are not given by themselves.
@@ -73,8 +78,12 @@ export function rangesOf(gaps: readonly LostRowids[], present: (gap: LostRowids)
 }
 
 export function keyRanges(gaps: readonly LostKeys[]): { after: unknown[] | null; before: unknown[] | null }[] {
-  const say = (key: LostKeys["after"]) => key && key.map((value) => (typeof value === "bigint" ? plain(value) : Buffer.isBuffer(value) ? value.toString("hex") : value));
-  return gaps.map(({ after, before }) => ({ after: say(after), before: say(before) }));
+  return gaps.map(({ after, before }) => ({ after: after && after.map(plainly), before: before && before.map(plainly) }));
+}
+
+function plainly(value: Datum): unknown {
+  if (typeof value === "bigint") return plain(value);
+  return Buffer.isBuffer(value) ? value.toString("hex") : value;
 }
 
 function plain(value: bigint): number | string {

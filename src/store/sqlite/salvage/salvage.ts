@@ -96,5 +96,9 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
 }
 
 function nothing(path: string): HoldfastError {
-  return new HoldfastError("NO_DATABASE", `There is nothing to salvage at ${path}.`, "Give the path of the damaged database with --db.");
+  return new HoldfastError(
+    "NO_DATABASE",
+    `There is nothing to salvage at ${path}.`,
+    "Give the path of the damaged database with --db.",
+  );
 }

@@ -28,9 +28,10 @@ export interface Shape {
 
 /** Null: it has no rows of its own. */
 export function shapeOf(db: Connection, table: string): Shape | null {
-  const [kind, without] = db.prepare("select type, wr from pragma_table_list where schema = 'main' and name = ?").row(table) ?? [];
+  const [kind, without] =
+    db.prepare("select type, wr from pragma_table_list where schema = 'main' and name = ?").row(table) ?? [];
   if (kind !== "table" && kind !== "shadow") return null;
-  const infos = db.prepare("select name, type, \"notnull\", pk, hidden from pragma_table_xinfo(?)").rows(table) as [
+  const infos = db.prepare('select name, type, "notnull", pk, hidden from pragma_table_xinfo(?)').rows(table) as [
     string,
     string,
     number,

@@ -41,7 +41,12 @@ export function identify({ path }: { path: string }): Identity {
     epoch = Number(values[4] ?? 0);
   };
   readTable(pages, rootOf("holdfast_database"), take, () => {});
-  readTable(pages, rootOf("holdfast_migrations"), ({ rowid }) => (schema = Math.max(schema ?? 0, Number(rowid))), () => {});
+  readTable(
+    pages,
+    rootOf("holdfast_migrations"),
+    ({ rowid }) => (schema = Math.max(schema ?? 0, Number(rowid))),
+    () => {},
+  );
   return { databaseId, schema, epoch };
 }
 
@@ -89,7 +94,8 @@ export function salvageInto({ driver, from, mode, backup, schema, preparation }:
     report.undefined.push(...draft.define(known));
     harvest = gather(pages, definitions, draft, (rows) => tell({ step: "copying", done: Math.min(rows, total), total }));
     passStep("salvage:read");
-    for (const gathered of harvest.tables.values()) report.tables.push(fillTable(draft.db, gathered, source, restoredKeys, harvest));
+    for (const gathered of harvest.tables.values())
+      report.tables.push(fillTable(draft.db, gathered, source, restoredKeys, harvest));
     report.undefined.push(...draft.finish(harvest.sequences));
     passStep("salvage:filled");
   }
@@ -108,7 +114,10 @@ export function salvageInto({ driver, from, mode, backup, schema, preparation }:
     report.notes.push(`${harvest.stray.rows} rows on ${harvest.stray.pages} pages could not be told whose they are.`);
   }
   const counts = { saved: sum(report, "saved"), restored: sum(report, "restored") };
-  const audit = { ...preparation.audit, after: { ...preparation.audit.after, ...counts, lostRanges: report.tables.flatMap(({ lost }) => lost).length } };
+  const audit = {
+    ...preparation.audit,
+    after: { ...preparation.audit.after, ...counts, lostRanges: report.tables.flatMap(({ lost }) => lost).length },
+  };
   const prepared = prepare({ ...preparation, audit });
   chmodSync(path, mode);
   tell({ step: "checking", done: 0, total: 0 });
@@ -122,10 +131,16 @@ export function salvageInto({ driver, from, mode, backup, schema, preparation }:
 /** Tables of others of which only the backup knows. */
 function missingFrom(here: readonly Definition[], there: readonly Definition[]): Definition[] {
   const names = new Set(here.map(({ name }) => name));
-  return there.filter(({ name }) => !names.has(name)).map((one) => ({ ...one, root: 0 }));
+  return there.filter(({ name }) => !names.has(name)).map((one) => Object.assign({}, one, { root: 0 }));
 }
 
-function fillTable(db: Connection, gathered: Gathered, source: Source | null, jobs: Set<number>, { sequences }: Harvest): SalvageReport["tables"][number] {
+function fillTable(
+  db: Connection,
+  gathered: Gathered,
+  source: Source | null,
+  jobs: Set<number>,
+  { sequences }: Harvest,
+): SalvageReport["tables"][number] {
   const { shape, saved, outdated, refused, lostRowids, lostKeys } = gathered;
   const isJobs = shape.table === "holdfast_jobs";
   const restored = source === null || !hasLost(gathered) ? 0 : source.fill(gathered, isJobs ? (key) => jobs.add(key) : undefined);
@@ -177,10 +192,16 @@ function settle(
       }
     }
   }
-  const isHurt = [...harvest.tables.values()].some((one) => one.shape.table.startsWith("holdfast_") && (hasLost(one) || one.bad.length + one.outdated + one.refused > 0));
+  const isHurt = [...harvest.tables.values()].some(
+    (one) => one.shape.table.startsWith("holdfast_") && (hasLost(one) || one.bad.length + one.outdated + one.refused > 0),
+  );
   const waits = report.tables.find(({ table }) => table === "holdfast_waits");
   const mended: Mended | null = isHurt ? mend(db, now, { waitsLost: (waits?.lost.length ?? 0) > 0 }) : null;
-  tellOfJobs(db, report, { bad: bad.filter(({ table }) => table === "holdfast_jobs").map(({ name }) => name), restoredKeys, mended });
+  tellOfJobs(db, report, {
+    bad: bad.filter(({ table }) => table === "holdfast_jobs").map(({ name }) => name),
+    restoredKeys,
+    mended,
+  });
   db.exec("commit");
 }
 
