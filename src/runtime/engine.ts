@@ -4,6 +4,7 @@ import { Worker as Thread } from "node:worker_threads";
 import { actorText } from "../core/audit.ts";
 import type { Clock } from "../core/clock.ts";
 import { HoldfastError, onlyRead } from "../core/errors.ts";
+import { sayReaders } from "../core/wal.ts";
 import type { ProcessId } from "../core/ids.ts";
 import type { LeaseRef } from "../core/lease.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
@@ -334,6 +335,11 @@ export class Engine {
           return this.#lost(message.loss);
         case "lead-lost":
           return this.leads.lost(message.token);
+        case "long-wal":
+          return this.log.warn("the write-ahead log is long: somebody reads what was, and keeps it from starting anew", {
+            bytes: message.wal.bytes,
+            readers: sayReaders(message.wal.readers) ?? "nobody that can be told from here",
+          });
         case "trouble":
           return this.log.warn("the keeper had trouble; it tries again", { error: message.message });
         case "closed":

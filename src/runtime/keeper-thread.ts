@@ -1,5 +1,6 @@
 import { parentPort, workerData } from "node:worker_threads";
 import type { ProcessId } from "../core/ids.ts";
+import type { WalView } from "../core/wal.ts";
 import type { LockToken } from "../store/builds.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Store } from "../store/store.ts";
@@ -20,6 +21,8 @@ const ALERT_TICK = 90;
  * quick. To load what it takes and to connect costs as much as thousands of them, just when a worker starts.
  */
 const HELD_FOR_LONG = 200;
+/** That the write-ahead log is long is told at most this often, in milliseconds. */
+const TOLD_AGAIN = 60_000;
 
 export interface KeeperThreadData {
   location: StoreLocation;
@@ -36,6 +39,8 @@ export type FromKeeper =
   | { type: "loss"; loss: Loss }
   | { type: "lead-lost"; token: string }
   | { type: "closed" }
+  /** The write-ahead log has grown long. */
+  | { type: "long-wal"; wal: WalView }
   | { type: "trouble"; message: string };
 
 const port = parentPort as NonNullable<typeof parentPort>;
@@ -57,6 +62,7 @@ let closing = false;
 let { alert } = data;
 let tick: NodeJS.Timeout | undefined;
 let rounds: Promise<void> | null = null;
+let toldAt = Number.NEGATIVE_INFINITY;
 
 port.on("message", (message: ToKeeper) => {
   if (message === "alert") {
@@ -126,10 +132,19 @@ async function run(): Promise<void> {
   }
   try {
     await opened.keeper.round();
-    if (!closing) await opened.store.maintain();
+    const wal = closing ? null : await opened.store.maintain();
+    if (wal !== null) tellOf(wal);
   } catch (error) {
     say({ type: "trouble", message: String(error) });
   }
+}
+
+/** Not each time: it is so for as long as somebody reads what was. */
+function tellOf(wal: WalView): void {
+  const now = systemClock.monotonic();
+  if (now - toldAt < TOLD_AGAIN) return;
+  toldAt = now;
+  say({ type: "long-wal", wal });
 }
 
 function pause(): number {

@@ -9,11 +9,13 @@ import type { Fate, HeldLease, LeaseRef, StaleLease } from "../core/lease.ts";
 import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
+import type { WalView } from "../core/wal.ts";
 import type { AuditStore } from "./audit.ts";
 import type { BackupStore } from "./backups.ts";
 import type { DamageStore } from "./findings.ts";
 import type { BuildStore } from "./builds.ts";
 import type { RecoveryStore } from "./recoveries.ts";
+import type { VitalsStore } from "./vitals.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
 export type { ClaimSource, Declaration, Enqueued, Fate, Outlook, Reclaimed };
@@ -40,6 +42,8 @@ export interface Store {
   readonly backups: BackupStore;
   /** What is wrong with it. */
   readonly damage: DamageStore;
+  /** How it stands by itself. */
+  readonly vitals: VitalsStore;
   /** What is done about processes that died. */
   readonly recoveries: RecoveryStore;
 
@@ -179,8 +183,8 @@ export interface Store {
   onChange(call: (change: Change) => void, options?: { ownOnly?: boolean }): () => void;
   /** Called when jobs are handed in, before their commit: a claim made at once is part of it. Returns the way to stop. */
   onIncoming(call: () => void): () => void;
-  /** Regular care of the storage, for a thread where a stall hurts nobody. */
-  maintain(): Promise<void>;
+  /** Regular care of the storage, for a thread where a stall hurts nobody. The answer is its log, where that has grown long. */
+  maintain(): Promise<WalView | null>;
   /** Whether another handle of this process gives that care: then this one leaves it alone. */
   caredFor(yes: boolean): void;
   /** Whether that care is overdue. */

@@ -1,7 +1,8 @@
+import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "../../core/wal.ts";
 import { isPipelineQueue } from "../../core/work.ts";
 import { age } from "../terminal/age.ts";
 import { saySpent } from "../terminal/cost.ts";
-import { number, oneLine, plural } from "../terminal/text.ts";
+import { bytes, number, oneLine, plural } from "../terminal/text.ts";
 import { isLeft, type OpenBuild } from "./open-builds.ts";
 import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts";
 
@@ -20,7 +21,8 @@ export interface Alarm {
     | "QUARANTINED"
     | "FAILED"
     | "WAITING_LONG"
-    | "SINK_BEHIND";
+    | "SINK_BEHIND"
+    | "WAL_LONG";
   grave: boolean;
   message: string;
   hint: string;
@@ -38,7 +40,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const alarms: Alarm[] = [];
   if (overview.damaged !== null) {
     const message = `the database is damaged, and is only read: ${oneLine(overview.damaged)}`;
-    alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast restore BACKUP" });
+    alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast salvage, or holdfast restore BACKUP" });
   }
   const gone = processes.filter((process) => !isThere(process));
   const open = overview.queues.filter(({ paused }) => !paused);
@@ -76,6 +78,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     // It holds up only itself.
     alarms.push({ code: "SINK_BEHIND", grave: false, message, hint: "holdfast events sinks" });
   }
+  if (overview.wal !== null && isLong(overview.wal)) alarms.push(ofWal(overview.wal));
   alarms.push(...ofBuilds(overview.builds));
   if (counts.failed > 0) {
     const message = `${plural(counts.failed, "job")} failed`;
@@ -101,6 +104,14 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
     }
   }
   return alarms;
+}
+
+/** It grows for as long as somebody reads what was; and where nobody does, nobody copies it into the database. */
+function ofWal({ bytes: size, readers }: WalView): Alarm {
+  const who = sayReaders(readers);
+  const message = `the write-ahead log has ${bytes(size)}${who === null ? "" : `: ${oneLine(who)} reads an earlier state`}`;
+  const hint = who === null ? "holdfast doctor" : "end that transaction, or that program";
+  return { code: "WAL_LONG", grave: size >= VERY_LONG_WAL, message, hint };
 }
 
 /** Not grave: a process that is started again would not help one that waits for money, and is what helps the other. */

@@ -1,6 +1,7 @@
 import { JOB_STATES, type JobState } from "../../core/job.ts";
 import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
 import type { Schedule } from "../../core/schedule.ts";
+import type { WalView } from "../../core/wal.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { RecoveryPlan } from "../../runtime/recovery/preview.ts";
 import { reportOf, type StoredReport } from "../../store/recoveries.ts";
@@ -59,6 +60,8 @@ export interface Overview {
   /** Who is told of events, and how far behind each is. */
   sinks: SinkView[];
   recovery: RecoveryTotals;
+  /** Its write-ahead log; null: the server's own. */
+  wal: WalView | null;
   /** The newest report of a crash, and those that stand open. */
   crashes: { last: CrashRecoveryReport | null; open: StoredReport[] };
   /** What a crash has left waits for an operator's word. */
@@ -67,7 +70,7 @@ export interface Overview {
 
 export async function overviewOf(hf: Holdfast): Promise<Overview> {
   const { store, clock, location } = hf.engine;
-  const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open] = await Promise.all([
+  const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal] = await Promise.all([
     store.queues(),
     store.lanes(),
     store.probe(),
@@ -79,6 +82,7 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     openBuilds(hf),
     store.recoveries.reports({ limit: 1 }),
     store.recoveries.reports({ limit: 20, which: "open" }),
+    store.vitals.wal(),
   ]);
   const { ready } = await store.outlook(queues.map(({ name }) => ({ queue: name, lease: 1 })));
   const processes = probed
@@ -102,6 +106,7 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     schedules,
     sinks,
     recovery,
+    wal,
     crashes: { last: last === undefined ? null : reportOf(last), open },
     pending: hf.engine.isSealed ? await hf.recovery.preview() : null,
   };

@@ -46,6 +46,7 @@ import { AuditLog } from "./audit-log.ts";
 import type { Access } from "./builds/access.ts";
 import { Backups } from "./backups.ts";
 import { Damage } from "./damage.ts";
+import { PostgresVitals } from "./vitals.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
 import { Ends } from "./ends.ts";
@@ -108,6 +109,7 @@ export class PostgresStore implements Store {
   readonly work: Work;
   readonly backups: Backups;
   readonly damage: Damage;
+  readonly vitals: PostgresVitals;
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
   readonly #writer: Writer;
@@ -199,6 +201,7 @@ export class PostgresStore implements Store {
     this.builds = new Builds(s, { ...this.#intake, audit }, access);
     this.backups = new Backups(writer.address, options.schema ?? "holdfast");
     this.damage = new Damage(reader.rows, s);
+    this.vitals = new PostgresVitals(reader.rows, s);
     this.recoveries = new Recoveries(
       s,
       {
@@ -604,8 +607,9 @@ export class PostgresStore implements Store {
   }
 
   /** The server cares for its storage by itself. What its clock says is looked up, since it may be set. */
-  async maintain(): Promise<void> {
+  async maintain(): Promise<null> {
     await this.#time.keep(this.#reader.rows);
+    return null;
   }
 
   caredFor(): void {}

@@ -8,6 +8,8 @@ const BACKSTOP = 4_000;
 const COPY = 500;
 /** From this many on, writers are made to wait for a moment if they never let the copying catch up. */
 const RESTART = 8_000;
+/** What stands before each page in the log. */
+const FRAME_HEADER = 24;
 
 /**
  * Keeps the write-ahead log short, from a thread where a stall hurts nobody. A log that starts anew is written over in
@@ -20,6 +22,7 @@ export class Checkpoint {
   readonly #look: Statement;
   readonly #passive: Statement;
   readonly #restart: Statement;
+  readonly #size: Statement;
   #seen = 0;
 
   constructor(db: Connection, path: string) {
@@ -30,6 +33,7 @@ export class Checkpoint {
     this.#look = db.prepare("pragma wal_checkpoint(noop)");
     this.#passive = db.prepare("pragma wal_checkpoint(passive)");
     this.#restart = db.prepare("pragma wal_checkpoint(restart)");
+    this.#size = db.prepare("pragma page_size");
   }
 
   /**
@@ -40,17 +44,20 @@ export class Checkpoint {
     this.#db.exec(`pragma wal_autocheckpoint = ${whom === "thread" ? BACKSTOP : ALONE}`);
   }
 
-  run(): void {
+  /** How much of the log is in use, in bytes, where that could not be copied. */
+  run(): number {
     // Most rounds find that nobody has written: one page of shared memory tells.
     const [version] = this.#version.row() as [number];
-    if (version === this.#seen) return;
+    if (version === this.#seen) return 0;
     this.#seen = version;
-    if (pages(this.#look) < COPY) return;
+    if (pages(this.#look) < COPY) return 0;
     const [, log, copied] = this.#passive.row() as [number, number, number];
     // When all is copied, the next writer starts the log anew by itself. A reader that pins the log makes the restart
     // answer "busy", a row and no error; the next round tries again.
     if (copied < log && log >= RESTART) this.#restart.row();
-    if (copied < log) this.#seen = 0;
+    if (copied >= log) return 0;
+    this.#seen = 0;
+    return log * ((this.#size.row() as [number])[0] + FRAME_HEADER);
   }
 
   /** In bytes; a log that was started anew keeps its size. */

@@ -5,6 +5,7 @@ import type { Event } from "../../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { Job, JobState } from "../../core/job.ts";
 import type { LeaseRef, StaleLease } from "../../core/lease.ts";
+import { isLong, type WalView } from "../../core/wal.ts";
 import type {
   Change,
   Claimed,
@@ -58,6 +59,7 @@ import { openDamaged } from "./damage/open.ts";
 import { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { explain } from "./faults.ts";
+import { SqliteVitals } from "./vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import { Guests, handleOf } from "./guest.ts";
 import { Healing } from "./healing.ts";
@@ -105,6 +107,7 @@ export class SqliteStore implements Store {
   readonly builds: Builds;
   readonly work: Work;
   readonly damage: Damage;
+  readonly vitals: SqliteVitals;
   readonly backups: Backups;
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
@@ -163,6 +166,8 @@ export class SqliteStore implements Store {
     this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock });
     this.damage = damage;
     damage.watch(db);
+    const { driver } = options;
+    this.vitals = new SqliteVitals(db, { path, driver, durability: this.durability, now: () => this.clock.now() });
     this.#news = new News(db, path);
     this.#checkpoint = path === ":memory:" || damage.damaged !== null ? null : new Checkpoint(db, path);
     this.#intake = new Intake(db, { speaks: true });
@@ -532,8 +537,10 @@ export class SqliteStore implements Store {
     return this.#news.onIncoming(call);
   }
 
-  async maintain(): Promise<void> {
-    if (this.damage.damaged === null) await this.#read(() => this.#checkpoint?.run());
+  async maintain(): Promise<WalView | null> {
+    if (this.damage.damaged !== null || this.#checkpoint === null) return null;
+    const bytes = await this.#read(() => (this.#checkpoint as Checkpoint).run());
+    return isLong({ bytes }) ? await this.vitals.wal() : null;
   }
 
   caredFor(yes: boolean): void {

@@ -1,6 +1,7 @@
-import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { existsSync, readdirSync } from "node:fs";
 import { Alive, aliveFolder } from "../../alive.ts";
 import { connect, type DriverName } from "../driver.ts";
+import { locksOn } from "../proc-locks.ts";
 
 /** Somebody who has a database open; of those who have not said more, only that much is known. */
 export interface Living {
@@ -48,36 +49,8 @@ function namesOf(path: string, driver: DriverName): Map<string, Living> {
   }
 }
 
-/** Programs that have it open without Holdfast: Linux says who has a lock on which file. */
+/** Programs that have it open without Holdfast. */
 function others(path: string): Living[] {
-  const stat = statSync(path, { throwIfNoEntry: false });
-  if (stat === undefined) return [];
-  const device = deviceOf(stat.dev);
-  // Some file systems say another device here than there; then the file's number has to do.
-  const isSaid = read("/proc/self/mountinfo").includes(` ${device.said} `);
-  const pids = new Set<number>();
-  for (const line of read("/proc/locks").split("\n")) {
-    const [, pid, on, file, start] = /^\d+: POSIX +\S+ +\S+ +(\d+) (\w+:\w+):(\d+) (\d+)/.exec(line) ?? [];
-    if (file !== String(stat.ino) || Number(start) < LOCK_BYTES || (isSaid && on !== device.locked)) continue;
-    if (Number(pid) !== process.pid) pids.add(Number(pid));
-  }
+  const pids = new Set(locksOn(path).flatMap(({ pid, from }) => (from < LOCK_BYTES || pid === process.pid ? [] : [pid])));
   return [...pids].map((pid) => ({ pid, program: null }));
-}
-
-/** A device as mounts and as locks spell it. */
-function deviceOf(dev: number): { said: string; locked: string } {
-  const [major, minor] = [(dev >>> 8) & 0xfff, (dev & 0xff) | ((dev >>> 12) & 0xfff00)];
-  return { said: `${major}:${minor}`, locked: `${hex(major)}:${hex(minor)}` };
-}
-
-function hex(part: number): string {
-  return part.toString(16).padStart(2, "0");
-}
-
-function read(path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return "";
-  }
 }
