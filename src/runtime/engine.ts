@@ -17,6 +17,7 @@ import { Keeper, type Loss, type LossReason } from "./keeper.ts";
 import { Leads } from "./leads.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import type { Log } from "./log.ts";
+import { checkAll } from "./check.ts";
 import { CHECKS, runChecks } from "./recovery/checks.ts";
 import { previewOf, recoveryPending } from "./recovery/preview.ts";
 import { Relays } from "./relays.ts";
@@ -25,6 +26,8 @@ import { systemClock } from "./system-clock.ts";
 
 /** How often a process that only enqueues looks whether its store wants care. */
 const CARE = 1_000;
+/** The first to open a file checks it when it has been there for so long: short commands do not pay for it. */
+const CHECK_AFTER = 20_000;
 /** A keeper thread that failed is started again after this long. */
 const RESTART = 500;
 
@@ -89,6 +92,8 @@ export class Engine {
   #kept: Promise<void> = Promise.resolve();
   #keeperTimer: (() => void) | null = null;
   #closing = false;
+  #cancelCheck: () => void = () => {};
+  #checking: Promise<void> = Promise.resolve();
 
   static async open(location: StoreLocation, options: EngineOptions): Promise<Engine> {
     const { clock } = options;
@@ -97,6 +102,9 @@ export class Engine {
       injected: clock !== systemClock,
       actor: actorOf(options),
       backsUp: options.backsUp ?? true,
+      identity: processIdentity(),
+      boot: bootId(),
+      looks: options.looks ?? false,
     });
     try {
       // What is damaged is only read: whoever opens it leaves no trace, and recovers nothing.
@@ -115,6 +123,7 @@ export class Engine {
       });
       const engine = new Engine(store, location, options, self);
       if (options.recovery === "auto") await engine.janitor.open();
+      await engine.#checkLater();
       return engine;
     } catch (error) {
       await store.close();
@@ -168,6 +177,20 @@ export class Engine {
       if (this.#thread === null && self !== NOBODY && store.needsCare()) this.keep();
     }, CARE).unref();
     this.#care = () => clearInterval(interval);
+  }
+
+  /**
+   * A page may have gone bad while nobody was there, or in a crash of the host: whoever is the first to open it looks, but
+   * not one that is soon gone.
+   */
+  async #checkLater(): Promise<void> {
+    if (!this.#threaded || this.location.kind === "postgres" || (await this.store.processes()).length > 1) return;
+    const timer = setTimeout(() => {
+      this.#checking = checkAll(this, "quick")
+        .then((findings) => findings.forEach((what) => this.log.error("a check has found something", { what })))
+        .catch((error: unknown) => this.log.warn("the database could not be checked", { error: String(error) }));
+    }, CHECK_AFTER).unref();
+    this.#cancelCheck = () => clearTimeout(timer);
   }
 
   /** From now on nothing can be written: whoever tries is told, and nobody tries by himself any more. */
@@ -277,6 +300,8 @@ export class Engine {
     this.#closing = true;
     this.#care();
     this.#forgetDamage();
+    this.#cancelCheck();
+    await this.#checking;
     this.#keeperTimer?.();
     this.#unlisten?.();
     await this.scheduler.stop();

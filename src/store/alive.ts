@@ -1,4 +1,4 @@
-import { randomBytes } from "node:crypto";
+import { hash, randomBytes } from "node:crypto";
 import { existsSync, mkdirSync, readdirSync, rmdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { connect, type Connection, type DriverName } from "./sqlite/driver.ts";
@@ -6,6 +6,8 @@ import { isBusy } from "./sqlite/faults.ts";
 
 /** Files without a process row that are younger than this may belong to a process that is just starting. */
 const STARTING = 60_000;
+/** How long the mark of a process in its tokens is. */
+const MARK = 8;
 
 /** Where the locks of those lie who have this file open. */
 export function aliveFolder(path: string): string {
@@ -24,17 +26,24 @@ export class Alive {
   /** By token: one, but in tests that enter several processes. */
   readonly #own = new Map<string, Connection>();
 
-  /** The folder is one that all processes of this host share which have the same database open, and nobody else. */
-  constructor(folder: string, driver: DriverName) {
+  /** What the tokens of this process begin with. */
+  readonly #mark: string;
+
+  /**
+   * The folder is one that all processes of this host share which have the same database open, and nobody else. `identity`
+   * is that of this process: whatever has taken a lock in it, with another driver too, its locks are not probed from here.
+   */
+  constructor(folder: string, driver: DriverName, identity = "") {
     this.#folder = folder;
     this.#driver = driver;
+    this.#mark = identity === "" ? "" : hash("sha256", identity).slice(0, MARK);
   }
 
   /** Takes this process's own lock; the token names its file. */
   hold(): string {
     for (;;) {
       mkdirSync(this.#folder, { recursive: true });
-      const token = randomBytes(8).toString("hex");
+      const token = this.#mark + randomBytes(8).toString("hex");
       const db = this.#lock(this.#file(token));
       // Somebody who cleans up may have removed it before it was locked; a lock on a nameless file proves nothing.
       if (db !== null && existsSync(this.#file(token))) {
@@ -47,7 +56,7 @@ export class Alive {
 
   /** "dead" is proven; a file that is not there proves nothing. */
   probe(token: string): "alive" | "dead" | "unknown" {
-    if (this.#own.has(token)) return "alive";
+    if (this.#isOwn(token)) return "alive";
     try {
       const db = this.#probeOf(token);
       if (db === null) return "unknown";
@@ -57,6 +66,23 @@ export class Alive {
     } catch (error) {
       return isBusy(error) ? "alive" : "unknown";
     }
+  }
+
+  /** Whether the process of this token is alive, or may be. One that has signed off is not. */
+  isThere(token: string): boolean {
+    if (!existsSync(this.#file(token))) return false;
+    return this.#isOwn(token) || this.probe(token) !== "dead";
+  }
+
+  /** Whether any process proves its life here, this one too. */
+  isAnybodyThere(): boolean {
+    if (!existsSync(this.#folder)) return false;
+    const tokens = readdirSync(this.#folder).filter((file) => file.endsWith(".lock"));
+    return tokens.some((file) => this.isThere(file.slice(0, -".lock".length)));
+  }
+
+  #isOwn(token: string): boolean {
+    return this.#own.has(token) || (this.#mark !== "" && token.length > 16 && token.startsWith(this.#mark));
   }
 
   /** The process is gone and nothing points at it any more. */

@@ -1,3 +1,5 @@
+import type { AuditHead } from "../core/audit-chain.ts";
+
 /**
  * What was found wrong with a database. "damage": its pages, or its log, are not what was written; it is only read from
  * then on. "loss": commits that were acknowledged are not there. "expected": the same, where the chosen durability allows
@@ -17,7 +19,7 @@ export interface Finding {
 
 export type NewFinding = Pick<Finding, "severity" | "what"> & Partial<Pick<Finding, "commitsMissing">>;
 
-/** What opening has met before SQLite touched anything; null where it was not the first to open. */
+/** What opening has met before SQLite touched anything. */
 export interface Opening {
   /** The size of the write-ahead log, and how many of its frames were replayed. */
   walBytes: number;
@@ -39,6 +41,7 @@ export type Thoroughness = "quick" | "whole";
 export interface DamageStore {
   /** Why it is only read: every write is refused with `DAMAGED`. Null: it is whole, as far as is known. */
   readonly damaged: string | null;
+  /** Null: there was no log, or others had it open. */
   readonly opening: Opening | null;
   /** Looks off the main thread, while others work. Damage that it finds is kept, and the store is only read from then on. */
   check(how: Thoroughness): Promise<Checked>;
@@ -46,6 +49,8 @@ export interface DamageStore {
   findings(): Promise<Finding[]>;
   /** They stand in a report. */
   reported(ids: readonly string[]): Promise<void>;
+  /** Heads of the audit that were written down outside the database: what it must hold. */
+  auditHeads(): Promise<AuditHead[]>;
   /** Whether another process has found damage since. */
   lookAgain(): void;
   onDamaged(call: (what: string) => void): () => void;

@@ -46,6 +46,11 @@ export interface OpenStoreOptions {
   actor?: string;
   /** Whether a backup of a file is made before its schema is changed. */
   backsUp?: boolean;
+  /** Of this process, and of this run of its host. */
+  identity?: string;
+  boot?: string;
+  /** Whoever opens it only looks, and writes nothing. */
+  looks?: boolean;
   /** A thread with nothing else to do, of a process that has it open: it may block while it waits for a lock, and for the server. */
   ownThread?: boolean;
 }
@@ -79,10 +84,13 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   if (location.kind === "sqlite") {
     const { SqliteStore } = await import("./sqlite/sqlite-store.ts");
     const { path, driver } = location;
-    const { ownThread = false, backsUp = false } = options;
+    const { identity = "", boot = "", looks = false, ownThread = false, backsUp = false } = options;
     return SqliteStore.open(path, {
       ...common,
       driver,
+      identity,
+      boot,
+      looks,
       ownThread,
       backsUp: backsUp && path !== ":memory:",
       busyTimeout: ownThread ? 1_000 : 10,

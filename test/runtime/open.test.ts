@@ -113,14 +113,15 @@ suite("what is kept", () => {
     assert.deepEqual(await hf.enqueue(plain, 9, { id: "done" }), { id: "done", duplicate: true });
   });
 
-  test("closing leaves nothing behind but the database", async (t) => {
+  test("closing leaves nothing behind but the database, and what was last seen in it", async (t) => {
     const path = await folder(t);
     await using hf = await open(join(path, "work.db"));
     hf.work([plain]);
     await hf.jobs.wait(await hf.enqueue(plain, 1));
     await hf.close();
-    const left = (await readdir(path, { recursive: true })).filter((name) => name !== "work.db-alive");
-    assert.deepEqual(left, ["work.db"]);
+    const left = (await readdir(path)).filter((name) => name !== "work.db-alive");
+    assert.deepEqual(left, ["work.db", "work.db-witness"]);
+    assert.equal((await readdir(join(path, "work.db-witness"))).length, 1);
   });
 });
 

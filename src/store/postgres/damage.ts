@@ -1,3 +1,4 @@
+import type { AuditHead } from "../../core/audit-chain.ts";
 import type { Checked, DamageStore, Finding } from "../findings.ts";
 import type { Rows } from "./driver.ts";
 
@@ -41,6 +42,10 @@ export class Damage implements DamageStore {
   }
 
   async reported(): Promise<void> {}
+
+  async auditHeads(): Promise<AuditHead[]> {
+    return [];
+  }
 
   lookAgain(): void {}
 

@@ -12,6 +12,7 @@ type HeadRow = [seq: number, hash: string];
 export class Audit {
   /** Whoever has the store open; null: that was not said. */
   readonly actor: string | null;
+  #written: AuditHead | null = null;
   readonly #head: Statement;
   readonly #add: Statement;
   readonly #move: Statement;
@@ -49,8 +50,16 @@ export class Audit {
     const { seq, at, by, action, subject, before, after } = record;
     this.#add.run(seq, at, by, action, subject, before, after, next.hash);
     this.#move.run(next.seq, next.hash);
+    this.#written = next;
     tx.wrote();
     return seq;
+  }
+
+  /** The last entry that was added since this was asked, or forgotten; null: none was. */
+  takeWritten(): AuditHead | null {
+    const written = this.#written;
+    this.#written = null;
+    return written;
   }
 
   /** Null where somebody has removed it. */

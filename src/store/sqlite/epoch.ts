@@ -1,7 +1,6 @@
+import { EPOCH } from "../../core/loss.ts";
 import type { Connection } from "./driver.ts";
 
-/** So many commits are an epoch's own: nobody makes a million a second for twelve days. */
-const COMMITS = 2 ** 40;
 /** As many keys are left out: more than can have been given out since what is known was written down. */
 const KEYS = 2 ** 20;
 
@@ -31,7 +30,7 @@ export function knownIn(db: Connection): Known {
 export function raiseEpoch(db: Connection, known: Known): number {
   const here = knownIn(db);
   const epoch = Math.max(here.epoch, known.epoch) + 1;
-  const commits = Math.max(here.commits, known.commits, epoch * COMMITS);
+  const commits = Math.max(here.commits, known.commits, epoch * EPOCH);
   db.prepare("update holdfast_database set epoch = ? where id = 1").run(epoch);
   db.prepare("update holdfast_counter set commits = ?, jobs = ? where id = 1").run(commits, Math.max(here.key, known.key) + KEYS);
   return epoch;

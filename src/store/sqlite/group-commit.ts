@@ -30,6 +30,9 @@ export interface Committed {
   ready: Set<string>;
   ended: { job: JobKey; fence: Fence }[];
   damaged: string[];
+  /** The number of the last commit, and the highest key of a job, that are in the database now for certain. */
+  commit: number;
+  key: number;
 }
 
 /** Keys go on from the highest there is, or ever was where the highest were pruned. */
@@ -162,10 +165,11 @@ export class GroupCommit {
     let value: unknown;
     // Somebody else's tables may rely on their foreign keys; ours have none. It cannot be switched inside a transaction.
     this.#db.exec("pragma foreign_keys = on");
-    const committed = this.#transact([item], (tx) => {
+    const run = (tx: Tx): void => {
       called = true;
       value = item.run(tx);
-    });
+    };
+    const committed = this.#transact([item], run, () => true);
     this.#db.exec("pragma foreign_keys = off");
     if (!(committed instanceof Failed)) {
       item.resolve(value);
@@ -200,7 +204,8 @@ export class GroupCommit {
   /** Each item in a savepoint: a bad one is undone alone. */
   #withSavepoints(items: Item[]): "done" | "busy" | "undone" {
     const answers: (() => void)[] = [];
-    const committed = this.#transact(items, (tx) => {
+    let undone = false;
+    const run = (tx: Tx): void => {
       for (const item of items) {
         this.#db.exec("savepoint holdfast_item");
         const news: (() => void)[] = [];
@@ -218,12 +223,14 @@ export class GroupCommit {
           // Some errors (a full disk) end the whole transaction; statements after that would commit by themselves.
           if (!this.#db.inTransaction) throw error;
           this.#db.exec("rollback to holdfast_item");
+          undone = true;
           this.#options.onUndo();
           answers.push(() => item.reject(explain(error, this.#options.path)));
         }
         this.#db.exec("release holdfast_item");
       }
-    });
+    };
+    const committed = this.#transact(items, run, () => undone);
     if (committed instanceof Failed) {
       if (committed.busy) return "busy";
       if (!committed.atCommit) return "undone";
@@ -244,9 +251,9 @@ export class GroupCommit {
   }
 
   /** Null when nobody wrote anything: then there is nothing to commit, and nothing to tell. */
-  #transact(items: Item[], body: (tx: Tx) => void): Committed | Failed | null {
+  #transact(items: Item[], body: (tx: Tx) => void, undone: () => boolean = () => false): Committed | Failed | null {
     let mark: Mark;
-    const committed: Committed = { ready: new Set(), ended: [], damaged: [] };
+    const committed: Committed = { ready: new Set(), ended: [], damaged: [], commit: 0, key: 0 };
     try {
       this.#begin.run();
     } catch (error) {
@@ -259,6 +266,7 @@ export class GroupCommit {
       // New jobs are counted by their keys. To count their commit too would be a page more to write, a fifth of its cost.
       if (items.some(({ operation }) => operation !== ENQUEUE)) this.#count.run(++mark.commit, this.#writer);
       let nextKey = jobs;
+      committed.commit = mark.commit;
       let wrote = false;
       for (const item of items) passPoint(item.operation, "begun");
       body({
@@ -272,6 +280,8 @@ export class GroupCommit {
         ended: (job, fence) => committed.ended.push({ job, fence }),
         damaged: (what) => committed.damaged.push(what),
       });
+      // Keys that were taken by what was undone since are in no row; whoever is undone says so.
+      committed.key = undone() ? jobs : nextKey;
       for (const item of items) passPoint(item.operation, "written");
       if (!wrote) {
         this.#rollback.run();

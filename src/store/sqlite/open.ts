@@ -221,7 +221,8 @@ export function refuseOldSqlite(version: string): void {
   }
 }
 
-async function patiently<T>(run: () => T): Promise<T> {
+/** A file that others are opening, or writing to, is waited for. */
+export async function patiently<T>(run: () => T): Promise<T> {
   for (let waited = 0; ;) {
     try {
       return run();

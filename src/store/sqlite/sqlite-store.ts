@@ -55,9 +55,10 @@ import { Checkpoint } from "./checkpoint.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
 import { Damage } from "./damage/damage.ts";
-import { openDamaged } from "./damage/open.ts";
+import { arrive, openDamaged } from "./damage/open.ts";
 import { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, DriverName } from "./driver.ts";
+import { knownIn } from "./epoch.ts";
 import { explain } from "./faults.ts";
 import { SqliteVitals } from "./vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
@@ -78,6 +79,7 @@ import { Recoveries } from "./recoveries.ts";
 import { Schedules } from "./schedules.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
+import { Witness } from "./witness/witness.ts";
 import { Work } from "./work/work.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
@@ -93,8 +95,13 @@ export interface SqliteStoreOptions {
   actor?: string;
   /** Whether a backup is made before the schema is changed. */
   backsUp?: boolean;
-  /** Of a process that has it open: it lives for as long as that does. */
+  /** Of a process that has it open: it lives for as long as that does, and has looked at it. */
   ownThread?: boolean;
+  /** Of this process, and of this run of the host, for those who come after it. */
+  identity?: string;
+  boot?: string;
+  /** Whoever opens it only looks, and writes nothing. */
+  looks?: boolean;
   /** A thread of its own may wait inside SQLite; the main thread must not for long. */
   busyTimeout: number;
 }
@@ -133,19 +140,27 @@ export class SqliteStore implements Store {
   readonly #sinks: Sinks;
   readonly #checkpoint: Checkpoint | null;
   #sealed: (() => HoldfastError) | null = null;
+  readonly #alive: Alive | null;
+  readonly #boot: string;
+  readonly #heads: Audit;
+  #witness: Witness | null = null;
   #closed: Promise<void> | null = null;
 
   static async open(path: string, options: SqliteStoreOptions): Promise<SqliteStore> {
     const now = () => options.clock.now();
     const { driver, ownThread = false } = options;
-    const alive = path === ":memory:" ? null : new Alive(aliveFolder(path), driver);
+    const alive = path === ":memory:" ? null : new Alive(aliveFolder(path), driver, options.identity);
     const shows = ownThread ? {} : { alive };
     // What was found wrong is that of the database that is there then.
     if (path !== ":memory:" && !ownThread) await untilRestored(path, driver);
     // Before anybody here touches it.
     const bytes = walSize(path);
     const damage = new Damage(path, { driver, now });
-    const opened = await openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));
+    const open = () => openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));
+    const opened = await arrive(damage, path, options, open).catch((error: unknown) => {
+      alive?.leave();
+      throw error;
+    });
     const log = { bytes, frames: bytes === 0 ? 0 : framesIn(opened.db) };
     return new SqliteStore(path, { ...opened, alive, log }, damage, options);
   }
@@ -165,7 +180,9 @@ export class SqliteStore implements Store {
     this.clock = options.clock;
     this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock });
     this.damage = damage;
-    damage.watch(db);
+    damage.watch(db, opened.databaseId);
+    this.#boot = options.boot ?? "";
+    this.#alive = opened.alive;
     const { driver } = options;
     this.vitals = new SqliteVitals(db, { path, driver, durability: this.durability, now: () => this.clock.now() });
     this.#news = new News(db, path);
@@ -180,6 +197,7 @@ export class SqliteStore implements Store {
       now: () => this.clock.now(),
     });
     const audit = new Audit(db, options.actor ?? null);
+    this.#heads = audit;
     const acts = new Acts({ audit, events });
     this.#queues = new Queues({ settings, acts });
     this.#locks = new Locks(db, acts);
@@ -241,13 +259,17 @@ export class SqliteStore implements Store {
       now: () => this.clock.now(),
       monotonic: () => performance.now(),
       patience: 5_000,
-      onCommit: ({ ready, ended, damaged }) => {
+      onCommit: ({ ready, ended, damaged, commit, key }) => {
         settings.committed();
+        this.#witness?.saw(commit, key);
+        const entry = audit.takeWritten();
+        if (entry !== null) this.#witness?.sawAudit(entry);
         for (const what of damaged) damage.found({ severity: "row", what });
         this.#news.tell({ own: true, ready, ended });
       },
       onFault: (error) => damage.met(error),
       onUndo: () => {
+        audit.takeWritten();
         this.#intake.forget();
         shared.lanes.forgetAll();
       },
@@ -493,9 +515,19 @@ export class SqliteStore implements Store {
   /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
   async register(process: NewProcess): Promise<ProcessId> {
     const alive = await this.#read(() => this.#processes.prove());
+    await this.#read(() => this.#beWitness(alive));
     const id = await this.#write("register", (tx) => this.#processes.add(tx, { ...process, alive, driver: this.#driver }));
     this.#processes.entered(id, process.boot);
     return id;
+  }
+
+  /** From its first commit on. */
+  #beWitness(token: string): void {
+    if (this.#alive === null) return;
+    this.#witness?.close();
+    const { databaseId, durability } = this;
+    const here = { databaseId, durability, boot: this.#boot, audit: this.#heads.head(), ...knownIn(this.#db) };
+    this.#witness = Witness.open(this.#path, { token, alive: this.#alive, here });
   }
 
   actAs(id: ProcessId): void {
@@ -558,6 +590,7 @@ export class SqliteStore implements Store {
   close(): Promise<void> {
     this.#closed ??= this.#group.drained().then(() => {
       this.#news.close();
+      this.#witness?.close();
       this.#processes.close();
       this.#db.close();
     });

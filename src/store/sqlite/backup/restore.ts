@@ -9,6 +9,7 @@ import { explain, faultOf } from "../faults.ts";
 import { refuseNetwork } from "../file-system.ts";
 import { versionOf } from "../migrate.ts";
 import { canonicalPath } from "../open.ts";
+import { knownOutside } from "../witness/slots.ts";
 import { type Living, living } from "./living.ts";
 import type { Prepared } from "./prepare.ts";
 import { type Plan, restoreFolder, Right, stagedPath } from "./right.ts";
@@ -65,14 +66,19 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
   if (!request.force && there.databaseId !== null && there.databaseId !== facts.databaseId) throw other(path, backup);
   const isThere = ["", "-wal", "-journal"].some((end) => existsSync(path + end));
   const kept = isThere ? keptName(path, request.now, "replaced") : null;
-  const epoch = Math.max(there.known.epoch, facts.epoch, right.epoch) + 1;
+  const seen = knownOutside(path);
+  const epoch = Math.max(there.known.epoch, seen.epoch, facts.epoch, right.epoch) + 1;
   right.remember(epoch);
   try {
     mkdirSync(restoreFolder(path), { mode: 0o700 });
     const to = stagedPath(path);
     const after = { takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
     const audit = { action: "database.restored", name: basename(backup), after };
-    const known = { ...there.known, epoch: epoch - 1 };
+    const known: Known = {
+      epoch: epoch - 1,
+      commits: Math.max(there.known.commits, seen.commits),
+      key: Math.max(there.known.key, seen.key),
+    };
     const task = {
       driver,
       from: backup,

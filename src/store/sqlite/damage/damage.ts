@@ -1,9 +1,12 @@
 import { statSync } from "node:fs";
+import type { AuditHead } from "../../../core/audit-chain.ts";
 import { onlyRead } from "../../../core/errors.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../findings.ts";
 import { runTask } from "../backup/tasks.ts";
 import type { Connection, DriverName } from "../driver.ts";
+import { knownIn } from "../epoch.ts";
 import { faultOf } from "../faults.ts";
+import { readSlots } from "../witness/slots.ts";
 import { checkDatabase } from "./check.ts";
 import { Findings } from "./findings.ts";
 
@@ -25,7 +28,9 @@ export class Damage implements DamageStore {
   readonly #options: DamageOptions;
   readonly #findings: Findings;
   readonly #listeners = new Set<(what: string) => void>();
+  readonly #seen: Finding[] = [];
   #db: Connection | null = null;
+  #databaseId = "";
   #what: string | null = null;
 
   constructor(path: string, options: DamageOptions) {
@@ -40,8 +45,9 @@ export class Damage implements DamageStore {
   }
 
   /** The connection of this store; from now on it can be made to refuse, too. */
-  watch(db: Connection): void {
+  watch(db: Connection, databaseId: string): void {
     this.#db = db;
+    this.#databaseId = databaseId;
   }
 
   /** Before anything is written. */
@@ -57,6 +63,11 @@ export class Damage implements DamageStore {
   found(finding: NewFinding): void {
     const { severity, what } = this.#findings.add(finding, this.#options.now());
     if (severity === "damage") this.#stop(what);
+  }
+
+  /** By one who only looks: it is told, and left to be found by those who act on it. */
+  saw(finding: NewFinding): void {
+    this.#seen.push({ id: "", at: this.#options.now(), commitsMissing: null, ...finding });
   }
 
   /** An error that this store has met: is it the file's? */
@@ -83,11 +94,19 @@ export class Damage implements DamageStore {
   }
 
   async findings(): Promise<Finding[]> {
-    return this.#findings.all();
+    return [...this.#findings.all(), ...this.#seen];
   }
 
   async reported(ids: readonly string[]): Promise<void> {
     this.#findings.remove(ids);
+  }
+
+  async auditHeads(): Promise<AuditHead[]> {
+    if (this.#path === ":memory:" || this.#db === null) return [];
+    const { epoch } = knownIn(this.#db);
+    // What was written down before a restore is not what the database goes on from.
+    const seen = readSlots(this.#path).filter((slot) => slot.seen.databaseId === this.#databaseId && slot.seen.epoch === epoch);
+    return seen.flatMap((slot) => slot.seen.audit ?? []);
   }
 
   lookAgain(): void {

@@ -1,7 +1,38 @@
 import { existsSync } from "node:fs";
 import { HoldfastError } from "../../../core/errors.ts";
-import type { Damage } from "./damage.ts";
-import { isDamage } from "./damage.ts";
+import type { DriverName } from "../driver.ts";
+import { explain } from "../faults.ts";
+import { type OpenedSqlite, patiently } from "../open.ts";
+import { Arrival, type ArrivalOptions } from "./arrival.ts";
+import { type Damage, isDamage } from "./damage.ts";
+
+/** Looks at what lies there, opens it, and compares it with what should be in it. */
+export async function arrive(
+  damage: Damage,
+  path: string,
+  options: Partial<ArrivalOptions> & { driver: DriverName; ownThread?: boolean; looks?: boolean },
+  open: () => Promise<OpenedSqlite>,
+): Promise<OpenedSqlite> {
+  if (path === ":memory:" || options.ownThread) return open();
+  const arrival = await Arrival.at(path, { identity: "", boot: "", ...options });
+  arrival.judgeLog(damage);
+  damage.opening = arrival.opening;
+  const opened = await open();
+  if (damage.damaged !== null) return opened;
+  try {
+    const loss = arrival.lossIn(opened);
+    if (loss !== null && options.looks) damage.saw(loss);
+    else if (loss !== null) {
+      // What is found is written down before that which would find it again is gone.
+      damage.found(loss);
+      await patiently(() => arrival.goBeyond(opened));
+    }
+    return opened;
+  } catch (error) {
+    opened.db.close();
+    throw explain(error, path);
+  }
+}
 
 /** Opens a database that is whole as such, and one that is damaged for reading only, whether that is known before or not. */
 export async function openDamaged<T>(damage: Damage, path: string, open: (damaged: boolean) => Promise<T>): Promise<T> {

@@ -15,6 +15,7 @@ import { explain } from "../faults.ts";
 import { refuseNetwork } from "../file-system.ts";
 import { canonicalPath } from "../open.ts";
 import type { Identity, Salvaged } from "./task.ts";
+import { knownOutside } from "../witness/slots.ts";
 
 export interface SalvageRequest {
   path: string;
@@ -53,11 +54,16 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
   const backup = await request.backup(identity);
   const kept = keptName(path, now, "damaged");
   // The epoch of what is there may be unreadable: this is beyond all that were given out here, and beyond the backup's.
-  const epoch = Math.max(right.epoch, identity.epoch, backup?.facts.epoch ?? 0) + 1;
+  const seen = knownOutside(path);
+  const epoch = Math.max(right.epoch, identity.epoch, seen.epoch, backup?.facts.epoch ?? 0) + 1;
   right.remember(epoch);
   try {
     mkdirSync(restoreFolder(path), { mode: 0o700 });
-    const known = { epoch: epoch - 1, commits: backup?.facts.commits ?? 0, key: backup?.facts.jobs ?? 0 };
+    const known = {
+      epoch: epoch - 1,
+      commits: Math.max(seen.commits, backup?.facts.commits ?? 0),
+      key: Math.max(seen.key, backup?.facts.jobs ?? 0),
+    };
     const salvaged = await runTask(
       "salvage",
       {

@@ -1,0 +1,100 @@
+/** How far a database goes, in one copy of it or as somebody has seen it. */
+export interface Extent {
+  databaseId: string;
+  epoch: number;
+  commits: number;
+  /** The highest key of a job. */
+  key: number;
+}
+
+/** What is known of a database when it is opened, beside itself. */
+export interface Circumstances {
+  durability: "power" | "process";
+  /** The host was started anew since it was written down what must be there. */
+  rebooted: boolean;
+  /** It was not there, and was made just now. */
+  isNew: boolean;
+  /** Its write-ahead log, before anybody opened it. */
+  log: "there" | "missing" | "cut";
+}
+
+/** What was acknowledged, and is not there. */
+export interface Loss {
+  severity: "loss" | "expected";
+  what: string;
+  /** At least. */
+  commitsMissing: number;
+}
+
+/** A database against what was once seen in it: null when all of that is there. */
+export function lossOf(seen: Extent | null, here: Extent, circumstances: Circumstances): Loss | null {
+  if (seen === null) return null;
+  // Whoever puts an earlier state, or another database, into its place on purpose starts a new epoch.
+  if (here.epoch > seen.epoch) return null;
+  if (seen.databaseId !== here.databaseId) return replaced(seen, circumstances.isNew);
+  const missing = here.epoch < seen.epoch ? commitsOf(seen) : seen.commits - here.commits;
+  const fewer = seen.key - here.key;
+  if (missing <= 0 && fewer <= 0) return null;
+  // Commits that only add jobs have no number of their own; the jobs tell that there was one.
+  const commitsMissing = Math.max(missing, 1);
+  const both = [commits(commitsMissing), ...(fewer > 0 ? [jobs(fewer)] : [])].join(", with ");
+  const isExpected = circumstances.durability === "process" && circumstances.rebooted;
+  const why = isExpected
+    ? `The host went down, and durability "process" lets that take the last of them`
+    : here.epoch < seen.epoch
+      ? "An older file was put into its place"
+      : WHY[circumstances.log];
+  return {
+    severity: isExpected ? "expected" : "loss",
+    what: `At least ${both}, were acknowledged and are gone. ${why}.`,
+    commitsMissing,
+  };
+}
+
+const WHY: Record<Circumstances["log"], string> = {
+  missing: "Its write-ahead log (-wal) is missing, or an older file was put into its place",
+  cut: "Its write-ahead log (-wal) was cut off, or is damaged at its end",
+  there: "Its write-ahead log (-wal) was cut off, an older file was put into its place, or the disk forgot what it had synced",
+};
+
+function replaced(seen: Extent, isNew: boolean): Loss {
+  const lost = commitsOf(seen);
+  const what = isNew ? "The database was gone, and a new one was made" : "Another database was put into its place";
+  const had = `the one that was here had ${commits(lost)} and ${jobs(seen.key)}`;
+  return { severity: "loss", what: `${what}: ${had}.`, commitsMissing: lost };
+}
+
+/** Those of its last epoch; what came before was given up when it was restored. */
+function commitsOf({ epoch, commits }: Extent): number {
+  return Math.max(1, commits - epoch * EPOCH);
+}
+
+/** So many commits are an epoch's own: nobody makes a million a second for twelve days. */
+export const EPOCH = 2 ** 40;
+
+/**
+ * A write-ahead log in which a frame is not what was written. Null: it ends there, as one may that was being written. At
+ * "power" each commit is on the disk before the next is begun, so two whole ones beyond mean that the bad one was whole.
+ */
+export function logDamage(
+  bad: { frame: number; beyond: number } | null,
+  { durability, rebooted }: Pick<Circumstances, "durability" | "rebooted">,
+): { severity: "damage" | "expected"; what: string; commitsMissing: number } | null {
+  if (bad === null || bad.beyond < 2) return null;
+  const commitsMissing = bad.beyond + 1;
+  const where = bad.frame === 0 ? "Its header" : `Frame ${bad.frame} of it`;
+  if (durability === "process" && rebooted) {
+    const what = `The host went down, and durability "process" lets that take commits: ${commitsMissing} are gone.`;
+    return { severity: "expected", what, commitsMissing };
+  }
+  const what = `The write-ahead log (-wal) is damaged. ${where} is not what was written, and ${commits(commitsMissing)} from there on cannot be read.`;
+  return { severity: "damage", what, commitsMissing };
+}
+
+function commits(n: number): string {
+  return `${n} commit${n === 1 ? "" : "s"}`;
+}
+
+function jobs(n: number): string {
+  return `${n} job${n === 1 ? "" : "s"}`;
+}
