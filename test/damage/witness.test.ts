@@ -6,7 +6,7 @@ import { describe, test, type TestContext } from "node:test";
 import { open } from "../../src/index.ts";
 import { verifyAudit } from "../../src/runtime/audit.ts";
 import type { Finding } from "../../src/store/findings.ts";
-import { connect } from "../../src/store/sqlite/driver.ts";
+import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { type Known, knownIn } from "../../src/store/sqlite/epoch.ts";
 import { GUARDS } from "../../src/store/sqlite/migrations/008-audit.ts";
 import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";
@@ -279,7 +279,7 @@ async function crashed(
   await again.store.settle([{ job: key, fence, outcome: { kind: "released" } }]);
   await last(again.store);
   // It is written down a few milliseconds later.
-  const { commits, key: highest } = extent(path);
+  const { commits, key: highest } = extent(path, how.driver);
   for (let seen = mostSeen(readSlots(path)); (seen?.commits ?? 0) < commits || (seen?.key ?? 0) < highest;) {
     await new Promise((resolve) => setImmediate(resolve));
     seen = mostSeen(readSlots(path));
@@ -296,8 +296,8 @@ async function crashed(
   return { image, commits, fence, key };
 }
 
-function extent(path: string): Known {
-  const db = connect("node:sqlite", path, { busyTimeout: 1_000 });
+function extent(path: string, driver: DriverName): Known {
+  const db = connect(driver, path, { busyTimeout: 1_000 });
   const known = knownIn(db);
   db.close();
   return known;
