@@ -1,0 +1,143 @@
+import { type ChildProcess, execFileSync, fork } from "node:child_process";
+import { readdirSync, readFileSync } from "node:fs";
+import { setTimeout as pause } from "node:timers/promises";
+import { HoldfastError } from "../core/errors.ts";
+
+export interface ProgramOptions {
+  args?: readonly string[];
+  cwd?: string;
+  env?: NodeJS.ProcessEnv;
+  execArgv?: readonly string[];
+}
+
+export interface Ended {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+}
+
+/** Those that run are ended with whoever started them. */
+const running = new Set<Program>();
+process.on("exit", () => {
+  for (const program of running) program.killAll();
+});
+
+/** Somebody's program in a process of its own, with all that it starts. */
+export class Program {
+  readonly #child: ChildProcess;
+  readonly ended: Promise<Ended>;
+  stdout = "";
+  stderr = "";
+  #end: Ended | null = null;
+  readonly #heard = new Set<() => void>();
+
+  constructor(file: string, { args = [], cwd, env, execArgv = [] }: ProgramOptions) {
+    // A test runner's own word to its children is not for this one.
+    const { NODE_TEST_CONTEXT: _, ...inherited } = process.env;
+    this.#child = fork(file, args, {
+      ...(cwd === undefined ? {} : { cwd }),
+      env: { ...inherited, ...env },
+      execArgv: [...execArgv],
+      silent: true,
+      // A group of its own, so that a power cut reaches all of it.
+      detached: process.platform !== "win32",
+    });
+    running.add(this);
+    this.#child.stdout?.setEncoding("utf8").on("data", (text: string) => this.#hear((this.stdout += text)));
+    this.#child.stderr?.setEncoding("utf8").on("data", (text: string) => this.#hear((this.stderr += text)));
+    this.ended = new Promise((resolve, reject) => {
+      this.#child.once("error", reject);
+      this.#child.once("exit", (code, signal) => {
+        this.#end = { code, signal };
+        // What it has started goes with it; else its output would stay open, too.
+        this.killAll();
+        running.delete(this);
+      });
+      this.#child.once("close", (code, signal) => {
+        this.#hear("");
+        resolve({ code, signal });
+      });
+    });
+  }
+
+  get pid(): number {
+    return this.#child.pid as number;
+  }
+
+  get isOver(): boolean {
+    return this.#end !== null;
+  }
+
+  /** Resolves when it has printed this on standard output. */
+  async printed(text: string | RegExp): Promise<void> {
+    const isThere = () => (typeof text === "string" ? this.stdout.includes(text) : text.test(this.stdout));
+    while (!isThere()) {
+      if (this.isOver) return;
+      await new Promise<void>((resolve) => this.#heard.add(resolve));
+    }
+  }
+
+  tell(message: string): void {
+    if (this.#child.connected) this.#child.send(message, () => {});
+  }
+
+  kill(signal: NodeJS.Signals): void {
+    if (!this.isOver) this.#child.kill(signal);
+  }
+
+  killAll(): void {
+    try {
+      process.kill(process.platform === "win32" ? this.pid : -this.pid, "SIGKILL");
+    } catch {
+      // Nobody is left.
+    }
+  }
+
+  /** Resolves when every thread of every process of it stands still. */
+  async stopAll(): Promise<void> {
+    if (process.platform === "win32") {
+      throw new HoldfastError(
+        "NOT_ON_WINDOWS",
+        "A power cut cannot be simulated on Windows.",
+        "Run this test on Linux or macOS.",
+      );
+    }
+    process.kill(-this.pid, "SIGSTOP");
+    while (!this.isOver && !standsStill(this.pid)) await pause(1);
+  }
+
+  #hear(_text: string): void {
+    for (const resolve of this.#heard) resolve();
+    this.#heard.clear();
+  }
+}
+
+/** Stopped, or over. */
+const AT_REST = /^[TtZX]/;
+
+function standsStill(group: number): boolean {
+  if (process.platform !== "linux") {
+    const lines = execFileSync("ps", ["-A", "-o", "pgid=,state="], { encoding: "utf8" }).split("\n");
+    return lines.map((line) => line.trim().split(/\s+/)).every(([of, state = ""]) => Number(of) !== group || AT_REST.test(state));
+  }
+  const members = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && statOf(`/proc/${pid}`)?.group === group);
+  return members.every((pid) => threadsOf(pid).every((thread) => AT_REST.test(statOf(thread)?.state ?? "X")));
+}
+
+function threadsOf(pid: string): string[] {
+  try {
+    return readdirSync(`/proc/${pid}/task`).map((thread) => `/proc/${pid}/task/${thread}`);
+  } catch {
+    return [];
+  }
+}
+
+function statOf(folder: string): { state: string; group: number } | null {
+  try {
+    const stat = readFileSync(`${folder}/stat`, "utf8");
+    // The name in it may hold anything, so count from its closing bracket.
+    const [state = "", , group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+    return { state, group: Number(group) };
+  } catch {
+    return null;
+  }
+}

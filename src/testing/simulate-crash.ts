@@ -1,0 +1,156 @@
+import { fork } from "node:child_process";
+import { once } from "node:events";
+import { resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/power-cut.ts";
+import { EAT } from "./memory-eater.ts";
+import type { PowerCutAnswer } from "./power-cut-process.ts";
+import { type Ended, Program, type ProgramOptions } from "./program.ts";
+
+export interface CrashOptions extends ProgramOptions {
+  /** How it ends. */
+  by: "SIGKILL" | "SIGTERM" | "out-of-memory" | "power-cut";
+  /**
+   * Until then it runs: it has printed this on standard output, or what this returns has resolved. Out of memory a program
+   * may also run by itself, without.
+   */
+  when?: string | RegExp | ((program: { readonly pid: number; readonly stdout: string }) => unknown);
+  /** Of its heap, in megabytes, when memory is to run out: 128. A program that needs more from the start says so. */
+  memory?: number;
+  /** For a power cut: the database, and where its image goes. `torn`: a number by which some unsynced sectors are kept. */
+  image?: { from: string; to: string; torn?: number };
+  /** After that much time without `when`, or without its end, it is killed, and the test fails: 60s. */
+  timeout?: Duration;
+}
+
+/** How a program has ended, and what it has printed. */
+export interface Crash extends Ended {
+  stdout: string;
+  stderr: string;
+  /** What a power cut has left. */
+  image?: PowerCutImage;
+}
+
+/**
+ * Runs a program of yours in a process of its own and ends it: really, in the middle of whatever it does.
+ *
+ * ```ts
+ * const { signal } = await simulateCrash("worker.ts", { by: "SIGKILL", when: "started" });
+ * ```
+ */
+export async function simulateCrash(file: string | URL, options: CrashOptions): Promise<Crash> {
+  check(options);
+  const { by, when, memory = 128, timeout = "60s" } = options;
+  const path = file instanceof URL || file.startsWith("file:") ? fileURLToPath(file) : resolve(options.cwd ?? "", file);
+  const program = new Program(path, by === "out-of-memory" ? withLittleMemory(options, memory) : started(options));
+  let late = false;
+  const deadline = setTimeout(
+    () => {
+      late = true;
+      program.killAll();
+    },
+    toMillis(timeout, "timeout"),
+  );
+  try {
+    if (when !== undefined) await until(program, when);
+    if (when !== undefined && program.isOver) throw (late ? deaf : early)(path, program, await program.ended);
+    const image = await end(program, options);
+    const ended = await program.ended;
+    if (late) throw deaf(path, program);
+    const { stdout, stderr } = program;
+    return { ...ended, stdout, stderr, ...(image === undefined ? {} : { image }) };
+  } finally {
+    clearTimeout(deadline);
+    program.killAll();
+    await program.ended;
+  }
+}
+
+function check({ by, when, image }: CrashOptions): void {
+  if (!["SIGKILL", "SIGTERM", "out-of-memory", "power-cut"].includes(by)) {
+    throw wrong(`A program does not end by ${JSON.stringify(by)}.`, 'Give "SIGKILL", "SIGTERM", "out-of-memory" or "power-cut".');
+  }
+  if (when === undefined && by !== "out-of-memory") {
+    throw wrong("It is not said when the program is to end.", "Give `when`: a line that it prints, or a function to wait for.");
+  }
+  if ((by === "power-cut") !== (image !== undefined)) {
+    throw wrong("An image belongs to a power cut.", 'Give `image: { from, to }` with `by: "power-cut"`, and with nothing else.');
+  }
+}
+
+function wrong(message: string, hint: string): HoldfastError {
+  return new HoldfastError("OPTION_INVALID", message, hint);
+}
+
+/** As this process was started, unless it is said otherwise: so it finds the same modules. */
+function started({ args = [], cwd, env = {}, execArgv = process.execArgv }: ProgramOptions): ProgramOptions {
+  return { args, ...(cwd === undefined ? {} : { cwd }), env, execArgv };
+}
+
+function withLittleMemory(options: ProgramOptions, memory: number): ProgramOptions {
+  const { env, execArgv = [], ...rest } = started(options);
+  const eater = besides("./memory-eater");
+  const limit = [`--max-old-space-size=${memory}`, "--import", eater.href];
+  return { ...rest, env: { ...env, HOLDFAST_EATEN: "1" }, execArgv: [...execArgv, ...limit] };
+}
+
+async function until(program: Program, when: NonNullable<CrashOptions["when"]>): Promise<void> {
+  if (typeof when === "function") await Promise.race([when(program), program.ended]);
+  else await program.printed(when);
+}
+
+async function end(program: Program, { by, when, image }: CrashOptions): Promise<PowerCutImage | undefined> {
+  switch (by) {
+    case "SIGKILL":
+    case "SIGTERM":
+      program.kill(by);
+      return undefined;
+    case "out-of-memory":
+      if (when !== undefined) program.tell(EAT);
+      return undefined;
+    case "power-cut": {
+      await program.stopAll();
+      const { from, to, torn = null } = image as NonNullable<CrashOptions["image"]>;
+      const left = await imageOf({ from: resolve(from), to: resolve(to), torn });
+      program.killAll();
+      return left;
+    }
+  }
+}
+
+async function imageOf(options: PowerCutOptions): Promise<PowerCutImage> {
+  const child = fork(besides("./power-cut-process"), [], { stdio: ["ignore", "ignore", "inherit", "ipc"] });
+  const gone = once(child, "exit").then(([code]) => {
+    throw new Error(`The process that takes the image of a power cut ended with ${code}.`);
+  });
+  child.send(options);
+  const [answer] = (await Promise.race([once(child, "message"), gone])) as [PowerCutAnswer];
+  gone.catch(() => {});
+  if ("image" in answer) return answer.image;
+  throw new HoldfastError(answer.failure.code, answer.failure.message, answer.failure.hint);
+}
+
+function besides(name: string): URL {
+  const here = import.meta.url;
+  return new URL(`${name}${here.endsWith(".ts") ? ".ts" : ".js"}`, here);
+}
+
+function early(path: string, { stdout, stderr }: Program, { code, signal }: Ended): HoldfastError {
+  return new HoldfastError(
+    "ENDED_EARLY",
+    `${path} ended (${signal ?? `code ${code}`}) before it was to crash.\nIt printed: ${stdout}\nOn standard error: ${stderr}`,
+    "Check `when`, and that the program runs by itself; `timeout` is how long it may take.",
+  );
+}
+
+function deaf(path: string, { stdout, stderr }: Program): HoldfastError {
+  return new HoldfastError(
+    "NOT_ENDED",
+    `${path} did not come to its end in time.
+It printed: ${stdout}
+On standard error: ${stderr}`,
+    "Check `when`. A longer `timeout` gives it more time; a program that ignores SIGTERM has to be killed.",
+  );
+}

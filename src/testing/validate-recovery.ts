@@ -1,0 +1,82 @@
+import { isDeepStrictEqual } from "node:util";
+import type { Job, JobState } from "../core/job.ts";
+import type { Holdfast } from "../runtime/holdfast.ts";
+
+/** A job as it was: all of it, or just what `enqueue` has answered. */
+export type JobBefore = Pick<Job, "id"> & Partial<Job>;
+
+export interface RecoveryVerdict {
+  ok: boolean;
+  /** What is not as it must be, a sentence each. */
+  reasons: string[];
+}
+
+const PAGE = 1_000;
+const OVER: ReadonlySet<JobState> = new Set(["succeeded", "failed", "cancelled", "quarantined"]);
+/** What nothing ever changes about a job. */
+const FIXED = ["name", "queue", "key", "input", "priority", "createdAt"] as const;
+
+/**
+ * Every job that there is, in the order they were made: before a crash, and after it.
+ *
+ * ```ts
+ * const before = await everyJob(hf);
+ * ```
+ */
+export async function everyJob(hf: Holdfast): Promise<Job[]> {
+  const jobs: Job[] = [];
+  let after: string | undefined;
+  do {
+    const { items, next } = await hf.jobs.list({ limit: PAGE, after });
+    jobs.push(...items);
+    after = next;
+  } while (after !== undefined);
+  return jobs;
+}
+
+/**
+ * Whether nothing was lost, left in a dead hand or done again: every job of before is there, as it was given; none still
+ * runs in the attempt that it ran in then; what was over is over in the same way. What has gone on since is no matter.
+ *
+ * ```ts
+ * assert.deepEqual(validateRecovery(before, await everyJob(hf)), { ok: true, reasons: [] });
+ * ```
+ */
+export function validateRecovery(before: readonly JobBefore[], after: readonly Job[]): RecoveryVerdict {
+  const found = new Map(after.map((job) => [job.id, job]));
+  const reasons = before.flatMap((was) => {
+    const is = found.get(was.id);
+    return is === undefined ? [`job ${was.id} is missing`] : compare(was, is).map((reason) => `job ${was.id} ${reason}`);
+  });
+  if (found.size < after.length) {
+    const twice = new Set(after.filter((job) => found.get(job.id) !== job).map(({ id }) => id));
+    reasons.push(...[...twice].map((id) => `job ${id} is there twice`));
+  }
+  return { ok: reasons.length === 0, reasons };
+}
+
+function compare(was: JobBefore, is: Job): string[] {
+  const reasons: string[] = FIXED.filter((part) => part in was && !isDeepStrictEqual(was[part], is[part])).map(
+    (part) => `has another ${part} than before`,
+  );
+  if (was.state === undefined) return reasons;
+  if (OVER.has(was.state)) return [...reasons, ...ofFinished(was, is)];
+  const { attempt = 0, crashes = 0 } = was;
+  if (was.state === "running" && is.state === "running" && is.attempt === attempt) {
+    reasons.push(`still runs in attempt ${attempt}, which the crash has ended`);
+  }
+  if (was.state !== "waiting" && is.state === "waiting") reasons.push(`was ${was.state}, and waits for others now`);
+  if (is.attempt < attempt) reasons.push(`has had ${attempt} attempts, and now ${is.attempt}`);
+  if (is.crashes < crashes) reasons.push(`was charged ${crashes} crashes, and now ${is.crashes}`);
+  return reasons;
+}
+
+function ofFinished({ state, attempt, finishedAt, output }: JobBefore, is: Job): string[] {
+  if (is.state !== state) return [`had ${sayEnd(state)}, and is ${is.state} now`];
+  if (is.attempt !== attempt || is.finishedAt !== finishedAt) return [`had ${sayEnd(state)}, and was done again`];
+  return isDeepStrictEqual(is.output, output) ? [] : ["has another output than before"];
+}
+
+function sayEnd(state: JobState | undefined): string {
+  return state === "cancelled" || state === "quarantined" ? `been ${state}` : String(state);
+}

@@ -1,0 +1,201 @@
+import assert from "node:assert/strict";
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, test } from "node:test";
+import { type Holdfast, type Job, job, open } from "../../src/index.ts";
+import { type Crash, type CrashOptions, drain, everyJob, simulateCrash, validateRecovery } from "../../src/testing/index.ts";
+import { sample, SEED } from "../crash/random.ts";
+import { acceptedIn, folderOf, programOf } from "./place.ts";
+
+const SHOP = programOf("shop");
+const MANY = /(accepted \S+\n){24}/;
+const SOUND = { ok: true, reasons: [] };
+const notOnWindows = { skip: process.platform === "win32" && "no SIGSTOP" };
+
+describe("a user's program that is ended", { concurrency: 2 }, () => {
+  test("by SIGKILL has lost nothing that it was told is safe, and leaves nothing in a dead hand", async (t) => {
+    const db = join(await folderOf(t), "work.db");
+    let before: Job[] = [];
+    const crash = await simulateCrash(SHOP, {
+      by: "SIGKILL",
+      args: [db],
+      when: async ({ pid }) => {
+        assert.ok(pid > 0);
+        before = await whileItWorks(db, (jobs) => jobs.some(({ state }) => state === "succeeded"));
+      },
+    });
+    assert.deepEqual([crash.code, crash.signal, crash.image], [null, "SIGKILL", undefined]);
+    assert.equal(before.find(({ state }) => state === "running")?.attempt, 1, "one is in hand");
+    await using hf = await open(db);
+    const after = await everyJob(hf);
+    assert.deepEqual(validateRecovery(before, after), SOUND);
+    assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), after), SOUND);
+    assert.ok(((await hf.recovery.lastReport())?.jobsRecovered ?? 0) > 0);
+    // What was in hand is what a judge of it would complain about, had nobody given it back.
+    const inHand = before.filter(({ state }) => state === "running");
+    assert.equal(validateRecovery(inHand, inHand).ok, false);
+  });
+
+  test("by SIGTERM stops in good order: it lets go of what it has, and there is nothing to recover", async (t) => {
+    const db = join(await folderOf(t), "work.db");
+    const crash = await simulateCrash(SHOP, { by: "SIGTERM", args: [db], when: MANY });
+    assert.deepEqual([crash.code, crash.signal, crash.stderr], [0, null, ""]);
+    await using hf = await open(db);
+    assert.equal(await hf.recovery.lastReport(), null);
+    const after = await everyJob(hf);
+    assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), after), SOUND);
+    assert.equal((await hf.jobs.counts()).running, 0);
+  });
+
+  test("by memory that runs out is ended by V8 itself, wherever it is, and has lost nothing", async (t) => {
+    const db = join(await folderOf(t), "work.db");
+    const crash = await simulateCrash(SHOP, { by: "out-of-memory", memory: 64, args: [db], when: "accepted" });
+    assert.equal(crash.signal, "SIGABRT");
+    assert.match(crash.stderr, /heap out of memory/);
+    await using hf = await open(db);
+    assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
+    assert.deepEqual((await hf.recovery.lastReport())?.errors, []);
+  });
+
+  test("by a handler of its own that takes all memory is charged a crash", async (t) => {
+    const db = join(await folderOf(t), "work.db");
+    const crash = await simulateCrash(programOf("hungry"), { by: "out-of-memory", memory: 64, args: [db] });
+    assert.equal(crash.signal, "SIGABRT");
+    await using hf = await open(db);
+    const [feast] = await everyJob(hf);
+    assert.deepEqual([feast?.state, feast?.attempt, feast?.crashes], ["pending", 1, 1]);
+  });
+});
+
+describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
+  for (const torn of [undefined, ...sample([1, 2, 3, 4, 5, 6, 7, 8])]) {
+    const name = torn === undefined ? "is lost" : "is torn";
+    test(`leaves all that was acknowledged, where what was not synced ${name}`, async (t) => {
+      const folder = await folderOf(t);
+      const db = join(folder, "work.db");
+      const { image, crash } = await cut(db, join(folder, "after", "work.db"), {
+        torn: torn === undefined ? undefined : SEED + torn,
+      });
+      assert.equal(image.durability, "power");
+      assert.ok(image.framesKept > 0);
+      assert.ok(existsSync(`${db}-wal`), "nobody has closed it");
+      await using hf = await open(image.path);
+      assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
+      const report = await hf.recovery.lastReport();
+      assert.deepEqual([report?.errors, (report?.jobsRecovered ?? 0) > 0], [[], true]);
+      assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+      assert.deepEqual((await drain(hf, [sold])).failed, []);
+    });
+  }
+
+  test('takes what was acknowledged with it where durability is "process", and leaves a whole database', async (t) => {
+    const folder = await folderOf(t);
+    const db = join(folder, "work.db");
+    const earlier = await open(db, { durability: "process" });
+    const { id } = await earlier.enqueue(sold, { item: 7 });
+    await earlier.close();
+    const { image, crash } = await cut(db, join(folder, "after.db"), { args: [db, "process"] });
+    assert.equal(image.durability, "process");
+    await using hf = await open(image.path);
+    const after = await everyJob(hf);
+    assert.ok(
+      after.some((one) => one.id === id),
+      "what was copied into the database and synced is there",
+    );
+    const { reasons } = validateRecovery(acceptedIn(crash.stdout), after);
+    assert.ok(reasons.length > 0 && reasons.every((reason) => reason.endsWith(" is missing")), reasons.join("\n"));
+    assert.deepEqual(
+      (await hf.check()).findings.filter((finding) => !/missing/.test(finding)),
+      [],
+    );
+  });
+
+  test("in the middle of the copying of the log leaves pages that nobody may rely on, and nobody does", async (t) => {
+    const folder = await folderOf(t);
+    const db = join(folder, "work.db");
+    const { image, crash } = await cut(db, join(folder, "after.db"), { program: "half-copied", when: /copied (\d+) of (\d+)/ });
+    const [, copied, all] = /copied (\d+) of (\d+)/.exec(crash.stdout) as RegExpExecArray;
+    assert.ok(Number(copied) > 0 && Number(copied) < Number(all), crash.stdout);
+    assert.ok(blankPages(image.path) > blankPages(db), "what may be half copied is not there");
+    await using hf = await open(image.path);
+    assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
+    assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+  });
+
+  test("is refused where there is no database, and where something is in the way of the image", async (t) => {
+    const folder = await folderOf(t);
+    const db = join(folder, "work.db");
+    const wrong = { by: "power-cut", when: "ready" } as const;
+    await assert.rejects(simulateCrash(programOf("deaf"), { ...wrong, image: { from: db, to: join(folder, "a.db") } }), {
+      code: "NO_DATABASE",
+    });
+    await (await open(db)).close();
+    await assert.rejects(simulateCrash(programOf("deaf"), { ...wrong, image: { from: db, to: db } }), { code: "IMAGE_EXISTS" });
+  });
+});
+
+describe("a crash that does not come about", () => {
+  test("is said: the program ended before, or is deaf", async () => {
+    await assert.rejects(simulateCrash(SHOP, { by: "SIGKILL", args: ["/no/such/folder/work.db"], when: "accepted" }), {
+      code: "ENDED_EARLY",
+      message: /ended \(code 1\).*does not exist/is,
+    });
+    // It says nothing more, so only its time ends it.
+    await assert.rejects(simulateCrash(programOf("deaf"), { by: "SIGTERM", when: "ready", timeout: "1s" }), {
+      code: "NOT_ENDED",
+    });
+  });
+
+  test("is refused when it is not said how and when", async () => {
+    const invalid: [object, RegExp][] = [
+      [{ by: "SIGHUP", when: "ready" }, /does not end by "SIGHUP"/],
+      [{ by: "SIGKILL" }, /not said when/],
+      [{ by: "power-cut", when: "ready" }, /image/],
+      [{ by: "SIGKILL", when: "ready", image: { from: "a", to: "b" } }, /image/],
+    ];
+    for (const [options, message] of invalid) {
+      await assert.rejects(simulateCrash(SHOP, options as CrashOptions), { code: "OPTION_INVALID", message });
+    }
+  });
+});
+
+const sold = job<{ item: number }>({ name: "order", run: ({ input }) => ({ sold: input.item }) });
+
+async function cut(
+  from: string,
+  to: string,
+  options: { torn?: number | undefined; args?: string[]; program?: string; when?: RegExp },
+): Promise<{ crash: Crash; image: NonNullable<Crash["image"]> }> {
+  const { torn, args = [from], program = "shop", when = MANY } = options;
+  const crash = await simulateCrash(programOf(program), {
+    by: "power-cut",
+    args,
+    when,
+    image: { from, to, ...(torn === undefined ? {} : { torn }) },
+  });
+  assert.ok(crash.image !== undefined);
+  assert.equal(crash.signal, "SIGKILL");
+  return { crash, image: crash.image };
+}
+
+/** Beside the program, until they are as they should be. */
+async function whileItWorks(db: string, enough: (jobs: Job[]) => boolean): Promise<Job[]> {
+  let hf: Holdfast | undefined;
+  try {
+    for (;;) {
+      // Who opens first makes it.
+      hf ??= await open(db);
+      const jobs = await everyJob(hf);
+      if (enough(jobs)) return jobs;
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+  } finally {
+    await hf?.close();
+  }
+}
+
+function blankPages(path: string): number {
+  const bytes = readFileSync(path);
+  const pages = Array.from({ length: bytes.length / 4_096 }, (_, page) => bytes.subarray(page * 4_096, (page + 1) * 4_096));
+  return pages.filter((page) => page.every((byte) => byte === 0)).length;
+}
