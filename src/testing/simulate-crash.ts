@@ -92,7 +92,7 @@ function started({ args = [], cwd, env = {}, execArgv = process.execArgv }: Prog
 function withLittleMemory(options: ProgramOptions, memory: number): ProgramOptions {
   const { env, execArgv = [], ...rest } = started(options);
   const eater = besides("./memory-eater");
-  const limit = [`--max-old-space-size=${memory}`, "--import", eater.href];
+  const limit = [`--max-old-space-size=${memory}`, `--import=${eater.href}`];
   return { ...rest, env: { ...env, HOLDFAST_EATEN: "1" }, execArgv: [...execArgv, ...limit] };
 }
 

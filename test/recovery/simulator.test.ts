@@ -88,7 +88,7 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
     });
   }
 
-  test('takes what was acknowledged with it where durability is "process", and leaves a whole database', async (t) => {
+  test("takes with it what was acknowledged for processes only, and leaves a whole database", async (t) => {
     const folder = await folderOf(t);
     const db = join(folder, "work.db");
     const earlier = await open(db, { durability: "process" });
