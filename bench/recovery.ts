@@ -3,7 +3,7 @@ import { cpSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { open } from "../src/index.ts";
-import { type Figure, median } from "./measure.ts";
+import type { Figure } from "./measure.ts";
 import { inScratch } from "./scratch.ts";
 
 const DOOMED = fileURLToPath(new URL("./recovery-doomed.ts", import.meta.url));
@@ -16,7 +16,7 @@ const SIZES = [
 ] as const;
 /** Of these a tenth was running. */
 const SHARE = 10;
-const ROUNDS = 5;
+const ROUNDS = 7;
 /** From a size to the next, ten times as large, it may take so many times as long. */
 const GROWTH = 15;
 
@@ -58,6 +58,7 @@ function measure(jobs: number): Promise<number> {
       const report = await hf.recovery.lastReport();
       if (report?.jobsResetToPending !== jobs / SHARE) throw new Error(`Reported: ${JSON.stringify(report)}`);
     }
-    return median(times);
+    // The quickest: other programs on this machine may slow one down, a bug slows all.
+    return Math.min(...times);
   });
 }

@@ -1,18 +1,7 @@
 import { RECOVERY, UNNAMED } from "../../core/audit.ts";
 import type { BuildReason } from "../../core/build.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
-import {
-  addFindings,
-  type CrashedProcess,
-  endedAs,
-  type Findings,
-  isWorthReporting,
-  jobCounts,
-  NO_FINDINGS,
-  ownerOf,
-  type RecoveryCounts,
-  recoverySubject,
-} from "../../core/recovery-report.ts";
+import { endedAs, isWorthReporting, jobCounts, ownerOf, recoverySubject } from "../../core/recovery-report.ts";
 import { type Next, reclaimedOf } from "../../core/retry.ts";
 import {
   type Burial,
@@ -25,11 +14,9 @@ import {
   type RecoveryPreview,
   type RecoveryStore,
   reportOf,
-  REPORTS_KEPT,
   type StoredReport,
   type TakenBack,
 } from "../recoveries.ts";
-import { COUNTED, errorsOf, REPORT_COLUMNS, type ReportRow, toReport } from "../report-row.ts";
 import type { BuildRow } from "../builds.ts";
 import type { Access } from "./builds/access.ts";
 import type { Audit } from "./audit.ts";
@@ -40,6 +27,7 @@ import type { Tx } from "./group-commit.ts";
 import type { Healing } from "./healing.ts";
 import type { Locks } from "./locks.ts";
 import type { Processes } from "./processes.ts";
+import { Reports } from "./reports.ts";
 import type { Settle } from "./settle.ts";
 
 /** A write-ahead log of this many bytes is worth a thread. */
@@ -66,88 +54,18 @@ interface Parts {
 export class Recoveries implements RecoveryStore {
   readonly #access: Access;
   readonly #parts: Parts;
-  readonly #running: Statement;
-  readonly #byId: Statement;
-  readonly #add: Statement;
-  readonly #own: Statement;
-  readonly #count: Statement;
-  readonly #find: Statement;
-  readonly #name: Statement;
-  readonly #named: Statement;
-  readonly #left: Statement;
+  readonly #reports: Reports;
   readonly #inHand: Statement;
   readonly #leases: Statement;
-  readonly #buried: Statement;
-  readonly #end: Statement;
-  readonly #trim: Statement;
-  readonly #trimNames: Statement;
-  readonly #failed: Statement;
-  readonly #acknowledge: Statement;
-  readonly #listed: Record<"all" | "ended" | "open", Statement>;
 
   constructor(db: Connection, parts: Parts, access: Access) {
     this.#access = access;
     this.#parts = parts;
-    const read = `select ${REPORT_COLUMNS.join(", ")} from holdfast_recoveries`;
-    // By holdfast_recoveries_running.
-    this.#running = db.prepare(`${read} where state = 'running'`);
-    this.#byId = db.prepare(`${read} where id = :id`);
-    this.#add = db.prepare(
-      `insert into holdfast_recoveries (state, owner, begun_at, recovered_at, wal_bytes, wal_frames)
-       values ('running', :by, :now, :now, :bytes, :frames) returning id`,
-    );
-    this.#own = db.prepare("update holdfast_recoveries set owner = :owner where id = :id and state = 'running'");
-    const sums = Object.entries(COUNTED).map(([name, column]) => `${column} = ${column} + :${name}`);
-    this.#count = db.prepare(
-      `update holdfast_recoveries set ${sums.join(", ")}, recovered_at = :now where id = :id and state = 'running'`,
-    );
-    this.#find = db.prepare(
-      `update holdfast_recoveries
-       set errors = :errors, commits_missing = :commitsMissing, wal_frames = :walFramesReplayed where id = :id`,
-    );
-    this.#name = db.prepare(
-      `insert into holdfast_recovery_processes (recovery, process, life, pid, host, program, started_at)
-       select :report, id, :life, pid, host, program, started_at from holdfast_processes where id = :id
-       on conflict do nothing`,
-    );
-    this.#named = db.prepare(
-      `select host, pid, program, started_at as startedAt from holdfast_recovery_processes where recovery = :report order by process`,
-    );
-    this.#left = db.prepare(
-      `select process as id, life, pid, host, program from holdfast_recovery_processes as dead
-       where recovery = :report and exists (select 1 from holdfast_processes where id = dead.process) order by process`,
-    );
+    this.#reports = new Reports(db);
     this.#inHand = db.prepare("select count(*) from holdfast_jobs where state = 'running' and holder = ?");
     this.#leases = db.prepare(
       "select key, fence, expires_at from holdfast_jobs where state = 'running' and holder = ? order by expires_at limit ?",
     );
-    // Whether a report is under way in which this process is named: else somebody else has ended it, and the process with it.
-    this.#buried = db.prepare(
-      `select 1 from holdfast_recoveries as report
-       where id = :report and state = 'running'
-         and exists (select 1 from holdfast_recovery_processes where recovery = report.id and process = :process)
-         and exists (select 1 from holdfast_processes where id = :process)`,
-    );
-    this.#end = db.prepare(
-      `update holdfast_recoveries set state = :state, owner = null, pending = :pending
-       where id = :id and state = 'running' and owner = :by`,
-    );
-    this.#trim = db.prepare("delete from holdfast_recoveries where id <= :before and state in ('completed', 'acknowledged')");
-    this.#trimNames = db.prepare(
-      `delete from holdfast_recovery_processes
-       where recovery <= :before and recovery not in (select id from holdfast_recoveries where id <= :before)`,
-    );
-    // By holdfast_recoveries_failed.
-    this.#failed = db.prepare(`${read} where state = 'failed' order by id`);
-    this.#acknowledge = db.prepare(
-      `update holdfast_recoveries set state = 'acknowledged', acknowledged_by = :by, acknowledged_at = :now
-       where id = :id and state = 'failed'`,
-    );
-    this.#listed = {
-      all: db.prepare(`${read} order by id desc limit :limit`),
-      ended: db.prepare(`${read} where state <> 'running' order by id desc limit :limit`),
-      open: db.prepare(`${read} where state in ('running', 'failed') order by id desc limit :limit`),
-    };
   }
 
   /** Asked at every opening, mostly for nothing: then it takes no write lock. */
@@ -174,10 +92,9 @@ export class Recoveries implements RecoveryStore {
 
   handOn(report: number, owner: ProcessId): Promise<boolean> {
     return this.#access.write("report", (tx) => {
-      const row = this.#byId.get<ReportRow>({ id: report });
+      const row = this.#reports.row(report);
       if (row?.state !== "running" || row.owner !== owner) return false;
-      this.#own.runNamed({ id: report, owner: null });
-      tx.wrote();
+      this.#reports.own(tx, report, null);
       return true;
     });
   }
@@ -185,17 +102,16 @@ export class Recoveries implements RecoveryStore {
   acknowledge(): Promise<StoredReport[]> {
     const by = this.#parts.audit.actor ?? UNNAMED;
     return this.#access.write("acknowledge", (tx) =>
-      this.#failed.all<ReportRow>().map((row) => {
-        this.#acknowledge.runNamed({ id: row.id, by, now: tx.now });
-        const report = this.#see(row.id);
-        this.#record(tx, "recovery.acknowledged", by, { before: { state: row.state }, report });
+      this.#reports.failed().map(({ id, state }) => {
+        const report = this.#reports.acknowledge(tx, id, by);
+        this.#record(tx, "recovery.acknowledged", by, { before: { state }, report });
         return report;
       }),
     );
   }
 
   reports({ limit, which = "ended" }: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]> {
-    return this.#access.read(() => this.#listed[which].all<ReportRow>({ limit }).map((row) => this.#toReport(row)));
+    return this.#access.read(() => this.#reports.list(which, limit));
   }
 
   async shortenLog(): Promise<void> {
@@ -213,37 +129,32 @@ export class Recoveries implements RecoveryStore {
 
   #isWorthwhile({ dead, by, findings }: Found): boolean {
     if (dead.length > 0 || isWorthReporting(findings)) return true;
-    const open = this.#running.get<ReportRow>();
+    const open = this.#reports.running();
     return open !== undefined && ownerOf(open, by, (owner) => !this.#parts.processes.isEntered(owner as ProcessId)) === by;
   }
 
   #begin(tx: Tx, found: Found): Recovering | null {
     const { processes, log } = this.#parts;
     const dead = found.dead.filter(({ id }) => processes.isEntered(id));
-    const open = this.#running.get<ReportRow>();
+    const open = this.#reports.running();
     if (dead.length === 0 && !isWorthReporting(found.findings) && open === undefined) return null;
     const isGone = (owner: number) => dead.some(({ id }) => id === owner) || !processes.isEntered(owner as ProcessId);
     const owner = open === undefined ? found.by : ownerOf(open, found.by, isGone);
-    const report = open?.id ?? this.#open(tx, found, found.opening ? log.atOpening() : { bytes: log.size(), frames: 0 });
-    this.#own.runNamed({ id: report, owner });
-    for (const { id, life } of dead) {
-      if (this.#name.runNamed({ report, id, life }) === 0) continue;
-      this.#counts(tx, report, { jobsRunningBeforeCrash: this.#inHandOf(id) });
-    }
-    if (found.findings !== undefined) this.#foundOut(report, found.findings);
-    tx.wrote();
-    return { report, owned: owner === found.by, left: this.#leftOf(report) };
-  }
-
-  #open(tx: Tx, { by, alone }: Found, { bytes, frames }: { bytes: number; frames: number }): number {
+    const met = found.opening ? log.atOpening() : { bytes: log.size(), frames: 0 };
     // Whoever finds others at work reads nothing back: they have.
-    const { id } = this.#add.get<{ id: number }>({ by, now: tx.now, bytes, frames: alone ? frames : 0 }) as { id: number };
-    return id;
+    const report = open?.id ?? this.#reports.open(tx, found.by, found.alone ? met : { ...met, frames: 0 });
+    this.#reports.own(tx, report, owner as ProcessId);
+    for (const one of dead) {
+      if (!this.#reports.name(tx, report, one)) continue;
+      this.#reports.count(tx, report, { jobsRunningBeforeCrash: this.#inHandOf(one.id) });
+    }
+    if (found.findings !== undefined) this.#reports.find(tx, report, found.findings);
+    return { report, owned: owner === found.by, left: this.#reports.left(report) };
   }
 
   #takeBack(tx: Tx, burial: Burial & { as: "crashed" | "interrupted"; limit: number }): TakenBack {
     const { report, process, as: kind, limit, spent, cause } = burial;
-    if (!this.#isOpen(burial)) return NOTHING_BACK;
+    if (!this.#reports.names(report, process)) return NOTHING_BACK;
     const { settle, endings, locks, healing } = this.#parts;
     const leases = this.#leases.rows(process, limit) as [JobKey, Fence, number][];
     const nexts: Next[] = [];
@@ -258,35 +169,31 @@ export class Recoveries implements RecoveryStore {
     if (reclaimed.entries === 0) return NOTHING_BACK;
     const freed = locks.freeBound(tx, new Set(leases.map(([job]) => job)));
     healing.record(tx, cause, { ...reclaimed, locks: freed });
-    this.#counts(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
+    this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
     return { ...reclaimed, locks: freed };
   }
 
   #bury(tx: Tx, burial: Burial & { reason: BuildReason }): Buried | null {
     const { report, process, reason, spent, cause } = burial;
-    if (!this.#isOpen(burial)) return { builds: 0, locks: 0 };
+    if (!this.#reports.names(report, process)) return { builds: 0, locks: 0 };
     if (this.#inHandOf(process) > 0) return null;
     const { processes, locks, led, healing } = this.#parts;
     const freed = locks.freeOf(tx, process);
     const builds = led.crash(tx, process, reason).length;
     processes.remove(tx, process);
     if (freed > 0) healing.record(tx, cause, { ...NOTHING_BACK, locks: freed });
-    this.#counts(tx, report, { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent });
+    this.#reports.count(tx, report, { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent });
     return { builds, locks: freed };
   }
 
   #close(tx: Tx, report: number, ending: Ending): StoredReport | { left: Left[] } | null {
     const { by, jobsPending: pending } = ending;
-    const row = this.#byId.get<ReportRow>({ id: report });
+    const row = this.#reports.row(report);
     if (row?.state !== "running" || row.owner !== by) return null;
-    const left = this.#leftOf(report);
+    const left = this.#reports.left(report);
     if (left.length > 0) return { left };
-    const { errors } = this.#foundOut(report, ending);
-    this.#end.runNamed({ id: report, by, state: endedAs(errors), pending });
-    tx.wrote();
-    const before = report - REPORTS_KEPT;
-    if (before > 0 && this.#trim.runNamed({ before }) > 0) this.#trimNames.runNamed({ before });
-    const ended = this.#see(report);
+    const { errors } = this.#reports.find(tx, report, ending);
+    const ended = this.#reports.end(tx, report, { by, state: endedAs(errors), pending });
     this.#record(tx, `recovery.${endedAs(errors)}`, RECOVERY, { before: null, report: ended });
     return ended;
   }
@@ -299,39 +206,7 @@ export class Recoveries implements RecoveryStore {
     events.act(tx, action, subject, { recovery: id, ...reportOf(report) });
   }
 
-  /** Added to what was found before. */
-  #foundOut(report: number, findings: Partial<Findings>): Findings {
-    const row = this.#byId.get<ReportRow>({ id: report }) as ReportRow;
-    const { wal_frames: walFramesReplayed, commits_missing: commitsMissing } = row;
-    const before = addFindings(NO_FINDINGS, { errors: errorsOf(row), walFramesReplayed, commitsMissing });
-    const found = addFindings(before, findings);
-    this.#find.runNamed({ id: report, ...found, errors: JSON.stringify(found.errors) });
-    return found;
-  }
-
-  #counts(tx: Tx, id: number, counts: Partial<RecoveryCounts>): void {
-    const all = Object.keys(COUNTED).map((name) => [name, counts[name as keyof RecoveryCounts] ?? 0] as const);
-    this.#count.runNamed({ ...Object.fromEntries(all), id, now: tx.now });
-    tx.wrote();
-  }
-
-  #isOpen({ report, process }: Burial): boolean {
-    return this.#buried.get({ report, process }) !== undefined;
-  }
-
   #inHandOf(process: ProcessId): number {
     return (this.#inHand.row(process) as [number])[0];
-  }
-
-  #leftOf(report: number): Left[] {
-    return this.#left.all<Left>({ report }).map((row) => Object.assign({}, row));
-  }
-
-  #see(id: number): StoredReport {
-    return this.#toReport(this.#byId.get<ReportRow>({ id }) as ReportRow);
-  }
-
-  #toReport(row: ReportRow): StoredReport {
-    return toReport(row, this.#named.all<CrashedProcess>({ report: row.id }));
   }
 }
