@@ -31,6 +31,7 @@ const COMMANDS: [name: string, load: () => Promise<(parent: Command) => void>][]
   ["recover", async () => (await import("./recover.ts")).recoverCommand],
   ["backup", async () => (await import("./backup.ts")).backupCommand],
   ["restore", async () => (await import("./restore.ts")).restoreCommand],
+  ["doctor", async () => (await import("./doctor/index.ts")).doctorCommand],
   ["salvage", async () => (await import("./salvage.ts")).salvageCommand],
   ["unlock", async () => (await import("./unlock.ts")).unlockCommand],
   ["init", async () => (await import("./init.ts")).initCommand],
@@ -83,7 +84,7 @@ function commandIn(root: Command, args: readonly string[]): string | undefined {
   return args.find((word, i) => !word.startsWith("-") && !takesValue(args[i - 1] ?? ""));
 }
 
-function version(): string {
+export function version(): string {
   const file = new URL("../../package.json", import.meta.url);
   return (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version;
 }

@@ -41,6 +41,19 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
   const json = async <T>(args: readonly string[], code = 0): Promise<T> => JSON.parse(await run([...args, "--json"], code)) as T;
   const assertSecret = (text: string) => password === "" || assert.ok(!text.includes(password), "the password is not shown");
 
+  test("doctor says what of the server's settings the promises rest on", oneOf(2, 1), async () => {
+    await run(["enqueue", "double", "21", "--module", JOBS]);
+    // The server of these tests syncs nothing.
+    const { found, versions } = await json<{ found: { area: string; message: string }[]; versions: { store: string } }>(
+      ["doctor"],
+      1,
+    );
+    assert.match(versions.store, /^PostgreSQL \d+/);
+    const settings = found.filter(({ area }) => area === "settings").map(({ message }) => message);
+    assert.ok(settings.includes("fsync is off, and should be on."), settings.join());
+    assert.match(await run(["doctor"], 1), /\nsettings +.*fsync=off/);
+  });
+
   test("enqueue, work, stop, status and health", oneOf(2, 0), async () => {
     const { id } = await json<{ id: string }>(["enqueue", "double", "21", "--module", JOBS]);
     assert.match(await run(["status"]), new RegExp(`^postgres://.*${new URL(url).pathname}  1 pending`));

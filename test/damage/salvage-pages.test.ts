@@ -54,7 +54,7 @@ before(async () => {
 });
 
 /** One page of each database, or every one, is gone. */
-const PAGES = process.env["HOLDFAST_LONG"] ? Number.POSITIVE_INFINITY : 3;
+const PAGES = process.env["HOLDFAST_LONG"] ? Number.POSITIVE_INFINITY : 2;
 
 test("whichever page is gone, with a backup or without, the new database is whole and can be worked in", async (t) => {
   const count = statSync(path).size / PAGE;

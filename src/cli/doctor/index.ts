@@ -1,0 +1,75 @@
+import type { Command } from "commander";
+import { toMillis } from "../../core/duration.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { examine } from "../../runtime/doctor.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import { locate } from "../../store/open-store.ts";
+import { configOf } from "../config.ts";
+import { driverOf, fileOf, openExisting } from "../database.ts";
+import { EXIT } from "../exit.ts";
+import { examples } from "../help.ts";
+import { version } from "../program.ts";
+import { answer } from "../terminal/output.ts";
+import { doctorPage, type Examined } from "./page.ts";
+
+export function doctorCommand(parent: Command): void {
+  parent
+    .command("doctor")
+    .summary("one page on how the database stands, and what mends it")
+    .description(
+      "Look at everything that keeps a database well, and change nothing: versions, the disk, settings as they really are, the " +
+        "write-ahead log and who pins it, dead processes, stale leases and locks, stuck jobs, artifacts, the audit, backups, clocks, " +
+        "reports of crashes, damage. What stands out comes with the command that mends it. Exit code 5 when something is damaged, 1 " +
+        "when something does not work, 0 otherwise.",
+    )
+    .addHelpText("after", examples("holdfast doctor", "holdfast doctor --json | jq '.found[]'"))
+    .action(async (_options: object, command: Command) => {
+      const opened = await openOrDamaged(command);
+      try {
+        const examined = await examineAll(command, opened);
+        const grades = new Set(examined.found.map(({ grade }) => grade));
+        if (grades.has("damage")) process.exitCode = EXIT.damaged;
+        else if (grades.has("error")) process.exitCode = EXIT.failed;
+        answer(command, { ok: !grades.has("damage") && !grades.has("error"), ...examined }, () => doctorPage(examined));
+      } finally {
+        if (!(opened instanceof HoldfastError)) await opened.close();
+      }
+    });
+}
+
+async function examineAll(command: Command, opened: Holdfast | HoldfastError): Promise<Examined> {
+  const engine = opened instanceof HoldfastError ? null : opened.engine;
+  const location = engine?.location ?? locate(fileOf(command), { driver: driverOf(command) });
+  const { folder, every } = configOf(command)?.options.backups ?? {};
+  const { engine: store, ...examination } = await examine({
+    location,
+    engine,
+    backups: {
+      ...(folder === undefined ? {} : { folder }),
+      ...(every === undefined ? {} : { every: toMillis(every, "backups.every") }),
+    },
+    now: Date.now(),
+  });
+  const unopened: Examined["found"] =
+    opened instanceof HoldfastError
+      ? [{ grade: "damage", area: "damage", message: opened.message, mend: "holdfast salvage, or holdfast restore BACKUP" }]
+      : [];
+  // What kept it from being opened may have been found before.
+  const isSaid = examination.found.some(({ grade }) => grade === "damage");
+  return {
+    database: location.name,
+    versions: { holdfast: version(), node: process.version, platform: `${process.platform} ${process.arch}`, store },
+    ...examination,
+    found: [...(isSaid ? [] : unopened), ...examination.found],
+  };
+}
+
+/** One that cannot even be opened is what this is for. */
+async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError> {
+  try {
+    return await openExisting(command);
+  } catch (error) {
+    if (error instanceof HoldfastError && error.code === "DAMAGED") return error;
+    throw error;
+  }
+}

@@ -1,0 +1,64 @@
+import type { Diagnosis, Grade } from "../../core/diagnosis.ts";
+import { sayReaders } from "../../core/wal.ts";
+import type { Examination } from "../../runtime/doctor.ts";
+import { age } from "../terminal/age.ts";
+import { paint, type Style } from "../terminal/colours.ts";
+import { bytes, number, oneLine, plural } from "../terminal/text.ts";
+
+export interface Examined extends Omit<Examination, "engine"> {
+  database: string;
+  versions: { holdfast: string; node: string; platform: string; store: string | null };
+}
+
+const STYLES: Record<Grade, Style> = { damage: "red", error: "red", warning: "yellow", note: "dim" };
+
+/** One page: what stands out, and then how everything stands. */
+export function doctorPage(examined: Examined): string {
+  const { found } = examined;
+  const verdict = found.length === 0 ? paint("green", "Nothing stands out.") : found.map(sayFound).join("\n");
+  return [paint("bold", oneLine(examined.database)), verdict, facts(examined)].join("\n\n");
+}
+
+function sayFound({ grade, message, mend }: Diagnosis): string {
+  const head = paint(STYLES[grade], `${grade.padEnd(7)} ${oneLine(message)}`);
+  return mend === null ? head : `${head}\n${" ".repeat(8)}${paint("dim", `→ ${mend}`)}`;
+}
+
+function facts({ versions, databaseId, seen }: Examined): string {
+  const { holdfast, node, platform, store } = versions;
+  const { disk, size, schema, wal, artifacts, audit, backups, now } = seen;
+  const dead = seen.processes.filter((process) => process.dead).length;
+  const rows: [string, string][] = [
+    ["versions", [`holdfast ${holdfast}`, `Node ${node}`, platform, store ?? "store unknown"].join(", ")],
+    ["database", databaseId ?? "cannot be opened"],
+  ];
+  const add = (name: string, text: string | null) => {
+    if (text !== null) rows.push([name, text]);
+  };
+  add("schema", schema && `version ${schema.version}`);
+  add("size", size && `${bytes(size.bytes)}, ${bytes(size.unused)} unused`);
+  add("disk", disk && `${disk.folder}, ${disk.network ?? "local"}, ${bytes(disk.free)} free`);
+  add("settings", seen.settings.length === 0 ? null : seen.settings.map(({ name, value }) => `${name}=${value}`).join(" "));
+  add("log", wal && `${bytes(wal.bytes)} in use, ${bytes(wal.copied)} copied${pinned(wal.readers)}`);
+  add("processes", `${number(seen.processes.length - dead)} alive, ${number(dead)} dead`);
+  add("locks", `${number(seen.locks.length)}, ${number(seen.locks.filter(({ stale }) => stale).length)} stale`);
+  add("jobs", `${number(seen.stuck.length)} stuck`);
+  add(
+    "artifacts",
+    artifacts &&
+      `${number(artifacts.there)}, ${number(artifacts.orphaned)} orphaned, ${number(artifacts.missing.length)} missing`,
+  );
+  add("audit", audit && `${plural(audit.entries, "entry", "entries")}, ${audit.fault === null ? "whole" : "broken"}`);
+  add(
+    "backups",
+    backups &&
+      `${number(backups.count)} in ${backups.folder}${backups.newest === null ? "" : `, the newest ${age(now - backups.newest)} old`}`,
+  );
+  const width = Math.max(...rows.map(([name]) => name.length));
+  return rows.map(([name, text]) => `${paint("dim", name.padEnd(width))}  ${oneLine(text)}`).join("\n");
+}
+
+function pinned(readers: Parameters<typeof sayReaders>[0]): string {
+  const who = sayReaders(readers);
+  return who === null ? "" : `, pinned by ${who}`;
+}

@@ -1,0 +1,122 @@
+import { existsSync, statfsSync } from "node:fs";
+import { dirname, resolve } from "node:path";
+import { countOrphans } from "../artifacts/orphans.ts";
+import { type Circumstance, diagnose, type Diagnosis } from "../core/diagnosis.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { isProven } from "../core/lease.ts";
+import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
+import type { StoreLocation } from "../store/open-store.ts";
+import { Findings } from "../store/sqlite/damage/findings.ts";
+import { networkFileSystem } from "../store/sqlite/file-system.ts";
+import type { Store } from "../store/store.ts";
+import type { Vitals } from "../store/vitals.ts";
+import { verifyAudit } from "./audit.ts";
+import { bootId } from "./boot.ts";
+import type { Engine } from "./engine.ts";
+
+/** What is stored and not referenced yet may belong to an attempt that is under way. */
+const JUST_STORED = 86_400_000;
+/** So many entries of the audit are looked at for a clock that went back. */
+const ENTRIES = 500;
+/** Two processes that write in turn may differ by that much, in milliseconds. */
+const BACK = 1_000;
+
+export interface Examination {
+  seen: Circumstance;
+  engine: string | null;
+  databaseId: string | null;
+  found: Diagnosis[];
+}
+
+export interface ExamineOptions {
+  location: StoreLocation;
+  /** Null: not even opening it was possible. */
+  engine: Engine | null;
+  backups: { folder?: string; every?: number };
+  now: number;
+}
+
+/** Looks at everything that there is to see, and says what stands out. Nothing is changed. */
+export async function examine({ location, engine, backups, now }: ExamineOptions): Promise<Examination> {
+  const store = engine?.store ?? null;
+  const vitals = store && (await readable(() => store.vitals.look()));
+  const checked = store && (await readable(() => store.damage.check("quick")));
+  const folder = engine?.artifactFolder.path ?? null;
+  const audit = store && (await readable(() => verifyAudit(store)));
+  const seen: Circumstance = {
+    now,
+    disk: diskOf(location),
+    size: vitals?.size ?? null,
+    schema: vitals?.schema ?? null,
+    settings: vitals?.settings ?? [],
+    wal: store && (await readable(() => store.vitals.wal({ readers: true }))),
+    processes: (store && (await readable(() => processesOf(store)))) ?? [],
+    locks: (store && (await readable(() => store.locks()))) ?? [],
+    stuck: vitals?.stuck ?? [],
+    artifacts:
+      checked === null || folder === null ? null : await countOrphans(folder, new Set(checked.artifacts), now - JUST_STORED),
+    audit: audit && { entries: audit.entries, fault: audit.fault?.message ?? null },
+    backups: backupsOf(location, store, backups),
+    clock: vitals &&
+      store && { latest: vitals.latest, store: vitals.now, stepsBack: (await readable(() => stepsBack(store))) ?? [] },
+    reports: (store && (await readable(() => store.recoveries.reports({ limit: 20, which: "open" })))) ?? [],
+    // The check may have added to them.
+    findings: location.kind === "sqlite" ? new Findings(location.path).all() : [],
+    checked: checked?.findings ?? [],
+    transactions: vitals?.transactions ?? [],
+  };
+  return {
+    seen,
+    engine: (vitals as Vitals | null)?.engine ?? null,
+    databaseId: store?.databaseId ?? null,
+    found: diagnose(seen),
+  };
+}
+
+/** Of a damaged database some of it cannot be read; the damage itself is found by the check. */
+async function readable<T>(look: () => Promise<T>): Promise<T | null> {
+  try {
+    return await look();
+  } catch (error) {
+    if (error instanceof HoldfastError && error.code === "DAMAGED") return null;
+    throw error;
+  }
+}
+
+function diskOf(location: StoreLocation): Circumstance["disk"] {
+  if (location.kind !== "sqlite" || location.path === ":memory:") return null;
+  const folder = dirname(location.path);
+  const { bavail, bsize } = statfsSync(folder);
+  return { folder, network: networkFileSystem(folder), free: bavail * bsize };
+}
+
+async function processesOf(store: Store): Promise<Circumstance["processes"]> {
+  const running = await store.running();
+  return (await store.probe(bootId())).map(({ process: { id, pid, host, program }, life }) => {
+    return { pid, host, program, dead: isProven(life), running: running.get(id) ?? 0 };
+  });
+}
+
+function backupsOf(
+  location: StoreLocation,
+  store: Store | null,
+  { folder, every }: ExamineOptions["backups"],
+): Circumstance["backups"] {
+  // A server's own tools make them, and only they know.
+  if (location.kind !== "sqlite" || location.path === ":memory:") return null;
+  const where = resolve(folder ?? backupsFolder(location.path));
+  const whole = existsSync(where)
+    ? backupsIn(where, store?.databaseId ?? null).filter(({ findings }) => findings.length === 0)
+    : [];
+  const newest = whole.length === 0 ? null : Math.max(...whole.map(({ takenAt }) => takenAt));
+  return { folder: where, count: whole.length, newest, every: every ?? null };
+}
+
+/** Entries are numbered in the order of their commits: one with an earlier time than the one before it was written by an earlier clock. */
+async function stepsBack({ audit }: Store): Promise<{ at: number; by: number }[]> {
+  const entries = await audit.page({ after: 0, limit: ENTRIES, last: true });
+  return entries.flatMap(({ at }, i) => {
+    const by = (entries[i - 1]?.at ?? at) - at;
+    return by > BACK ? [{ at, by }] : [];
+  });
+}
