@@ -1,4 +1,5 @@
 import { closeSync, openSync, readSync, statSync } from "node:fs";
+import { sum, type Sum } from "../wal/frames.ts";
 
 const HEADER = 32;
 const FRAME = 24;
@@ -17,8 +18,6 @@ export interface Log {
   /** Commits that SQLite would not have seen. */
   beyond: number;
 }
-
-type Sum = readonly [number, number];
 
 /**
  * Reads a log to its end, also beyond frames that are damaged, where SQLite stops: each later one that follows from the one
@@ -77,14 +76,4 @@ function take(fd: number, at: number, length: number): Buffer {
   const bytes = Buffer.alloc(length);
   readSync(fd, bytes, 0, length, at);
   return bytes;
-}
-
-/** SQLite's: over words, in pairs. */
-function sum([a, b]: Sum, bytes: Buffer, at: number, length: number, little: boolean): Sum {
-  let [s0, s1] = [a | 0, b | 0];
-  for (let i = at; i < at + length; i += 8) {
-    s0 = (s0 + (little ? bytes.readInt32LE(i) : bytes.readInt32BE(i)) + s1) | 0;
-    s1 = (s1 + (little ? bytes.readInt32LE(i + 4) : bytes.readInt32BE(i + 4)) + s0) | 0;
-  }
-  return [s0 >>> 0, s1 >>> 0];
 }

@@ -26,14 +26,22 @@ export interface Mended {
   notes: string[];
 }
 
+interface Circumstances {
+  now: number;
+  /** As it stands beside the database; null: nobody knows. */
+  databaseId: string | null;
+  /** What jobs wait for is not all there. */
+  waitsLost: boolean;
+}
+
 /**
  * Makes rows of several tables agree again where some of them are lost, or older than the others. Nothing is made up: what
  * can be worked out from the rest is, and what cannot is put aside for an operator.
  */
-export function mend(db: Connection, now: number, { waitsLost }: { waitsLost: boolean }): Mended {
+export function mend(db: Connection, { now, databaseId, waitsLost }: Circumstances): Mended {
   const run = (sql: string) => db.prepare(sql).run();
   const notes: string[] = [];
-  single(db, now, notes);
+  single(db, now, databaseId, notes);
   const nameless = keys(db, "select key from holdfast_jobs where lane not in (select id from holdfast_lanes)");
   run("delete from holdfast_jobs where lane not in (select id from holdfast_lanes)");
   givePolicies(db, notes);
@@ -63,13 +71,14 @@ export function mend(db: Connection, now: number, { waitsLost }: { waitsLost: bo
 }
 
 /** Rows that there is one of. */
-function single(db: Connection, now: number, notes: string[]): void {
+function single(db: Connection, now: number, databaseId: string | null, notes: string[]): void {
   if (db.prepare("select 1 from holdfast_database where id = 1").row() === undefined) {
     db.prepare("insert into holdfast_database (id, database_id, durability, created_at, epoch) values (1, ?, 'power', ?, 0)").run(
-      randomUUID(),
+      databaseId ?? randomUUID(),
       now,
     );
-    notes.push('Which database it was is lost: it has a new id, and durability "power".');
+    const id = databaseId === null ? "Which database it was is lost: it has a new id" : "Its first row is lost: it has its id";
+    notes.push(`${id}, and durability "power".`);
   }
   db.exec("insert or ignore into holdfast_counter (id, commits, jobs, lanes, settings, writer) values (1, 0, 0, 0, 0, 0)");
   // The counter is beyond all that was given out, as far as rows tell.

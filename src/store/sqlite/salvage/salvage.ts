@@ -15,7 +15,7 @@ import { explain } from "../faults.ts";
 import { refuseNetwork } from "../file-system.ts";
 import { canonicalPath } from "../open.ts";
 import type { Identity, Salvaged } from "./task.ts";
-import { knownOutside } from "../witness/slots.ts";
+import { knownOutside, mostSeen, readSlots } from "../witness/slots.ts";
 
 export interface SalvageRequest {
   path: string;
@@ -49,7 +49,9 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
   using right = Right.take(path, driver);
   if (right === null) throw underWay(path);
   settleWith(right, path);
-  const identity = await runTask("identify", { path });
+  const read = await runTask("identify", { path });
+  // Whoever had it open has written down beside it which it is.
+  const identity = { ...read, databaseId: read.databaseId ?? mostSeen(readSlots(path))?.databaseId ?? null };
   if (identity.schema !== null) refuseNewer(path, identity.schema);
   const backup = await request.backup(identity);
   const kept = keptName(path, now, "damaged");
@@ -72,6 +74,8 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
         mode: statSync(path).mode & 0o777,
         backup: backup && { path: backup.path, takenAt: backup.manifest?.takenAt ?? null, schema: backup.facts.schema },
         schema: identity.schema,
+        databaseId: identity.databaseId,
+        highestJob: seen.key > 0 ? seen.key : null,
         preparation: {
           driver,
           path: stagedPath(path),

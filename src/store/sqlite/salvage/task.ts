@@ -1,20 +1,17 @@
 import { chmodSync } from "node:fs";
 import { dirname } from "node:path";
 import type { OnProgress } from "../../backups.ts";
-import { publicId } from "../../job-row.ts";
 import { passStep } from "../../points.ts";
 import { syncFile, syncFolder } from "../backup/files.ts";
 import { type Preparation, prepare, type Prepared } from "../backup/prepare.ts";
 import { checkFile } from "../damage/check.ts";
-import { badRows } from "../damage/rows.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { migrate, SCHEMA_VERSION } from "../migrate.ts";
-import type { JobKey } from "../../../core/ids.ts";
+import { agree } from "./agree.ts";
 import { type Definition, readDefinitions } from "./definitions.ts";
 import { Draft } from "./draft.ts";
 import { Source } from "./fill.ts";
 import { gather, type Gathered, type Harvest, hasLost } from "./gather.ts";
-import { mend, type Mended } from "./mend.ts";
 import { Pages } from "./pages.ts";
 import { keyRanges, rangesOf, type SalvageReport } from "./report.ts";
 import { quoted, type Shape } from "./shape.ts";
@@ -57,6 +54,9 @@ export interface SalvageInput {
   mode: number;
   backup: { path: string; takenAt: number | null; schema: number } | null;
   schema: number | null;
+  databaseId: string | null;
+  /** The highest key that a job is known to have had; null: nobody knows. */
+  highestJob: number | null;
   preparation: Preparation;
 }
 
@@ -67,7 +67,8 @@ export interface Salvaged extends Prepared {
 }
 
 /** Makes a new database of what can be read of a damaged one, and of its backup; ready to take its place. */
-export function salvageInto({ driver, from, mode, backup, schema, preparation }: SalvageInput, tell: OnProgress): Salvaged {
+export function salvageInto(input: SalvageInput, tell: OnProgress): Salvaged {
+  const { driver, from, mode, backup, schema, preparation } = input;
   const { path, now } = preparation;
   using pages = new Pages(from);
   const { definitions, whole } = readDefinitions(pages);
@@ -83,7 +84,7 @@ export function salvageInto({ driver, from, mode, backup, schema, preparation }:
     strayPages: 0,
     notes: whole ? [] : ["The schema was damaged: tables of others may be missing that nothing is known of any more."],
   };
-  const restoredKeys = new Set<number>();
+  const restored = new Set<number>();
   let harvest: Harvest;
   {
     const { size: pageSize, encoding, marks } = pages;
@@ -94,8 +95,8 @@ export function salvageInto({ driver, from, mode, backup, schema, preparation }:
     report.undefined.push(...draft.define(known));
     harvest = gather(pages, definitions, draft, (rows) => tell({ step: "copying", done: Math.min(rows, total), total }));
     passStep("salvage:read");
-    for (const gathered of harvest.tables.values())
-      report.tables.push(fillTable(draft.db, gathered, source, restoredKeys, harvest));
+    if (input.highestJob !== null) harvest.sequences.set("holdfast_jobs", input.highestJob);
+    for (const gathered of harvest.tables.values()) report.tables.push(fillTable(draft.db, gathered, source, restored, harvest));
     report.undefined.push(...draft.finish(harvest.sequences));
     passStep("salvage:filled");
   }
@@ -103,7 +104,7 @@ export function salvageInto({ driver, from, mode, backup, schema, preparation }:
   try {
     db.exec("pragma journal_mode = memory");
     migrate(db, { path, now, actor: preparation.by, whenNew: () => {} });
-    settle(db, harvest, { backup: backup?.path ?? null, now, report, restoredKeys });
+    agree(db, harvest, { backup: backup?.path ?? null, now, databaseId: input.databaseId, report, restored });
     db.exec("pragma journal_mode = delete");
   } finally {
     db.close();
@@ -162,76 +163,6 @@ function* rowidsIn(db: Connection, { table }: Shape, { after, before }: LostRowi
     for (const [rowid] of rows) yield (from = BigInt(rowid));
     if (rows.length === 0) return;
   }
-}
-
-/** With the newest schema: what is not as it was written goes, and what is left is made to agree. */
-function settle(
-  db: Connection,
-  harvest: Harvest,
-  { backup, now, report, restoredKeys }: { backup: string | null; now: number; report: SalvageReport; restoredKeys: Set<number> },
-): void {
-  using source = backup === null ? null : new Source(db, backup);
-  db.exec("begin immediate");
-  const bad = badRows(db);
-  for (const [table, rows] of Map.groupBy(bad, (row) => row.table)) {
-    const gathered = harvest.tables.get(table) as Gathered;
-    const keys = gathered.shape.columns.slice(0, gathered.shape.keys ?? 0).map(({ name }) => `${quoted(name)} = ?`);
-    const remove = db.prepare(`delete from ${quoted(table)} where ${keys.length === 0 ? "rowid = ?" : keys.join(" and ")}`);
-    for (const { key } of rows) remove.run(...key);
-    const only: Gathered = { ...gathered, lostRowids: [], lostKeys: [], bad: rows.map(({ key }) => key) };
-    const refilled = source?.fill(only, table === "holdfast_jobs" ? (key) => restoredKeys.add(key) : undefined) ?? 0;
-    const said = report.tables.find((one) => one.table === table) as SalvageReport["tables"][number];
-    said.saved -= rows.length;
-    said.refused += rows.length;
-    said.restored += refilled;
-    gathered.bad = rows.map(({ key }) => key);
-    for (const { key } of rows) {
-      if (gathered.shape.keys !== null) said.lost.push({ after: key, before: key });
-      else if (db.prepare(`select 1 from ${quoted(table)} where rowid = ?`).row(...key) === undefined) {
-        said.lost.push({ from: key[0] as number, to: key[0] as number });
-      }
-    }
-  }
-  const isHurt = [...harvest.tables.values()].some(
-    (one) => one.shape.table.startsWith("holdfast_") && (hasLost(one) || one.bad.length + one.outdated + one.refused > 0),
-  );
-  const waits = report.tables.find(({ table }) => table === "holdfast_waits");
-  const mended: Mended | null = isHurt ? mend(db, now, { waitsLost: (waits?.lost.length ?? 0) > 0 }) : null;
-  tellOfJobs(db, report, {
-    bad: bad.filter(({ table }) => table === "holdfast_jobs").map(({ name }) => name),
-    restoredKeys,
-    mended,
-  });
-  db.exec("commit");
-}
-
-function tellOfJobs(
-  db: Connection,
-  report: SalvageReport,
-  { bad, restoredKeys, mended }: { bad: string[]; restoredKeys: ReadonlySet<number>; mended: Mended | null },
-): void {
-  const idOf = db.prepare("select id, created_at from holdfast_jobs where key = ?");
-  const name = (key: number) => {
-    const [id, createdAt] = (idOf.row(key) ?? [null, 0]) as [string | null, number];
-    return publicId(id, createdAt, key as JobKey);
-  };
-  const there = [...restoredKeys].filter((key) => idOf.row(key) !== undefined).sort((a, b) => a - b);
-  const table = report.tables.find((one) => one.table === "holdfast_jobs");
-  const lost = (table?.lost ?? []) as { from: number; to: number | null }[];
-  const known = db.prepare(
-    `select id from holdfast_ids where job >= ? and job <= ? and ended is null and job not in (select key from holdfast_jobs) order by job`,
-  );
-  report.jobs = {
-    saved: table?.saved ?? 0,
-    restored: there.map(name),
-    damaged: bad,
-    lost,
-    lostIds: lost.flatMap(({ from, to }) => known.rows(from, to ?? Number.MAX_SAFE_INTEGER).map(([id]) => id as string)),
-    bereft: mended?.bereft.map(name) ?? [],
-    nameless: mended?.nameless ?? [],
-  };
-  report.abandonedBuilds = mended?.abandoned ?? [];
-  report.notes.push(...(mended?.notes ?? []));
 }
 
 function sum({ tables }: SalvageReport, what: "saved" | "restored"): number {

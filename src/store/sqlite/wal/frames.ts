@@ -16,7 +16,7 @@ export interface Scanned {
   bad: { frame: number; beyond: number } | null;
 }
 
-type Sum = readonly [number, number];
+export type Sum = readonly [number, number];
 
 /**
  * Reads a log piece by piece. Each frame's checksum continues that of the frame before, so SQLite silently stops at the
@@ -110,7 +110,7 @@ function isSame(a: Sum, b: Sum): boolean {
 }
 
 /** SQLite's: over words, in pairs. */
-function sum([a, b]: Sum, bytes: Buffer, at: number, length: number, little: boolean): Sum {
+export function sum([a, b]: Sum, bytes: Buffer, at: number, length: number, little: boolean): Sum {
   let [s0, s1] = [a | 0, b | 0];
   const start = bytes.byteOffset + at;
   if (little === LITTLE && start % 4 === 0) {
