@@ -104,7 +104,7 @@ function optionsOf(command: Command): OpenOptions {
   const where = whereOf(command) ?? DEFAULT;
   // What a config says of its own database does not fit one of another kind that was named instead.
   if (where !== config?.db) delete options[isAddress(where) ? "driver" : "schema"];
-  if (where !== config?.db && isAddress(where)) delete options.backups;
+  if (where !== config?.db && isAddress(where)) for (const name of ["backups", "journal"] as const) delete options[name];
   const { schema, artifacts } = command.optsWithGlobals<{ schema?: string; artifacts?: string }>();
   return { ...options, ...(schema === undefined ? {} : { schema }), ...(artifacts === undefined ? {} : { artifacts }) };
 }
@@ -118,6 +118,11 @@ export function fileOf(command: Command): string {
 
 export function artifactsOf(command: Command): string | undefined {
   return optionsOf(command).artifacts;
+}
+
+/** Where backups go by the config. */
+export function backupsOf(command: Command): string | undefined {
+  return optionsOf(command).backups?.folder;
 }
 
 /** Of files that are no database yet, or no more. */

@@ -1,10 +1,12 @@
 import { hostname } from "node:os";
+import { join, resolve } from "node:path";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { restoreWhole, type RestoredWhole } from "../runtime/restore.ts";
+import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import { isAddress } from "../store/open-store.ts";
 import { shown } from "./backup.ts";
-import { artifactsOf, driverOf, fileOf, programOf } from "./database.ts";
+import { artifactsOf, backupsOf, driverOf, fileOf, programOf } from "./database.ts";
 import { examples } from "./help.ts";
 import { clock } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
@@ -18,14 +20,28 @@ export function restoreCommand(parent: Command): void {
     .description(
       "Put a backup in the place of the database. The backup is checked first, and nothing is changed while any process has the " +
         "database open (exit code 4). What is there is kept under a name with the time. Jobs that ran when the backup was made " +
-        "run again; claims and locks of before are good for nothing any more.",
+        "run again; claims and locks of before are good for nothing any more. With --at the journal goes on from the backup.",
     )
-    .argument("<backup>", "the backup: the path that `holdfast backup` was given")
+    .argument("[backup]", "the backup: the path that `holdfast backup` was given; with --at it can be found")
+    .option(
+      "--at <time>",
+      "go on from the backup to this instant, e.g. 2030-01-31T12:00:00Z; it takes a journal (`journal: true`)",
+    )
     .option("--force", "also where another database is than the one that the backup was made of")
-    .addHelpText("after", examples("holdfast restore /mnt/backups/monday.db", "holdfast restore monday.db --db work.db --json"))
-    .action(async (backup: string, { force = false }: { force?: boolean }, command: Command) => {
+    .addHelpText(
+      "after",
+      examples(
+        "holdfast restore /mnt/backups/monday.db",
+        "holdfast restore --at 2030-01-31T12:00:00Z",
+        "holdfast restore monday.db --json",
+      ),
+    )
+    .action(async (given: string | undefined, options: { force?: boolean; at?: string }, command: Command) => {
       const path = fileOf(command);
       if (isAddress(path)) throw byServer();
+      const { force = false } = options;
+      const at = options.at === undefined ? undefined : instant(options.at);
+      const backup = given ?? baseOf(path, at, backupsOf(command));
       const artifacts = artifactsOf(command);
       const restored = await shown((tell) =>
         restoreWhole({
@@ -35,6 +51,7 @@ export function restoreCommand(parent: Command): void {
           by: `${programOf(command)} (pid ${process.pid} on ${hostname()})`,
           now: Date.now(),
           force,
+          ...(at === undefined ? {} : { at }),
           onProgress: tell,
           ...(artifacts === undefined ? {} : { artifacts }),
         }),
@@ -44,11 +61,38 @@ export function restoreCommand(parent: Command): void {
     });
 }
 
-function say({ path, facts, manifest, kept, running, artifacts }: RestoredWhole): string {
+/** The newest backup that holds nothing that was done later. */
+function baseOf(path: string, at: number | undefined, folder: string | undefined): string {
+  if (at === undefined)
+    throw new HoldfastError("USAGE", "Which backup is to be restored?", "Give its path, or an instant with --at.");
+  const place = resolve(folder ?? backupsFolder(resolve(path)));
+  const found = backupsIn(place, null)
+    .filter(({ changes, copiedAt, findings }) => typeof changes === "number" && copiedAt <= at && findings.length === 0)
+    .toSorted((a, b) => b.copiedAt - a.copiedAt)[0];
+  if (found !== undefined) return join(place, found.file);
+  throw new HoldfastError(
+    "NO_BACKUP",
+    `In ${place} is no backup from before that instant that a journal goes on from.`,
+    "Give the path of one, or a later instant.",
+  );
+}
+
+function instant(text: string): number {
+  const at = /^\d{11,}$/.test(text) ? Number(text) : Date.parse(text);
+  if (Number.isSafeInteger(at)) return at;
+  throw new HoldfastError("USAGE", `--at ${text} is no instant.`, "Give one as 2030-01-31T12:00:00Z, or in milliseconds.");
+}
+
+function say({ path, facts, manifest, kept, running, artifacts, replayed }: RestoredWhole): string {
   const jobs = Object.values(facts.counts.jobs).reduce((sum, n) => sum + n, 0);
   const lines = [
     `${paint("green", "Restored:")} ${path}, ${manifest === null ? "" : `as it was ${clock(manifest.takenAt)}, `}${plural(jobs, "job")}.`,
   ];
+  if (replayed !== null) {
+    const until =
+      replayed.reached === null ? "nothing was done after it until then" : `the last commit was made ${clock(replayed.reached)}`;
+    lines.push(`From there on ${plural(replayed.changes, "change")} by the journal; ${until}.`);
+  }
   if (running > 0) lines.push(`${plural(running, "job")} ran then, and will run again.`);
   if (kept !== null) lines.push(`What was there is kept: ${kept}`);
   if (artifacts.restored > 0) lines.push(`${plural(artifacts.restored, "artifact")} brought back.`);

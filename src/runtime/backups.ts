@@ -82,6 +82,8 @@ export class ScheduledBackups {
     const { findings, size } = await makeBackup(this.#engine, join(folder, file), { artifacts, reason: "scheduled" });
     log.info("a backup was made", { path: join(folder, file), size });
     for (const old of retired(this.#plan, this.#known())) removeBackup(folder, old);
+    const { store } = this.#engine;
+    await store.backups.trimJournal(backupsIn(folder, store.databaseId));
     if (findings.length > 0) throw new Error(`the database is damaged, and so is its backup: ${findings[0]}`);
   }
 

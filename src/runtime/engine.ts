@@ -50,6 +50,8 @@ export interface EngineOptions {
   artifacts?: string;
   /** Whether a backup is made before the schema is changed; default true. */
   backsUp?: boolean;
+  /** Whether a file is to have a journal of changes; left out: as it is. */
+  journal?: boolean;
   /** Only looks: it does not even say that it is there, so nothing is written. */
   looks?: boolean;
 }
@@ -105,6 +107,7 @@ export class Engine {
       identity: processIdentity(),
       boot: bootId(),
       looks: options.looks ?? false,
+      ...(options.journal === undefined ? {} : { journal: options.journal }),
     });
     try {
       // What is damaged is only read: whoever opens it leaves no trace, and recovers nothing.

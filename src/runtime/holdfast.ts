@@ -62,6 +62,11 @@ export interface OpenOptions {
    * Backups by themselves, of a file: `{ folder, every: "6h", keep: 28 }`. Of several processes with the same one makes each.
    */
   backups?: BackupsOptions;
+  /**
+   * True: every change is also written to a journal beside the file, so that `holdfast restore --at` can go back to any
+   * instant. It is the database's own, and stays until somebody says false. Left out: as it is.
+   */
+  journal?: boolean;
   /** What this process is called in `status` and in what recovery reports; default: the script's path. */
   program?: string;
   /** Who acts through this process, for the audit; default: the process alone. */
@@ -82,6 +87,7 @@ export const OPEN_OPTIONS = [
   "sinks",
   "artifacts",
   "backups",
+  "journal",
   "program",
   "user",
   "onStop",
@@ -147,6 +153,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
       ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
       ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
       backsUp: options.backups?.beforeMigration !== false,
+      ...(options.journal === undefined ? {} : { journal: checkJournal(location, options.journal) }),
     });
   const { key } = location;
   if (key === null) {
@@ -206,6 +213,16 @@ async function serve(
     await backups.stop();
     await letGo();
   };
+}
+
+function checkJournal({ kind, key, name }: StoreLocation, journal: unknown): boolean {
+  if (typeof journal !== "boolean") throw new HoldfastError("OPTION_INVALID", "`journal` is true or false.", "Give one of them.");
+  if (!journal || (kind === "sqlite" && key !== null)) return journal;
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `A journal of changes is for files, and ${name} is none.`,
+    "Leave `journal` out. A server goes back to an instant by its own archive of the log (PITR).",
+  );
 }
 
 function planOf(location: StoreLocation, { backups }: OpenOptions): BackupPlan | null {

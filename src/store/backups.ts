@@ -7,6 +7,8 @@ export interface BackupStore {
    * asked publishes it, or discards it. Refused (`BACKUP_EXISTS`) where there is something at `path` already.
    */
   stage(path: string, options: StageOptions): Promise<StagedBackup>;
+  /** Of the journal, what none of these needs is removed. */
+  trimJournal(kept: readonly Manifest[]): Promise<void>;
 }
 
 export interface StageOptions {
@@ -49,6 +51,8 @@ export interface BackupFacts {
   /** The highest key that a job has had. */
   jobs: number;
   counts: BackupCounts;
+  /** The last change that is in it, where there is a journal; null: there is none. */
+  changes: number | null;
   audit: { entries: number; head: string | null };
   /** What was found wrong with it; a copy of a damaged database is as damaged. */
   findings: string[];
@@ -79,7 +83,10 @@ export interface Manifest extends BackupFacts {
   file: string;
   size: number;
   sha256: string;
+  /** Everything that was acknowledged before is in it. */
   takenAt: number;
+  /** Nothing that was done later is. */
+  copiedAt: number;
   reason: BackupReason;
   artifacts: BackupArtifacts;
 }

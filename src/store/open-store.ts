@@ -51,6 +51,8 @@ export interface OpenStoreOptions {
   boot?: string;
   /** Whoever opens it only looks, and writes nothing. */
   looks?: boolean;
+  /** Whether a file is to have a journal of changes; left out: as it is. */
+  journal?: boolean;
   /** A thread with nothing else to do, of a process that has it open: it may block while it waits for a lock, and for the server. */
   ownThread?: boolean;
 }
@@ -84,7 +86,7 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   if (location.kind === "sqlite") {
     const { SqliteStore } = await import("./sqlite/sqlite-store.ts");
     const { path, driver } = location;
-    const { identity = "", boot = "", looks = false, ownThread = false, backsUp = false } = options;
+    const { identity = "", boot = "", looks = false, ownThread = false, backsUp = false, journal } = options;
     return SqliteStore.open(path, {
       ...common,
       driver,
@@ -93,6 +95,7 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
       looks,
       ownThread,
       backsUp: backsUp && path !== ":memory:",
+      ...(journal === undefined ? {} : { journal }),
       busyTimeout: ownThread ? 1_000 : 10,
     });
   }

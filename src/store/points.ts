@@ -77,6 +77,9 @@ export const STEPS = [
   "salvage:aside",
   "salvage:installed",
   "salvage:kept",
+  // Changes are in the journal's file; they are no longer in the database.
+  "drain:written",
+  "drain:removed",
 ] as const;
 export type Step = (typeof STEPS)[number];
 

@@ -43,3 +43,23 @@ test("of a server it says what to do there", async () => {
   const { error } = await place.json<JsonError>(["restore", "any.db", "--db", "postgres://localhost/shop"], 2);
   assert.equal(error.code, "RESTORE_BY_SERVER");
 });
+
+test("with --at it finds the backup itself, and goes on by the journal", async () => {
+  const db = join(place.folder, "journaled.db");
+  {
+    await using hf = await open(db, { journal: true });
+    await hf.enqueue(job({ name: "note", run: () => {} }), { n: 1 }, { id: "one" });
+  }
+  await place.json(["backup", "--db", db]);
+  await place.json(["enqueue", "note", "{}", "--id", "two", "--db", db]);
+  const { replayed } = await place.json<{ replayed: { changes: number } }>(["restore", "--at", String(Date.now()), "--db", db]);
+  assert.ok(replayed.changes > 0);
+  {
+    await using hf = await open(db);
+    assert.deepEqual((await hf.jobs.list()).items.map(({ id }) => id).toSorted(), ["one", "two"]);
+  }
+  const early = await place.json<JsonError>(["restore", "--at", "2001-01-01", "--db", db], 2);
+  assert.equal(early.error.code, "NO_BACKUP");
+  const never = await place.json<JsonError>(["restore", "--at", "tea time", "--db", db], 2);
+  assert.equal(never.error.code, "USAGE");
+});

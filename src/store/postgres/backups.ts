@@ -12,6 +12,8 @@ export class Backups implements BackupStore {
     this.#schema = schema;
   }
 
+  async trimJournal(): Promise<void> {}
+
   async stage(path: string): Promise<StagedBackup> {
     const database = `postgres://${this.#address}`;
     const file = JSON.stringify(path.replace(/(\.db)?$/, ".dump"));

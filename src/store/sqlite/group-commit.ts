@@ -67,6 +67,8 @@ export interface GroupCommitOptions {
   /** Until this much has passed, a locked database is waited for; in milliseconds. */
   patience: number;
   onCommit: (committed: Committed) => void;
+  /** The last of a transaction, before it is committed. */
+  onWritten?: (now: number) => void;
   /** A statement or a commit threw; what a user's own has met is not told. */
   onFault: (error: unknown) => void;
   /** A transaction was undone: forget what was learnt inside it. */
@@ -287,6 +289,7 @@ export class GroupCommit {
         this.#rollback.run();
         return null;
       }
+      this.#options.onWritten?.(mark.now);
     } catch (error) {
       if (!items.some(({ alone }) => alone)) this.#options.onFault(error);
       this.#undo();

@@ -6,6 +6,7 @@ import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
 import { enter, untilRestored } from "./backup/enter.ts";
 import { syncFolder } from "./backup/files.ts";
+import { setJournal } from "./changes/journal.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
 import { refuseNetwork } from "./file-system.ts";
@@ -30,6 +31,8 @@ export interface OpenSqliteOptions {
   alive?: Alive | null;
   /** Whether a backup is made before the schema is changed. */
   backsUp?: boolean;
+  /** Whether there is to be a journal of changes; left out: as it is. */
+  journal?: boolean;
   /** On the main thread SQLite itself waits only this long for a lock; the rest is waited for on a timer. */
   busyTimeout: number;
 }
@@ -38,6 +41,8 @@ export interface OpenedSqlite {
   db: Connection;
   databaseId: string;
   durability: Durability;
+  /** Whether changes are written down as they are made. */
+  journaled: boolean;
   /** Of the lock that shows that this process lives. */
   token: string | null;
 }
@@ -161,7 +166,7 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
     );
   }
   setSynchronous(db, path, durability);
-  return { databaseId, durability };
+  return { databaseId, durability, journaled: setJournal(db, options.journal, options.now()) };
 }
 
 /** A damaged database as it is. Its log is not copied back when it is closed, either. */
@@ -175,10 +180,10 @@ function readOnly(db: Connection, path: string): Omit<OpenedSqlite, "db" | "toke
       "Restore the last backup; or read it with the version of Holdfast that has written it.",
     );
   }
-  return identityOf(db);
+  return { ...identityOf(db), journaled: false };
 }
 
-function identityOf(db: Connection): Omit<OpenedSqlite, "db" | "token"> {
+function identityOf(db: Connection): Pick<OpenedSqlite, "databaseId" | "durability"> {
   const row = db.prepare("select database_id, durability from holdfast_database where id = 1").row();
   const [databaseId, durability] = row as [string, Durability];
   return { databaseId, durability };

@@ -51,14 +51,16 @@ import { Backups } from "./backup/backups.ts";
 import { runTask } from "./backup/tasks.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
+import { Drain } from "./changes/drain.ts";
+import { CommitMarks } from "./changes/journal.ts";
 import { Checkpoint } from "./checkpoint.ts";
+import { knownIn } from "./epoch.ts";
 import { Claim } from "./claim.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
 import { Damage } from "./damage/damage.ts";
 import { arrive, openDamaged } from "./damage/open.ts";
 import { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, DriverName } from "./driver.ts";
-import { knownIn } from "./epoch.ts";
 import { explain } from "./faults.ts";
 import { SqliteVitals } from "./vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
@@ -95,6 +97,8 @@ export interface SqliteStoreOptions {
   actor?: string;
   /** Whether a backup is made before the schema is changed. */
   backsUp?: boolean;
+  /** Whether there is to be a journal of changes; left out: as it is. */
+  journal?: boolean;
   /** Of a process that has it open: it lives for as long as that does, and has looked at it. */
   ownThread?: boolean;
   /** Of this process, and of this run of the host, for those who come after it. */
@@ -139,6 +143,9 @@ export class SqliteStore implements Store {
   readonly #queues: Queues;
   readonly #sinks: Sinks;
   readonly #checkpoint: Checkpoint | null;
+  readonly #journaled: boolean;
+  /** In the thread that has nothing else to do. */
+  readonly #drain: Drain | null;
   #sealed: (() => HoldfastError) | null = null;
   readonly #alive: Alive | null;
   readonly #boot: string;
@@ -178,6 +185,9 @@ export class SqliteStore implements Store {
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
     this.clock = options.clock;
+    this.#journaled = opened.journaled;
+    const marks = opened.journaled ? new CommitMarks(db) : null;
+    this.#drain = opened.journaled && options.ownThread ? drainOf(db, path, this.databaseId, options) : null;
     this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock });
     this.damage = damage;
     damage.watch(db, opened.databaseId);
@@ -259,6 +269,7 @@ export class SqliteStore implements Store {
       now: () => this.clock.now(),
       monotonic: () => performance.now(),
       patience: 5_000,
+      onWritten: (now) => marks?.add(now),
       onCommit: ({ ready, ended, damaged, commit, key }) => {
         settings.committed();
         this.#witness?.saw(commit, key);
@@ -572,6 +583,7 @@ export class SqliteStore implements Store {
   async maintain(): Promise<WalView | null> {
     if (this.damage.damaged !== null || this.#checkpoint === null) return null;
     const bytes = await this.#read(() => (this.#checkpoint as Checkpoint).run());
+    await this.#read(() => this.#drain?.run());
     return isLong({ bytes }) ? await this.vitals.wal() : null;
   }
 
@@ -580,7 +592,7 @@ export class SqliteStore implements Store {
   }
 
   needsCare(): boolean {
-    return (this.#checkpoint?.size() ?? 0) > NEEDS_CARE;
+    return this.#journaled || (this.#checkpoint?.size() ?? 0) > NEEDS_CARE;
   }
 
   seal(refusal: (() => HoldfastError) | null): void {
@@ -592,6 +604,7 @@ export class SqliteStore implements Store {
       this.#news.close();
       this.#witness?.close();
       this.#processes.close();
+      this.#drain?.close();
       this.#db.close();
     });
     return this.#closed;
@@ -636,4 +649,9 @@ function walSize(path: string): number {
 function framesIn(db: Connection): number {
   const [, frames] = db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
   return Math.max(0, frames);
+}
+
+function drainOf(db: Connection, path: string, databaseId: string, { driver, clock }: SqliteStoreOptions): Drain {
+  const { epoch } = knownIn(db);
+  return new Drain(db, { path, driver, databaseId, epoch, now: () => clock.now() });
 }

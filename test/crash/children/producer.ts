@@ -5,7 +5,8 @@ import { workJob } from "../jobs.ts";
 import { hear, say, told } from "./port.ts";
 
 /** Enqueues as fast as it can, one or a few at a time, and writes down what was acknowledged before it goes on. */
-const { path, effects, acks } = told();
+const { path, effects, acks, point } = told<{ point?: string }>();
+if (point !== undefined) crashAt(point);
 const work = workJob(effects);
 hear("arm", ({ point }) => crashAt(point as string));
 

@@ -2,6 +2,7 @@ import { stat } from "node:fs/promises";
 import type { Clock } from "../../../core/clock.ts";
 import { HoldfastError } from "../../../core/errors.ts";
 import type { BackupArtifacts, BackupStore, Manifest, OnProgress, StagedBackup, StageOptions } from "../../backups.ts";
+import { changesFolder, trimSegments } from "../changes/segments.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { explain } from "../faults.ts";
 import { copyFrom, sizeOf } from "./copy.ts";
@@ -31,10 +32,11 @@ export class Backups implements BackupStore {
     try {
       const takenAt = this.#clock.now();
       const copied = await this.#copy(staging.database, onProgress);
-      const { facts, hashes, size, sha256 } = copied;
+      const { facts, hashes, size, sha256, took } = copied;
+      const copiedAt = Math.min(this.#clock.now(), takenAt + took);
       const publish = async (artifacts: BackupArtifacts): Promise<Manifest> => {
         const file = basename(staging.target);
-        const head = { holdfast: "backup", format: 1, file, size, sha256, takenAt, reason } as const;
+        const head = { holdfast: "backup", format: 1, file, size, sha256, takenAt, copiedAt, reason } as const;
         const manifest: Manifest = { ...head, ...facts, artifacts };
         try {
           staging.publish(manifest);
@@ -48,6 +50,12 @@ export class Backups implements BackupStore {
       staging.discard();
       throw error;
     }
+  }
+
+  async trimJournal(kept: readonly Manifest[]): Promise<void> {
+    if (this.#path === ":memory:") return;
+    const { databaseId, epoch } = identityOf(this.#db);
+    trimSegments(changesFolder(this.#path), { databaseId, epoch }, kept);
   }
 
   #open(path: string): Staging {
@@ -86,6 +94,14 @@ export class Backups implements BackupStore {
   #commits(): number {
     return (this.#db.prepare("select commits from holdfast_counter where id = 1").row() as [number])[0];
   }
+}
+
+function identityOf(db: Connection): { databaseId: string; epoch: number } {
+  const [databaseId, epoch] = db.prepare("select database_id, epoch from holdfast_database where id = 1").row() as [
+    string,
+    number,
+  ];
+  return { databaseId, epoch };
 }
 
 /** What was acknowledged before it began has to be in it. */

@@ -1,8 +1,11 @@
 import { randomUUID } from "node:crypto";
 import type { Fence } from "../../../core/ids.ts";
+import type { OnProgress } from "../../backups.ts";
 import { RESTORED } from "../../process-row.ts";
 import { Acts } from "../acts.ts";
 import { Audit } from "../audit.ts";
+import { stateOf } from "../changes/journal.ts";
+import { type Replay, replay, type Replayed } from "../changes/replay.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { type Known, raiseEpoch } from "../epoch.ts";
 import { Events } from "../events.ts";
@@ -17,6 +20,8 @@ export interface Preparation {
   /** Of the database whose place it takes, and of what else is remembered there. */
   known: Known;
   by: string;
+  /** What is made again first, of what was done after the backup. */
+  replay?: Replay;
   /** What is written down of it, and told. */
   audit: { action: string; name: string; after: object };
 }
@@ -25,6 +30,8 @@ export interface Prepared {
   epoch: number;
   /** Jobs that ran when the backup was made: they run again. */
   running: number;
+  /** What was made again; null: that was not asked for. */
+  replayed: Replayed | null;
 }
 
 /** Numbers are moved on by this much: more than can have been counted in the time that is lost. */
@@ -37,7 +44,7 @@ const TRANSITIONS = 1_000_000;
  * is taken for somebody else's: all fences, tokens and numbers from here on are beyond those that were ever given out. What
  * ran goes back by the same way as after a crash, when it is opened next, and is charged none.
  */
-export function prepare(preparation: Preparation): Prepared {
+export function prepare(preparation: Preparation, onProgress: OnProgress = () => {}): Prepared {
   const db = connect(preparation.driver, preparation.path, { busyTimeout: 0, mustExist: true });
   try {
     db.exec("pragma synchronous = full");
@@ -50,7 +57,10 @@ export function prepare(preparation: Preparation): Prepared {
       },
     });
     db.exec("begin immediate");
-    const prepared = startAnew(db, preparation);
+    const { replay: asked } = preparation;
+    const replayed =
+      asked === undefined ? null : replay(db, asked, (done, total) => onProgress({ step: "replaying", done, total }));
+    const prepared = { ...startAnew(db, preparation, replayed), replayed };
     db.exec("commit");
     // As whoever opens it wants it: to switch it then would leave a log of another kind behind, should he die of it.
     db.exec("pragma journal_mode = wal");
@@ -60,7 +70,11 @@ export function prepare(preparation: Preparation): Prepared {
   }
 }
 
-function startAnew(db: Connection, { now, known, by, audit }: Preparation): Prepared {
+function startAnew(
+  db: Connection,
+  { now, known, by, audit }: Preparation,
+  replayed: Replayed | null,
+): Pick<Prepared, "epoch" | "running"> {
   const epoch = raiseEpoch(db, known);
   const fence = "(select commits from holdfast_counter where id = 1)";
   const running = db
@@ -82,7 +96,10 @@ function startAnew(db: Connection, { now, known, by, audit }: Preparation): Prep
   db.exec(`update holdfast_builds set seq = seq + ${TRANSITIONS} where state not in ('SUCCESS', 'FAILED', 'ABANDONED')`);
   moveOn(db, "holdfast_events", EVENTS);
   moveOn(db, "holdfast_processes", PROCESSES);
-  tell(db, now, by, { ...audit, after: { epoch, ...audit.after } });
+  // They were of the time before, and are in its files.
+  if (stateOf(db) !== null) db.exec("delete from holdfast_changes");
+  const reached = replayed === null ? {} : { reached: replayed.reached };
+  tell(db, now, by, { ...audit, after: { epoch, ...audit.after, ...reached } });
   return { epoch, running };
 }
 

@@ -3,7 +3,10 @@ import { basename, dirname, resolve } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
 import type { BackupFacts, Manifest, OnProgress } from "../../backups.ts";
 import { passStep } from "../../points.ts";
-import { connect, type DriverName } from "../driver.ts";
+import { stateOf } from "../changes/journal.ts";
+import type { Replay } from "../changes/replay.ts";
+import { type Change, changesFolder } from "../changes/segments.ts";
+import { connect, type Connection, type DriverName } from "../driver.ts";
 import { type Known, knownIn } from "../epoch.ts";
 import { explain, faultOf } from "../faults.ts";
 import { refuseNetwork } from "../file-system.ts";
@@ -25,6 +28,8 @@ export interface RestoreRequest {
   /** For the audit. */
   by: string;
   now: number;
+  /** Go on from the backup, by the journal, to this instant. */
+  at?: number;
   /** Also where another database is. */
   force: boolean;
   onProgress?: OnProgress;
@@ -80,6 +85,7 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
       key: Math.max(there.known.key, seen.key),
     };
     const task = {
+      ...(request.at === undefined ? {} : { replay: replayOf(path, driver, facts, request.at, manifest) }),
       driver,
       from: backup,
       sha256,
@@ -122,6 +128,28 @@ export async function decide(right: Right, path: string, driver: DriverName, pla
   passStep(`${plan.act}:decided`);
 }
 
+/** The journal from the backup on: its files, and what is still in the database, if that can be read. */
+function replayOf(path: string, driver: DriverName, facts: BackupFacts, at: number, manifest: Manifest | null): Replay {
+  const { databaseId, epoch, changes } = facts;
+  if (changes === null) throw withoutJournal(path);
+  if (manifest !== null && manifest.copiedAt > at) throw tooLate(manifest.copiedAt);
+  return { folder: changesFolder(path), databaseId, epoch, after: changes, at, tail: tailOf(path, driver, databaseId, epoch) };
+}
+
+function tailOf(path: string, driver: DriverName, databaseId: string, epoch: number): Change[] {
+  return reading(path, driver, [], (db) => {
+    const [id] = db.prepare("select database_id from holdfast_database where id = 1").row() as [string];
+    if (id !== databaseId || knownIn(db).epoch !== epoch || stateOf(db) === null) return [];
+    const rows = db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").all<Change>();
+    const plain = rows.map(({ seq, kind, name, key, row, at }) => ({ seq, kind, name, key, row, at }));
+    const last = plain.at(-1);
+    // All of it is committed; and nothing came after it.
+    return last === undefined
+      ? []
+      : [...plain, { seq: last.seq, kind: "drained", name: null, key: null, row: null, at: Date.now() }];
+  });
+}
+
 interface There {
   databaseId: string | null;
   known: Known;
@@ -130,20 +158,24 @@ interface There {
 /** What can be told of the database that is there; it may be damaged, or none. */
 function look(path: string, driver: DriverName): There {
   const nothing: There = { databaseId: null, known: { epoch: 0, commits: 0, key: 0 } };
-  if (!existsSync(path) || statSync(path).size === 0) return nothing;
+  return reading(path, driver, nothing, (db) => {
+    const [databaseId] = db.prepare("select database_id from holdfast_database where id = 1").row() as [string];
+    const hasEpoch = db.prepare("select 1 from pragma_table_info('holdfast_database') where name = 'epoch'").row() !== undefined;
+    return { databaseId, known: hasEpoch ? knownIn(db) : nothing.known };
+  });
+}
+
+function reading<T>(path: string, driver: DriverName, otherwise: T, read: (db: Connection) => T): T {
+  if (!existsSync(path) || statSync(path).size === 0) return otherwise;
   try {
     const db = connect(driver, path, { busyTimeout: 100, readOnly: true });
     try {
-      if (versionOf(db) === 0) return nothing;
-      const [databaseId] = db.prepare("select database_id from holdfast_database where id = 1").row() as [string];
-      const hasEpoch =
-        db.prepare("select 1 from pragma_table_info('holdfast_database') where name = 'epoch'").row() !== undefined;
-      return { databaseId, known: hasEpoch ? knownIn(db) : nothing.known };
+      return versionOf(db) === 0 ? otherwise : read(db);
     } finally {
       db.close();
     }
   } catch (error) {
-    if (["CORRUPT", "NOTADB", "IOERR", "CANTOPEN", "READONLY", "OTHER"].includes(faultOf(error) ?? "")) return nothing;
+    if (["CORRUPT", "NOTADB", "IOERR", "CANTOPEN", "READONLY", "OTHER"].includes(faultOf(error) ?? "")) return otherwise;
     throw error;
   }
 }
@@ -169,6 +201,22 @@ export function refuseLiving(path: string, there: readonly Living[]): void {
     "IN_USE",
     `${path} is open: ${names.join(", ")}. Nothing was changed.`,
     "Stop all that works with it first: `holdfast stop` asks the workers to. Nobody may have it open while it is replaced.",
+  );
+}
+
+function withoutJournal(path: string): HoldfastError {
+  return new HoldfastError(
+    "JOURNAL_NEEDED",
+    "There was no journal when that backup was made, so it leads to no later instant.",
+    `Restore it without --at. For the next time: open(${JSON.stringify(basename(path))}, { journal: true }), and a backup after that.`,
+  );
+}
+
+function tooLate(copiedAt: number): HoldfastError {
+  return new HoldfastError(
+    "JOURNAL_GAP",
+    `That backup holds what was done until ${new Date(copiedAt).toISOString()}, which is later. Nothing was changed.`,
+    "Give an earlier backup, or a later instant.",
   );
 }
 

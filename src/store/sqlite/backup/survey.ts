@@ -1,4 +1,5 @@
 import type { BackupFacts } from "../../backups.ts";
+import { stateOf } from "../changes/journal.ts";
 import { checkDatabase } from "../damage/check.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { faultOf } from "../faults.ts";
@@ -35,8 +36,9 @@ function surveyOf(db: Connection, driver: DriverName): Survey {
     builds: has("holdfast_builds") ? byState(db, "holdfast_builds") : {},
     tables: rowsOf(db),
   }));
+  const changes = readable(findings, null, () => changesOf(db));
   const audit = readable(findings, { entries: 0, head: null }, () => auditOf(db));
-  return { facts: { databaseId, epoch, schema, commits, jobs, counts, audit, findings, rows }, hashes: artifacts };
+  return { facts: { databaseId, epoch, schema, commits, jobs, counts, changes, audit, findings, rows }, hashes: artifacts };
 }
 
 /** What is wrong with more than a row, with rows, and which artifacts there have to be. */
@@ -72,6 +74,13 @@ function rowsOf(db: Connection): Record<string, number> {
   return Object.fromEntries(
     tables.map((name) => [name, (db.prepare(`select count(*) from "${name.replaceAll('"', '""')}"`).row() as [number])[0]]),
   );
+}
+
+/** Where the journal goes on. */
+function changesOf(db: Connection): number | null {
+  if (!stateOf(db)?.active) return null;
+  const row = db.prepare("select seq from sqlite_sequence where name = 'holdfast_changes'").row() as [number] | undefined;
+  return row?.[0] ?? 0;
 }
 
 /** The head of the chain, where entries are chained. */

@@ -23,6 +23,8 @@ export interface Copied extends Survey {
   size: number;
   sha256: string;
   whole: boolean;
+  /** How long the copying took, in milliseconds. */
+  took: number;
 }
 
 /** `copied`: it is there already, and only looked at. */
@@ -30,14 +32,16 @@ async function copy(
   { driver, from, to, copied }: { driver: DriverName; from: string; to: string; copied: boolean },
   tell: OnProgress,
 ): Promise<Copied> {
+  const since = performance.now();
   const { whole } = copied ? { whole: true } : await copyDatabase(driver, from, to);
+  const took = Math.ceil(performance.now() - since);
   passStep("backup:copied");
   syncFile(to);
   passStep("backup:synced");
   const looked = inspect({ driver, path: to }, tell);
   passStep("backup:checked");
   if (looked.survey === null) throw new Error("the copy is not what was copied");
-  return { ...looked.survey, size: looked.size, sha256: looked.sha256, whole };
+  return { ...looked.survey, size: looked.size, sha256: looked.sha256, whole, took };
 }
 
 /** The bytes of a file that nobody has open, and what SQLite says of them, unless they are others than expected. */
@@ -68,7 +72,7 @@ function restore(
     if (copied !== sha256) throw new Error(`${from} has changed while it was read`);
     chmodSync(path, mode);
     passStep("restore:copied");
-    const prepared = prepare(preparation);
+    const prepared = prepare(preparation, tell);
     syncFile(path);
     syncFolder(dirname(path));
     passStep("restore:prepared");

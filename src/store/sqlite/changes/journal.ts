@@ -1,0 +1,92 @@
+import { HoldfastError } from "../../../core/errors.ts";
+import type { Connection, Statement } from "../driver.ts";
+import { dropTriggers, journaled, signatureOf, triggersOf } from "./tables.ts";
+
+const TABLES = `
+-- What was done to rows since it was last written to the journal's files. 'put', 'set', 'gone': a row, as SQL writes its
+-- values. 'commit': all before it and after the one before is one commit, made then. 'gap': something was done unseen.
+create table if not exists holdfast_changes (
+  seq   integer primary key autoincrement,
+  kind  text not null,
+  name  text,
+  key   text,
+  row   text,
+  at    integer
+);
+create table if not exists holdfast_journal (
+  id         integer primary key check (id = 1),
+  active     integer not null,
+  signature  text not null
+);
+`;
+
+/** Switches the journal of a database on or off, or sees to it that it knows the tables as they are now. */
+export function setJournal(db: Connection, wanted: boolean | undefined, now: number): boolean {
+  const before = stateOf(db);
+  const active = wanted ?? before?.active ?? false;
+  if (!active && !before?.active) return false;
+  db.exec("begin immediate");
+  try {
+    if (active) keepOn(db, now);
+    else switchOff(db);
+    db.exec("commit");
+  } catch (error) {
+    if (db.inTransaction) db.exec("rollback");
+    throw error;
+  }
+  return active;
+}
+
+/** Null: there never was one. */
+export function stateOf(db: Connection): { active: boolean; signature: string } | null {
+  if (db.prepare("select 1 from sqlite_schema where type = 'table' and name = 'holdfast_journal'").row() === undefined)
+    return null;
+  const row = db.prepare("select active, signature from holdfast_journal where id = 1").row() as [number, string] | undefined;
+  return row === undefined ? null : { active: row[0] === 1, signature: row[1] };
+}
+
+function keepOn(db: Connection, now: number): void {
+  const { tables, uncovered } = journaled(db);
+  if (uncovered.length > 0) throw unsuitable(uncovered);
+  const signature = signatureOf(tables);
+  const before = stateOf(db);
+  if (before?.active && before.signature === signature) return;
+  db.exec(TABLES);
+  dropTriggers(db);
+  for (const table of tables) for (const trigger of triggersOf(table)) db.exec(trigger);
+  db.prepare(
+    `insert into holdfast_journal (id, active, signature) values (1, 1, ?)
+     on conflict (id) do update set active = 1, signature = excluded.signature`,
+  ).run(signature);
+  // What was done before, or to a table as it was not known, is in no journal.
+  db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(now);
+}
+
+function switchOff(db: Connection): void {
+  dropTriggers(db);
+  db.exec("update holdfast_journal set active = 0");
+}
+
+/** At the end of each of this store's commits: up to here and no further, or to the next. */
+export class CommitMarks {
+  readonly #mark: Statement;
+
+  constructor(db: Connection) {
+    // Somebody may have switched it off since.
+    this.#mark = db.prepare(
+      "insert into holdfast_changes (kind, at) select 'commit', ? from holdfast_journal where id = 1 and active = 1",
+    );
+  }
+
+  add(now: number): void {
+    this.#mark.run(now);
+  }
+}
+
+function unsuitable(tables: readonly string[]): HoldfastError {
+  return new HoldfastError(
+    "JOURNAL_UNSUITABLE",
+    `The database has virtual tables (${tables.join(", ")}), and what is done to those no journal can see.`,
+    "Put them into a database of their own, or go without a journal; backups hold them all the same.",
+  );
+}

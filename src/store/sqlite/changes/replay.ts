@@ -1,0 +1,126 @@
+import { HoldfastError } from "../../../core/errors.ts";
+import type { Connection } from "../driver.ts";
+import { type Journaled, journaled, quoted } from "./tables.ts";
+import { type Change, readSegment, segmentsIn } from "./segments.ts";
+
+export interface Replay {
+  /** Where the journal's files are, and whose. */
+  folder: string;
+  databaseId: string;
+  epoch: number;
+  /** What the backup holds already. */
+  after: number;
+  /** Commits up to this instant are made again. */
+  at: number;
+  /** What was not in a file yet: read in the database itself, where that could be read. */
+  tail: readonly Change[];
+}
+
+export interface Replayed {
+  /** When the last commit that is in it was made; null: none after the backup. */
+  reached: number | null;
+  changes: number;
+}
+
+interface End {
+  seq: number;
+  at: number | null;
+  /** Why it is not known how it went on; null: nothing more has happened. */
+  broken: string | null;
+  /** When the last commit was made before it broke. */
+  whole: number | null;
+}
+
+/** Makes again what was done after a backup, commit by commit, in the transaction that is open. */
+export function replay(db: Connection, replay: Replay, tell: (done: number, total: number) => void): Replayed {
+  const { seq, at, broken, whole } = endOf(replay);
+  if (broken !== null) throw gap(broken, whole);
+  const tables = new Map(journaled(db).tables.map((table) => [table.name, table]));
+  const triggers = db.prepare("select name, sql from sqlite_schema where type = 'trigger'").rows() as [string, string][];
+  // What they did is in the journal, too.
+  for (const [name] of triggers) db.exec(`drop trigger ${quoted(name)}`);
+  let done = 0;
+  for (const change of changesAfter(replay)) {
+    if (change.seq > seq) break;
+    const sql = statementOf(change, tables);
+    if (sql === null) continue;
+    db.exec(sql);
+    if (++done % 1_000 === 0) tell(change.seq - replay.after, seq - replay.after);
+  }
+  for (const [, sql] of triggers) db.exec(sql);
+  return { reached: at, changes: done };
+}
+
+/** Up to which change: the last end of a commit that is not later. What is later need not be whole. */
+function endOf({ at, after, ...where }: Replay): End {
+  const end: End = { seq: after, at: null, broken: null, whole: null };
+  let [last, later] = [after, false];
+  for (const change of changesAfter({ at, after, ...where })) {
+    if (change.kind === "drained" ? change.seq !== last : change.seq !== last + 1) {
+      return later ? end : { ...end, broken: `changes ${last + 1} to ${change.seq - 1} are missing` };
+    }
+    last = change.seq;
+    if (change.kind === "gap")
+      return later ? end : { ...end, broken: "tables were changed, or the journal was switched on anew" };
+    if (change.at === null || (change.kind !== "commit" && change.kind !== "drained")) continue;
+    end.whole = Math.max(end.whole ?? 0, change.at);
+    if (change.at > at) later = true;
+    else Object.assign(end, { seq: change.seq, at: change.at });
+  }
+  return end;
+}
+
+function* changesAfter({ folder, databaseId, epoch, after, tail }: Replay): Generator<Change> {
+  let last = after;
+  const segments = segmentsIn(folder, databaseId, epoch);
+  for (const [i, { path }] of segments.entries()) {
+    const next = segments[i + 1];
+    if (next !== undefined && next.head.after <= after) continue;
+    for (const change of readSegment(path).changes) {
+      // A drainer that died wrote some of them twice.
+      if (change.seq < last || (change.seq === last && change.kind !== "drained") || change.seq <= after) continue;
+      last = change.seq;
+      yield change;
+    }
+  }
+  for (const change of tail) {
+    if (change.seq < last || (change.seq === last && change.kind !== "drained") || change.seq <= after) continue;
+    last = change.seq;
+    yield change;
+  }
+}
+
+const VALUE = `(?:NULL|-?[0-9]+(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|'[^']*(?:''[^']*)*'|X'[0-9A-Fa-f]*')`;
+const VALUES = new RegExp(`^${VALUE}(?:,${VALUE})*$`);
+const SETTINGS = new RegExp(`^"[^"]*(?:""[^"]*)*"=${VALUE}(?:,"[^"]*(?:""[^"]*)*"=${VALUE})*$`);
+
+/** Null: nothing is to be done. Nothing but values is taken from the journal's files. */
+function statementOf({ kind, name, key, row }: Change, tables: ReadonlyMap<string, Journaled>): string | null {
+  if (kind === "commit" || kind === "drained" || kind === "gap") return null;
+  const table = tables.get(name ?? "");
+  if (table === undefined) throw gap(`there is no table ${String(name)} in the backup`, null);
+  const found = `(${table.key.map(quoted).join(", ")}) = (${checked(VALUES, key, kind !== "put")})`;
+  switch (kind) {
+    case "put":
+      return `insert or replace into ${quoted(table.name)} (${table.columns.map(quoted).join(", ")}) values (${checked(VALUES, row)})`;
+    case "set":
+      return `update ${quoted(table.name)} set ${checked(SETTINGS, row)} where ${found}`;
+    case "gone":
+      return `delete from ${quoted(table.name)} where ${found}`;
+  }
+}
+
+function checked(form: RegExp, text: string | null, needed = true): string {
+  if (!needed) return "";
+  if (text === null || !form.test(text)) throw gap("a change is not written as changes are", null);
+  return text;
+}
+
+function gap(why: string, whole: number | null): HoldfastError {
+  const until = whole === null ? "" : ` It is whole up to ${new Date(whole).toISOString()}.`;
+  return new HoldfastError(
+    "JOURNAL_GAP",
+    `The journal does not lead from that backup to that instant: ${why}.${until} Nothing was changed.`,
+    "Give an instant before that, or a backup that was made after it; or restore a backup alone, without --at.",
+  );
+}

@@ -1,0 +1,91 @@
+import { hash } from "node:crypto";
+import type { Connection } from "../driver.ts";
+
+/** A table whose rows are journaled: by what a row is found, and what it holds. */
+export interface Journaled {
+  name: string;
+  sql: string;
+  /** Columns, or the rowid where no column is it. */
+  key: string[];
+  columns: string[];
+}
+
+/** What the journal itself is made of. */
+export const OWN = ["holdfast_changes", "holdfast_journal"];
+const PREFIX = "holdfast_change_";
+
+/** Every table, also those of others in the same file; `uncovered` are virtual ones, whose rows no trigger sees. */
+export function journaled(db: Connection): { tables: Journaled[]; uncovered: string[] } {
+  const rows = db
+    .prepare(
+      `select list.name, list.type, list.wr, entry.sql from pragma_table_list as list
+         join sqlite_schema as entry on entry.name = list.name and entry.type = 'table'
+       where list.schema = 'main' and list.name not like 'sqlite\\_%' escape '\\' order by list.name`,
+    )
+    .rows() as [string, string, number, string][];
+  const ours = rows.filter(([name]) => !OWN.includes(name));
+  return {
+    tables: ours.filter(([, type]) => type === "table").map(([name, , wr, sql]) => describe(db, name, sql, wr === 1)),
+    uncovered: ours.filter(([, type]) => type === "virtual").map(([name]) => name),
+  };
+}
+
+function describe(db: Connection, name: string, sql: string, withoutRowid: boolean): Journaled {
+  const info = db.prepare("select name, type, pk from pragma_table_xinfo(?) where hidden = 0 order by cid").rows(name) as [
+    string,
+    string,
+    number,
+  ][];
+  const columns = info.map(([column]) => column);
+  const primary = info.filter(([, , pk]) => pk > 0).toSorted((a, b) => a[2] - b[2]);
+  const isAlias = primary.length === 1 && primary[0]?.[1].toUpperCase() === "INTEGER";
+  if (withoutRowid || isAlias) return { name, sql, columns, key: primary.map(([column]) => column) };
+  const taken = new Set(columns.map((column) => column.toLowerCase()));
+  const rowid = ["rowid", "oid", "_rowid_"].find((one) => !taken.has(one)) ?? "rowid";
+  return { name, sql, columns: [rowid, ...columns], key: [rowid] };
+}
+
+/** The same as long as no table has changed its shape. */
+export function signatureOf(tables: readonly Journaled[]): string {
+  return hash("sha256", JSON.stringify(tables.map(({ name, sql }) => [name, sql])));
+}
+
+/** Each change of a row becomes a row of the journal, in the same commit: values as SQL writes them. */
+export function triggersOf({ name, key, columns }: Journaled): string[] {
+  const [table, text] = [quoted(name), literal(name)];
+  const keyOf = (row: string) => key.map((column) => `quote(${row}.${quoted(column)})`).join(" || ',' || ");
+  const values = columns.map((column) => `quote(new.${quoted(column)})`).join(" || ',' || ");
+  const changed = columns
+    .map((column) => {
+      const [now, before] = [`new.${quoted(column)}`, `old.${quoted(column)}`];
+      return `iif(${now} is ${before}, '', ${literal(`,${quoted(column)}=`)} || quote(${now}))`;
+    })
+    .join(" || ");
+  const into = "insert into holdfast_changes (kind, name, key, row)";
+  return [
+    `create trigger ${quoted(`${PREFIX}put_${name}`)} after insert on ${table} begin
+  ${into} values ('put', ${text}, null, ${values});
+end`,
+    `create trigger ${quoted(`${PREFIX}set_${name}`)} after update on ${table} begin
+  ${into} select 'set', ${text}, ${keyOf("old")}, substr(changed, 2) from (select ${changed} as changed) where changed <> '';
+end`,
+    `create trigger ${quoted(`${PREFIX}gone_${name}`)} after delete on ${table} begin
+  ${into} values ('gone', ${text}, ${keyOf("old")}, null);
+end`,
+  ];
+}
+
+export function dropTriggers(db: Connection): void {
+  const names = db
+    .prepare("select name from sqlite_schema where type = 'trigger' and substr(name, 1, ?) = ?")
+    .rows(PREFIX.length, PREFIX);
+  for (const [name] of names) db.exec(`drop trigger ${quoted(name as string)}`);
+}
+
+export function quoted(name: string): string {
+  return `"${name.replaceAll('"', '""')}"`;
+}
+
+function literal(text: string): string {
+  return `'${text.replaceAll("'", "''")}'`;
+}
