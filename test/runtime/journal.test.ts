@@ -139,7 +139,7 @@ suite("with a journal", () => {
       db.exec("begin");
       const { changes: n } = replay(
         db,
-        { folder: changesFolder(path), databaseId, epoch, after: changes ?? 0, at, tail: [] },
+        { folder: changesFolder(path), databaseId, epoch, after: changes ?? 0, at, tail: [], newest: null },
         () => {},
       );
       db.exec("commit");
@@ -215,6 +215,8 @@ suite("with a journal", () => {
     appendFileSync(file, "\nrubbish\n");
     assert.ok(readSegment(file).damaged && all.changes.length > readSegment(file).changes.length);
     await assert.rejects(restore(Date.now()), code("JOURNAL_GAP"));
+    rmSync(file);
+    await assert.rejects(restore(Date.now()), code("JOURNAL_GAP"), "nor is a file that is gone passed over");
   });
 
   test("it can be switched off, and is not for what is no file", async (t) => {

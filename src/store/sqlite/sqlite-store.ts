@@ -144,7 +144,7 @@ export class SqliteStore implements Store {
   readonly #sinks: Sinks;
   readonly #checkpoint: Checkpoint | null;
   readonly #journaled: boolean;
-  /** In the thread that has nothing else to do. */
+  /** Run by the thread that has nothing else to do; and by others when they leave. */
   readonly #drain: Drain | null;
   #sealed: (() => HoldfastError) | null = null;
   readonly #alive: Alive | null;
@@ -187,7 +187,8 @@ export class SqliteStore implements Store {
     this.clock = options.clock;
     this.#journaled = opened.journaled;
     const marks = opened.journaled ? new CommitMarks(db) : null;
-    this.#drain = opened.journaled && options.ownThread ? drainOf(db, path, this.databaseId, options) : null;
+    const drains = opened.journaled && !options.looks && damage.damaged === null;
+    this.#drain = drains ? drainOf(db, path, this.databaseId, options) : null;
     this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock });
     this.damage = damage;
     damage.watch(db, opened.databaseId);

@@ -133,20 +133,24 @@ function replayOf(path: string, driver: DriverName, facts: BackupFacts, at: numb
   const { databaseId, epoch, changes } = facts;
   if (changes === null) throw withoutJournal(path);
   if (manifest !== null && manifest.copiedAt > at) throw tooLate(manifest.copiedAt);
-  return { folder: changesFolder(path), databaseId, epoch, after: changes, at, tail: tailOf(path, driver, databaseId, epoch) };
+  const there = leftIn(path, driver, databaseId, epoch);
+  return { folder: changesFolder(path), databaseId, epoch, after: changes, at, ...there };
 }
 
-function tailOf(path: string, driver: DriverName, databaseId: string, epoch: number): Change[] {
-  return reading(path, driver, [], (db) => {
+/** What the database that is there can still say of its journal. */
+function leftIn(path: string, driver: DriverName, databaseId: string, epoch: number): Pick<Replay, "tail" | "newest"> {
+  const nothing = { tail: [], newest: null };
+  return reading<Pick<Replay, "tail" | "newest">>(path, driver, nothing, (db) => {
     const [id] = db.prepare("select database_id from holdfast_database where id = 1").row() as [string];
-    if (id !== databaseId || knownIn(db).epoch !== epoch || stateOf(db) === null) return [];
+    if (id !== databaseId || knownIn(db).epoch !== epoch || stateOf(db) === null) return nothing;
     const rows = db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").all<Change>();
     const plain = rows.map(({ seq, kind, name, key, row, at }) => ({ seq, kind, name, key, row, at }));
     const last = plain.at(-1);
     // All of it is committed; and nothing came after it.
-    return last === undefined
-      ? []
-      : [...plain, { seq: last.seq, kind: "drained", name: null, key: null, row: null, at: Date.now() }];
+    const end: Change[] =
+      last === undefined ? [] : [{ seq: last.seq, kind: "drained", name: null, key: null, row: null, at: Date.now() }];
+    const row = db.prepare("select seq from sqlite_sequence where name = 'holdfast_changes'").row() as [number] | undefined;
+    return { tail: [...plain, ...end], newest: row?.[0] ?? null };
   });
 }
 

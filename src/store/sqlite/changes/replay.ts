@@ -14,6 +14,8 @@ export interface Replay {
   at: number;
   /** What was not in a file yet: read in the database itself, where that could be read. */
   tail: readonly Change[];
+  /** The last that was ever written down, where the database itself can still say so. */
+  newest: number | null;
 }
 
 export interface Replayed {
@@ -41,7 +43,7 @@ export function replay(db: Connection, replay: Replay, tell: (done: number, tota
   for (const [name] of triggers) db.exec(`drop trigger ${quoted(name)}`);
   let done = 0;
   for (const change of changesAfter(replay)) {
-    if (change.seq > seq) break;
+    if (change === "damaged" || change.seq > seq) break;
     const sql = statementOf(change, tables);
     if (sql === null) continue;
     db.exec(sql);
@@ -56,6 +58,7 @@ function endOf({ at, after, ...where }: Replay): End {
   const end: End = { seq: after, at: null, broken: null, whole: null };
   let [last, later] = [after, false];
   for (const change of changesAfter({ at, after, ...where })) {
+    if (change === "damaged") return later ? end : { ...end, broken: "a file of it is damaged" };
     if (change.kind === "drained" ? change.seq !== last : change.seq !== last + 1) {
       return later ? end : { ...end, broken: `changes ${last + 1} to ${change.seq - 1} are missing` };
     }
@@ -67,21 +70,24 @@ function endOf({ at, after, ...where }: Replay): End {
     if (change.at > at) later = true;
     else Object.assign(end, { seq: change.seq, at: change.at });
   }
-  return end;
+  const isCut = !later && where.newest !== null && last < where.newest;
+  return isCut ? { ...end, broken: `changes ${last + 1} to ${where.newest} are missing` } : end;
 }
 
-function* changesAfter({ folder, databaseId, epoch, after, tail }: Replay): Generator<Change> {
+function* changesAfter({ folder, databaseId, epoch, after, tail }: Replay): Generator<Change | "damaged"> {
   let last = after;
   const segments = segmentsIn(folder, databaseId, epoch);
   for (const [i, { path }] of segments.entries()) {
     const next = segments[i + 1];
     if (next !== undefined && next.head.after <= after) continue;
-    for (const change of readSegment(path).changes) {
+    const { changes, damaged } = readSegment(path);
+    for (const change of changes) {
       // A drainer that died wrote some of them twice.
       if (change.seq < last || (change.seq === last && change.kind !== "drained") || change.seq <= after) continue;
       last = change.seq;
       yield change;
     }
+    if (damaged) yield "damaged";
   }
   for (const change of tail) {
     if (change.seq < last || (change.seq === last && change.kind !== "drained") || change.seq <= after) continue;
