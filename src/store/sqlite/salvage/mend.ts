@@ -52,7 +52,9 @@ export function mend(db: Connection, { now, databaseId, waitsLost }: Circumstanc
   run(
     "delete from holdfast_jobs where id is not null and key <> (select job from holdfast_ids where holdfast_ids.id = holdfast_jobs.id)",
   );
-  run("delete from holdfast_ids where job in (select key from holdfast_jobs where holdfast_jobs.id is not holdfast_ids.id)");
+  run(
+    "delete from holdfast_ids where exists (select 1 from holdfast_jobs as job where job.key = holdfast_ids.job and job.id is not holdfast_ids.id)",
+  );
   for (const [table, column] of [
     ["holdfast_inputs", "job"],
     ["holdfast_notes", "job"],
