@@ -57,7 +57,8 @@ function say({ path, kept, reportFile, running, report, findings }: SalvagedData
   const { jobs, backup } = report;
   const lines = [`${paint("green", "Salvaged:")} ${path}, ${plural(jobs.saved, "job")} read.`];
   if (backup !== null && sum(report, "restored") > 0) {
-    const taken = backup.takenAt === null ? "" : `, as they were ${clock(backup.takenAt)}`;
+    const since = backup.reached ?? backup.takenAt;
+    const taken = since === null ? "" : `, as they were ${clock(since)}${backup.reached === null ? "" : " by the journal"}`;
     lines.push(
       `From the backup ${backup.path}${taken}: ${plural(sum(report, "restored"), "row")}, ${plural(jobs.restored.length, "job")} among them.`,
     );

@@ -4,7 +4,12 @@ import type { LostKeys, LostRowids } from "./trees.ts";
 /** What a salvage has brought, to the row. Numbers of rows are text where they are beyond what a number can hold. */
 export interface SalvageReport {
   /** Null: there is no backup that could be used. */
-  backup: { path: string; takenAt: number | null } | null;
+  backup: {
+    path: string;
+    takenAt: number | null;
+    /** Up to when the journal has led from there; null: there is none, or nothing in it. */
+    reached: number | null;
+  } | null;
   tables: SalvagedTable[];
   jobs: {
     saved: number;

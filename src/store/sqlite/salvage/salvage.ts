@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, statSync } from "node:fs";
 import { basename, dirname } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
-import type { OnProgress } from "../../backups.ts";
+import type { BackupFacts, OnProgress } from "../../backups.ts";
 import { passStep } from "../../points.ts";
 import { writeSynced } from "../backup/files.ts";
 import { living } from "../backup/living.ts";
@@ -10,11 +10,12 @@ import { reportPath, restoreFolder, Right, stagedPath } from "../backup/right.ts
 import { settleWith, switchOver } from "../backup/switch.ts";
 import { runTask } from "../backup/tasks.ts";
 import { refuseNewer, type VerifiedBackup } from "../backup/verify.ts";
+import { changesFolder } from "../changes/segments.ts";
 import type { DriverName } from "../driver.ts";
 import { explain } from "../faults.ts";
 import { refuseNetwork } from "../file-system.ts";
 import { canonicalPath } from "../open.ts";
-import type { Identity, Salvaged } from "./task.ts";
+import type { Identity, JournalStart, Salvaged } from "./task.ts";
 import { knownOutside, mostSeen, readSlots } from "../witness/slots.ts";
 
 export interface SalvageRequest {
@@ -72,7 +73,12 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
         driver,
         from: path,
         mode: statSync(path).mode & 0o777,
-        backup: backup && { path: backup.path, takenAt: backup.manifest?.takenAt ?? null, schema: backup.facts.schema },
+        backup: backup && {
+          path: backup.path,
+          takenAt: backup.manifest?.takenAt ?? null,
+          schema: backup.facts.schema,
+          journal: journalFrom(path, backup.facts),
+        },
         schema: identity.schema,
         databaseId: identity.databaseId,
         highestJob: seen.key > 0 ? seen.key : null,
@@ -103,6 +109,11 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
     if (right.plan()?.phase !== "switching") right.clear();
     throw explain(error, path);
   }
+}
+
+/** Null: there was none when the backup was made. */
+function journalFrom(path: string, { databaseId, epoch, changes }: BackupFacts): JournalStart | null {
+  return changes === null ? null : { folder: changesFolder(path), databaseId, epoch, after: changes };
 }
 
 function nothing(path: string): HoldfastError {

@@ -5,6 +5,9 @@ import { passStep } from "../../points.ts";
 import { syncFile, syncFolder } from "../backup/files.ts";
 import { type Preparation, prepare, type Prepared } from "../backup/prepare.ts";
 import { checkFile } from "../damage/check.ts";
+import { leaveOn } from "../changes/journal.ts";
+import type { Replay } from "../changes/replay.ts";
+import type { Change } from "../changes/segments.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { migrate, SCHEMA_VERSION } from "../migrate.ts";
 import { agree } from "./agree.ts";
@@ -12,6 +15,7 @@ import { type Definition, readDefinitions } from "./definitions.ts";
 import { Draft } from "./draft.ts";
 import { Source } from "./fill.ts";
 import { gather, type Gathered, type Harvest, hasLost } from "./gather.ts";
+import { goOn, readJournal } from "./journal.ts";
 import { Pages } from "./pages.ts";
 import { keyRanges, rangesOf, type SalvageReport } from "./report.ts";
 import { quoted, type Shape } from "./shape.ts";
@@ -52,13 +56,16 @@ export interface SalvageInput {
   /** Nobody has it open; it is only read. */
   from: string;
   mode: number;
-  backup: { path: string; takenAt: number | null; schema: number } | null;
+  backup: { path: string; takenAt: number | null; schema: number; journal: JournalStart | null } | null;
   schema: number | null;
   databaseId: string | null;
   /** The highest key that a job is known to have had; null: nobody knows. */
   highestJob: number | null;
   preparation: Preparation;
 }
+
+/** From where on the journal goes on from the backup; its tail is in the database itself. */
+export type JournalStart = Omit<Replay, "at" | "tail" | "partly">;
 
 export interface Salvaged extends Prepared {
   report: SalvageReport;
@@ -73,25 +80,17 @@ export function salvageInto(input: SalvageInput, tell: OnProgress): Salvaged {
   using pages = new Pages(from);
   const { definitions, whole } = readDefinitions(pages);
   const total = pages.count;
-  const report: SalvageReport = {
-    backup: backup && { path: backup.path, takenAt: backup.takenAt },
-    tables: [],
-    jobs: { saved: 0, restored: [], damaged: [], lost: [], lostIds: [], bereft: [], nameless: [] },
-    abandonedBuilds: [],
-    indexes: [],
-    undefined: [],
-    log: pages.log === null ? null : { damagedFrames: pages.log.damaged, commitsBeyond: pages.log.beyond },
-    strayPages: 0,
-    notes: whole ? [] : ["The schema was damaged: tables of others may be missing that nothing is known of any more."],
-  };
+  const journal = readJournal(pages, definitions);
+  const filler = backup && fillerOf(driver, backup, path, journal.tail);
+  const report = blank(pages, whole, backup && { path: backup.path, takenAt: backup.takenAt, reached: filler?.reached ?? null });
   const restored = new Set<number>();
   let harvest: Harvest;
   {
     const { size: pageSize, encoding, marks } = pages;
     using draft = new Draft({ driver, path, now, schema: schema ?? backup?.schema ?? SCHEMA_VERSION, pageSize, encoding, marks });
-    using source = backup === null ? null : new Source(draft.db, backup.path);
+    using source = filler === null ? null : new Source(draft.db, filler.path);
     draft.begin();
-    const known: Definition[] = [...definitions, ...missingFrom(definitions, source?.definitions() ?? [])];
+    const known: Definition[] = whole ? definitions : [...definitions, ...missingFrom(definitions, source?.definitions() ?? [])];
     report.undefined.push(...draft.define(known));
     harvest = gather(pages, definitions, draft, (rows) => tell({ step: "copying", done: Math.min(rows, total), total }));
     passStep("salvage:read");
@@ -104,7 +103,9 @@ export function salvageInto(input: SalvageInput, tell: OnProgress): Salvaged {
   try {
     db.exec("pragma journal_mode = memory");
     migrate(db, { path, now, actor: preparation.by, whenNew: () => {} });
-    agree(db, harvest, { backup: backup?.path ?? null, now, databaseId: input.databaseId, report, restored });
+    agree(db, harvest, { backup: filler?.path ?? null, now, databaseId: input.databaseId, report, restored });
+    // Where nobody can tell, the backup can.
+    if (journal.active ?? (backup !== null && backup.journal !== null)) leaveOn(db);
     db.exec("pragma journal_mode = delete");
   } finally {
     db.close();
@@ -127,6 +128,30 @@ export function salvageInto(input: SalvageInput, tell: OnProgress): Salvaged {
   syncFolder(dirname(path));
   passStep("salvage:prepared");
   return { ...prepared, report, findings };
+}
+
+function blank(pages: Pages, whole: boolean, backup: SalvageReport["backup"]): SalvageReport {
+  return {
+    backup,
+    tables: [],
+    jobs: { saved: 0, restored: [], damaged: [], lost: [], lostIds: [], bereft: [], nameless: [] },
+    abandonedBuilds: [],
+    indexes: [],
+    undefined: [],
+    log: pages.log === null ? null : { damagedFrames: pages.log.damaged, commitsBeyond: pages.log.beyond },
+    strayPages: 0,
+    notes: whole ? [] : ["The schema was damaged: tables of others may be missing that nothing is known of any more."],
+  };
+}
+
+/** What fills the gaps: the backup, or where there is a journal, what became of it. */
+function fillerOf(
+  driver: DriverName,
+  { path, journal }: NonNullable<SalvageInput["backup"]>,
+  beside: string,
+  tail: readonly Change[],
+): { path: string; reached: number | null } {
+  return journal === null ? { path, reached: null } : goOn(driver, path, beside, { ...journal, tail });
 }
 
 /** Tables of others of which only the backup knows. */
