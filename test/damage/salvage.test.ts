@@ -219,4 +219,35 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.ok((report.log?.commitsBeyond ?? 0) > 5, JSON.stringify(report.log));
     assert.ok((await whole(path, before)).has("job-29"), "the last one, too");
   });
+
+  test("goes on from the backup by the journal, and then nothing is lost of a page that was written since", async (t) => {
+    const { folder: where, path } = place(t);
+    const backup = join(where, "backup.db");
+    const hf = await open(path, { journal: true });
+    await hf.enqueueMany(
+      greet,
+      Array.from({ length: 50 }, (_, i) => ({ name: `somebody number ${i}` })),
+    );
+    await hf.backup(backup);
+    await hf.enqueueMany(
+      greet,
+      Array.from({ length: 50 }, (_, i) => ({ name: `somebody else, number ${i}` })),
+    );
+    await (await hf.claim(greet, { worker: "anna" }))?.succeed("done");
+    const before = await all(hf);
+    await hf.close();
+    scribble(path, offsetOf(leavesOf(path, "holdfast_jobs")[0] as number), Buffer.alloc(PAGE));
+    const { report, findings } = await salvaged(path, { backup });
+    assert.deepEqual(findings, []);
+    assert.ok(report.backup?.reached !== null);
+    assert.deepEqual(report.jobs.lost, []);
+    assert.ok(report.jobs.restored.length > 10);
+    const after = await whole(path, before);
+    assert.deepEqual([...after.keys()].sort(), [...before.keys()].sort());
+    assert.equal([...after.values()].filter(({ state }) => state === "succeeded").length, 1, "what was done is not done again");
+    await using again = await open(path);
+    await again.backup(join(where, "another.db"));
+    const { changes } = JSON.parse(readFileSync(join(where, "another.db.json"), "utf8")) as { changes: number | null };
+    assert.ok(changes !== null, "there is a journal still");
+  });
 });

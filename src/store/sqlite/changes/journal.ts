@@ -62,6 +62,12 @@ function keepOn(db: Connection, now: number): void {
   db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(now);
 }
 
+/** A database that is made of what was saved of another has a journal if that had one: whoever opens it next sees to it. */
+export function leaveOn(db: Connection): void {
+  db.exec(TABLES);
+  db.exec("insert into holdfast_journal (id, active, signature) values (1, 1, '')");
+}
+
 function switchOff(db: Connection): void {
   dropTriggers(db);
   db.exec("update holdfast_journal set active = 0");

@@ -16,6 +16,8 @@ export interface Replay {
   tail: readonly Change[];
   /** The last that was ever written down, where the database itself can still say so. */
   newest: number | null;
+  /** As far as it leads is good enough. */
+  partly?: boolean;
 }
 
 export interface Replayed {
@@ -36,7 +38,7 @@ interface End {
 /** Makes again what was done after a backup, commit by commit, in the transaction that is open. */
 export function replay(db: Connection, replay: Replay, tell: (done: number, total: number) => void): Replayed {
   const { seq, at, broken, whole } = endOf(replay);
-  if (broken !== null) throw gap(broken, whole);
+  if (broken !== null && !replay.partly) throw gap(broken, whole);
   const tables = new Map(journaled(db).tables.map((table) => [table.name, table]));
   const triggers = db.prepare("select name, sql from sqlite_schema where type = 'trigger'").rows() as [string, string][];
   // What they did is in the journal, too.

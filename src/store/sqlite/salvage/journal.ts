@@ -23,7 +23,12 @@ export function readJournal(pages: Pages, definitions: readonly Definition[]): F
   const found: FoundJournal = { active: null, tail: [] };
   const state = rootOf("holdfast_journal");
   if (state === undefined) return { ...found, active: false };
-  readTable(pages, state, ({ values }) => (found.active = values[1] === 1n), () => {});
+  readTable(
+    pages,
+    state,
+    ({ values }) => (found.active = values[1] === 1n),
+    () => {},
+  );
   const changes = rootOf("holdfast_changes");
   if (changes === undefined) return found;
   const text = (value: unknown) => (typeof value === "string" ? value : null);
@@ -45,14 +50,14 @@ export function goOn(
   driver: DriverName,
   backup: string,
   beside: string,
-  journal: Omit<Replay, "at" | "partly">,
+  journal: Omit<Replay, "at" | "newest" | "partly">,
 ): { path: string; reached: number | null } {
   const path = join(dirname(beside), "source");
   copyFileSynced(backup, path);
   const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
   try {
     db.exec("begin immediate");
-    const { reached } = replay(db, { ...journal, at: Number.MAX_SAFE_INTEGER, partly: true }, () => {});
+    const { reached } = replay(db, { ...journal, at: Number.MAX_SAFE_INTEGER, newest: null, partly: true }, () => {});
     db.exec("commit");
     return { path, reached };
   } catch (error) {
