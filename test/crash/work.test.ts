@@ -73,7 +73,8 @@ async function checkBooks({ witness }: Scene): Promise<void> {
     where open <> (select count(*) from {work} where build = build.key and kind <> 'listing')
       or open <> (select sum(open) from {build_stages} where build = build.key)
       or reserved_micros <> (select coalesce(sum(estimate_micros), 0) from {work} where build = build.key)
-      or spent_micros <> (select coalesce(sum(micros), 0) from {stage_costs} as cost where cost.pipeline = build.pipeline)`);
+      or spent_micros <> (select coalesce(sum(micros), 0) from {results} where build = build.key)
+        + (select coalesce(sum(charged_micros), 0) from {work} where build = build.key)`);
   assert.deepEqual(wrong, [], "sums are those of their parts");
   const ended = await witness.query(`
     select work.job from {work} as work left join {jobs} as job on job.key = work.job

@@ -100,9 +100,14 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
 /** Most openings find the schema that they know. */
 async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteOptions): Promise<void> {
   const version = await patiently(() => versionOf(db));
-  if (version === 0 || version >= SCHEMA_VERSION) return;
+  if (version === 0 || version >= SCHEMA_VERSION || (await patiently(() => isUnfinished(db)))) return;
   const { backUpBeforeMigration } = await import("./backup/before-migration.ts");
   await backUpBeforeMigration(db, { path, driver, now });
+}
+
+/** Whoever makes it is still at it, or was killed in the middle: nobody was ever entered, so there is nothing to go back to. */
+function isUnfinished(db: Connection): boolean {
+  return db.prepare("select 1 from sqlite_sequence where name = 'holdfast_processes'").row() === undefined;
 }
 
 /** What could not be made is not left behind. */

@@ -54,7 +54,9 @@ function readable(look: () => string[]): string[] {
   }
 }
 
+/** An older schema, as it is before a migration, knows nothing of them. */
 function artifactsOf(db: Connection): string[] {
+  if (db.prepare("select 1 from pragma_table_info('holdfast_artifacts')").row() === undefined) return [];
   return readable(() =>
     db
       .prepare(
