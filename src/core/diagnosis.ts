@@ -172,7 +172,7 @@ function ofTransactions({ transactions, now }: Circumstance): Diagnosis[] {
 }
 
 function ofProcesses({ processes, locks }: Circumstance): Diagnosis[] {
-  const dead = processes.filter((process) => process.dead);
+  const dead = processes.filter((one) => one.dead);
   const stale = locks.filter((lock) => lock.stale);
   return [
     ...dead.slice(0, NAMED).map(({ pid, host, program, running }): Diagnosis => {
@@ -267,7 +267,7 @@ function ofClock({ clock, now }: Circumstance): Diagnosis[] {
   const last = clock.stepsBack.at(-1);
   if (last !== undefined) {
     const times = clock.stepsBack.length === 1 ? "once" : `${clock.stepsBack.length} times`;
-    const message = `The clock has gone back ${times} lately, last by ${sayMillis(last.by)} at ${new Date(last.at).toISOString()}.`;
+    const message = `The clock has gone back ${times} lately, last by ${sayMillis(last.by)}, ${sayMillis(Math.max(0, now - last.at))} ago.`;
     found.push({ grade: "note", area: "clock", message, mend });
   }
   return found;

@@ -194,8 +194,6 @@ export class SqliteStore implements Store {
     damage.watch(db, opened.databaseId);
     this.#boot = options.boot ?? "";
     this.#alive = opened.alive;
-    const { driver } = options;
-    this.vitals = new SqliteVitals(db, { path, driver, durability: this.durability, now: () => this.clock.now() });
     this.#news = new News(db, path);
     this.#checkpoint = path === ":memory:" || damage.damaged !== null ? null : new Checkpoint(db, path);
     this.#intake = new Intake(db, { speaks: true });
@@ -240,6 +238,7 @@ export class SqliteStore implements Store {
       read: (run) => this.#read(run),
       write: (operation, run) => this.#write(operation, run),
     };
+    this.vitals = new SqliteVitals(db, { path, driver: options.driver, durability: this.durability }, access);
     this.audit = new AuditLog({ audit, acts }, access);
     this.builds = new Builds(db, { ...this.#intake, audit }, access);
     this.work = new Work(db, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes }, access);

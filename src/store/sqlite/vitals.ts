@@ -4,6 +4,7 @@ import { isLong, type WalView } from "../../core/wal.ts";
 import { publicId } from "../job-row.ts";
 import type { Durability } from "../store.ts";
 import { NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
+import type { Access } from "./builds/access.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { SCHEMA_VERSION, versionOf } from "./migrate.ts";
 import { readersOf } from "./readers.ts";
@@ -12,37 +13,46 @@ interface Parts {
   path: string;
   driver: DriverName;
   durability: Durability;
-  now: () => number;
 }
 
 /** How a file stands. */
 export class SqliteVitals implements VitalsStore {
   readonly #db: Connection;
   readonly #parts: Parts;
+  readonly #access: Pick<Access, "now" | "read">;
 
-  constructor(db: Connection, parts: Parts) {
+  constructor(db: Connection, parts: Parts, access: Pick<Access, "now" | "read">) {
     this.#db = db;
     this.#parts = parts;
+    this.#access = access;
   }
 
   async wal({ readers: asked = false }: { readers?: boolean } = {}): Promise<WalView | null> {
     const { path } = this.#parts;
     if (path === ":memory:") return null;
-    const size = this.#number("page_size");
-    const [, frames, copied] = this.#db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
-    const [inUse, inDatabase] = [frames, copied].map((n) => Math.max(0, n) * (size + FRAME_HEADER)) as [number, number];
-    const wal: WalView = { bytes: inUse, copied: inDatabase, readers: [] };
-    if (inUse === 0 || !(asked || isLong(wal))) return wal;
-    const rows = this.#db.prepare("select pid, program from holdfast_processes").rows() as [number, string][];
-    const readers = await readersOf(path, size, new Map(rows));
+    const { size, wal, programs } = await this.#access.read(() => this.#walNow());
+    if (wal.bytes === 0 || !(asked || isLong(wal))) return wal;
+    const readers = await readersOf(path, size, programs);
     return { ...wal, readers: readers.filter(({ pid }) => pid !== process.pid) };
   }
 
-  async look(): Promise<Vitals> {
-    const { path, driver, now } = this.#parts;
+  look(): Promise<Vitals> {
+    return this.#access.read(() => this.#lookNow());
+  }
+
+  #walNow(): { size: number; wal: WalView; programs: Map<number, string> } {
+    const size = this.#number("page_size");
+    const [, frames, copied] = this.#db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
+    const [bytes, inDatabase] = [frames, copied].map((n) => Math.max(0, n) * (size + FRAME_HEADER)) as [number, number];
+    const rows = this.#db.prepare("select pid, program from holdfast_processes").rows() as [number, string][];
+    return { size, wal: { bytes, copied: inDatabase, readers: [] }, programs: new Map(rows) };
+  }
+
+  #lookNow(): Vitals {
+    const { path, driver } = this.#parts;
     const [version] = this.#db.prepare("select sqlite_version()").row() as [string];
     const page = this.#number("page_size");
-    const at = now();
+    const now = this.#access.now();
     return {
       engine: `SQLite ${version} (${driver})`,
       schema: { version: versionOf(this.#db), known: SCHEMA_VERSION },
@@ -51,9 +61,9 @@ export class SqliteVitals implements VitalsStore {
         bytes: path === ":memory:" ? this.#number("page_count") * page : (statSync(path, { throwIfNoEntry: false })?.size ?? 0),
         unused: this.#number("freelist_count") * page,
       },
-      stuck: this.#stuck(at),
+      stuck: this.#stuck(now),
       latest: this.#latest(),
-      now: at,
+      now,
       transactions: [],
     };
   }
