@@ -56,8 +56,10 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       });
     }
 
-    test("finds another schema, an index that lacks a row, and a page that is none", async (t) => {
+    test("finds another schema, a state that is none, an index that lacks a row, and a page that is none", async (t) => {
       for (const damage of [
+        (path: string) =>
+          alter(path, "pragma ignore_check_constraints = on; update holdfast_jobs set state = 'pelding' where key = 3"),
         (path: string) => {
           for (const at of whereIs(path, "gate = 'time'")) scribble(path, at, Buffer.from("gate = 'lime'"));
         },

@@ -19,6 +19,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     const changes: Record<string, string> = {
       "its input": `input = '{"n":2}'`,
       "its input, gone": "input = null",
+      "its input, a blob of the same bytes": "input = cast(input as blob)",
       "its priority": "priority = priority + 1",
       "its policy": "policy = policy + 64",
       "its time of birth": "created_at = created_at + 4294967296",

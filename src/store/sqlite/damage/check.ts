@@ -14,10 +14,20 @@ export interface CheckedPages extends Checked {
   structural: boolean;
 }
 
+export interface CheckRequest {
+  driver: DriverName;
+  path: string;
+  how: Thoroughness;
+  /** It is known to be, so it is only read; default false. */
+  damaged?: boolean;
+}
+
 /** In a thread: it blocks for as long as a disk takes. */
-export function checkFile({ driver, path, how }: { driver: DriverName; path: string; how: Thoroughness }): CheckedPages {
+export function checkFile({ driver, path, how, damaged }: CheckRequest): CheckedPages {
   try {
-    const db = connect(driver, path, { busyTimeout: PATIENCE, readOnly: true });
+    // On a connection that may only read, SQLite passes over every CHECK. One that may write would, as the last to leave,
+    // copy the log of a damaged database back.
+    const db = connect(driver, path, { busyTimeout: PATIENCE, ...(damaged ? { readOnly: true } : { mustExist: true }) });
     try {
       return checkDatabase(db, driver, how);
     } finally {

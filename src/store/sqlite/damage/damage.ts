@@ -81,7 +81,7 @@ export class Damage implements DamageStore {
     const { structural, findings, artifacts } =
       this.#path === ":memory:" || (how === "quick" && this.#isSmall())
         ? checkDatabase(this.#db as Connection, driver, how)
-        : await runTask("check", { driver, path: this.#path, how });
+        : await runTask("check", { driver, path: this.#path, how, damaged: this.#what !== null });
     const [first = "", ...others] = findings;
     const more = others.length === 0 ? "" : ` (and ${others.length} findings more)`;
     if (structural) this.found({ severity: "damage", what: `A check has found damage: ${first}${more}.` });

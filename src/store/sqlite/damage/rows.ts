@@ -151,6 +151,20 @@ function strays(db: Connection): string[] {
     "jobs have a policy that is not there",
   );
   stray(count("select count(*) from holdfast_work where job not in (select key from holdfast_jobs)"), "work items have no job");
+  stray(
+    count(
+      `select count(*) from holdfast_ids as named join holdfast_jobs as job on job.key = named.job
+       join holdfast_lanes as lane on lane.id = job.lane where lane.name <> named.name`,
+    ),
+    "ids in the list say another name than their job has",
+  );
+  stray(
+    count(
+      `select count(*) from holdfast_expiring as listed left join holdfast_jobs as job on job.key = listed.job
+       where job.key is null or job.lane <> listed.lane or job.state <> listed.state or job.finished_at <> listed.finished_at`,
+    ),
+    "jobs are listed to be forgotten otherwise than they ended",
+  );
   // Read in one statement, so in one instant.
   stray(
     count(
