@@ -15,7 +15,7 @@ const AT = STEPS.filter((step) => step.startsWith("backup:"));
 describe("a backup whose process is killed", { concurrency: 2 }, () => {
   for (const [at, point] of AT.entries()) {
     // The one instant at which it is neither there nor not is always tried.
-    if (point !== "backup:named" && !isTaken(at, 3)) continue;
+    if (point !== "backup:named" && !isTaken(at, 4)) continue;
     test(`at ${point} is whole or not there, and the next one cleans up`, async (t) => {
       const scene = new Scene(t);
       const hf = await scene.open();

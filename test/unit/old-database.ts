@@ -16,6 +16,10 @@ export function oldDatabase(path: string, version: 1 | 2 | 3 | 4 | 5 | 6, more =
     db.prepare("insert into holdfast_migrations (version, name, applied_at) values (?, ?, 0)").run(i + 1, name);
   }
   db.exec("insert into holdfast_database (id, database_id, durability, created_at) values (1, 'an old one', 'power', 0)");
+  // Somebody has worked in it, and left.
+  db.exec(`insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, started_at)
+    values ('', '', 'node:sqlite', 1, 'here', 'a boot', 'an older one', 0)`);
+  db.exec("delete from holdfast_processes");
   db.exec(`create table orders (item text); ${more}`);
   db.close();
 }
