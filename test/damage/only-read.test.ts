@@ -103,6 +103,20 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   });
 }
 
+test("damage that came while nobody was there is found by the first to open it, after a while", async (t) => {
+  const { path } = await damaged(t);
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const told = Promise.withResolvers<string>();
+  await using hf = await open(path, { log: { ...silent, error: (message: string) => told.resolve(message) } });
+  await hf.enqueue(greet, { name: "me" });
+  t.mock.timers.tick(19_000);
+  assert.equal(hf.engine.store.damage.damaged, null);
+  t.mock.timers.tick(1_000);
+  assert.match(await told.promise, /only read from now on/);
+  await assert.rejects(hf.enqueue(greet, { name: "me" }), DAMAGED);
+  t.mock.timers.reset();
+});
+
 test("a row in quarantine for its damage is told once, until it stands in a report", async (t) => {
   const { path } = place(t);
   const store = await stores(path, t);
