@@ -3,11 +3,13 @@ import { dirname, resolve } from "node:path";
 import { countOrphans } from "../artifacts/orphans.ts";
 import { type Circumstance, diagnose, type Diagnosis } from "../core/diagnosis.ts";
 import { HoldfastError } from "../core/errors.ts";
+import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { isProven } from "../core/lease.ts";
 import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import { Findings } from "../store/sqlite/damage/findings.ts";
 import { networkFileSystem } from "../store/sqlite/file-system.ts";
+import { reportOf } from "../store/recoveries.ts";
 import type { Store } from "../store/store.ts";
 import type { Vitals } from "../store/vitals.ts";
 import { verifyAudit } from "./audit.ts";
@@ -23,6 +25,8 @@ const BACK = 1_000;
 
 export interface Examination {
   seen: Circumstance;
+  /** The newest report of a crash; null: there was none. */
+  lastReport: CrashRecoveryReport | null;
   engine: string | null;
   databaseId: string | null;
   found: Diagnosis[];
@@ -65,8 +69,10 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
     checked: checked?.findings ?? [],
     transactions: vitals?.transactions ?? [],
   };
+  const [last] = (store && (await readable(() => store.recoveries.reports({ limit: 1 })))) ?? [];
   return {
     seen,
+    lastReport: last === undefined ? null : reportOf(last),
     engine: (vitals as Vitals | null)?.engine ?? null,
     databaseId: store?.databaseId ?? null,
     found: diagnose(seen),

@@ -86,6 +86,13 @@ function noise(seed: number): Buffer {
   return Buffer.from(Array.from({ length: PAGE }, (_, i) => (i * 2_654_435_761 + seed * 40_503) >>> 13));
 }
 
+/** Whole numbers as such, so that a real that is one shows. */
+function readAll(db: DatabaseSync, table: string): unknown[] {
+  const statement = db.prepare(`select * from ${table}`);
+  statement.setReadBigInts(true);
+  return statement.all();
+}
+
 describe("salvage", { concurrency: 2 }, () => {
   test("of a database whose index is damaged loses nothing, and says so", async (t) => {
     const { path, before } = damaged(t, (file) =>
@@ -250,4 +257,60 @@ describe("salvage", { concurrency: 2 }, () => {
     const { changes } = JSON.parse(readFileSync(join(where, "another.db.json"), "utf8")) as { changes: number | null };
     assert.ok(changes !== null, "there is a journal still");
   });
+
+  for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
+    test(`brings back tables of others as they were, whatever they are (${driver})`, async (t) => {
+      const { path } = place(t);
+      await (await open(path)).close();
+      const db = new DatabaseSync(path);
+      db.exec(`
+        pragma user_version = 7;
+        create table loose (a, b text, c blob);
+        insert into loose values (1, 'x', x'00'), (1.0, null, x''), ('1', 'ü€😀', zeroblob(9000)), (9223372036854775807, '', null);
+        alter table loose add column d text default 'later';
+        insert into loose values (-1, 'y', null, 'now');
+        create table strictly (id integer primary key autoincrement, n real not null) strict;
+        insert into strictly (n) values (1), (2.5), (1e300);
+        delete from strictly where id = 3;
+        create table made (w integer, h integer, area integer generated always as (w * h) stored, half integer as (w / 2));
+        insert into made (w, h) values (2, 3), (4, 5);
+        create table pairs (b text collate nocase, n integer, a text, primary key (a desc, b)) without rowid;
+        insert into pairs values ('One', 1, 'x'), ('two', 2, 'x'), ('three', 3, 'y');
+        create table texts (k text primary key, v text unique);
+        insert into texts values ('k', 'v');
+        create virtual table words using fts5 (body);
+        insert into words values ('the quick brown fox'), ('jumps over');
+        create view both as select a, d from loose;
+        create table log (what text);
+        create trigger told after insert on texts begin insert into log values ('told'); end;
+        create unique index loose_b on loose (b) where b is not null;`);
+      const dump = (from: DatabaseSync) => ({
+        schema: from
+          .prepare(
+            "select type, name, sql from sqlite_schema where name not like 'holdfast%' and name not like 'sqlite%' order by name",
+          )
+          .all(),
+        rows: ["loose", "strictly", "made", "pairs", "texts", "log", "both", "words", "words_data"].map((name) =>
+          readAll(from, name),
+        ),
+        counted: from.prepare("select seq from sqlite_sequence where name = 'strictly'").all(),
+        found: from.prepare("select rowid, body from words where words match 'quick'").all(),
+        marked: from.prepare("pragma user_version").all(),
+      });
+      const before = dump(db);
+      db.close();
+      scribble(path, offsetOf(rootOf(path, "holdfast_events")), noise(5));
+      const { report, findings } = await salvaged(path, { driver });
+      assert.deepEqual([findings, report.undefined], [[], []]);
+      const after = new DatabaseSync(path);
+      assert.deepEqual(dump(after), before);
+      after.exec("insert into texts values ('l', 'w')");
+      assert.equal(
+        after.prepare("select count(*) as n from log").get()?.["n"],
+        1,
+        "its triggers act, and did not while it was made",
+      );
+      after.close();
+    });
+  }
 });

@@ -24,7 +24,7 @@ function sayFound({ grade, message, mend }: Diagnosis): string {
   return mend === null ? head : `${head}\n${" ".repeat(8)}${paint("dim", `→ ${mend}`)}`;
 }
 
-function facts({ versions, databaseId, seen }: Examined): string {
+function facts({ versions, databaseId, seen, lastReport }: Examined): string {
   const { holdfast, node, platform, store } = versions;
   const { disk, size, schema, wal, artifacts, audit, backups, now } = seen;
   const dead = seen.processes.filter((process) => process.dead).length;
@@ -54,6 +54,10 @@ function facts({ versions, databaseId, seen }: Examined): string {
     backups &&
       `${number(backups.count)} in ${backups.folder}${backups.newest === null ? "" : `, the newest ${age(now - backups.newest)} old`}`,
   );
+  add(
+    "crashes",
+    lastReport === null ? "none so far" : `the last ${age(now - lastReport.recoveredAt)} ago, ${outcome(lastReport)}`,
+  );
   const width = Math.max(...rows.map(([name]) => name.length));
   return rows.map(([name, text]) => `${paint("dim", name.padEnd(width))}  ${oneLine(text)}`).join("\n");
 }
@@ -61,4 +65,8 @@ function facts({ versions, databaseId, seen }: Examined): string {
 function pinned(readers: Parameters<typeof sayReaders>[0]): string {
   const who = sayReaders(readers);
   return who === null ? "" : `, pinned by ${who}`;
+}
+
+function outcome({ wasSuccessful, jobsRecovered, errors }: NonNullable<Examined["lastReport"]>): string {
+  return wasSuccessful ? `${plural(jobsRecovered, "job")} given back` : oneLine(errors[0] ?? "something was wrong");
 }

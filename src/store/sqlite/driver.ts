@@ -65,6 +65,12 @@ export async function copyPages(driver: DriverName, from: string, to: string): P
   }
 }
 
+/** Lets rows be put into the tables that a virtual one is made of, which both libraries refuse otherwise. */
+export function withoutGuard(driver: DriverName, { handle }: Connection): void {
+  if (driver === "node:sqlite") (handle as DatabaseSync).enableDefensive(false);
+  else (handle as BetterDatabase).unsafeMode(true);
+}
+
 /** Pages in one step: in several, it would begin anew whenever another process writes. */
 const AT_ONCE = 0x7fff_ffff;
 
@@ -123,6 +129,7 @@ interface BetterDatabase {
   prepare(sql: string): BetterStatement;
   close(): void;
   backup(to: string, options: { progress: () => number }): Promise<unknown>;
+  unsafeMode(on: boolean): void;
 }
 type BetterConstructor = new (path: string, options: object) => BetterDatabase;
 

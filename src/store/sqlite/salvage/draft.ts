@@ -1,4 +1,4 @@
-import { connect, type Connection, type DriverName, type Statement, type Value } from "../driver.ts";
+import { connect, type Connection, type DriverName, type Statement, type Value, withoutGuard } from "../driver.ts";
 import { migrate } from "../migrate.ts";
 import type { Definition } from "./definitions.ts";
 import { quoted, type Shape, shapeOf } from "./shape.ts";
@@ -28,6 +28,7 @@ export class Draft implements Disposable {
 
   constructor({ driver, path, now, schema, pageSize, encoding, marks }: DraftOptions) {
     this.db = connect(driver, path, { busyTimeout: 0 });
+    withoutGuard(driver, this.db);
     this.db.exec(`pragma page_size = ${pageSize}`);
     this.db.exec(`pragma encoding = '${ENCODINGS[encoding]}'`);
     this.db.exec(`pragma user_version = ${marks.user}`);
@@ -55,7 +56,11 @@ export class Draft implements Disposable {
     // What only looks like a table makes others for itself, which are then there.
     const order = [...theirs.filter(isVirtual), ...theirs.filter((one) => one.type === "table" && !isVirtual(one))];
     this.#later.push(...theirs.filter(({ type }) => type !== "table"));
-    return order.filter((one) => !this.#has(one.name) && !this.#make(one)).map(({ name }) => name);
+    const failed = order.filter((one) => !this.#has(one.name) && !this.#make(one)).map(({ name }) => name);
+    // They begin with rows of their own.
+    const parts = this.db.prepare("select name from pragma_table_list where schema = 'main' and type = 'shadow'").rows();
+    for (const [name] of parts) this.db.exec(`delete from ${quoted(name as string)}`);
+    return failed;
   }
 
   tables(): string[] {
