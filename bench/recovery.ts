@@ -8,7 +8,7 @@ import { inScratch } from "./scratch.ts";
 
 const DOOMED = fileURLToPath(new URL("./recovery-doomed.ts", import.meta.url));
 /** How many jobs there are, and within how many milliseconds all is to be given back. */
-const SIZES = [
+export const SIZES = [
   [1_000, 50],
   [10_000, 100],
   [100_000, 1_000],
@@ -42,14 +42,14 @@ export async function recovery(quick: boolean): Promise<Figure[]> {
 }
 
 /** In milliseconds. */
-function measure(jobs: number): Promise<number> {
+export function measure(jobs: number, rounds = ROUNDS): Promise<number> {
   return inScratch(async (folder) => {
     const left = join(folder, "left");
     mkdirSync(left);
     const { signal, stderr } = spawnSync(process.execPath, [DOOMED, join(left, "work.db"), String(jobs), String(jobs / SHARE)]);
     if (signal !== "SIGKILL") throw new Error(`It was not killed: ${stderr.toString()}`);
     const times: number[] = [];
-    for (let round = 0; round < ROUNDS; round++) {
+    for (let round = 0; round < rounds; round++) {
       const here = join(folder, String(round));
       cpSync(left, here, { recursive: true });
       const start = performance.now();

@@ -175,7 +175,8 @@ export class Janitor {
   async recover(): Promise<RecoveryStats> {
     const dead = (await this.#probe()).filter(({ life }) => isProven(life));
     // The dead first: a lease of theirs may have expired too, and the death is what an operator wants to read.
-    const buried = await this.recovery.run(dead, { opening: false, alone: this.#isAlone() });
+    const met = await this.#store.damage.findings();
+    const buried = await this.recovery.run(dead, { opening: false, alone: this.#isAlone(), met });
     const entriesReclaimed = buried.entries + (await this.#drain({ dead: [], skewed: true }, "lease expired"));
     const locksCleaned = buried.locks + (await this.#store.cleanLocks());
     await this.orphans("orchestrator_lost");

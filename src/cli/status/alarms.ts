@@ -10,6 +10,7 @@ import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts"
 export interface Alarm {
   code:
     | "DAMAGED"
+    | "COMMITS_MISSING"
     | "BUILD_PAUSED"
     | "BUILD_CRASHED"
     | "NOBODY_WORKS"
@@ -41,6 +42,9 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   if (overview.damaged !== null) {
     const message = `the database is damaged, and is only read: ${oneLine(overview.damaged)}`;
     alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast salvage, or holdfast restore BACKUP" });
+  }
+  for (const what of overview.lost) {
+    alarms.push({ code: "COMMITS_MISSING", grave: true, message: oneLine(what), hint: "holdfast recover, then --last" });
   }
   const gone = processes.filter((process) => !isThere(process));
   const open = overview.queues.filter(({ paused }) => !paused);

@@ -45,6 +45,8 @@ export interface Overview {
   database: { path: string; id: string; durability: Durability };
   /** Why it is only read; null: it is whole, as far as is known. */
   damaged: string | null;
+  /** What was acknowledged, is not there, and stands in no report yet. */
+  lost: string[];
   counts: Record<JobState, number>;
   queues: QueueOverview[];
   processes: ProcessStatus[];
@@ -70,20 +72,22 @@ export interface Overview {
 
 export async function overviewOf(hf: Holdfast): Promise<Overview> {
   const { store, clock, location } = hf.engine;
-  const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal] = await Promise.all([
-    store.queues(),
-    store.lanes(),
-    store.probe(),
-    store.running(),
-    store.locks(),
-    hf.schedules.list(),
-    store.sinks(),
-    store.recovery(),
-    openBuilds(hf),
-    store.recoveries.reports({ limit: 1 }),
-    store.recoveries.reports({ limit: 20, which: "open" }),
-    store.vitals.wal(),
-  ]);
+  const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
+    await Promise.all([
+      store.queues(),
+      store.lanes(),
+      store.probe(),
+      store.running(),
+      store.locks(),
+      hf.schedules.list(),
+      store.sinks(),
+      store.recovery(),
+      openBuilds(hf),
+      store.recoveries.reports({ limit: 1 }),
+      store.recoveries.reports({ limit: 20, which: "open" }),
+      store.vitals.wal(),
+      store.damage.findings(),
+    ]);
   const { ready } = await store.outlook(queues.map(({ name }) => ({ queue: name, lease: 1 })));
   const processes = probed
     .map(({ process, life }): ProcessStatus => {
@@ -95,6 +99,7 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     at: clock.now(),
     database: { path: location.name, id: store.databaseId, durability: store.durability },
     damaged: store.damage.damaged,
+    lost: findings.filter(({ severity }) => severity === "loss").map(({ what }) => what),
     counts: sum(queues),
     queues: queues.filter(({ paused, counts }) => paused || JOB_STATES.some((state) => counts[state] > 0)),
     processes,

@@ -22,6 +22,12 @@ export function knownIn(db: Connection): Known {
   return { epoch: row[0], commits: row[1], key: row[2] };
 }
 
+/** Of nothing but its own row: also where jobs cannot be read. */
+export function epochIn(db: Connection): number {
+  const [epoch] = db.prepare("select epoch from holdfast_database where id = 1").row() as [number];
+  return epoch;
+}
+
 /**
  * Called in a transaction, when the database is put back to an earlier state: restored, salvaged, or found behind what
  * was acknowledged. Fences of the new epoch are higher than all there were, and keys go on beyond all there were, so

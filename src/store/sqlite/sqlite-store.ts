@@ -164,8 +164,9 @@ export class SqliteStore implements Store {
     const bytes = walSize(path);
     const damage = new Damage(path, { driver, now });
     const open = () => openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));
-    const opened = await arrive(damage, path, options, open).catch((error: unknown) => {
-      alive?.leave();
+    const leave = () => alive?.leave();
+    const opened = await arrive(damage, path, options, open, leave).catch((error: unknown) => {
+      leave();
       throw error;
     });
     const log = { bytes, frames: bytes === 0 ? 0 : framesIn(opened.db) };

@@ -27,9 +27,8 @@ function surveyOf(db: Connection, driver: DriverName): Survey {
   const [databaseId, epoch] = db
     .prepare(`select database_id, ${hasEpoch ? "epoch" : "0"} from holdfast_database where id = 1`)
     .row() as [string, number];
-  const [commits, jobs] = db
-    .prepare("select commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) from holdfast_counter where id = 1")
-    .row() as [number, number];
+  const [commits, counted] = db.prepare("select commits, jobs from holdfast_counter where id = 1").row() as [number, number];
+  const jobs = readable(findings, counted, () => Math.max(counted, newestKey(db)));
   const has = (table: string) => columnsOf(db, table).size > 0;
   const counts = readable(findings, { jobs: {}, builds: {}, tables: {} }, () => ({
     jobs: byState(db, "holdfast_jobs"),
@@ -57,6 +56,10 @@ function readable<T>(findings: string[], without: T, read: () => T): T {
     findings.push(String((error as Error).message));
     return without;
   }
+}
+
+function newestKey(db: Connection): number {
+  return (db.prepare("select coalesce(max(key), 0) from holdfast_jobs").row() as [number])[0];
 }
 
 function byState(db: Connection, table: string): Record<string, number> {

@@ -4,8 +4,8 @@ import { onlyRead } from "../../../core/errors.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../findings.ts";
 import { runTask } from "../backup/tasks.ts";
 import type { Connection, DriverName } from "../driver.ts";
-import { knownIn } from "../epoch.ts";
-import { faultOf } from "../faults.ts";
+import { epochIn } from "../epoch.ts";
+import { explain, faultOf } from "../faults.ts";
 import { readSlots } from "../witness/slots.ts";
 import { checkDatabase } from "./check.ts";
 import { Findings } from "./findings.ts";
@@ -103,10 +103,18 @@ export class Damage implements DamageStore {
 
   async auditHeads(): Promise<AuditHead[]> {
     if (this.#path === ":memory:" || this.#db === null) return [];
-    const { epoch } = knownIn(this.#db);
+    const epoch = this.#epochIn(this.#db);
     // What was written down before a restore is not what the database goes on from.
     const seen = readSlots(this.#path).filter((slot) => slot.seen.databaseId === this.#databaseId && slot.seen.epoch === epoch);
     return seen.flatMap((slot) => slot.seen.audit ?? []);
+  }
+
+  #epochIn(db: Connection): number {
+    try {
+      return epochIn(db);
+    } catch (error) {
+      throw explain(error, this.#path);
+    }
   }
 
   lookAgain(): void {

@@ -3,6 +3,7 @@ import { HoldfastError } from "../../../core/errors.ts";
 import type { DriverName } from "../driver.ts";
 import { explain } from "../faults.ts";
 import { type OpenedSqlite, patiently } from "../open.ts";
+import { witnessFolder } from "../witness/slots.ts";
 import { Arrival, type ArrivalOptions } from "./arrival.ts";
 import { type Damage, isDamage } from "./damage.ts";
 
@@ -12,6 +13,7 @@ export async function arrive(
   path: string,
   options: Partial<ArrivalOptions> & { driver: DriverName; ownThread?: boolean; looks?: boolean },
   open: () => Promise<OpenedSqlite>,
+  leave: () => void,
 ): Promise<OpenedSqlite> {
   if (path === ":memory:" || options.ownThread) return open();
   const arrival = await Arrival.at(path, { identity: "", boot: "", ...options });
@@ -30,7 +32,11 @@ export async function arrive(
     return opened;
   } catch (error) {
     opened.db.close();
-    throw explain(error, path);
+    leave();
+    if (!isDamage(error)) throw explain(error, path);
+    // It cannot even be compared: it is read as far as it can be.
+    damage.met(error);
+    return open();
   }
 }
 
@@ -50,9 +56,9 @@ export async function openDamaged<T>(damage: Damage, path: string, open: (damage
   });
 }
 
-/** Whether Holdfast has had it open: its locks lie beside it. */
+/** Whether Holdfast has had it open: its locks lie beside it, or what was seen in it. */
 function wasHere(path: string): boolean {
-  return existsSync(`${path}-alive`);
+  return existsSync(`${path}-alive`) || existsSync(witnessFolder(path));
 }
 
 function unreadable(path: string, cause: unknown): HoldfastError {
