@@ -239,7 +239,7 @@ function planOf(location: StoreLocation, { backups }: OpenOptions): BackupPlan |
 }
 
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
-function refuseOther(engine: Engine, { driver, durability }: OpenOptions, recovery: "auto" | "manual" | "later"): void {
+function refuseOther(engine: Engine, { driver, durability, journal }: OpenOptions, recovery: "auto" | "manual" | "later"): void {
   const { location, store } = engine;
   if (engine.isSealed && recovery !== "manual") throw recoveryPending(location.name);
   if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {
@@ -247,6 +247,13 @@ function refuseOther(engine: Engine, { driver, durability }: OpenOptions, recove
       "DRIVER_DIFFERS",
       `This process has ${location.name} open with "${location.driver}" already, and "${driver}" was asked for.`,
       "Use one driver for a file in one process.",
+    );
+  }
+  if (journal !== undefined && journal !== store.backups.journaled) {
+    throw new HoldfastError(
+      "JOURNAL_DIFFERS",
+      `This process has ${location.name} open ${journal ? "without" : "with"} a journal already.`,
+      "Say it where the database is opened first, or leave `journal` out.",
     );
   }
   if (durability !== undefined && durability !== store.durability) {

@@ -2,6 +2,8 @@ import type { JobState } from "../core/job.ts";
 
 /** Copies of a whole database, made while others work in it. */
 export interface BackupStore {
+  /** Whether changes are written to a journal. */
+  readonly journaled: boolean;
   /**
    * Copies what is there now into a place of its own beside `path`, and checks the copy. Nothing has its name yet: whoever
    * asked publishes it, or discards it. Refused (`BACKUP_EXISTS`) where there is something at `path` already.

@@ -231,6 +231,7 @@ suite("with a journal", () => {
     db.close();
     await using hf = await open(path);
     await hf.enqueue(note, 1);
+    await assert.rejects(open(path, { journal: true }), code("JOURNAL_DIFFERS"));
     await assert.rejects(open(":memory:", { journal: true }), code("OPTION_INVALID"));
   });
 });

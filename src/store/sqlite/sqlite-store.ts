@@ -190,7 +190,7 @@ export class SqliteStore implements Store {
     const marks = opened.journaled ? new CommitMarks(db) : null;
     const drains = opened.journaled && !options.looks && damage.damaged === null;
     this.#drain = drains ? drainOf(db, path, this.databaseId, options) : null;
-    this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock });
+    this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock, journaled: opened.journaled });
     this.damage = damage;
     damage.watch(db, opened.databaseId);
     this.#boot = options.boot ?? "";

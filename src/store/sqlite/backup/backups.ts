@@ -15,12 +15,22 @@ const LOOK = 100;
 
 /** Backups of a file. */
 export class Backups implements BackupStore {
+  readonly journaled: boolean;
   readonly #db: Connection;
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #clock: Pick<Clock, "now">;
 
-  constructor(db: Connection, { path, driver, clock }: { path: string; driver: DriverName; clock: Pick<Clock, "now"> }) {
+  constructor(
+    db: Connection,
+    {
+      path,
+      driver,
+      clock,
+      journaled = false,
+    }: { path: string; driver: DriverName; clock: Pick<Clock, "now">; journaled?: boolean },
+  ) {
+    this.journaled = journaled;
     this.#db = db;
     this.#path = path;
     this.#driver = driver;
