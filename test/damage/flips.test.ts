@@ -109,13 +109,13 @@ async function look(path: string): Promise<string | null> {
   }
 }
 
-/** Everything that is in it. */
+/** Everything that is in it. To SQLite a blob in the schema is as good as a text. */
 function dump(path: string): Dump {
   const db = new DatabaseSync(path);
   try {
     const tables = db
       .prepare(
-        "select cast(name as text) as name from sqlite_schema where type = 'table' and name like 'holdfast\\_%' escape '\\'",
+        "select cast(name as text) as name from sqlite_schema where cast(type as text) = 'table' and cast(name as text) like 'holdfast\\_%' escape '\\'",
       )
       .all();
     return Object.fromEntries(
