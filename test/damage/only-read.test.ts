@@ -8,7 +8,7 @@ import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { add, claim, newJob, running } from "../conformance/parts.ts";
 import { Place } from "../cli/holdfast.ts";
-import { alter, offsetOf, place, rootOf, scribble, silent } from "./place.ts";
+import { alter, offsetOf, PAGE, place, rootOf, scribble, silent } from "./place.ts";
 
 const DAMAGED = { code: "DAMAGED", hint: /holdfast restore/ };
 const greet = job<{ name: string }>({ name: "greet", run: () => {} });
@@ -91,6 +91,25 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await worker.stop();
       await assert.rejects(hf.enqueue(greet, { name: "me" }), DAMAGED);
     });
+
+    for (const [what, from] of [
+      ["whole page", 0],
+      ["page's cells", 8],
+    ] as const) {
+      test(`whose jobs cannot be read (a ${what}) is opened all the same, checked and copied`, async (t) => {
+        const { path, folder } = await damaged(t);
+        scribble(path, offsetOf(rootOf(path, "holdfast_jobs")) + from, Buffer.alloc(PAGE - from, 0xab));
+        const before = readFileSync(path);
+        await using hf = await open(path, { driver, log: silent });
+        assert.equal((await hf.check()).ok, false);
+        await assert.rejects(hf.enqueue(greet, { name: "me" }), DAMAGED);
+        await assert.rejects(hf.jobs.list(), { code: "DAMAGED" });
+        await assert.rejects(hf.backup(join(folder, "backup.db")), { code: "DAMAGED" });
+        // But for the first page, where SQLite counts changes.
+        const copied = readFileSync(join(folder, "backup.db"));
+        assert.ok(copied.subarray(PAGE).equals(before.subarray(PAGE)), "page by page, damage and all");
+      });
+    }
 
     test("of which not even the schema can be read is refused, and left as it is", async (t) => {
       const { path } = await damaged(t);
