@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import type { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
 import { job, open } from "../../src/index.ts";
 import { clearFindings } from "../../src/store/sqlite/damage/findings.ts";
@@ -121,6 +122,20 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     });
   });
 }
+
+test("a number of a user's own that JavaScript cannot hold is an error of his, and no damage", async (t) => {
+  const { path, folder } = place(t);
+  await using hf = await open(path);
+  await hf.transaction(({ db }) => {
+    db.exec("create table big (n integer)");
+    db.exec("insert into big values (9007199254740993)");
+  });
+  const read = hf.transaction(({ db }) => (db as DatabaseSync).prepare("select n from big").get());
+  await assert.rejects(read, { code: "ERR_OUT_OF_RANGE" });
+  assert.equal(hf.engine.store.damage.damaged, null);
+  assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+  await hf.backup(join(folder, "backup.db"));
+});
 
 test("damage that came while nobody was there is found by the first to open it, after a while", async (t) => {
   const { path } = await damaged(t);

@@ -22,7 +22,7 @@ export function faultOf(error: unknown): SqliteFault | null {
   const { errcode, code } = error as { errcode?: unknown; code?: unknown };
   if (typeof errcode === "number") return CODES[(errcode & 0xff) as keyof typeof CODES] ?? "OTHER";
   // Nobody has ever written a number that JavaScript cannot hold: a driver that reads one reads a damaged page.
-  if (code === "ERR_OUT_OF_RANGE") return "CORRUPT";
+  if (code === "ERR_OUT_OF_RANGE" && error.message.startsWith("Value is too large to be represented")) return "CORRUPT";
   if (typeof code !== "string" || !code.startsWith("SQLITE_")) return null;
   const name = Object.values(CODES).find((known) => code.startsWith(`SQLITE_${known}`));
   return name ?? "OTHER";
