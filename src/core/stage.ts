@@ -10,6 +10,7 @@ import { type CheckedLimit, checkLimits } from "./limit-options.ts";
 import { checkName, checkOneOf, refuseUnknown } from "./options.ts";
 import { checkRunOptions, type RunOptions, type RunSettings } from "./run-options.ts";
 import type { Target } from "./source.ts";
+import { checkTargetId } from "./target-id.ts";
 
 export interface StageOptions<T, In> extends RunOptions<In> {
   /** What the result depends on besides the inputs: another key, another result. */
@@ -119,11 +120,11 @@ export function stageEstimate({ name, estimate }: StageDefinition, context: { ta
   );
 }
 
-/** The group of a target in a gather; null: all targets are one group. */
+/** The group of a target in a gather, which is the id of a target itself; null: all targets are one group. */
 export function groupOf({ name, by }: StageDefinition, target: unknown, output: unknown): string | null {
   if (by === null) return null;
   const group = call(() => by(target, output), "by", name, "GROUP_INVALID");
-  return checkName(group, `What \`by\` of stage "${name}" answers`);
+  return checkTargetId(group, `What \`by\` of stage "${name}" answers`);
 }
 
 function call<R>(act: () => R, option: string, stage: string, code: string): R {

@@ -31,14 +31,23 @@ export function idsOf(path: string): string[] {
 
 /** The id of a target as a user's function answers it; `what` names that function. */
 export function checkTargetId(id: unknown, what: string): string {
-  if (typeof id === "string" && id !== "" && id.isWellFormed() && !id.includes(BETWEEN) && fits(id))
-    return checkStorable(id, what);
-  const given = typeof id === "string" && !fits(id) ? `a text of ${Buffer.byteLength(id)} bytes` : JSON.stringify(id);
+  const wrong = wrongWith(id);
+  if (wrong === null) return checkStorable(id as string, what);
   throw new HoldfastError(
     "TARGET_ID_INVALID",
-    `${what} is ${given ?? String(id)}.`,
+    `${what} is ${wrong}.`,
     `Give a text of 1 to ${ID_BYTES} bytes, without half a character (a lone surrogate) and without U+001F.`,
   );
+}
+
+/** What it is and why that is no id: a build keeps the message of an error, not its hint. */
+function wrongWith(id: unknown): string | null {
+  if (typeof id !== "string") return `${JSON.stringify(id) ?? String(id)}, and an id is a text`;
+  if (id === "") return '"", and an id has at least one character';
+  if (!fits(id)) return `a text of ${Buffer.byteLength(id)} bytes, and an id may have ${ID_BYTES}`;
+  const given = JSON.stringify(id.slice(0, 100));
+  if (!id.isWellFormed()) return `${given}, and an id holds no half of a character (a lone surrogate)`;
+  return id.includes(BETWEEN) ? `${given}, and an id does not hold U+001F` : null;
 }
 
 /** Whether an id is short enough. */

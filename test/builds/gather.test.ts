@@ -105,6 +105,35 @@ test("`by` sees the output; one that throws, or names no group, fails its target
   );
 });
 
+test("a group may be called whatever a target may be, so `by` the parent works for every parent", async (t) => {
+  const here = await yard(t);
+  const ids = ["d".repeat(90).concat("/").repeat(4), "two\nlines", "short"];
+  const built = await here.succeed(
+    pipeline("long")
+      .source(items(() => ids, { id: (id) => id }))
+      .expand("parts", {}, () => ["1", "2"].map((id) => ({ id, value: id })))
+      .gather("whole", { by: ({ parent }) => parent.id }, async ({ inputs }) => {
+        let count = 0;
+        for await (const { target } of inputs) count += Number(target.id);
+        return count;
+      }),
+  );
+  assert.deepEqual(await outputsOf(built, "whole"), Object.fromEntries(ids.map((id) => [id, 3])));
+});
+
+test("a group's id that is none says why in the build's errors", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(
+    pipeline("too-long")
+      .source(items(() => ["a"], { id: (id) => id }))
+      .gather("all", { by: () => "x".repeat(2_001) }, () => 1),
+  );
+  assert.deepEqual(
+    built.errors.map(({ message }) => message),
+    ['What `by` of stage "all" answers is a text of 2001 bytes, and an id may have 2000.'],
+  );
+});
+
 test("a gather does not run where something failed, and runs when that is mended, alone with it", async (t) => {
   const here = await yard(t);
   here.write({ a: "1", b: "bad" });

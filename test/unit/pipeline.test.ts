@@ -13,6 +13,7 @@ import {
 } from "../../src/core/pipeline-description.ts";
 import { files, items } from "../../src/core/source.ts";
 import { groupOf, stageEstimate, stageKey } from "../../src/core/stage.ts";
+import { ID_BYTES } from "../../src/core/target-id.ts";
 
 const nothing = () => null;
 const docs = pipeline("docs").source(files("docs/**/*.md"));
@@ -188,14 +189,36 @@ describe("a gather", () => {
     assert.ok(one.expand("parts", {}, () => []).gather("again", {}, nothing));
   });
 
-  test("has a group for each target, by name", () => {
+  test("has a group for each target, by id", () => {
     const [stage] = pipelineOf(docs.gather("groups", { by: ({ id }) => id.slice(0, 1) }, nothing)).stages;
     assert.ok(stage);
     assert.equal(groupOf(stage, { id: "abc" }, null), "a");
-    assert.throws(() => groupOf(stage, { id: "" }, null), { code: "NAME_INVALID", message: /`by` of stage "groups"/ });
+    assert.throws(() => groupOf(stage, { id: "" }, null), {
+      code: "TARGET_ID_INVALID",
+      message: /`by` of stage "groups" answers is "", and an id has at least one character/,
+    });
     assert.throws(() => groupOf(stage, null, null), { code: "GROUP_INVALID", message: /`by` of stage "groups" threw/ });
     const [all] = pipelineOf(one).stages;
     assert.equal(all && groupOf(all, { id: "abc" }, null), null);
+  });
+});
+
+describe("a group's id", () => {
+  const [stage] = pipelineOf(docs.gather("groups", { by: ({ id }) => id }, nothing)).stages;
+  const group = (id: unknown) => stage && groupOf(stage, { id }, null);
+
+  test("may be whatever the id of a target may be", () => {
+    for (const id of ["x".repeat(ID_BYTES), "two\nlines", "é/ü", " "]) assert.equal(group(id), id);
+  });
+
+  test("is refused with what is wrong with it, and what may be given", () => {
+    const refused = { code: "TARGET_ID_INVALID", hint: /Give a text of 1 to 2000 bytes/ };
+    assert.throws(() => group("ä".repeat(1_001)), { ...refused, message: /is a text of 2002 bytes, and an id may have 2000\./ });
+    assert.throws(() => group(7), { ...refused, message: /is 7, and an id is a text\./ });
+    assert.throws(() => group(undefined), { ...refused, message: /is undefined, and an id is a text\./ });
+    assert.throws(() => group("\ud800"), { ...refused, message: /half of a character/ });
+    assert.throws(() => group("a\u001fb"), { ...refused, message: /does not hold U\+001F/ });
+    assert.throws(() => group("a\0b"), { code: "TEXT_INVALID", message: /`by` of stage "groups" answers/ });
   });
 });
 
