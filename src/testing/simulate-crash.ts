@@ -121,7 +121,7 @@ async function end(program: Program, { by, when, image }: CrashOptions): Promise
 }
 
 async function imageOf(options: PowerCutOptions): Promise<PowerCutImage> {
-  const child = fork(besides("./power-cut-process"), [], { stdio: ["ignore", "ignore", "inherit", "ipc"] });
+  const child = fork(besides("./power-cut-process"), [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
   const gone = once(child, "exit").then(([code]) => {
     throw new Error(`The process that takes the image of a power cut ended with ${code}.`);
   });
