@@ -284,19 +284,6 @@ describe("salvage", { concurrency: 2 }, () => {
         create table log (what text);
         create trigger told after insert on texts begin insert into log values ('told'); end;
         create unique index loose_b on loose (b) where b is not null;`);
-      const dump = (from: DatabaseSync) => ({
-        schema: from
-          .prepare(
-            "select type, name, sql from sqlite_schema where name not like 'holdfast%' and name not like 'sqlite%' order by name",
-          )
-          .all(),
-        rows: ["loose", "strictly", "made", "pairs", "texts", "log", "both", "words", "words_data"].map((name) =>
-          readAll(from, name),
-        ),
-        counted: from.prepare("select seq from sqlite_sequence where name = 'strictly'").all(),
-        found: from.prepare("select rowid, body from words where words match 'quick'").all(),
-        marked: from.prepare("pragma user_version").all(),
-      });
       const before = dump(db);
       db.close();
       scribble(path, offsetOf(rootOf(path, "holdfast_events")), noise(5));
@@ -314,3 +301,20 @@ describe("salvage", { concurrency: 2 }, () => {
     });
   }
 });
+
+/** All that is not Holdfast's. */
+function dump(from: DatabaseSync) {
+  return {
+    schema: from
+      .prepare(
+        "select type, name, sql from sqlite_schema where name not like 'holdfast%' and name not like 'sqlite%' order by name",
+      )
+      .all(),
+    rows: ["loose", "strictly", "made", "pairs", "texts", "log", "both", "words", "words_data"].map((name) =>
+      readAll(from, name),
+    ),
+    counted: from.prepare("select seq from sqlite_sequence where name = 'strictly'").all(),
+    found: from.prepare("select rowid, body from words where words match 'quick'").all(),
+    marked: from.prepare("pragma user_version").all(),
+  };
+}

@@ -31,18 +31,21 @@ export function readJournal(pages: Pages, definitions: readonly Definition[]): F
   );
   const changes = rootOf("holdfast_changes");
   if (changes === undefined) return found;
-  const text = (value: unknown) => (typeof value === "string" ? value : null);
   readTable(
     pages,
     changes,
     ({ rowid, values: [, kind, name, key, row, at] }) => {
       if (!KINDS.has(kind)) return;
       const [seq, time] = [Number(rowid), typeof at === "bigint" ? Number(at) : null];
-      found.tail.push({ seq, kind: kind as Change["kind"], name: text(name), key: text(key), row: text(row), at: time });
+      found.tail.push({ seq, kind: kind as Change["kind"], name: textOf(name), key: textOf(key), row: textOf(row), at: time });
     },
     () => {},
   );
   return found;
+}
+
+function textOf(value: unknown): string | null {
+  return typeof value === "string" ? value : null;
 }
 
 /** The backup, and what was done after it as far as the journal leads: a copy of it, beside the new database. */
