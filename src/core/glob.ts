@@ -28,6 +28,20 @@ export function fileGlobs(globs: readonly string[]): Glob {
   return compile(globs, { what: "A glob of files()", hidden: false, paths: true, code: "SOURCE_INVALID" });
 }
 
+/**
+ * The folders that globs of `files()` begin with, from the root, each once: what stands before a glob's first wildcard, or the
+ * folder of what is spelled out. An empty text is the root itself.
+ */
+export function leadingFolders(globs: readonly string[]): string[] {
+  return [...new Set(globs.map((glob) => leadingFolder(normalPath(glob))))];
+}
+
+function leadingFolder(glob: string): string {
+  const names = glob.split("/");
+  const wild = names.findIndex((name) => !isPlain(name));
+  return names.slice(0, wild === -1 ? -1 : wild).join("/");
+}
+
 /** What `files()` is to ignore. A folder that matches is ignored with all that is in it. */
 export function ignoreGlobs(globs: readonly string[]): Glob {
   return compile(globs, { what: "A glob in `ignore` of files()", hidden: true, paths: true, code: "SOURCE_INVALID" });
@@ -107,9 +121,13 @@ function mayMatchHidden(glob: string): boolean {
   return /(?:^|[/{,])\.|[\\[\]()!+@|]/.test(glob);
 }
 
-/** "./docs/" means "docs/**". What is no path is left as it is. */
+/** What is no path is left as it is. */
 function normal(glob: string, { paths }: GlobOptions): string {
-  if (!paths) return glob;
+  return paths ? normalPath(glob) : glob;
+}
+
+/** "./docs/" means "docs/**". */
+function normalPath(glob: string): string {
   const below = glob.replace(/\/{2,}/g, "/").replace(/^(?:\.\/)+/, "");
   if (below === "" || below === ".") return "**";
   return below.endsWith("/") ? `${below}**` : below;

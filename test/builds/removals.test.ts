@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { files, items, NonRetryableError, pipeline } from "../../src/index.ts";
-import { test, yard } from "./parts.ts";
+import { refusal, test, yard } from "./parts.ts";
 
 type Removed = { target: { id: string; parent?: { id: string } } };
 
@@ -153,4 +153,25 @@ test("a target that is back in the same build while what was made of it is being
   assert.equal(built.state, "SUCCESS", JSON.stringify(built.errors));
   assert.deepEqual(here.taken(), ["index a", "publish a"]);
   assert.deepEqual([published, indexed], [new Set(list), new Set(list)]);
+});
+
+test("a folder that the globs begin with and that is not there removes nothing, and is no plan either", async (t) => {
+  const here = await yard(t);
+  const removed: string[] = [];
+  const docs = pipeline("docs")
+    .source(files("notes/**/*.md", { root: here.root }))
+    .stage("publish", { remove: ({ target }) => void removed.push(target.id) }, ({ target }) => target.id);
+  here.write({ "notes/a.md": "a", "notes/b.md": "b" });
+  await here.succeed(docs);
+
+  here.remove("notes");
+  const { state, errors } = await here.build(docs);
+  assert.equal(state, "FAILED");
+  assert.match(errors[0]?.message ?? "", /notes, is not there/);
+  await assert.rejects(here.hf.builds.plan(docs), refusal("SOURCE_MISSING"));
+  assert.deepEqual(removed, []);
+
+  here.write({ "notes/a.md": "a" });
+  await here.succeed(docs);
+  assert.deepEqual(removed, ["notes/b.md"]);
 });

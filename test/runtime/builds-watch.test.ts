@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdir, mkdtemp, rename, rm, utimes, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, rename, rm, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -179,6 +179,33 @@ test("builds.watch builds, and builds again what changes, until its signal is ab
     ],
   );
   assert.deepEqual(ran.toSorted(), ["a.md", "b.md", "b.md"]);
+});
+
+test("a folder that is renamed away while it is watched removes nothing, also where another takes its place", async () => {
+  const folder = join(root, "away");
+  await mkdir(join(folder, "notes"), { recursive: true });
+  for (const name of ["a", "b"]) await writeFile(join(folder, `notes/${name}.md`), name);
+  const removed: string[] = [];
+  const docs = pipeline("notes")
+    .source(files("notes/*.md", { root: folder }))
+    .stage("publish", { remove: ({ target }) => void removed.push(target.id) }, ({ target }) => target.id);
+  await using hf = await open(":memory:", { log: quietLog });
+  const over = new AbortController();
+  const seen: string[] = [];
+  const acts = [
+    () => rename(join(folder, "notes"), join(folder, "notes.away")),
+    async () => {
+      await cp(join(folder, "notes.away"), join(folder, "notes.new"), { recursive: true });
+      await rename(join(folder, "notes.new"), join(folder, "notes"));
+    },
+    () => rm(join(folder, "notes/b.md")),
+    async () => over.abort(),
+  ];
+  for await (const { state } of hf.builds.watch(docs, { signal: over.signal })) {
+    seen.push(`${state} ${removed.join()}`);
+    await acts[seen.length - 1]?.();
+  }
+  assert.deepEqual(seen, ["SUCCESS ", "FAILED ", "SUCCESS ", "SUCCESS notes/b.md"]);
 });
 
 test("a signal that is aborted while a build is being started stops it", async () => {

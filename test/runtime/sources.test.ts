@@ -148,6 +148,41 @@ describe("what cannot be seen is not taken for removed:", () => {
     await assert.rejects(tree.ids("**", { root: "file/below" }), missing);
   });
 
+  test("so is one in which none of the folders is there that the globs begin with", async (t) => {
+    const tree = new SourceTree(t, { "a/1": "", file: "" });
+    tree.link("link", "a");
+    const missing = { code: "SOURCE_MISSING", hint: /mounted/ };
+    await assert.rejects(tree.ids("notes/**/*.md"), { ...missing, message: /begins with, .*notes, is not there/ });
+    await assert.rejects(tree.ids("a/deep/er/*"), { ...missing, message: /er, is not there/ });
+    await assert.rejects(tree.ids("notes/one.md"), missing);
+    await assert.rejects(tree.ids("file/*"), missing);
+    await assert.rejects(tree.ids("link/*"), missing);
+    await assert.rejects(tree.ids(["notes/*", "mails/*"]), { ...missing, message: /None of .*notes, .*mails\./ });
+    await assert.rejects(tree.ids("notes/*", { after: "notes/1" }), missing);
+  });
+
+  test("where one of them is there, the others may be missing, and what is in it too", async (t) => {
+    const tree = new SourceTree(t, { "a/1": "" });
+    assert.deepEqual(await tree.ids(["notes/**", "a/*"]), ["a/1"]);
+    assert.deepEqual(await tree.ids(["notes/**", "*"]), []);
+    assert.deepEqual(await tree.ids("a/*.md"), []);
+    assert.deepEqual(await tree.ids("a/2"), []);
+    assert.deepEqual(await tree.ids("2"), []);
+  });
+
+  test("a folder that a glob begins with and that goes away while it is listed is an error", async (t) => {
+    const tree = new SourceTree(t, { "a/1": "", "b/1": "", "b/2": "" });
+    const seen: string[] = [];
+    const list = async () => {
+      for await (const { id } of tree.listing(["a/*", "b/*"])) {
+        seen.push(id);
+        if (id === "a/1") renameSync(tree.path("b"), tree.path("away"));
+      }
+    };
+    await assert.rejects(list(), { code: "SOURCE_MISSING", message: /b, went away while it was listed/ });
+    assert.deepEqual(seen, ["a/1"]);
+  });
+
   for (const [what, act] of Object.entries({
     "is gone": (path: string) => rmSync(path, { recursive: true }),
     "was replaced": (path: string) => {

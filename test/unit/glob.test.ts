@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import { fileGlobs, ignoreGlobs, matchGlob } from "../../src/core/glob.ts";
+import { fileGlobs, ignoreGlobs, leadingFolders, matchGlob } from "../../src/core/glob.ts";
 import { pipeline } from "../../src/core/pipeline.ts";
 import { files } from "../../src/core/source.ts";
 
@@ -156,3 +156,21 @@ function reading(match: string): unknown {
     .source(files("a"))
     .stage("read", { match }, () => 1);
 }
+
+test("a glob begins with the folder before its first wildcard, or with that of the file it spells", () => {
+  const cases: Record<string, string> = {
+    "notes/**/*.md": "notes",
+    "./notes//2026/*.md": "notes/2026",
+    "notes/": "notes",
+    "notes/a.md": "notes",
+    "a/b?/c": "a",
+    "a/{b,c}/d": "a",
+    "a/\\[b]/c": "a",
+    notes: "",
+    "*.md": "",
+    "**": "",
+    ".": "",
+  };
+  for (const [glob, folder] of Object.entries(cases)) assert.deepEqual(leadingFolders([glob]), [folder], glob);
+  assert.deepEqual(leadingFolders(["a/*", "b/*", "a/**"]), ["a", "b"]);
+});

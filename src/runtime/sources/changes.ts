@@ -101,12 +101,12 @@ export class SourceChanges implements Disposable {
     this.#blind = false;
     const hash = createHash("sha256");
     const { source, folders } = this.#parts;
+    const seen = new Set<string>();
     try {
       if (source.kind === "items") {
         for await (const { id, hash: content } of listItems(source)) hash.update(`${JSON.stringify(id)} ${content}\n`);
         return hash.digest("hex");
       }
-      const seen = new Set<string>();
       const onFolder = (path: string): void => {
         seen.add(path);
         this.#watch(path);
@@ -114,11 +114,13 @@ export class SourceChanges implements Disposable {
       for await (const { id, stat } of listFiles(source, { ...folders, onFolder })) {
         hash.update(`${JSON.stringify(id)} ${stat.size} ${stat.mtime} ${stat.inode}\n`);
       }
-      for (const path of this.#watched.keys()) if (!seen.has(path)) this.#unwatch(path);
       return hash.digest("hex");
     } catch (error) {
       this.#blind = true;
       return error instanceof HoldfastError ? error.code : "unlistable";
+    } finally {
+      // What comes back under its name is another folder, and would be watched by nobody.
+      for (const path of this.#watched.keys()) if (!seen.has(path)) this.#unwatch(path);
     }
   }
 

@@ -1,6 +1,6 @@
 import { join, resolve } from "node:path";
 import type { FileStat } from "../../core/fingerprint.ts";
-import { fileGlobs, type Glob, ignoreGlobs } from "../../core/glob.ts";
+import { fileGlobs, type Glob, ignoreGlobs, leadingFolders } from "../../core/glob.ts";
 import { compareIds } from "../../core/id-order.ts";
 import type { FilesSource } from "../../core/source.ts";
 import { fits, ID_BYTES } from "../../core/target-id.ts";
@@ -38,7 +38,7 @@ export async function* listFiles(
   source: FilesSource,
   { cwd, skip, after, onFolder = () => {} }: ListOptions,
 ): AsyncGenerator<ListedFile> {
-  const root = new Root(resolve(cwd, source.root ?? "."), skip);
+  const root = new Root(resolve(cwd, source.root ?? "."), skip, leadingFolders(source.globs));
   const choice = new Choice(root, fileGlobs(source.globs), ignoreGlobs(source.ignore), after);
   onFolder(root.path);
   const open = [await enter(root, "", IgnoreFiles.none)];

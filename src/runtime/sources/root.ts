@@ -1,5 +1,6 @@
 import { realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, relative, resolve, sep } from "node:path";
+import { LeadingFolders } from "./leading-folders.ts";
 import { isGone, missingRoot, unreadable } from "./source-errors.ts";
 
 /** Holdfast's own, and git's: never targets, wherever they lie. */
@@ -12,12 +13,15 @@ export class Root {
   readonly path: string;
   readonly #real: string;
   readonly #identity: string;
+  readonly #leading: LeadingFolders;
   /** Paths from the root, with "/". */
   readonly #skipped: ReadonlySet<string>;
 
-  constructor(path: string, skip: readonly string[]) {
+  /** `leading`: the folders in it of which one has to be there. */
+  constructor(path: string, skip: readonly string[], leading: readonly string[] = []) {
     this.path = path;
     this.#identity = identify(path);
+    this.#leading = new LeadingFolders(path, leading);
     this.#real = realpathSync(path);
     const skipped = skip.flatMap((one) => COMPANIONS.map((end) => this.#idOf(realpathOf(resolve(one)) + end)));
     this.#skipped = new Set(skipped.filter((id) => id !== null));
@@ -41,10 +45,12 @@ export class Root {
   }
 
   /**
-   * Something has gone: if it was the root itself (a disk that was unmounted), then nothing is known about what is in it.
+   * Something has gone: if it was the root itself (a disk that was unmounted), or a folder that a glob begins with, then
+   * nothing is known about what is in it.
    */
   checkThere(): void {
     if (identify(this.path) !== this.#identity) throw missingRoot(this.path, "was replaced while it was listed");
+    this.#leading.checkThere();
   }
 
   /** Null: it is the root itself, or not in it. */

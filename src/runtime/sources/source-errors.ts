@@ -1,14 +1,27 @@
 import { faultOf } from "../../artifacts/faults.ts";
 import { HoldfastError } from "../../core/errors.ts";
 
+const CHECK = "Check `root` of files(), the folder in which the program runs, and that the disk is mounted.";
+
 /** Not an empty source: everything in it would be taken for removed. */
 export function missingRoot(path: string, is: string, cause?: unknown): HoldfastError {
+  return new HoldfastError("SOURCE_MISSING", `The root of the source, ${path}, ${is}.`, CHECK, { cause });
+}
+
+/** Of what the globs begin with, nothing is there: as good as a missing root. */
+export function missingFolders(paths: readonly string[]): HoldfastError {
   return new HoldfastError(
     "SOURCE_MISSING",
-    `The root of the source, ${path}, ${is}.`,
-    "Check `root` of files(), the folder in which the program runs, and that the disk is mounted.",
-    { cause },
+    paths.length === 1
+      ? `The folder that the glob of the source begins with, ${paths[0]}, is not there.`
+      : `None of the folders that the globs of the source begin with is there: ${paths.join(", ")}.`,
+    `${CHECK} If nothing is to be in it, make an empty folder.`,
   );
+}
+
+/** A folder that a glob begins with. */
+export function missingFolder(path: string, happened: string): HoldfastError {
+  return new HoldfastError("SOURCE_MISSING", `A folder of the source, ${path}, ${happened} while it was listed.`, CHECK);
 }
 
 export function unreadable(path: string, cause: unknown): HoldfastError {
