@@ -53,6 +53,11 @@ export class CheckedStore {
     return { clearWork: (clearing) => this.#world.inTurn(() => this.#store.work.clearWork(clearing)) };
   }
 
+  /** Nothing is damaged here. */
+  get damage(): Pick<Store["damage"], "findings"> {
+    return { findings: () => this.#world.inTurn(() => this.#store.damage.findings()) };
+  }
+
   /** How the dead are buried. */
   get recoveries(): Pick<Store["recoveries"], "begin" | "takeBack" | "bury" | "close"> {
     const { recoveries: model } = this.#model;
@@ -350,7 +355,10 @@ export class CheckedStore {
   }
 }
 
-type Asked = Exclude<Exclude<keyof CheckedStore & keyof Store, "onChange" | "enqueueWithin">, "builds" | "work" | "recoveries">;
+type Asked = Exclude<
+  keyof CheckedStore & keyof Store,
+  "onChange" | "enqueueWithin" | "builds" | "work" | "damage" | "recoveries"
+>;
 
 export function plain<T extends object>(rows: readonly T[]): T[] {
   return rows.map((row) => ({ ...row }));
