@@ -95,16 +95,27 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
     const earlier = await open(db, { durability: "process" });
     const { id } = await earlier.enqueue(sold, { item: 7 });
     await earlier.close();
-    const { image, crash } = await cut(db, join(folder, "after.db"), { args: [db, "process"] });
-    assert.equal(image.durability, "process");
-    await using hf = await open(image.path, { log: SILENT });
-    const after = await everyJob(hf);
+    // Where all of it had just been copied into the database, nothing is missing: then the next cut tells.
+    let missing: string[] = [];
+    let image = db;
+    for (let turn = 1; missing.length === 0; turn++) {
+      assert.ok(turn < 10, "something is lost");
+      const { image: made, crash } = await cut(db, join(folder, `after-${turn}.db`), { args: [db, "process"] });
+      assert.equal(made.durability, "process");
+      image = made.path;
+      await using looked = await open(image, { log: SILENT });
+      const after = await everyJob(looked);
+      assert.ok(
+        after.some((one) => one.id === id),
+        "what was copied into the database and synced is there",
+      );
+      missing = validateRecovery(acceptedIn(crash.stdout), after).reasons;
+    }
     assert.ok(
-      after.some((one) => one.id === id),
-      "what was copied into the database and synced is there",
+      missing.every((reason) => reason.endsWith(" is missing")),
+      missing.join("\n"),
     );
-    const { reasons } = validateRecovery(acceptedIn(crash.stdout), after);
-    assert.ok(reasons.length > 0 && reasons.every((reason) => reason.endsWith(" is missing")), reasons.join("\n"));
+    await using hf = await open(image, { log: SILENT });
     const report = await hf.recovery.lastReport();
     assert.ok((report?.commitsMissing ?? 0) > 0, "and it is said that something is missing");
     assert.deepEqual(await hf.check(), { ok: true, findings: [] });
