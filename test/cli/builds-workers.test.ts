@@ -80,6 +80,14 @@ test("--watch builds again what changes, and Ctrl-C ends it with 0", async () =>
   const run = place.start(["run", DOCS, "--watch", "--json"]);
   await builds(run, 1);
   await run.said("Waiting for changes");
+  const { processes } = await place.json<Status>(["status"]);
+  assert.deepEqual(
+    processes.map(({ pid, program }) => [pid, program]),
+    [[run.child.pid, `holdfast run ${DOCS}`]],
+  );
+  const { stdout: page } = await place.run(["status"]);
+  assert.match(page, /pipeline\/docs/);
+  assert.doesNotMatch(page, /paused|No process has this database open/, "it waits, and so does its queue");
   await writeDoc(place, "b", "berta");
   await builds(run, 2);
   await writeDoc(place, "d", "dora");

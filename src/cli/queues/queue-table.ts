@@ -1,4 +1,5 @@
 import { FINISHED_STATES, type JobState } from "../../core/job.ts";
+import { isPipelineQueue } from "../../core/work.ts";
 import type { QueueOverview } from "../../store/store.ts";
 import { age } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
@@ -18,10 +19,10 @@ export function queueTable(queues: readonly QueueOverview[], now: number, rates?
   const any = (state: JobState) => queues.some(({ counts }) => counts[state] > 0);
   const wide = terminalWidth() >= WIDE;
   const columns: (Column<QueueOverview> | false)[] = [
-    { title: "QUEUE", value: ({ name }) => name, least: 6, style: ({ paused }) => (paused ? "yellow" : null) },
-    queues.some(({ paused }) => paused) && {
+    { title: "QUEUE", value: ({ name }) => name, least: 6, style: (queue) => (isHeld(queue) ? "yellow" : null) },
+    queues.some(isHeld) && {
       title: "",
-      value: ({ paused }) => (paused ? "paused" : ""),
+      value: (queue) => (isHeld(queue) ? "paused" : ""),
       style: () => "yellow",
     },
     any("waiting") && count("waiting"),
@@ -42,6 +43,12 @@ export function queueTable(queues: readonly QueueOverview[], now: number, rates?
   function isIdle(queue: QueueOverview): "dim" | "green" {
     return rateOf(queue, rates) === "0" ? "dim" : "green";
   }
+}
+
+/** Paused, by somebody or for a budget. That of a pipeline is between its builds, too, when there is nothing to hand out. */
+function isHeld({ name, paused, counts }: QueueOverview): boolean {
+  const isIdle = counts.waiting + counts.pending + counts.running === 0;
+  return paused && !(isPipelineQueue(name) && isIdle);
 }
 
 /** Ended in the last minute, about. */

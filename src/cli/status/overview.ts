@@ -127,9 +127,12 @@ export function workersIn({ processes }: { processes: readonly ProcessStatus[] }
   return processes.filter((process) => isThere(process) && process.works.length > 0);
 }
 
+/** Commands that stay, also while they have nothing to do: `run --watch` waits for a change of its source. */
+const STAYING = /^holdfast (?:work|run)\b/;
+
 /** Another command like this one, gone in a moment. */
 function isPassing({ program, running, works }: ProcessStatus): boolean {
-  return program.startsWith("holdfast ") && !program.startsWith("holdfast work") && running === 0 && works.length === 0;
+  return program.startsWith("holdfast ") && !STAYING.test(program) && running === 0 && works.length === 0;
 }
 
 /** What is paused is not worked on for a reason that is shown. A worker takes its names from whatever queue they are in. */
