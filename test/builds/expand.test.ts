@@ -297,6 +297,19 @@ test("two children of one id fail their parent, with both names said, and its si
   assert.ok(here.ran.includes("say b/x"));
 });
 
+test("children of one id under different parents are told apart in a build's errors", async (t) => {
+  const here = await yard(t);
+  const docs = pipeline("pages")
+    .source(items(() => ["a", "b"], { id: (id) => id }))
+    .expand("lines", {}, () => [{ id: "1", value: 1 }])
+    .stage("say", ONCE, ({ target }) => {
+      throw new Error(`no ${target.parent.id}`);
+    });
+  const { errors, id } = await here.build(docs);
+  assert.deepEqual(errors.map(({ target, message }) => `${target}: ${message}`).sort(), ["a/1: no a", "b/1: no b"]);
+  assert.equal((await here.hf.builds.why(id, "say", "b/1")).ran, true, "and can be asked about so");
+});
+
 test("what is no target, or nothing that can be iterated, is said", async (t) => {
   const here = await yard(t);
   for (const [answer, says] of [

@@ -38,8 +38,8 @@ describe("a stage in a process of its own", () => {
 
   test("takes nobody with it when it dies, and has failed when it dies again and again", () => {
     assert.deepEqual(build.errors.map(({ target, message }) => [target, message]).toSorted(), [
-      ["b.txt#0", "It took its worker down, or was left behind by it, 2 times."],
-      ["b.txt#1", "it threw"],
+      ["b.txt/b.txt#0", "It took its worker down, or was left behind by it, 2 times."],
+      ["b.txt/b.txt#1", "it threw"],
     ]);
     assert.deepEqual([build.state, build.reason], ["FAILED", "targets_failed"]);
   });

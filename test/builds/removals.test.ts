@@ -35,7 +35,7 @@ test("a child's stage has its parent at hand when it removes, and what it cannot
 
   here.remove("a");
   const failed = await here.build(docs);
-  assert.deepEqual([failed.state, failed.errors.map(({ target }) => target)], ["FAILED", ["two"]]);
+  assert.deepEqual([failed.state, failed.errors.map(({ target }) => target)], ["FAILED", ["a/two"]]);
   assert.deepEqual(removed.sort(), ["read a", "say a one"]);
 
   broken = false;

@@ -1,5 +1,6 @@
 import { type Build, type CountedStage, viewOf } from "../../core/build-view.ts";
 import type { PipelineDescription } from "../../core/pipeline-description.ts";
+import { sayPath } from "../../core/target-id.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 
@@ -8,9 +9,10 @@ const ERRORS = 20;
 
 export async function viewBuild(store: Store, row: BuildRow, token?: string): Promise<Build> {
   const failures = row.failed > 0 || row.listing === "failed" ? await store.work.failures(row.id, ERRORS) : [];
-  const errors = failures.map(({ stage, target, error }) => ({
+  const errors = failures.map(({ stage, path, error }) => ({
     stage,
-    target,
+    // Children of different targets may have the same id.
+    target: sayPath(path),
     message: error?.message ?? "It failed.",
   }));
   return viewOf(row, countedStages(row), errors, token);
