@@ -52,8 +52,19 @@ function claim(taken: Taken, path: string, claimed: Taken): string | null {
   }
 }
 
+/** An artifact's name is a path in exports of its build to come: refused, where it could be none. */
+export function checkArtifactName(name: string): void {
+  const fault = faultIn(name);
+  if (fault === null) return;
+  throw new HoldfastError(
+    "EXPORT_PATH_INVALID",
+    `The artifact's name ${JSON.stringify(name)} ${fault}, so it could not be a file of an export.`,
+    'Give a name that is a path inside a folder, with "/" between its parts, e.g. "page.html" or "images/1.png".',
+  );
+}
+
 /** Of a path inside of an export; refused, where it could lead anywhere else. */
-export function exportParts(path: string): string[] {
+function exportParts(path: string): string[] {
   const fault = faultIn(path);
   if (fault !== null) throw invalidPath(path, fault);
   return path.split("/");

@@ -184,6 +184,7 @@ test("builds are listed in creation order, page by page, by pipeline and state",
   );
   assert.deepEqual((await here.hf.builds.list({ state: "FAILED" })).items, []);
   assert.deepEqual((await here.hf.builds.list({ pipeline: "none" })).items, []);
+  await assert.rejects(here.hf.builds.list({ state: "NOPE" as never }), refusal("OPTION_INVALID", /state .*"NOPE"/));
 });
 
 test("each transition is an event and an audit entry, in order, with a key of its own", async (t) => {

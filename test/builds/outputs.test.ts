@@ -52,6 +52,19 @@ test("artifacts are kept under their names, from bytes, texts, streams and files
   assert.match(built.errors[0]?.message ?? "", /two artifacts named "x"/);
 });
 
+test("an artifact's name that could lead out of an export is refused before anything is kept, in words of its own", async (t) => {
+  const here = await yard(t);
+  const built = await here.build(
+    pipeline("outside")
+      .source(items(() => ["a"], { id: (id) => id }))
+      .stage("page", ONCE, ({ artifact }) => artifact("../../x y", "1")),
+  );
+  assert.deepEqual(
+    built.errors.map(({ message }) => message),
+    ['The artifact\'s name "../../x y" leads out of its folder, so it could not be a file of an export.'],
+  );
+});
+
 /** Two files, a bytes output, artifacts and a gather. */
 function pages({ root }: Yard) {
   return pipeline("pages")

@@ -2,10 +2,10 @@ import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import type { Build } from "../../core/build-view.ts";
 import { toBudget, fromBudget } from "../../core/budget.ts";
-import type { BuildState } from "../../core/build.ts";
+import { BUILD_STATES, type BuildState } from "../../core/build.ts";
 import { TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
 import type { Cost } from "../../core/cost.ts";
-import { refuseUnknown } from "../../core/options.ts";
+import { checkOneOf, refuseUnknown } from "../../core/options.ts";
 import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
 import type { Why } from "../../core/why.ts";
 import type { BuildRow, LedBuild, LockConflict, NewLead } from "../../store/builds.ts";
@@ -146,6 +146,7 @@ export class Builds {
   /** In creation order. */
   async list(options: { pipeline?: string; state?: BuildState; limit?: number; after?: string } = {}): Promise<Page<Build>> {
     this.#parts.refuseClosed();
+    if (options.state !== undefined) checkOneOf(options.state, BUILD_STATES, "state of builds.list");
     const page = await this.#engine.store.builds.listBuilds({ limit: 50, ...options });
     const items = await Promise.all(page.items.map((row) => this.#view(row)));
     return { items, ...(page.next === undefined ? {} : { next: page.next }) };

@@ -3,7 +3,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import { checkName } from "../../core/options.ts";
 import type { StageContext } from "../../core/stage.ts";
 import { stepOf } from "../../core/trail.ts";
-import { exportParts } from "../../artifacts/export-names.ts";
+import { checkArtifactName } from "../../artifacts/export-names.ts";
 import type { ArtifactData } from "../../artifacts/source.ts";
 import { workKey } from "./model.ts";
 import type { Session } from "./session.ts";
@@ -35,8 +35,8 @@ export async function stageContext(
     cost: (cost) => session.meter.add(cost),
     artifact: async (name, data) => {
       const named = checkName(name, "An artifact's name");
-      // Before it is paid for: it is a file's name in an export.
-      exportParts(named);
+      // Before it is paid for.
+      checkArtifactName(named);
       session.refuseTwice(named);
       const { hash, size } = await (await site.artifacts()).put(data as ArtifactData);
       return session.keep({ name: named, hash, size });
