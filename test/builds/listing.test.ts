@@ -156,6 +156,99 @@ test("a listing that was interrupted may meet an id again that has changed since
   assert.deepEqual(await outputsOf(built, "read"), { n0: "new" });
 });
 
+test("a listing of files that was interrupted finds what has gone since it was written down, and it is removed", async (t) => {
+  const here = await yard(t);
+  const outside = new Set<string>();
+  const state: { leaving: AbortController | null } = { leaving: null };
+  const docs = pipeline("docs")
+    .source(files("*", { root: here.root }))
+    .stage(
+      "put",
+      {
+        match: "{f000*,f0999,f1050}",
+        key: ({ target }) => {
+          if (target.id === "f0999") state.leaving?.abort();
+          return 1;
+        },
+        remove: ({ target }) => void outside.delete(target.id),
+      },
+      async ({ target }) => (outside.add(target.id), new TextDecoder().decode(await target.bytes())),
+    )
+    .gather("all", {}, async ({ inputs }) => {
+      const ids: string[] = [];
+      for await (const { target } of inputs) ids.push(target.id);
+      return ids;
+    });
+  const all = Array.from({ length: 1_100 }, (_, n) => `f${String(n).padStart(4, "0")}`);
+  here.write(Object.fromEntries(all.map((id) => [id, id])));
+  await here.succeed(docs);
+
+  // The second batch has one that is looked at closely; then the listing is left, with two batches of three written down.
+  here.write({ f0002: "changed", f0999: "changed" });
+  state.leaving = new AbortController();
+  const left = await here.build(docs, { signal: state.leaving.signal });
+  assert.deepEqual([left.state, left.reason], ["CRASHED", "stopped"]);
+  const gone = ["f0001", "f0002", "f0003", "f0600", "f0999", "f1050"];
+  here.remove(...gone);
+  const handle = await here.hf.builds.resume(docs, left.id);
+  assert.equal((await handle.done()).state, "SUCCESS");
+  const there = all.filter((id) => !gone.includes(id));
+  assert.deepEqual(await handle.output("all"), there);
+  assert.deepEqual(
+    [...outside].sort(),
+    there.filter((id) => id.startsWith("f000")),
+  );
+  assert.equal((await here.hf.builds.plan(docs)).removed, 0);
+});
+
+test("a list without a cursor that was interrupted has lost what does not come again, with its children", async (t) => {
+  const here = await yard(t);
+  const outside = new Set<string>();
+  const leaving = new AbortController();
+  const said = Promise.withResolvers<void>();
+  const many = new Set(["n1", "n2", "n3"]);
+  let ids = Array.from({ length: 510 }, (_, n) => `n${n}`);
+  let listings = 0;
+  const docs = pipeline("docs")
+    .source(
+      items(
+        async function* () {
+          listings++;
+          yield* ids;
+          if (listings > 1) return;
+          await said.promise;
+          leaving.abort();
+          for (;;) yield "n509";
+        },
+        { id: (id) => id },
+      ),
+    )
+    .expand("split", {}, ({ input }) => (many.has(input) ? ["x", "y"] : []).map((id) => ({ id, value: `${input} ${id}` })))
+    .stage("say", { remove: ({ output }) => void outside.delete(output as string) }, ({ input }) => {
+      outside.add(input);
+      said.resolve();
+      return input;
+    })
+    .gather("all", {}, async ({ inputs }) => {
+      const outputs: string[] = [];
+      for await (const { output } of inputs) outputs.push(output);
+      return outputs;
+    });
+  const left = await here.build(docs, { signal: leaving.signal });
+  assert.deepEqual([left.state, left.reason], ["CRASHED", "stopped"]);
+  assert.ok(outside.size > 0, "something was made");
+  const gone = new Set([...outside].map((output) => output.split(" ")[0]));
+  ids = ids.filter((id) => !gone.has(id) && id !== "n2");
+  const handle = await here.hf.builds.resume(docs, left.id);
+  assert.equal((await handle.done()).state, "SUCCESS");
+  const there = ["n1", "n3"].flatMap((id) => (gone.has(id) ? [] : [`${id} x`, `${id} y`]));
+  assert.deepEqual(await handle.output("all"), there);
+  assert.deepEqual([...outside].sort(), there);
+  assert.equal(listings, 2);
+  await here.succeed(docs);
+  assert.equal((await here.hf.builds.plan(docs)).removed, 0);
+});
+
 for (const kind of ["files", "items"] as const) {
   test(`a mistyped id in \`only\` of ${kind} fails the build before anything is worked on, and says what may be meant`, async (t) => {
     const here = await yard(t);

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import type { ResultKey } from "../../src/core/ids.ts";
 import { GONE } from "../../src/core/segment.ts";
 import type { Trail } from "../../src/core/trail.ts";
 import { inlineValue } from "../../src/core/value.ts";
@@ -17,8 +18,10 @@ import {
   list,
   money,
   next,
+  parsed,
   parsing,
   parsingOne,
+  result,
   seeTarget,
   settleItem,
   site,
@@ -230,6 +233,36 @@ export function targetCases(check: Check): void {
     assert.equal((await see(store, lease.id)).state, "cancelled");
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
   });
+
+  check(
+    "a build that has made something of a target gives it up when that is gone, and its removal finds it",
+    async ({ store }) => {
+      const at = await site(store);
+      const leases = await parsing(store, at, ["a", "b"]);
+      for (const lease of leases) {
+        const [work] = await store.work.works([lease.job]);
+        await parsed(store, at, lease, work?.target?.path as string, { result: result({ hash: `of ${work?.target?.path}` }) });
+      }
+      const row = await seeTarget(store, "a");
+      const made = row.trail[0]?.result as ResultKey;
+      await list(store, at, { gone: [{ path: "a", rev: row.rev - 1, removals: [], keep: true }] });
+      assert.equal((await seeTarget(store, "a")).done, null, "it has gone on since it was read");
+      await list(store, at, { gone: [{ path: "a", rev: row.rev, removals: [], keep: true }] });
+      const left = await seeTarget(store, "a");
+      assert.deepEqual([left.done, left.trail], [GONE, row.trail]);
+      assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [2, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
+      const removals = [item({ build: at.build, kind: "remove" })];
+      await list(store, at, { gone: [{ path: "a", rev: left.rev, removals, had: ["parse"] }] });
+      const had = await store.work.resultsOf(at.build.id, "parse", { limit: 10 });
+      assert.deepEqual([had.map(({ path }) => path), await store.work.resultOf(at.build.id, "parse", "a")], [["b"], null]);
+      assert.deepEqual(
+        (await store.work.results([made])).map(({ key, output }) => [key, output.text]),
+        [[made, '"text"']],
+      );
+      const views = await store.work.works((await claimOf(store, at.build)).map(({ job }) => job));
+      assert.deepEqual(views.map((view) => `${view?.kind} ${view?.target?.path}`).sort(), ["remove a", "stage b"]);
+    },
+  );
 
   check("pages of targets are in the order of their paths' bytes, whichever are asked for", async ({ store }) => {
     const at = await site(store);

@@ -70,7 +70,7 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
   const view = await site.view(attempt.job);
   if (view === null) return;
   const { round } = job.input as { round: number };
-  const cursor = (await job.checkpoint.load()) as string | undefined;
+  const cursor = (await job.checkpoint.load()) as string | null | undefined;
   const scope = site.scope(view.build);
   try {
     const lister = new Lister({

@@ -1,10 +1,11 @@
 import type { LeaseRef } from "../../core/lease.ts";
 import { LeaseLostError } from "../../core/errors.ts";
+import { compareIds } from "../../core/id-order.ts";
 import type { ResultKey } from "../../core/ids.ts";
 import { GONE, type Segment } from "../../core/segment.ts";
 import type { Step, Trail } from "../../core/trail.ts";
 import type { NewJob } from "../../store/store.ts";
-import type { ListedBatch, ListedTarget, NamedArtifact, TargetRow } from "../../store/work.ts";
+import type { ListedBatch, ListedTarget, NamedArtifact, TargetPage, TargetRow } from "../../store/work.ts";
 import type { Model } from "./model.ts";
 import type { BuildScope } from "./scope.ts";
 import type { Reader, Traveller } from "./travel.ts";
@@ -14,6 +15,8 @@ import { listedTarget, Walker } from "./walker.ts";
 /** Targets that are written down in one commit. */
 export const BATCH = 500;
 
+const NOBODY: ReadonlySet<string> = new Set();
+
 /** A target that was found, and what of it is in artifacts. */
 export type Found = Traveller & { artifacts?: readonly NamedArtifact[] };
 
@@ -22,8 +25,16 @@ export interface Register {
   rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>>;
   /** Those that were found, with what is known of them so far. `cursor`: where a listing goes on after them. */
   enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void>;
-  /** All were found that there are; those that were not are gone. `parent`: of its children. */
-  gone(segment: Segment, parent?: string): Promise<void>;
+  /** All were found that there are; those that were not are gone. */
+  gone(segment: Segment): Promise<void>;
+  /** All in this range were looked for again: those that this build had found there before, and which are not there, are gone. */
+  goneSince(segment: Segment, there: ReadonlySet<string>, range?: PathRange): Promise<void>;
+}
+
+/** Of paths, in the order of their bytes. */
+export interface PathRange {
+  after?: string | undefined;
+  upTo: string;
 }
 
 /**
@@ -55,36 +66,34 @@ export class Enlister implements Register {
   }
 
   /** What was there and is not any more: what its stages have made is removed by them, where they know how. */
-  async gone(segment: Segment, parent?: string): Promise<void> {
-    for (let after: string | undefined; ;) {
-      const page = await this.#scope.store.work.targetPage({
-        pipeline: this.#scope.model.name,
-        segment: segment.index,
-        unseen: this.#scope.build.key,
-        limit: BATCH,
-        ...(parent === undefined ? {} : { parent }),
-        ...(after === undefined ? {} : { after }),
-      });
-      if (page.length === 0) return;
-      await this.#forget(segment, page);
-      after = page.at(-1)?.path;
+  async gone(segment: Segment): Promise<void> {
+    for await (const rows of this.#pages(segment, { unseen: this.#scope.build.key })) await this.#forget(segment, rows);
+  }
+
+  async goneSince(segment: Segment, there: ReadonlySet<string>, range?: PathRange): Promise<void> {
+    for await (const rows of this.#pages(segment, range?.after === undefined ? {} : { after: range.after })) {
+      const within = range === undefined ? rows : rows.filter(({ path }) => compareIds(path, range.upTo) <= 0);
+      const others = within.filter((row) => this.#isSeen(row) && !there.has(row.path));
+      if (others.length > 0) await this.#forget(segment, others);
+      if (within.length < rows.length) return;
     }
   }
 
-  /** The same of one's children, where it is known which there are: others may have been found earlier in this build. */
+  /** Of one's children, where it is known which there are: others may have been found earlier in this build. */
   async goneBut(segment: Segment, parent: string, there: ReadonlySet<string>): Promise<void> {
-    for await (const rows of this.#children(segment, parent)) {
+    for await (const rows of this.#pages(segment, { parent })) {
       const others = rows.filter(({ id }) => !there.has(id));
       if (others.length > 0) await this.#forget(segment, others);
     }
   }
 
-  async #forget(segment: Segment, rows: readonly TargetRow[]): Promise<void> {
+  async #forget(segment: Segment, found: readonly TargetRow[]): Promise<void> {
     const below = segmentBelow(this.#scope.model, segment);
+    const rows = await this.#withdrawn(segment, found);
     // Children first: as long as their parent is there, a crash in between is made up for.
     const parents = new Set<string>();
     for (const { path } of below === null ? [] : rows) {
-      await this.gone(below as Segment, path);
+      await this.goneBut(below as Segment, path, NOBODY);
       if (await hasChildren(this.#scope, path, below as Segment)) parents.add(path);
     }
     const own = new Set(segment.stages.map(({ name }) => name));
@@ -93,6 +102,31 @@ export class Enlister implements Register {
       return { path, rev, had, removals: this.#removals(segment, path, trail), keep: parents.has(path) };
     });
     await this.#write({ segment: segment.index, targets: [], gone });
+  }
+
+  /**
+   * As they are when nothing is under way for them any more. What this build itself has found may be worked on just now: a
+   * step that ends meanwhile makes another row of it, and an expand adds to its children.
+   */
+  async #withdrawn(segment: Segment, found: readonly TargetRow[]): Promise<TargetRow[]> {
+    const others: TargetRow[] = [];
+    const paths: string[] = [];
+    for (const row of found) {
+      if (this.#isSeen(row) && row.done !== GONE) paths.push(row.path);
+      else others.push(row);
+    }
+    if (paths.length === 0) return others;
+    for (;;) {
+      const rows = await this.#scope.store.work.targets(this.#scope.model.name, segment.index, paths);
+      const open = rows.filter(({ done }) => done !== GONE);
+      if (open.length === 0) return [...others, ...rows];
+      const gone = open.map(({ path, rev }) => ({ path, rev, removals: [], keep: true }));
+      await this.#write({ segment: segment.index, targets: [], gone });
+    }
+  }
+
+  #isSeen({ seen }: TargetRow): boolean {
+    return seen === this.#scope.build.key;
   }
 
   #removals(segment: Segment, path: string, trail: Trail): NewJob[] {
@@ -108,7 +142,7 @@ export class Enlister implements Register {
 
   /** Null: this build has it already. */
   async #look(segment: Segment, traveller: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
-    const isSeen = row !== undefined && row.seen === this.#scope.build.key;
+    const isSeen = row !== undefined && this.#isSeen(row);
     if (isSeen && row.done !== GONE && row.hash === traveller.hash && row.value.hash === traveller.value.hash) return null;
     const rev = row?.rev ?? 0;
     const artifacts = traveller.artifacts === undefined ? {} : { artifacts: traveller.artifacts };
@@ -126,7 +160,7 @@ export class Enlister implements Register {
   async #expanded(parent: Traveller, trail: Trail): Promise<void> {
     const segment = this.#scope.model.segments[parent.segment + 1] as Segment;
     const from = asParent(parent, trail);
-    for await (const rows of this.#children(segment, parent.path)) {
+    for await (const rows of this.#pages(segment, { parent: parent.path })) {
       const there = rows.filter(({ done }) => done !== GONE);
       const found = there.map((row) => this.#targets.child(row, from));
       await this.enlist(segment, found, new Map(there.map((row) => [row.path, row])));
@@ -136,13 +170,12 @@ export class Enlister implements Register {
     }
   }
 
-  async *#children({ index }: Segment, parent: string): AsyncIterable<TargetRow[]> {
-    for (let after: string | undefined; ;) {
-      const page = { pipeline: this.#scope.model.name, segment: index, parent, limit: BATCH };
-      const rows = await this.#scope.store.work.targetPage({ ...page, ...(after === undefined ? {} : { after }) });
+  async *#pages({ index }: Segment, which: Pick<TargetPage, "parent" | "unseen" | "after">): AsyncIterable<TargetRow[]> {
+    for (let page: TargetPage = { ...which, pipeline: this.#scope.model.name, segment: index, limit: BATCH }; ;) {
+      const rows = await this.#scope.store.work.targetPage(page);
       if (rows.length === 0) return;
       yield rows;
-      after = rows.at(-1)?.path;
+      page = { ...page, after: (rows.at(-1) as TargetRow).path };
     }
   }
 

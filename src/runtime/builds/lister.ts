@@ -4,6 +4,7 @@ import { type Fingerprint, needsHash } from "../../core/fingerprint.ts";
 import { toJobError } from "../../core/job.ts";
 import { MembersHash } from "../../core/members-hash.ts";
 import { Only } from "../../core/only.ts";
+import { compareIds } from "../../core/id-order.ts";
 import { gatherSegment, type Segment } from "../../core/segment.ts";
 import type { FilesSource, ItemsSource } from "../../core/source.ts";
 import { checkTargetId } from "../../core/target-id.ts";
@@ -27,6 +28,9 @@ const READ_AT_FIRST = 16 * 1024 * 1024;
 
 /** A listing that is left to others: another worker of this very process is not to take it again and again. */
 const LEFT = 200;
+
+/** What is known of a listing that was begun before: it goes on behind this; null: it cannot. Undefined: nothing was written. */
+type Cursor = string | null | undefined;
 
 type ListedItems = { found: Found; cursor: string | null }[];
 
@@ -53,7 +57,7 @@ export interface ListerParts {
 
 /**
  * Lists the targets of a round: those of the source, or the groups of a gather. It commits as it goes, and goes on behind
- * its cursor after a crash; what came before that is looked at again then, because it may have changed since.
+ * its cursor after a crash; what came before that is looked at again then, because it may have changed since, or be gone.
  */
 export class Lister {
   readonly #parts: ListerParts;
@@ -69,15 +73,16 @@ export class Lister {
     );
   }
 
-  async source(cursor: string | undefined): Promise<void> {
+  /** `cursor`: where one that was interrupted goes on; null: it has to begin anew. */
+  async source(cursor: Cursor): Promise<void> {
     const { scope, register } = this.#parts;
     const { source } = scope.model.definition;
     const segment = scope.model.segments[0] as Segment;
     // Nothing was written down, and no cursor with it, before all that was asked for had been found.
     if (cursor !== undefined) this.#only.meet();
     if (source.kind === "files") {
-      await this.#files(source, segment, cursor, null);
-      if (cursor !== undefined) await this.#files(source, segment, undefined, cursor);
+      await this.#files(source, segment, cursor ?? undefined);
+      if (typeof cursor === "string") await this.#filesAgain(source, segment, cursor);
     } else {
       await this.#items(source, segment, cursor);
     }
@@ -97,7 +102,7 @@ export class Lister {
         size += file.stat.size;
         if (wanted.push(file) >= most || size > READ_AT_FIRST) break;
       }
-      if (wanted.length > 0) await this.#someFiles(source, segment, wanted, false);
+      if (wanted.length > 0) await this.#someFiles(source, segment, wanted);
     } else {
       const wanted: ListedItems = [];
       for await (const item of this.#some(listItems(source)))
@@ -166,27 +171,47 @@ export class Lister {
     }
   }
 
-  async #files(source: FilesSource, segment: Segment, after: string | undefined, upTo: string | null): Promise<void> {
+  async #files(source: FilesSource, segment: Segment, after: string | undefined): Promise<void> {
     const { folders } = this.#parts;
     let batch: ListedFile[] = [];
     for await (const file of listFiles(source, { ...folders, ...(after === undefined ? {} : { after }) })) {
-      const isLast = file.id === upTo;
       if (this.#only.takes(file.id)) batch.push(file);
-      if (this.#isFull(batch) || isLast) batch = await this.#filesListed(source, segment, batch, upTo === null);
-      if (isLast) return;
+      if (this.#isFull(batch)) batch = await this.#filesListed(source, segment, batch);
     }
     this.#only.refuseMissing();
-    await this.#filesListed(source, segment, batch, upTo === null);
+    await this.#filesListed(source, segment, batch);
   }
 
-  async #filesListed(source: FilesSource, segment: Segment, files: ListedFile[], moves: boolean): Promise<ListedFile[]> {
+  async #filesListed(source: FilesSource, segment: Segment, files: ListedFile[]): Promise<ListedFile[]> {
     for (let at = 0; at < files.length; at += BATCH) {
-      await this.#someFiles(source, segment, files.slice(at, at + BATCH), moves);
+      const some = files.slice(at, at + BATCH);
+      await this.#someFiles(source, segment, some, some.at(-1)?.id);
     }
     return [];
   }
 
-  async #someFiles(source: FilesSource, segment: Segment, files: ListedFile[], moves: boolean): Promise<void> {
+  /** Those up to the cursor: what has changed of them since they were written down, and which are not there any more. */
+  async #filesAgain(source: FilesSource, segment: Segment, cursor: string): Promise<void> {
+    const { folders, register } = this.#parts;
+    let after: string | undefined;
+    let batch: ListedFile[] = [];
+    const look = async (upTo: string): Promise<void> => {
+      const found = await this.#someFiles(source, segment, batch);
+      const there = new Set(found.map(({ path }) => path));
+      // What was not asked for is not gone.
+      if (this.#only.isAll) await register.goneSince(segment, there, { after, upTo });
+      after = upTo;
+      batch = [];
+    };
+    for await (const file of listFiles(source, folders)) {
+      if (compareIds(file.id, cursor) > 0) break;
+      if (this.#only.takes(file.id)) batch.push(file);
+      if (this.#isFull(batch)) await look(file.id);
+    }
+    await look(cursor);
+  }
+
+  async #someFiles(source: FilesSource, segment: Segment, files: ListedFile[], cursor?: string): Promise<Found[]> {
     const { register } = this.#parts;
     this.#refuseLeaving();
     const rows = await register.rows(
@@ -199,7 +224,8 @@ export class Lister {
       const read = await Promise.all(some.map((file) => this.#file(source, file, rows.get(file.id))));
       found.push(...read.filter((one) => one !== null));
     }
-    await register.enlist(segment, found, rows, moves ? JSON.stringify(files.at(-1)?.id) : undefined);
+    await register.enlist(segment, found, rows, cursor === undefined ? undefined : JSON.stringify(cursor));
+    return found;
   }
 
   /** Null: it has gone away meanwhile. */
@@ -217,14 +243,18 @@ export class Lister {
     return Object.assign(targets.file(id, fingerprint), { artifacts: [{ name: "snapshot", hash, size }] });
   }
 
-  async #items(source: ItemsSource, segment: Segment, cursor: string | undefined): Promise<void> {
+  async #items(source: ItemsSource, segment: Segment, cursor: Cursor): Promise<void> {
     let batch: ListedItems = [];
-    for await (const item of listItems(source, cursor)) {
+    // Behind a cursor nobody is told of those before it. Without one all come again.
+    const there = cursor === null && this.#only.isAll ? new Set<string>() : null;
+    for await (const item of listItems(source, cursor ?? undefined)) {
+      there?.add(item.id);
       if (this.#only.takes(item.id)) batch.push({ found: await this.#item(segment, item), cursor: item.cursor });
       if (this.#isFull(batch)) batch = await this.#itemsListed(segment, batch);
     }
     this.#only.refuseMissing();
     await this.#itemsListed(segment, batch);
+    if (there !== null) await this.#parts.register.goneSince(segment, there);
   }
 
   async #item(segment: Segment, { id, hash, value: text }: ListedItem): Promise<Found> {
@@ -248,7 +278,7 @@ export class Lister {
     // One that was listed twice is the same both times.
     const byPath = new Map(batch.map(({ found }) => [found.path, found]));
     const rows = await register.rows(segment, [...byPath.keys()]);
-    await register.enlist(segment, [...byPath.values()], rows, last.cursor === null ? undefined : JSON.stringify(last.cursor));
+    await register.enlist(segment, [...byPath.values()], rows, JSON.stringify(last.cursor));
   }
 
   /** Time to write it down. Until all that was asked for is found, nothing is: if it was mistyped, nothing may be worked on. */

@@ -149,6 +149,9 @@ class Counter implements Register {
     this.#removed = (await this.#site.engine.store.work.countTargets(this.#site.model.name, segment.index)) - this.#known;
   }
 
+  /** It has found nothing before. */
+  async goneSince(): Promise<void> {}
+
   unknownGroups(segment: Segment): void {
     for (const { name } of segment.stages) this.#of(name).unknown++;
   }
