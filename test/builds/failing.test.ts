@@ -295,6 +295,23 @@ for (const [what, estimate, says] of WRONG_ESTIMATES) {
   });
 }
 
+test("an estimate of a later stage that is wrong whatever it is asked about is refused before there is a build", async (t) => {
+  const here = await yard(t);
+  const source = items(() => ["a", "b"], { id: (id) => id });
+  const docs = (usd: number) =>
+    pipeline("docs")
+      .source(source)
+      .stage("read", {}, () => void here.ran.push("read"))
+      .stage("say", { estimate: () => ({ usd }) }, () => void here.ran.push("say"));
+  for (const act of ["plan", "start"] as const) {
+    await assert.rejects(here.hf.builds[act](docs(-1)), refusal("COST_INVALID", /estimate of stage "say".usd is -1/));
+  }
+  assert.deepEqual((await here.hf.builds.list()).items, []);
+  await (await here.hf.builds.start(docs(1))).done();
+  assert.deepEqual(here.ran, ["read", "read", "say", "say"]);
+  await assert.rejects(here.hf.builds.start(docs(-1)), refusal("COST_INVALID"), "not even where all of it could be reused");
+});
+
 test("an estimate that is wrong for a later target, or a later stage, fails that one at once, and nothing is run or spent", async (t) => {
   const here = await yard(t);
   const ids = [...Array.from({ length: 30 }, (_, n) => `n${10 + n}`), "negative", "throws"];

@@ -2,6 +2,7 @@ import { type Amount, type Cost, NOTHING, plus, toCost } from "../../core/cost.t
 import { HoldfastError } from "../../core/errors.ts";
 import { editedStages, type PipelineDescription } from "../../core/pipeline-description.ts";
 import { GONE, gatherSegment, type Segment } from "../../core/segment.ts";
+import { refuseFixedEstimate } from "../../core/stage.ts";
 import { inlineValue, type KeptValue } from "../../core/value.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { TargetRow } from "../../store/work.ts";
@@ -42,6 +43,7 @@ const FIRST = 10;
 
 /** Lists as a build would, and writes nothing. */
 export async function plan(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
+  for (const { stage } of site.model.places) refuseFixedEstimate(stage);
   const newest = await site.engine.store.builds.newestBuild(site.model.name);
   const { scope, counter, lister } = dryRun(site, options, signal);
   await lister.source(undefined);
@@ -61,6 +63,7 @@ export async function plan(site: Worksite, options: CheckedOptions, signal: Abor
  * there is a build. Whatever else is wrong, its listing finds.
  */
 export async function askFirst(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<void> {
+  for (const { stage } of site.model.places) refuseFixedEstimate(stage);
   if ((site.model.segments[0] as Segment).stages.every(({ estimate }) => estimate === null)) return;
   try {
     await dryRun(site, options, signal).lister.first(FIRST);
