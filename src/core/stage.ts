@@ -122,17 +122,25 @@ export function stageEstimate({ name, estimate }: StageDefinition, context: { ta
 
 /** Refuses an estimate that is no amount whatever it is asked about: that it looks at nothing shows before there is a target. */
 export function refuseFixedEstimate({ name, estimate }: StageDefinition): void {
-  const looks = (): never => {
-    throw new Error("it depends");
-  };
+  if (estimate === null) return;
   let said: unknown;
   try {
-    said = estimate?.(Object.defineProperties({}, { target: { get: looks }, input: { get: looks } }) as never);
+    said = estimate(UNKNOWN);
   } catch {
     return;
   }
-  if (estimate !== null) toAmount(said, `The estimate of stage "${name}"`);
+  toAmount(said, `The estimate of stage "${name}"`);
 }
+
+/** Whoever looks at it gets no further. */
+const UNKNOWN = {
+  get target(): never {
+    throw new Error("there is no target yet");
+  },
+  get input(): never {
+    throw new Error("there is no input yet");
+  },
+};
 
 /** The group of a target in a gather, which is the id of a target itself; null: all targets are one group. */
 export function groupOf({ name, by }: StageDefinition, target: unknown, output: unknown): string | null {
