@@ -1,7 +1,9 @@
 import { existsSync, mkdirSync, statSync } from "node:fs";
 import { join, resolve } from "node:path";
 import type { Command } from "commander";
+import { clock } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { bytes, number, plural } from "../core/words.ts";
 import { makeBackup, verifyWhole } from "../runtime/backup.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import { backupName, backupsFolder } from "../store/backup-folder.ts";
@@ -9,11 +11,9 @@ import type { Manifest, Progress } from "../store/backups.ts";
 import { driverOf, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
-import { clock } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
 import { Longer } from "./terminal/longer.ts";
 import { answer } from "./terminal/output.ts";
-import { bytes, number, plural } from "./terminal/text.ts";
 
 export function backupCommand(parent: Command): void {
   parent

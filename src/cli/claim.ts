@@ -1,13 +1,13 @@
 import type { Command } from "commander";
+import { ahead } from "../core/age.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { type Claim, leaseOf } from "../runtime/claim.ts";
 import { tokenOf } from "../runtime/claim-token.ts";
+import { type Claim, leaseOf } from "../runtime/claim.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
-import { ahead } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
 import { untilInterrupted } from "./terminal/interrupt.ts";
 import { answer, handOver, isJson } from "./terminal/output.ts";

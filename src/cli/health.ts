@@ -1,14 +1,15 @@
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { number, plural } from "../core/words.ts";
+import { type Alarm, alarmsOf } from "../runtime/status/alarms.ts";
+import { type Overview, overviewOf, workersIn } from "../runtime/status/overview.ts";
 import { openExisting } from "./database.ts";
 import { EXIT, exitCodeOf } from "./exit.ts";
 import { examples } from "./help.ts";
-import { type Alarm, alarmsOf } from "./status/alarms.ts";
-import { type Overview, overviewOf, workersIn } from "./status/overview.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
-import { number, oneLine, plural } from "./terminal/text.ts";
+import { oneLine } from "./terminal/text.ts";
 
 export function healthCommand(parent: Command): void {
   parent

@@ -1,6 +1,6 @@
+import { age, ahead } from "../core/age.ts";
 import type { Job } from "../core/job.ts";
 import type { Page } from "../runtime/jobs.ts";
-import { age, ahead } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
 import { stateStyle } from "./terminal/state.ts";
 import { type Column, table } from "./terminal/table.ts";

@@ -1,11 +1,12 @@
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import type { Job } from "../core/job.ts";
+import { plural } from "../core/words.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import { EXIT } from "./exit.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
-import { oneLine, plural } from "./terminal/text.ts";
+import { oneLine } from "./terminal/text.ts";
 
 /** Asked for together, they share a commit. */
 const TOGETHER = 500;

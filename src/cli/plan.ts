@@ -1,6 +1,8 @@
 import { hostname } from "node:os";
 import type { Command } from "commander";
+import { sayCost } from "../core/cost.ts";
 import { pipelineOf } from "../core/pipeline.ts";
+import { number, plural } from "../core/words.ts";
 import { Model } from "../runtime/builds/model.ts";
 import type { Plan } from "../runtime/builds/plan.ts";
 import { checkBuildOptions } from "../runtime/builds/settings.ts";
@@ -9,10 +11,8 @@ import { examples } from "./help.ts";
 import { findPipeline } from "./pipelines.ts";
 import { buildOptions, type RunOptions, withChoice } from "./run/options.ts";
 import { paint, type Style } from "./terminal/colours.ts";
-import { sayCost } from "./terminal/cost.ts";
 import { answer } from "./terminal/output.ts";
 import { type Column, table } from "./terminal/table.ts";
-import { number, plural } from "./terminal/text.ts";
 
 export function planCommand(parent: Command): void {
   const plan = parent

@@ -1,18 +1,18 @@
 import type { Command } from "commander";
+import { age } from "../core/age.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
-import type { RecoveryStats } from "../runtime/janitor.ts";
-import type { RecoveryTotals } from "../store/store.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { number, plural } from "../core/words.ts";
+import type { RecoveryStats } from "../runtime/janitor.ts";
 import { reportOf } from "../store/recoveries.ts";
+import type { RecoveryTotals } from "../store/store.ts";
 import { isManual, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
 import { planPage, reportPage, reportTable } from "./recovery/report-page.ts";
-import { age } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
 import { type Column, table } from "./terminal/table.ts";
-import { number, plural } from "./terminal/text.ts";
 
 type Entry = RecoveryTotals["log"][number];
 

@@ -1,5 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
+import { ahead } from "../core/age.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { LeaseLostError } from "../core/errors.ts";
 import { renewalInterval } from "../core/lease.ts";
@@ -7,7 +8,6 @@ import { type HeldClaim, heldBy } from "../runtime/claim-token.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
-import { ahead } from "./terminal/age.ts";
 import { untilInterrupted } from "./terminal/interrupt.ts";
 import { workerLog } from "./terminal/log.ts";
 import { answer } from "./terminal/output.ts";

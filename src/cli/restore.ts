@@ -1,17 +1,17 @@
 import { hostname } from "node:os";
 import { join, resolve } from "node:path";
 import type { Command } from "commander";
+import { clock } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { plural } from "../core/words.ts";
 import { restoreWhole, type RestoredWhole } from "../runtime/restore.ts";
 import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import { isAddress } from "../store/open-store.ts";
 import { shown } from "./backup.ts";
 import { artifactsOf, backupsOf, driverOf, fileOf, programOf } from "./database.ts";
 import { examples } from "./help.ts";
-import { clock } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
-import { plural } from "./terminal/text.ts";
 
 export function restoreCommand(parent: Command): void {
   parent

@@ -1,6 +1,8 @@
 import { hostname } from "node:os";
 import type { Command } from "commander";
+import { clock } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { number, plural } from "../core/words.ts";
 import { salvageWhole } from "../runtime/salvage.ts";
 import { isAddress } from "../store/open-store.ts";
 import type { SalvageReport } from "../store/sqlite/salvage/report.ts";
@@ -9,10 +11,8 @@ import { shown } from "./backup.ts";
 import { configOf } from "./config.ts";
 import { driverOf, fileOf, programOf } from "./database.ts";
 import { examples } from "./help.ts";
-import { clock } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
-import { number, plural } from "./terminal/text.ts";
 
 /** How many ids and ranges are named; all of them stand in the report. */
 const NAMED = 10;

@@ -1,4 +1,5 @@
 import type { Command } from "commander";
+import { ahead } from "../core/age.ts";
 import type { Duration } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { Job } from "../core/job.ts";
@@ -6,7 +7,6 @@ import { type HeldClaim, heldBy } from "../runtime/claim-token.ts";
 import { jsonGiven } from "./arguments.ts";
 import { openExisting } from "./database.ts";
 import { examples } from "./help.ts";
-import { ahead } from "./terminal/age.ts";
 import { answer } from "./terminal/output.ts";
 import { oneLine } from "./terminal/text.ts";
 

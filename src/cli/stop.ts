@@ -3,6 +3,7 @@ import type { Command } from "commander";
 import { type Duration, sayMillis, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { ProcessId } from "../core/ids.ts";
+import { plural } from "../core/words.ts";
 import type { Life, ProcessView, Store } from "../store/store.ts";
 import { atLeastOne } from "./arguments.ts";
 import { openExisting } from "./database.ts";
@@ -11,7 +12,7 @@ import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
 import { untilInterrupted } from "./terminal/interrupt.ts";
 import { answer, isJson } from "./terminal/output.ts";
-import { oneLine, plural } from "./terminal/text.ts";
+import { oneLine } from "./terminal/text.ts";
 
 /** What a process may take beyond its drain, to notice and to end. */
 const BEYOND = 20_000;

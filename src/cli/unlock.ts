@@ -1,11 +1,11 @@
 import type { Command } from "commander";
+import { age, ahead } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import { LEAD_TTL, type LeadView } from "../store/builds.ts";
 import type { Life, LockView, Store } from "../store/store.ts";
 import { openExisting } from "./database.ts";
 import { examples } from "./help.ts";
-import { age, ahead } from "./terminal/age.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
 import { type Column, table } from "./terminal/table.ts";

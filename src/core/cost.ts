@@ -1,4 +1,5 @@
 import { HoldfastError } from "./errors.ts";
+import { number } from "./words.ts";
 
 /** What something costs, as people write it. */
 export interface Cost {
@@ -48,6 +49,22 @@ export function sayUnit(unit: Unit, amount: number): string {
   if (unit === "tokens") return `${amount} token${amount === 1 ? "" : "s"}`;
   const digits = (amount / MICROS).toFixed(6).replace(/0{1,4}$/, "");
   return `$${digits}`;
+}
+
+/** `$1.25 and 300 tokens`. */
+export function sayCost(cost: Cost): string {
+  return sayAmount(toAmount(cost, "A cost"));
+}
+
+/** `$1.20 of $5.00`, `300 of 1,000 tokens`, and what has no limit alone; empty where nothing is spent and nothing is limited. */
+export function saySpent(spent: Required<Cost>, budget: Cost): string {
+  const said: string[] = [];
+  const usd = sayUnit("micros", toAmount({ usd: spent.usd }, "A cost").micros);
+  if (budget.usd !== undefined) said.push(`${usd} of ${sayCost({ usd: budget.usd })}`);
+  else if (spent.usd > 0) said.push(usd);
+  if (budget.tokens !== undefined) said.push(`${number(spent.tokens)} of ${number(budget.tokens)} tokens`);
+  else if (spent.tokens > 0) said.push(`${number(spent.tokens)} tokens`);
+  return said.join(", ");
 }
 
 /** Never throws: what was spent has been spent, and a sum too large to count is still larger than every budget. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { open as openFile } from "node:fs/promises";
 import { after, before, test } from "node:test";
-import type { Overview } from "../../src/cli/status/overview.ts";
+import type { Overview } from "../../src/runtime/status/overview.ts";
 import { job, open } from "../../src/index.ts";
 import { JOBS, Place } from "./holdfast.ts";
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { age, ahead } from "../../src/cli/terminal/age.ts";
+import { age, ahead } from "../../src/core/age.ts";
 import { type Column, table } from "../../src/cli/terminal/table.ts";
 import { oneLine } from "../../src/cli/terminal/text.ts";
 

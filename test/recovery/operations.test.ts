@@ -146,7 +146,7 @@ describe("on a bad day", { concurrency: 2 }, () => {
 });
 
 test("every alarm of status and health, and every area of the doctor's, is on the page", () => {
-  const codes = literalsIn("src/cli/status/alarms.ts", /code:((?:\s*\| "[A-Z_]+")+)/);
+  const codes = literalsIn("src/runtime/status/alarms.ts", /code:((?:\s*\| "[A-Z_]+")+)/);
   assert.ok(codes.length > 10, codes.join());
   assert.deepEqual(rowsOf("## Alarms", /^\| `([A-Z_]+)` \|/gm).toSorted(), codes.toSorted());
   const areas = literalsIn("src/core/diagnosis.ts", /type Area =((?:\s*\| "[a-z]+")+)/);

@@ -3,10 +3,10 @@ import { rm } from "node:fs/promises";
 import { pipeline } from "node:stream/promises";
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
+import { number } from "../../core/words.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer, isJson } from "../terminal/output.ts";
-import { number } from "../terminal/text.ts";
 
 export function getCommand(parent: Command): void {
   parent

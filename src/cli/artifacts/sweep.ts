@@ -1,9 +1,9 @@
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/duration.ts";
+import { number, plural } from "../../core/words.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
-import { number, plural } from "../terminal/text.ts";
 
 export function sweepCommand(parent: Command): void {
   parent

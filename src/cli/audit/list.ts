@@ -1,9 +1,9 @@
 import type { Command } from "commander";
+import { clock } from "../../core/age.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { clock } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
 import { isJson } from "../terminal/output.ts";
 import { type Column, table } from "../terminal/table.ts";

@@ -1,4 +1,5 @@
 import { type Command, InvalidArgumentError } from "commander";
+import { number, plural } from "../../core/words.ts";
 import { type AuditVerdict, verifyAudit } from "../../runtime/audit.ts";
 import type { AuditHead } from "../../store/audit.ts";
 import { openExisting } from "../database.ts";
@@ -6,7 +7,6 @@ import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
-import { number, plural } from "../terminal/text.ts";
 
 export function verifyCommand(parent: Command): void {
   parent

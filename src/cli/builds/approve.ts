@@ -1,8 +1,9 @@
 import type { Command } from "commander";
 import type { Cost } from "../../core/cost.ts";
+import { sayCost } from "../../core/cost.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { costGiven, sayCost } from "../terminal/cost.ts";
+import { costGiven } from "../terminal/cost.ts";
 import { answer } from "../terminal/output.ts";
 import { oneLine } from "../terminal/text.ts";
 

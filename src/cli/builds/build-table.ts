@@ -1,11 +1,11 @@
+import { age } from "../../core/age.ts";
 import type { Build } from "../../core/build-view.ts";
+import { saySpent } from "../../core/cost.ts";
+import { number } from "../../core/words.ts";
 import type { Page } from "../../runtime/jobs.ts";
-import { age } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
-import { saySpent } from "../terminal/cost.ts";
 import { buildStyle } from "../terminal/state.ts";
 import { type Column, table } from "../terminal/table.ts";
-import { number } from "../terminal/text.ts";
 
 export function buildTable({ items, next }: Page<Build>, now: number): string {
   if (items.length === 0) return paint("dim", "No builds.");

@@ -1,13 +1,13 @@
 import type { Command } from "commander";
+import { clock, instant } from "../../core/age.ts";
 import type { Build } from "../../core/build-view.ts";
-import { noSuchBuild } from "../../store/build-row.ts";
 import type { AuditEntry } from "../../store/audit.ts";
+import { noSuchBuild } from "../../store/build-row.ts";
 import type { BuildRow, LeadView } from "../../store/builds.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { sayHow, sayPaused } from "../run/approve.ts";
 import { summary } from "../run/summary.ts";
-import { clock, instant } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
 import { type Column, table } from "../terminal/table.ts";

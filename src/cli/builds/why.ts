@@ -1,11 +1,11 @@
 import type { Command } from "commander";
 import type { Why } from "../../core/why.ts";
+import { number } from "../../core/words.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
 import { table } from "../terminal/table.ts";
-import { number } from "../terminal/text.ts";
 
 export function whyCommand(parent: Command): void {
   parent

@@ -1,9 +1,10 @@
+import { age } from "../../core/age.ts";
 import type { Diagnosis, Grade } from "../../core/diagnosis.ts";
 import { sayReaders } from "../../core/wal.ts";
+import { bytes, number, plural } from "../../core/words.ts";
 import type { Examination } from "../../runtime/doctor.ts";
-import { age } from "../terminal/age.ts";
 import { paint, type Style } from "../terminal/colours.ts";
-import { bytes, number, oneLine, plural } from "../terminal/text.ts";
+import { oneLine } from "../terminal/text.ts";
 
 export interface Examined extends Omit<Examination, "engine"> {
   database: string;

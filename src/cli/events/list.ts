@@ -1,10 +1,10 @@
 import type { Command } from "commander";
+import { clock } from "../../core/age.ts";
 import type { Event } from "../../core/event.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { clock } from "../terminal/age.ts";
 import { paint, type Style } from "../terminal/colours.ts";
 import { untilInterrupted } from "../terminal/interrupt.ts";
 import { isJson } from "../terminal/output.ts";

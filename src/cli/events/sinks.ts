@@ -1,12 +1,12 @@
 import type { Command } from "commander";
+import { age } from "../../core/age.ts";
+import { number } from "../../core/words.ts";
 import type { SinkView } from "../../store/store.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { age } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
 import { type Column, table } from "../terminal/table.ts";
-import { number } from "../terminal/text.ts";
 
 export function sinksCommand(parent: Command): void {
   parent

@@ -1,9 +1,9 @@
 import type { Command } from "commander";
+import { instant } from "../../core/age.ts";
 import type { Job } from "../../core/job.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { noSuchJob } from "../operate.ts";
-import { instant } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
 import { stateStyle } from "../terminal/state.ts";

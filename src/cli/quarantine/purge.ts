@@ -1,11 +1,11 @@
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
+import { plural } from "../../core/words.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import { idsOrAll } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answerOperated, operate, type Operated } from "../operate.ts";
-import { plural } from "../terminal/text.ts";
 import { isQuarantined, quarantinedIds } from "./quarantined.ts";
 
 export function purgeCommand(parent: Command): void {

@@ -1,11 +1,11 @@
+import { age } from "../../core/age.ts";
 import { FINISHED_STATES, type JobState } from "../../core/job.ts";
+import { number } from "../../core/words.ts";
 import { isPipelineQueue } from "../../core/work.ts";
 import type { QueueOverview } from "../../store/store.ts";
-import { age } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
 import { stateStyle } from "../terminal/state.ts";
 import { type Column, table, terminalWidth } from "../terminal/table.ts";
-import { number } from "../terminal/text.ts";
 
 /** Below this many columns what is over and done gives way to what is going on. */
 const WIDE = 96;

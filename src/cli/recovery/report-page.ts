@@ -1,9 +1,10 @@
+import { age, instant } from "../../core/age.ts";
 import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
+import { number, plural } from "../../core/words.ts";
 import type { RecoveryPlan } from "../../runtime/recovery/preview.ts";
-import { age, instant } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
 import { type Column, table } from "../terminal/table.ts";
-import { number, oneLine, plural } from "../terminal/text.ts";
+import { oneLine } from "../terminal/text.ts";
 
 /** In one line. */
 export function sayReport(report: CrashRecoveryReport, now: number): string {

@@ -2,11 +2,11 @@ import { createInterface } from "node:readline/promises";
 import { approve } from "../../core/budget.ts";
 import type { Build } from "../../core/build-view.ts";
 import type { Cost } from "../../core/cost.ts";
-import { plus, sayAmount, sayUnit, UNITS } from "../../core/cost.ts";
+import { plus, sayAmount, sayCost, saySpent, sayUnit, UNITS } from "../../core/cost.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { paint } from "../terminal/colours.ts";
-import { costGiven, sayCost, saySpent } from "../terminal/cost.ts";
+import { costGiven } from "../terminal/cost.ts";
 import { oneLine } from "../terminal/text.ts";
 
 /** Why it waits, for whoever may pay. */

@@ -1,13 +1,14 @@
 import { stripVTControlCharacters } from "node:util";
+import { ahead, age } from "../../core/age.ts";
+import { saySpent } from "../../core/cost.ts";
+import { number, plural } from "../../core/words.ts";
 import { sayRate } from "../queues/queue-table.ts";
-import { ahead, age } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
-import { saySpent } from "../terminal/cost.ts";
 import { table, terminalWidth } from "../terminal/table.ts";
-import { number, oneLine, plural, widthOf } from "../terminal/text.ts";
-import { type StageRow, stageColumns, stageRows } from "./stage-table.ts";
+import { oneLine, widthOf } from "../terminal/text.ts";
 import type { Pace } from "./pace.ts";
 import type { Seen } from "./show.ts";
+import { type StageRow, stageColumns, stageRows } from "./stage-table.ts";
 
 /** A bar is as wide as there is room, up to this. */
 const WIDEST = 30;

@@ -1,7 +1,7 @@
 import type { Build } from "../../core/build-view.ts";
+import { number } from "../../core/words.ts";
 import type { Style } from "../terminal/colours.ts";
 import type { Column } from "../terminal/table.ts";
-import { number } from "../terminal/text.ts";
 
 export type StageRow = Build["stages"][string] & { name: string };
 

@@ -1,11 +1,12 @@
+import { age } from "../../core/age.ts";
 import type { Build } from "../../core/build-view.ts";
 import type { BuildState } from "../../core/build.ts";
-import { age } from "../terminal/age.ts";
+import { saySpent } from "../../core/cost.ts";
+import { number } from "../../core/words.ts";
 import { paint } from "../terminal/colours.ts";
-import { saySpent } from "../terminal/cost.ts";
 import { buildStyle } from "../terminal/state.ts";
 import { table } from "../terminal/table.ts";
-import { number, oneLine } from "../terminal/text.ts";
+import { oneLine } from "../terminal/text.ts";
 import { stageColumns, stageRows } from "./stage-table.ts";
 
 /** How a build was left: its state and why, what each stage has done, what it has cost, and what went wrong. */

@@ -1,5 +1,5 @@
+import { age, ahead } from "../../core/age.ts";
 import type { Schedule } from "../../core/schedule.ts";
-import { age, ahead } from "../terminal/age.ts";
 import { paint } from "../terminal/colours.ts";
 import { type Column, table } from "../terminal/table.ts";
 

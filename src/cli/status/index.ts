@@ -1,11 +1,11 @@
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
+import { alarmsOf } from "../../runtime/status/alarms.ts";
+import { overviewOf } from "../../runtime/status/overview.ts";
 import { openExisting, pathOf } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
-import { alarmsOf } from "./alarms.ts";
-import { overviewOf } from "./overview.ts";
 import { statusPage } from "./page.ts";
 import { watch } from "./watch.ts";
 

@@ -1,15 +1,16 @@
+import { age, ahead } from "../../core/age.ts";
 import type { Schedule } from "../../core/schedule.ts";
+import { number, plural } from "../../core/words.ts";
+import type { Alarm } from "../../runtime/status/alarms.ts";
+import { isThere, type Overview, type ProcessStatus, workersIn } from "../../runtime/status/overview.ts";
 import type { LockView } from "../../store/store.ts";
 import { lastMinute, queueTable, type Rates, sayRate } from "../queues/queue-table.ts";
+import { sayReport } from "../recovery/report-page.ts";
 import { scheduleTable } from "../schedules/schedule-table.ts";
-import { age, ahead } from "../terminal/age.ts";
 import { paint, type Style } from "../terminal/colours.ts";
 import { type Column, table, terminalWidth } from "../terminal/table.ts";
-import { cut, number, oneLine, plural } from "../terminal/text.ts";
-import { sayReport } from "../recovery/report-page.ts";
-import type { Alarm } from "./alarms.ts";
-import { openBuildTable } from "./open-builds.ts";
-import { isThere, type Overview, type ProcessStatus, workersIn } from "./overview.ts";
+import { cut, oneLine } from "../terminal/text.ts";
+import { openBuildTable } from "./open-build-table.ts";
 
 /** The next ticks are enough at a glance. */
 const SCHEDULES = 5;
@@ -43,10 +44,11 @@ function headline(path: string, overview: Overview, rates: Rates | undefined): s
 }
 
 function sayAlarms(alarms: readonly Alarm[]): string {
-  const width = Math.max(0, ...alarms.map(({ message }) => message.length));
+  const messages = alarms.map(({ message }) => oneLine(message));
+  const width = Math.max(0, ...messages.map(({ length }) => length));
   return alarms
-    .map(({ grave, message, hint }) => {
-      return `${paint(grave ? "red" : "yellow", `! ${message.padEnd(width)}`)}  ${paint("dim", hint)}`;
+    .map(({ grave, hint }, i) => {
+      return `${paint(grave ? "red" : "yellow", `! ${messages[i]?.padEnd(width)}`)}  ${paint("dim", hint)}`;
     })
     .join("\n");
 }

@@ -2,14 +2,14 @@ import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
 import { sayMillis } from "../../core/duration.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
+import { type Alarm, alarmsOf } from "../../runtime/status/alarms.ts";
+import { type Overview, overviewOf } from "../../runtime/status/overview.ts";
 import { pathOf } from "../database.ts";
 import type { Rates } from "../queues/queue-table.ts";
 import { paint } from "../terminal/colours.ts";
 import { untilInterrupted } from "../terminal/interrupt.ts";
 import { handOver, isJson } from "../terminal/output.ts";
 import { Screen } from "../terminal/screen.ts";
-import { type Alarm, alarmsOf } from "./alarms.ts";
-import { type Overview, overviewOf } from "./overview.ts";
 import { statusPage } from "./page.ts";
 
 /** One look, and what was seen of it since the look before. */

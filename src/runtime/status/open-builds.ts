@@ -1,12 +1,7 @@
 import type { Build } from "../../core/build-view.ts";
-import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { LeadView } from "../../store/builds.ts";
 import type { Life, ProcessView } from "../../store/store.ts";
-import { age } from "../terminal/age.ts";
-import { saySpent } from "../terminal/cost.ts";
-import { buildStyle } from "../terminal/state.ts";
-import { type Column, table } from "../terminal/table.ts";
-import { number } from "../terminal/text.ts";
+import type { Holdfast } from "../holdfast.ts";
 
 /** A build that has not ended, and who leads it. */
 export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "reason" | "budget" | "spent" | "createdAt"> {
@@ -64,25 +59,4 @@ function leadOf(
 /** It says that it is being built, and nobody does: the next run finds that out. */
 export function isLeft({ state, lead }: OpenBuild): boolean {
   return state === "ACTIVE" && lead?.life !== "alive" && lead?.life !== "unknown";
-}
-
-export function openBuildTable(builds: readonly OpenBuild[], now: number): string {
-  return builds.length === 0 ? "" : table(columns(now), builds);
-}
-
-function columns(now: number): Column<OpenBuild>[] {
-  return [
-    { title: "BUILD", value: ({ id }) => id },
-    { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 8 },
-    { title: "STATE", value: ({ state }) => state, style: ({ state }) => buildStyle(state) },
-    { title: "SPENT", value: ({ spent, budget }) => saySpent(spent, budget), least: 8 },
-    { title: "LEFT", right: true, value: ({ left }) => number(left) },
-    { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
-    { title: "LED BY", value: sayLead, least: 8, style: (build) => (isLeft(build) ? "red" : null) },
-  ];
-}
-
-function sayLead(build: OpenBuild): string {
-  const { lead } = build;
-  return lead === null ? "–" : `pid ${lead.pid} on ${lead.host}${isLeft(build) ? ", which is dead" : ""}`;
 }

@@ -2,8 +2,8 @@ import { JOB_STATES, type JobState } from "../../core/job.ts";
 import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
 import type { Schedule } from "../../core/schedule.ts";
 import type { WalView } from "../../core/wal.ts";
-import type { Holdfast } from "../../runtime/holdfast.ts";
-import type { RecoveryPlan } from "../../runtime/recovery/preview.ts";
+import type { Holdfast } from "../holdfast.ts";
+import type { RecoveryPlan } from "../recovery/preview.ts";
 import { reportOf, type StoredReport } from "../../store/recoveries.ts";
 import type {
   Durability,

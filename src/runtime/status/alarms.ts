@@ -1,8 +1,8 @@
+import { age } from "../../core/age.ts";
+import { saySpent } from "../../core/cost.ts";
 import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "../../core/wal.ts";
+import { bytes, number, plural } from "../../core/words.ts";
 import { isPipelineQueue } from "../../core/work.ts";
-import { age } from "../terminal/age.ts";
-import { saySpent } from "../terminal/cost.ts";
-import { bytes, number, oneLine, plural } from "../terminal/text.ts";
 import { isLeft, type OpenBuild } from "./open-builds.ts";
 import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts";
 
@@ -40,11 +40,11 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const { counts, processes, ready, byHand } = overview;
   const alarms: Alarm[] = [];
   if (overview.damaged !== null) {
-    const message = `the database is damaged, and is only read: ${oneLine(overview.damaged)}`;
+    const message = `the database is damaged, and is only read: ${overview.damaged}`;
     alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast salvage, or holdfast restore BACKUP" });
   }
   for (const what of overview.lost) {
-    alarms.push({ code: "COMMITS_MISSING", grave: true, message: oneLine(what), hint: "holdfast recover, then --last" });
+    alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: "holdfast recover, then --last" });
   }
   const gone = processes.filter((process) => !isThere(process));
   const open = overview.queues.filter(({ paused }) => !paused);
@@ -78,7 +78,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   for (const { name, behind, oldestAt, failures } of overview.sinks) {
     const lag = oldestAt === null ? 0 : overview.at - oldestAt;
     if (failures === 0 && lag < LAG) continue;
-    const message = `sink ${oneLine(name)} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${age(lag)}`;
+    const message = `sink ${name} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${age(lag)}`;
     // It holds up only itself.
     alarms.push({ code: "SINK_BEHIND", grave: false, message, hint: "holdfast events sinks" });
   }
@@ -100,7 +100,7 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
   for (const { state, errors, begunAt } of crashes.open) {
     if (state === "failed") {
       const more = errors.length === 1 ? "" : ` and ${errors.length - 1} more`;
-      const message = `after a crash something was found to be wrong: ${oneLine(errors[0] ?? "")}${more}`;
+      const message = `after a crash something was found to be wrong: ${errors[0] ?? ""}${more}`;
       alarms.push({ code: "RECOVERY_FAILED", grave: true, message, hint: "holdfast recover --last, then --acknowledge" });
     } else if (at - begunAt > STUCK) {
       const message = `a recovery is under way for ${age(at - begunAt)}`;
@@ -113,7 +113,7 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
 /** It grows for as long as somebody reads what was; and where nobody does, nobody copies it into the database. */
 function ofWal({ bytes: size, readers }: WalView): Alarm {
   const who = sayReaders(readers);
-  const message = `the write-ahead log has ${bytes(size)}${who === null ? "" : `: ${oneLine(who)} reads an earlier state`}`;
+  const message = `the write-ahead log has ${bytes(size)}${who === null ? "" : `: ${who} reads an earlier state`}`;
   const hint = who === null ? "holdfast doctor" : "end that transaction, or that program";
   return { code: "WAL_LONG", grave: size >= VERY_LONG_WAL, message, hint };
 }
@@ -122,13 +122,12 @@ function ofWal({ bytes: size, readers }: WalView): Alarm {
 function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
   return builds.flatMap((build): Alarm[] => {
     const { id, pipeline, state, approved, spent, budget } = build;
-    const name = oneLine(pipeline);
     if (state === "CRASHED" || isLeft(build) || (state === "BUDGET_PAUSE" && approved)) {
-      const message = `a build of ${name} ${approved ? "was approved" : "was interrupted"} and waits for its next run`;
+      const message = `a build of ${pipeline} ${approved ? "was approved" : "was interrupted"} and waits for its next run`;
       return [{ code: "BUILD_CRASHED", grave: false, message, hint: `holdfast builds resume ${id}` }];
     }
     if (state !== "BUDGET_PAUSE") return [];
-    const message = `a build of ${name} is paused for its budget: ${saySpent(spent, budget)} spent`;
+    const message = `a build of ${pipeline} is paused for its budget: ${saySpent(spent, budget)} spent`;
     return [{ code: "BUILD_PAUSED", grave: false, message, hint: `holdfast builds show ${id}` }];
   });
 }
@@ -142,7 +141,7 @@ function notWorked(unworked: readonly Unworked[]): Alarm[] {
   const shown = unworked.length > NAMES + 1 ? unworked.slice(0, NAMES) : unworked;
   const others = unworked.slice(shown.length);
   const messages = shown.map(({ name, version, pending }) => {
-    return `nobody works on ${oneLine(name)}${version === 1 ? "" : ` v${version}`} (${number(pending)} pending)`;
+    return `nobody works on ${name}${version === 1 ? "" : ` v${version}`} (${number(pending)} pending)`;
   });
   if (others.length > 0) {
     const pending = others.reduce((total, one) => total + one.pending, 0);
