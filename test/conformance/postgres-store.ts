@@ -87,7 +87,7 @@ export class Schema {
 }
 
 /** Claims that differ from the jobs that run: in who and how many they are, in who holds them, or by a lease that ends sooner. */
-function misjudged(schema: string): string {
+export function misjudged(schema: string): string {
   return `
     select * from (
       select fence, holder, count(*) as n, min(expires_at) as expires_at, array_agg(key) as keys

@@ -5,7 +5,8 @@ import { parseAddress } from "../../src/store/postgres/address.ts";
 import { loadDriver } from "../../src/store/postgres/driver.ts";
 import { codeOf } from "../../src/store/postgres/faults.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import { Receipts, REFUSED } from "../../src/store/postgres/receipts.ts";
+import { Receipts } from "../../src/store/postgres/receipts.ts";
+import { REFUSED } from "../../src/store/postgres/refused.ts";
 import { Session } from "../../src/store/postgres/session.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -14,7 +15,7 @@ const S = '"holdfast"';
 const WRITE = `insert into ${S}.policies (body) values (gen_random_uuid()::text)`;
 const ANY = { epoch: 0, lanes: null, settings: null };
 
-const fresh = () => new Receipts(S, { isGone: (known) => `${known} <> 0` });
+const fresh = () => new Receipts(S, { isGone: (known) => `${known} <> 0` }, "power");
 
 describe("a transaction whose answer is lost", { skip: noServer }, () => {
   let server: PostgresServer;

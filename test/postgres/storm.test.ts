@@ -6,6 +6,7 @@ import type { Outcome } from "../../src/core/retry.ts";
 import { verifyAudit } from "../../src/runtime/audit.ts";
 import type { Claimed, NewJob, Store } from "../../src/store/store.ts";
 import { claim, declaring, ERROR, limitRule, newJob } from "../conformance/parts.ts";
+import { misjudged } from "../conformance/postgres-store.ts";
 import { Random } from "../simulation/random.ts";
 import { agree, type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
@@ -115,6 +116,7 @@ async function hold(handles: Handles): Promise<void> {
     "who does not wait is on nobody's list",
     `select * from waits join jobs as job on job.key = waits.job where job.state <> 'waiting'`,
   );
+  await none("what the claims say runs is what runs", misjudged(handles.schema));
   await none("finished is what has an end", `select key from jobs where (finished_at is null) <> (${unfinished})`);
   await none(
     "a key has one unfinished job",

@@ -1,4 +1,5 @@
 import { HoldfastError } from "../../core/errors.ts";
+import { REFUSED as CODES } from "./refused.ts";
 
 /** The connection is gone; whatever was under way on it and not committed is undone by the server. */
 export class ConnectionLost extends Error {
@@ -189,6 +190,12 @@ const POOLED: Explanation = [
   "Add ?pooler=transaction to the address, or connect without the pooler; then start again.",
 ];
 
+const UNSYNCED: Explanation = [
+  "POOLER_UNDECLARED",
+  "The server at ADDRESS has forgotten that commits wait for its disk, so nothing was changed: a pooler seems to be in between.",
+  "Add ?pooler=transaction to the address, or connect without the pooler; then start again.",
+];
+
 const TAKEN: Explanation = [
   "SCHEMA_TAKEN",
   "The schema in the database at ADDRESS holds something with a name of Holdfast's (SAID). It was left as it is.",
@@ -231,6 +238,7 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   ],
   "26000": POOLED,
   "42P05": POOLED,
+  [CODES.unsynced]: UNSYNCED,
   "42P07": TAKEN,
   "42710": TAKEN,
   "42723": TAKEN,

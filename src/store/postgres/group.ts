@@ -99,7 +99,7 @@ export class Group {
   constructor(writer: Writer, options: GroupOptions) {
     this.#writer = writer;
     this.#options = options;
-    this.#receipts = new Receipts(options.schema, options.epoch);
+    this.#receipts = new Receipts(options.schema, options.epoch, options.durability);
     this.#begin = beginning(options.durability, writer.pooled);
   }
 

@@ -1,15 +1,14 @@
 import { randomUUID } from "node:crypto";
+import type { Durability } from "../store.ts";
 import type { Value } from "./driver.ts";
 import { codeOf } from "./faults.ts";
+import { REFUSED } from "./refused.ts";
 import type { Session } from "./session.ts";
 
 /** Nobody asks for one that is as old as this: whoever left it has its answer, or is no more. */
 const KEPT = "1 day";
 /** So long whoever asks waits for a transaction of which nobody knows yet how it ends, in milliseconds. */
 const WAIT = 1_000;
-
-/** What the end of a transaction is refused with. */
-export const REFUSED = { returned: "HF001", stale: "HF002", closed: "HF003" } as const;
 
 /** What a transaction has relied on; null: not on that. */
 export interface Relied {
@@ -54,7 +53,7 @@ export class Receipts {
   #batch = 0;
   #isFirst = true;
 
-  constructor(s: string, epoch: { isGone: (known: string) => string }) {
+  constructor(s: string, epoch: { isGone: (known: string) => string }, durability: Durability) {
     // Where nothing was written, a receipt would be all there is to commit.
     const written = "pg_current_xact_id_if_assigned() is not null";
     const receipt = (batch: string, made: string) => `
@@ -65,7 +64,10 @@ export class Receipts {
         set batch = excluded.batch, made = excluded.made, made_at = excluded.made_at, at = excluded.at
         where old.closed < excluded.batch
         returning 1)`;
-    const refusal = (wrote: string, [known, lanes, settings]: readonly string[]) => `case
+    // It was said once for the connection, which behind a pooler that nobody told us of is somebody else's by now.
+    const unsynced =
+      durability === "power" ? `when current_setting('synchronous_commit') <> 'on' then ${s}.refuse('${REFUSED.unsynced}')` : "";
+    const refusal = (wrote: string, [known, lanes, settings]: readonly string[]) => `case ${unsynced}
         when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.returned}')
         when lanes <> ${lanes}::integer or settings <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
         when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end`;

@@ -1,3 +1,5 @@
+import { REFUSED } from "./refused.ts";
+
 /**
  * Which jobs run is kept by claim, in a row for all that one statement started: `${s}.claims`, and the view `running` upon
  * it. Whoever starts jobs, ends some of them or changes when their leases end keeps it right, in that very statement.
@@ -9,6 +11,15 @@ export function startedSql(s: string, chosen: string): string {
     insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
     select (select fence from fence), $2::bigint, min(clock.now + ${chosen}.lease), count(*), array_agg(${chosen}.key)
     from ${chosen}, clock having count(*) > 0`;
+}
+
+/**
+ * The same where what was chosen is found again by its place, and `job` are those that were. Whoever waited a moment for a
+ * row gets its newest version, which somebody may have made after this statement began: there it cannot change it. Then
+ * there would be a claim of a job that was never started, so all of it is done again.
+ */
+export function startedBySpotSql(s: string): string {
+  return `${startedSql(s, "chosen")} and (count(*) = (select count(*) from job) or ${s}.refuse('${REFUSED.moved}'))`;
 }
 
 /** Parts of a statement that ends jobs: `ended` has the fence of each. The last one's row goes with it. */

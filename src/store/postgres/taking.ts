@@ -1,7 +1,7 @@
 import { holdsSuspect, READY, STARTED, STARTED_OF_LANE, startSql, SUSPECT } from "./claimed-row.ts";
 import { LOCKED } from "./locks.ts";
 import type { SoleStatement } from "./receipts.ts";
-import { startedSql } from "./running.ts";
+import { startedBySpotSql } from "./running.ts";
 
 /**
  * The next of one lane, each locked or stepped over: what is locked and not taken is free again with the commit. As long as
@@ -12,6 +12,14 @@ function headSql(s: string, which: string, lane: string, limit: string): string 
     select ctid as spot, key, priority, suspect is not null as suspect from ${s}.jobs
     where lane = ${lane} and ${which} order by priority desc, key limit ${limit} for update skip locked`;
 }
+
+/** How such a statement goes on once it has `chosen`: `job` are those that were started. */
+const taken = (s: string, lease: string, returned: string): string => `
+    job as (
+      update ${s}.jobs as job set ${startSql(lease)}
+      from chosen, clock where job.ctid = chosen.spot
+      returning ${returned}),
+    started as (${startedBySpotSql(s)})`;
 
 /** How such a statement begins. */
 const CLOCK = (s: string): string => `
@@ -35,10 +43,8 @@ export function takeOneSql(s: string): string {
         select * from (${headSql(s, SUSPECT, "$6::integer", "(select least(most, 1) from lane)")}) as suspect
         where ${MAY_BE_SUSPECT(s)}) as head
       order by priority desc, key limit $5),
-    started as (${startedSql(s, "chosen")})
-    update ${s}.jobs as job set ${startSql("$8::bigint")}
-    from chosen, clock where job.ctid = chosen.spot
-    returning ${STARTED_OF_LANE}`;
+    ${taken(s, "$8::bigint", STARTED_OF_LANE)}
+    select * from job`;
 }
 
 /**
@@ -68,10 +74,8 @@ export function takeManySql(s: string): string {
           where not suspect or rank = 1) as head
         where nth <= budget) as head
       where turn <= $13 order by place, turn limit $5),
-    started as (${startedSql(s, "chosen")})
-    update ${s}.jobs as job set ${startSql("chosen.lease")}
-    from chosen, clock where job.ctid = chosen.spot
-    returning ${STARTED}`;
+    ${taken(s, "chosen.lease", STARTED)}
+    select * from job`;
 }
 
 /** None, where it takes the longer way. */
@@ -92,11 +96,7 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
         or exists (select 1 from ${s}.locks where name = ${queues}) as longer)`;
   const taking = (chosen: string, lease: string, returned: string) => `
     chosen as (${chosen}),
-    started as (${startedSql(s, "chosen")}),
-    job as (
-      update ${s}.jobs as job set ${startSql(lease)}
-      from chosen, clock where job.ctid = chosen.spot
-      returning ${returned})`;
+    ${taken(s, lease, returned)}`;
   const made = "select fence, null::bigint from fence where exists (select 1 from chosen)";
   return {
     one: {

@@ -6,7 +6,8 @@ import { type Epoch, Returned } from "./epoch.ts";
 import { codeOf, isLost, Overtaken } from "./faults.ts";
 import { Opening } from "./opening.ts";
 import { Stalled } from "./queue-locks.ts";
-import { type Receipts, REFUSED, type SoleStatement } from "./receipts.ts";
+import type { Receipts, SoleStatement } from "./receipts.ts";
+import { REFUSED } from "./refused.ts";
 import type { Session } from "./session.ts";
 
 /** One transaction, as the operations inside it see it. */
@@ -210,6 +211,8 @@ export class Transaction implements Tx {
         return new Returned();
       case REFUSED.stale:
         return this.#stale();
+      case REFUSED.moved:
+        return new Overtaken("A job was changed while it was claimed.", { soon: true });
       case "55P03":
         return this.queues.length > 0 ? new Stalled() : cause;
       default:

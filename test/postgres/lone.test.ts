@@ -1,0 +1,200 @@
+import assert from "node:assert/strict";
+import { after, before, describe, test, type TestContext } from "node:test";
+import postgres from "postgres";
+import { HoldfastError } from "../../src/core/errors.ts";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
+import type { Claimed, Enqueued, Store } from "../../src/store/store.ts";
+import { add, claim, claimIds, LEASE, newJob } from "../conformance/parts.ts";
+import { misjudged } from "../conformance/postgres-store.ts";
+import { openHandles, until } from "./handles.ts";
+import { Proxy } from "./proxy.ts";
+import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
+
+const WRITER = "holdfast writes";
+/** Its definition is one object, as in a program: else it is looked up each time, and never goes in by one statement. */
+const JOB = newJob({ name: "lone" });
+const FROM = [{ name: "lone", lease: LEASE }];
+
+/** By itself it is one statement; with another call at the same instant it is part of a longer transaction. */
+const WAYS = {
+  "by itself": <T>(_: Store, call: () => Promise<T>) => call(),
+  "with another call": async <T>(store: Store, call: () => Promise<T>) => (await Promise.all([call(), store.settle([])]))[0],
+};
+
+describe("a call that is one statement", { skip: noServer }, () => {
+  let server: PostgresServer;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+
+  for (const [how, way] of Object.entries(WAYS)) {
+    for (const queues of [["a"], ["a", "b"]]) {
+      const what = queues.length === 1 ? "one queue" : "two queues";
+      test(`a job that somebody changes while it is claimed ${how} from ${what} is claimed, and no claim is of nothing`, async () => {
+        const { stores, schema, query, bystander, blocked, close } = await openHandles(server, 1);
+        const [store] = stores as [PostgresStore];
+        try {
+          await add(store, ...queues.map((name) => ({ name })));
+          for (let i = 0; i < 2; i++) await claim(store);
+          const ids = await add(store, ...queues.map((name) => ({ name })));
+          // The statement sees the rows as they were before it waits for the time, and comes to them after that.
+          await query(`
+            create or replace function clock(given bigint) returns bigint language plpgsql volatile as $$ begin
+              perform pg_advisory_xact_lock_shared(1);
+              return floor(extract(epoch from clock_timestamp()) * 1000)::bigint; end $$`);
+          const other = await bystander();
+          await other.query("select pg_advisory_xact_lock(1)");
+          const claiming = way(store, () => claimIds(store, { max: 5 }));
+          await blocked(1);
+          await query("update jobs set quiet = false where state = 'pending' and lane = 1");
+          await other.end("commit");
+          assert.deepEqual((await claiming).toSorted(), ids.toSorted());
+          assert.deepEqual(await query(misjudged(schema)), []);
+        } finally {
+          await close();
+        }
+      });
+    }
+  }
+
+  test("one that comes to the server when somebody was told that it was not done is refused", async (t) => {
+    const url = await server.createDatabase();
+    const proxy = await Proxy.before(url);
+    t.after(() => proxy.close());
+    const direct = await openAt(t, url);
+    const store = await openAt(t, proxy.url(url));
+    for (let i = 0; i < 3; i++) await store.enqueue([JOB]);
+    for (let i = 0; i < 2; i++) assert.equal((await claim(store, { from: FROM, max: 1 })).length, 1);
+    const writers = async () =>
+      (
+        await server.query(
+          `select 1 from pg_stat_activity where application_name = '${WRITER}' and datname = current_database()`,
+          url,
+        )
+      ).length;
+    const calls = { enqueue: () => store.enqueue([JOB]), claim: () => claim(store, { from: FROM, max: 1 }) };
+    for (const call of Object.values(calls)) {
+      const cut = proxy.cut({ of: WRITER, at: 1, when: "held" });
+      const answer = await call();
+      assert.equal(answer.length, 1);
+      assert.match(cut.at ?? "", /^\s*with\s+clock/, "or this test shows nothing");
+      assert.equal(await writers(), 3, "the server has not heard of its end");
+      cut.release("sent");
+      await until(async () => (await writers()) === 2, "the server has come to its end");
+    }
+    const { pending, running } = await direct.counts({ name: "lone" });
+    assert.deepEqual([pending, running], [1, 3], "each once");
+  });
+
+  test("one that the server is still at when it is asked for is waited for, and answered as it ends", async (t) => {
+    const url = await server.createDatabase();
+    const proxy = await Proxy.before(url);
+    t.after(() => proxy.close());
+    const direct = await openAt(t, url);
+    const store = await openAt(t, proxy.url(url));
+    for (let i = 0; i < 3; i++) await store.enqueue([JOB]);
+    for (let i = 0; i < 2; i++) assert.equal((await claim(store, { from: FROM, max: 1 })).length, 1);
+    const by = postgres(url, { max: 1, onnotice: () => {} });
+    t.after(() => by.end());
+    // It has left its receipt, and is held up before its commit.
+    await by.unsafe(`
+      create function held() returns trigger language plpgsql as $$ begin
+        perform pg_advisory_xact_lock_shared(2); return null; end $$;
+      create trigger held after insert or update on holdfast.receipts for each row
+        when (new.made is not null) execute function held()`);
+    const waiting = async () =>
+      (await by`select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).length;
+    const calls: Record<string, () => Promise<string[]>> = {
+      pending: async () => (await store.enqueue([JOB])).map(({ id }) => id),
+      running: () => claimIds(store, { from: FROM, max: 1 }),
+    };
+    for (const [state, call] of Object.entries(calls)) {
+      const before = (await direct.counts({ name: "lone" }))[state as "pending"];
+      await by`select pg_advisory_lock(2)`;
+      const answer = call();
+      await until(async () => (await waiting()) === 1, "it is held up");
+      // A server that is at something does not hear of the connection's end before it has an answer to give.
+      await proxy.down();
+      await proxy.up();
+      await until(async () => (await waiting()) === 2, "it is asked for");
+      await by`select pg_advisory_unlock(2)`;
+      const [id] = (await answer) as [string];
+      assert.equal((await direct.get(id))?.state, state);
+      assert.equal((await direct.counts({ name: "lone" }))[state as "pending"], before + 1, "once");
+    }
+  });
+
+  test("nothing is committed without waiting for the disk, also when the connection has forgotten that it should", async (t) => {
+    const url = await server.createDatabase();
+    const store = await openAt(t, url);
+    await store.enqueue([JOB]);
+    // As behind a pooler that nobody told us of: the connection is another than the one that was set up.
+    await server.query(
+      `create function forgets() returns trigger language plpgsql as $$ begin
+        perform set_config('synchronous_commit', 'off', false); return null; end $$;
+      create trigger forgets before insert on holdfast.jobs for each statement execute function forgets()`,
+      url,
+    );
+    for (const way of Object.values(WAYS)) {
+      await assert.rejects(
+        way(store, () => store.enqueue([JOB])),
+        (error) =>
+          error instanceof HoldfastError && error.code === "POOLER_UNDECLARED" && /\?pooler=transaction/.test(error.hint ?? ""),
+      );
+    }
+    assert.equal((await store.counts({})).pending, 1);
+  });
+
+  for (const what of ["id", "key"] as const) {
+    test(`of eight that enqueue with one ${what} at the same instant one has made the job, time after time`, async () => {
+      const { stores, query, close } = await openHandles(server, 8);
+      try {
+        for (let round = 0; round < 20; round++) {
+          const given = { name: "same", [what]: `${what} ${round}` };
+          const enqueue = async (store: Store): Promise<Enqueued> => (await store.enqueue([newJob(given)]))[0] as Enqueued;
+          const answers = await Promise.all(stores.map(enqueue));
+          assert.equal(new Set(answers.map(({ id }) => id)).size, 1, "all are told of one job");
+          assert.equal(answers.filter((answer) => "duplicate" in answer && !answer.duplicate).length, 1);
+        }
+        assert.deepEqual(await query("select count(*)::int as n from jobs"), [{ n: 20 }]);
+      } finally {
+        await close();
+      }
+    });
+  }
+});
+
+describe("a server that by itself would not wait for its disk", { skip: noRestart }, () => {
+  let server: PostgresServer;
+  before(async () => {
+    // What is not synced by a commit stays in memory for long.
+    const settings = { synchronous_commit: "off", wal_writer_delay: "10s", bgwriter_lru_maxpages: "0" };
+    server = await startServer({ settings });
+  });
+  after(() => server.close());
+
+  test("has lost nothing after a crash that was answered, by one statement or several", { timeout: 60_000 }, async (t) => {
+    const url = await server.createDatabase();
+    const store = await openAt(t, url);
+    // Somebody listens, so that a notice, which waits for nothing, is sent right behind each of them.
+    const listener = await openAt(t, url);
+    t.after(listener.onChange(() => {}));
+    for (let i = 0; i < 5; i++) await store.enqueue([JOB]);
+    for (const way of Object.values(WAYS)) {
+      for (let i = 0; i < 2; i++) await claim(store, { from: FROM, max: 1 });
+      const [added] = (await way(store, () => store.enqueue([JOB]))) as [Enqueued];
+      const [claimed] = (await way(store, () => claim(store, { from: FROM, max: 1 }))) as [Claimed];
+      await server.stop("immediate");
+      await server.start();
+      assert.equal((await store.get(added.id))?.state, "pending");
+      const [row] = await server.query(`select state from holdfast.jobs where fence = ${claimed.fence}`, url);
+      assert.equal(row?.["state"], "running");
+    }
+  });
+});
+
+async function openAt(t: TestContext, url: string, options: Partial<PostgresStoreOptions> = {}): Promise<PostgresStore> {
+  const store = await PostgresStore.open(url, { clock: systemClock, injected: false, random: Math.random, ...options });
+  t.after(() => store.close());
+  return store;
+}
