@@ -20,6 +20,7 @@ const COMMANDS: [name: string, load: () => Promise<(parent: Command) => void>][]
   ["settle", async () => (await import("./settle.ts")).settleCommand],
   ["status", async () => (await import("./status/index.ts")).statusCommand],
   ["health", async () => (await import("./health.ts")).healthCommand],
+  ["metrics", async () => (await import("./metrics.ts")).metricsCommand],
   ["jobs", async () => (await import("./jobs/index.ts")).jobsCommand],
   ["queues", async () => (await import("./queues/index.ts")).queuesCommand],
   ["quarantine", async () => (await import("./quarantine/index.ts")).quarantineCommand],

@@ -1,20 +1,17 @@
-import { existsSync, statfsSync } from "node:fs";
-import { dirname, resolve } from "node:path";
 import { countOrphans } from "../artifacts/orphans.ts";
 import { type Circumstance, diagnose, type Diagnosis } from "../core/diagnosis.ts";
-import { HoldfastError } from "../core/errors.ts";
 import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { isProven } from "../core/lease.ts";
-import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import { Findings } from "../store/sqlite/damage/findings.ts";
-import { networkFileSystem } from "../store/sqlite/file-system.ts";
 import { reportOf } from "../store/recoveries.ts";
 import type { Store } from "../store/store.ts";
 import type { Vitals } from "../store/vitals.ts";
 import { verifyAudit } from "./audit.ts";
 import { bootId } from "./boot.ts";
 import type { Engine } from "./engine.ts";
+import { readable } from "./readable.ts";
+import { backupsOf, diskOf } from "./surroundings.ts";
 
 /** What is stored and not referenced yet may belong to an attempt that is under way. */
 const JUST_STORED = 86_400_000;
@@ -60,7 +57,7 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
     artifacts:
       checked === null || folder === null ? null : await countOrphans(folder, new Set(checked.artifacts), now - JUST_STORED),
     audit: audit && { entries: audit.entries, fault: audit.fault?.message ?? null },
-    backups: backupsOf(location, store, backups),
+    backups: backupsOf(location, store?.databaseId ?? null, backups),
     clock: vitals &&
       store && { latest: vitals.latest, store: vitals.now, stepsBack: (await readable(() => stepsBack(store))) ?? [] },
     reports: (store && (await readable(() => store.recoveries.reports({ limit: 20, which: "open" })))) ?? [],
@@ -79,43 +76,11 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
   };
 }
 
-/** Of a damaged database some of it cannot be read; the damage itself is found by the check. */
-async function readable<T>(look: () => Promise<T>): Promise<T | null> {
-  try {
-    return await look();
-  } catch (error) {
-    if (error instanceof HoldfastError && error.code === "DAMAGED") return null;
-    throw error;
-  }
-}
-
-function diskOf(location: StoreLocation): Circumstance["disk"] {
-  if (location.kind !== "sqlite" || location.path === ":memory:") return null;
-  const folder = dirname(location.path);
-  const { bavail, bsize } = statfsSync(folder);
-  return { folder, network: networkFileSystem(folder), free: bavail * bsize };
-}
-
 async function processesOf(store: Store): Promise<Circumstance["processes"]> {
   const running = await store.running();
   return (await store.probe(bootId())).map(({ process: { id, pid, host, program }, life }) => {
     return { pid, host, program, dead: isProven(life), running: running.get(id) ?? 0 };
   });
-}
-
-function backupsOf(
-  location: StoreLocation,
-  store: Store | null,
-  { folder, every }: ExamineOptions["backups"],
-): Circumstance["backups"] {
-  // A server's own tools make them, and only they know.
-  if (location.kind !== "sqlite" || location.path === ":memory:") return null;
-  const where = resolve(folder ?? backupsFolder(location.path));
-  const whole = existsSync(where)
-    ? backupsIn(where, store?.databaseId ?? null).filter(({ findings }) => findings.length === 0)
-    : [];
-  const newest = whole.length === 0 ? null : Math.max(...whole.map(({ takenAt }) => takenAt));
-  return { folder: where, count: whole.length, newest, every: every ?? null };
 }
 
 /** Entries are numbered in the order of their commits: one with an earlier time than the one before it was written by an earlier clock. */

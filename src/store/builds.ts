@@ -43,6 +43,8 @@ export interface BuildStore {
   listBuilds(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }>;
   /** The newest of a pipeline, whatever its state; of one state, if given. */
   newestBuild(pipeline: string, state?: BuildState): Promise<BuildRow | null>;
+  /** The newest of each pipeline, by its name: whatever has not ended is among them. It costs what there are pipelines, not builds. */
+  newestBuilds(): Promise<BuildRow[]>;
 
   // ── the orchestrator's lock ──
   /** Says that the holder lives. False: the token is not the lock's any more. */

@@ -1,6 +1,6 @@
 import type { BuildReason } from "../core/build.ts";
 import type { ProcessId } from "../core/ids.ts";
-import type { CrashRecoveryReport, Findings, ReportState } from "../core/recovery-report.ts";
+import type { CrashRecoveryReport, Findings, RecoveryCounts, ReportState } from "../core/recovery-report.ts";
 import type { Reclaimed } from "../core/retry.ts";
 import type { Life } from "./store.ts";
 
@@ -34,6 +34,8 @@ export interface RecoveryStore {
   acknowledge(): Promise<StoredReport[]>;
   /** The newest first: those that are ended, or all, or those that stand open: under way, or with errors that nobody has acknowledged. */
   reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
+  /** Sums of all reports that were ever ended, however long ago. It costs the same however many there were. */
+  totals(): Promise<ReportTotals>;
   /** Copies what the write-ahead log holds into the database, if that is a lot, off this thread. On a server there is nothing to do. */
   shortenLog(): Promise<void>;
   /** What would be done about these. */
@@ -102,6 +104,14 @@ export interface StoredReport extends CrashRecoveryReport {
   owner: ProcessId | null;
   acknowledgedBy: string | null;
   acknowledgedAt: number | null;
+}
+
+/** They never fall, but for `open`: reports with errors that nobody has acknowledged. */
+export interface ReportTotals extends RecoveryCounts {
+  reports: number;
+  open: number;
+  /** As far as anything tells. */
+  commitsMissing: number;
 }
 
 /** What everybody may read of it: what is kept in the audit, and told in the event, too. */

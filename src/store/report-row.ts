@@ -1,6 +1,6 @@
 import type { ProcessId } from "../core/ids.ts";
 import { type CrashedProcess, type RecoveryCounts, type ReportState, wasSuccessful } from "../core/recovery-report.ts";
-import type { StoredReport } from "./recoveries.ts";
+import type { ReportTotals, StoredReport } from "./recoveries.ts";
 
 /** A report as it is read; `errors` is JSON. */
 export interface ReportRow {
@@ -58,6 +58,24 @@ export const COUNTED: Record<keyof RecoveryCounts, keyof ReportRow> = {
   locksReleased: "locks",
   recoveryDurationMs: "spent",
 };
+
+/** Sums of all reports that were ended; `open`: those with errors that nobody has acknowledged. */
+export type TotalsRow = Record<(typeof TOTALLED)[number] | "open", number>;
+/** Their columns, in this order. */
+export const TOTALLED = ["reports", ...Object.values(COUNTED), "commits_missing"] as const;
+/** What the report `excluded` makes of the sums `total`; both databases read it the same. */
+export const ADDED = TOTALLED.map((column) => `${column} = total.${column} + excluded.${column}`).join(", ");
+
+/** Null: there was none so far. */
+export function toTotals(row: { [Column in keyof TotalsRow]?: number | null } | undefined): ReportTotals {
+  const counts = Object.entries(COUNTED).map(([name, column]) => [name, row?.[column as keyof TotalsRow] ?? 0]);
+  return {
+    reports: row?.reports ?? 0,
+    open: row?.open ?? 0,
+    commitsMissing: row?.commits_missing ?? 0,
+    ...(Object.fromEntries(counts) as unknown as RecoveryCounts),
+  };
+}
 
 export function errorsOf({ errors }: Pick<ReportRow, "errors">): string[] {
   return JSON.parse(errors) as string[];

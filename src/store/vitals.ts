@@ -5,16 +5,23 @@ export interface VitalsStore {
   /** Null: there is none, or it is the server's own. Who reads is looked up where it is long, or where that is asked for. */
   wal(options?: { readers?: boolean }): Promise<WalView | null>;
   look(): Promise<Vitals>;
+  /** What is asked again and again: cheap, whatever there is and was. */
+  gauge(): Promise<Gauged>;
 }
 
-export interface Vitals {
+export interface Gauged {
+  /** In bytes; unused: free for what comes. */
+  size: { bytes: number; unused: number };
+  /** Of running jobs: those that ran out, and that nobody has taken back yet. */
+  expiredLeases: number;
+}
+
+export interface Vitals extends Pick<Gauged, "size"> {
   /** `SQLite 3.51.3 (node:sqlite)`. */
   engine: string;
   schema: { version: number; known: number };
   /** As they really are, on a connection of this store. */
   settings: Setting[];
-  /** In bytes; unused: free for what comes. */
-  size: { bytes: number; unused: number };
   stuck: StuckJob[];
   /** The latest instant that is written down for something that has happened, in the store's time. */
   latest: number;

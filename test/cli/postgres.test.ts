@@ -5,6 +5,7 @@ import { after, afterEach, before, beforeEach, describe, test } from "node:test"
 import { type Holdfast, job, type Job, open } from "../../src/index.ts";
 import { oneOf } from "../crash/random.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
+import { parseExposition } from "../unit/exposition-parser.ts";
 import { type JsonError, JOBS, Place } from "./holdfast.ts";
 
 const gone = job({ name: "gone", crashes: 1, run: () => {} });
@@ -52,6 +53,15 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     const settings = found.filter(({ area }) => area === "settings").map(({ message }) => message);
     assert.ok(settings.includes("fsync is off, and should be on."), settings.join());
     assert.match(await run(["doctor"], 1), /\nsettings +.*fsync=off/);
+  });
+
+  test("metrics", oneOf(2, 0), async () => {
+    await hf.enqueue(gone, { n: 1 });
+    const families = parseExposition(await run(["metrics"]));
+    assert.equal(families.get("holdfast_database_info")?.samples[0]?.labels["store"], "postgres");
+    const pending = families.get("holdfast_jobs")?.samples.find(({ labels }) => labels["state"] === "pending");
+    assert.deepEqual(pending, { labels: { queue: "gone", state: "pending" }, value: 1 });
+    assert.equal(families.has("holdfast_wal_size_bytes"), false, "that is the server's");
   });
 
   test("enqueue, work, stop, status and health", oneOf(2, 0), async () => {

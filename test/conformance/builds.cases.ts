@@ -330,6 +330,24 @@ export function buildCases(check: Check): void {
     assert.equal(await store.builds.getBuild("nothing"), null);
   });
 
+  check("one look finds the newest build of each pipeline, and so whatever has not ended", async ({ store }) => {
+    assert.deepEqual(await store.builds.newestBuilds(), []);
+    const docs = await started(store);
+    const blog = await started(store, { pipeline: "blog" });
+    await store.builds.abandon(docs.build.id, "enough", "anna");
+    const again = await started(store);
+    await store.builds.abandon(blog.build.id, "enough", "anna");
+    const found = await store.builds.newestBuilds();
+    assert.deepEqual(
+      found.map(({ id, pipeline, state }) => [id, pipeline, state]),
+      [
+        [blog.build.id, "blog", "ABANDONED"],
+        [again.build.id, "docs", "ACTIVE"],
+      ],
+    );
+    assert.deepEqual(found[1], await seeBuild(store, again.build), "as it is when it is asked for");
+  });
+
   check("the audit says who did what to which build, as it was before and after", async ({ store, clock }) => {
     const { build, lock } = await started(store);
     const at = clock.now();

@@ -348,6 +348,37 @@ export function recoveryCases(check: Check): void {
     );
   });
 
+  check("the sums are those of all reports that were ended, and say how many stand open", async ({ store }) => {
+    assert.deepEqual(await store.recoveries.totals(), { ...NO_COUNTS, reports: 0, open: 0, commitsMissing: 0 });
+    const [by, dead, other] = [await register(store), await register(store), await register(store)];
+    await add(store, {}, { policy: { crashes: 1 } }, {});
+    await claim(store, { holder: dead, max: 2 });
+    await claim(store, { holder: other });
+    const first = await begun(store, by, [dead]);
+    await takeBack(store, first, dead, { spent: 4 });
+    await bury(store, first, dead, { spent: 2 });
+    assert.equal((await store.recoveries.totals()).reports, 0, "not while it is under way");
+    await closed(store, first, by);
+    const second = await begun(store, by, [other]);
+    await takeBack(store, second, other, { spent: 10 });
+    await bury(store, second, other);
+    const ending = { ...FOUND, errors: ["2 are gone"], commitsMissing: 2 };
+    await store.recoveries.close(second.report, { by, jobsPending: 3, ...ending });
+    const sums = {
+      ...NO_COUNTS,
+      reports: 2,
+      jobsRunningBeforeCrash: 3,
+      jobsRecovered: 3,
+      jobsResetToPending: 2,
+      jobsQuarantined: 1,
+      recoveryDurationMs: 16,
+      commitsMissing: 2,
+    };
+    assert.deepEqual(await store.recoveries.totals(), { ...sums, open: 1 });
+    await store.recoveries.acknowledge();
+    assert.deepEqual(await store.recoveries.totals(), { ...sums, open: 0 });
+  });
+
   check("reports are listed the newest first, those under way only if asked for", async ({ store }) => {
     const by = await register(store);
     const first = await recovered(store, by, [await register(store, "one")]);

@@ -29,6 +29,7 @@ import { settleCases } from "./settle.cases.ts";
 import { targetCases } from "./targets.cases.ts";
 import { tokenCases } from "./tokens.cases.ts";
 import { transactCases } from "./transact.cases.ts";
+import { vitalsCases } from "./vitals.cases.ts";
 import { workCases } from "./work.cases.ts";
 import type { StoreUnderTest } from "./stores.ts";
 
@@ -73,6 +74,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   processes: processCases,
   audit: auditCases,
   recoveries: recoveryCases,
+  vitals: vitalsCases,
   group: groupCases,
   transact: transactCases,
   builds: buildCases,

@@ -46,6 +46,7 @@ export const UNCOVERED: Record<string, readonly string[]> = {
   holdfast_recovery_totals: ["*"],
   holdfast_recovery_log: ["*"],
   holdfast_recoveries: ["*"],
+  holdfast_report_totals: ["*"],
 };
 
 export function isUncovered(table: string, column: string): boolean {

@@ -24,7 +24,7 @@ test("every command of the queue and of builds is there", async () => {
   const names = new Set((await program()).commands.map((command) => command.name()));
   const wanted =
     "init work status health stop enqueue claim renew settle jobs quarantine queues schedules events recover unlock completion " +
-    "run plan builds artifacts audit backup restore salvage doctor";
+    "run plan builds artifacts metrics audit backup restore salvage doctor";
   assert.deepEqual(
     wanted.split(" ").filter((name) => !names.has(name)),
     [],

@@ -6,24 +6,28 @@ import { isPipelineQueue } from "../../core/work.ts";
 import { isLeft, type OpenBuild } from "./open-builds.ts";
 import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts";
 
+export const ALARM_CODES = [
+  "DAMAGED",
+  "COMMITS_MISSING",
+  "BUILD_PAUSED",
+  "BUILD_CRASHED",
+  "NOBODY_WORKS",
+  "NAME_NOT_WORKED",
+  "LEFT_BEHIND",
+  "RECOVERY_FAILED",
+  "RECOVERY_PENDING",
+  "RECOVERY_STUCK",
+  "QUARANTINED",
+  "FAILED",
+  "WAITING_LONG",
+  "SINK_BEHIND",
+  "WAL_LONG",
+] as const;
+export type AlarmCode = (typeof ALARM_CODES)[number];
+
 /** Something an operator should know. Only a `grave` one makes `health` say "not ok". */
 export interface Alarm {
-  code:
-    | "DAMAGED"
-    | "COMMITS_MISSING"
-    | "BUILD_PAUSED"
-    | "BUILD_CRASHED"
-    | "NOBODY_WORKS"
-    | "NAME_NOT_WORKED"
-    | "LEFT_BEHIND"
-    | "RECOVERY_FAILED"
-    | "RECOVERY_PENDING"
-    | "RECOVERY_STUCK"
-    | "QUARANTINED"
-    | "FAILED"
-    | "WAITING_LONG"
-    | "SINK_BEHIND"
-    | "WAL_LONG";
+  code: AlarmCode;
   grave: boolean;
   message: string;
   hint: string;

@@ -1,3 +1,4 @@
+import { hasEnded } from "../../core/build.ts";
 import type { Build } from "../../core/build-view.ts";
 import type { LeadView } from "../../store/builds.ts";
 import type { Life, ProcessView } from "../../store/store.ts";
@@ -13,20 +14,15 @@ export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "re
   lead: { pid: number; host: string; program: string; beatAt: number; life: Life | "gone" } | null;
 }
 
-const OPEN = ["ACTIVE", "CRASHED", "BUDGET_PAUSE"] as const;
 /** More are nobody's at a glance. */
-const MOST = 50;
+const MOST = 150;
 
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
   const { builds } = hf.engine.store;
-  const [leads, probed, ...pages] = await Promise.all([
-    builds.leads(),
-    hf.engine.store.probe(),
-    ...OPEN.map((state) => builds.listBuilds({ state, limit: MOST })),
-  ]);
-  const rows = pages.flatMap(({ items }) => items).toSorted((a, b) => a.key - b.key);
+  const [leads, probed, newest] = await Promise.all([builds.leads(), hf.engine.store.probe(), builds.newestBuilds()]);
+  const unended = newest.filter(({ state }) => !hasEnded(state)).toSorted((a, b) => a.key - b.key);
   return Promise.all(
-    rows.map(async ({ id, approved }): Promise<OpenBuild> => {
+    unended.slice(0, MOST).map(async ({ id, approved }): Promise<OpenBuild> => {
       const build = (await hf.builds.get(id)) as Build;
       const lead = leads.find((one) => one.build === id);
       const { pipeline, state, reason, budget, spent, createdAt, stages } = build;

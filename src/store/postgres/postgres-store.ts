@@ -201,7 +201,7 @@ export class PostgresStore implements Store {
     this.builds = new Builds(s, { ...this.#intake, audit }, access);
     this.backups = new Backups(writer.address, options.schema ?? "holdfast");
     this.damage = new Damage(reader.rows, s);
-    this.vitals = new PostgresVitals(reader.rows, s);
+    this.vitals = new PostgresVitals(s, access);
     this.recoveries = new Recoveries(
       s,
       {

@@ -15,6 +15,7 @@ import {
   type RecoveryPreview,
   type RecoveryStore,
   reportOf,
+  type ReportTotals,
   type StoredReport,
   type TakenBack,
 } from "../recoveries.ts";
@@ -104,6 +105,10 @@ export class Recoveries implements RecoveryStore {
 
   reports({ limit, which = "ended" }: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]> {
     return this.#reports.list(this.#access.read, which, limit);
+  }
+
+  totals(): Promise<ReportTotals> {
+    return this.#reports.totals(this.#access.read);
   }
 
   async shortenLog(): Promise<void> {}

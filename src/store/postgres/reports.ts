@@ -7,8 +7,8 @@ import {
   type RecoveryCounts,
   type ReportState,
 } from "../../core/recovery-report.ts";
-import { type Left, REPORTS_KEPT, type StoredReport } from "../recoveries.ts";
-import { COUNTED, errorsOf, REPORT_COLUMNS, type ReportRow, toReport } from "../report-row.ts";
+import { type Left, REPORTS_KEPT, type ReportTotals, type StoredReport } from "../recoveries.ts";
+import { ADDED, COUNTED, errorsOf, REPORT_COLUMNS, type ReportRow, TOTALLED, toReport, toTotals } from "../report-row.ts";
 import type { Life } from "../store.ts";
 import { listOf, type Rows, type Value } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
@@ -27,6 +27,8 @@ type Statements =
   | "left"
   | "names"
   | "end"
+  | "addUp"
+  | "totals"
   | "trim"
   | "trimNames"
   | "failed"
@@ -69,6 +71,15 @@ export class Reports {
           and exists (select 1 from ${s}.processes where id = $2)`,
       end: `
         update ${s}.recoveries set state = $3, owner = null, pending = $4 where id = $1 and state = 'running' and owner = $2`,
+      // Nobody else writes there, and it comes last: whoever waits for it is waited for by nobody.
+      addUp: `
+        insert into ${s}.report_totals as total (id, ${TOTALLED.join(", ")})
+        select 1, 1, ${Object.values(COUNTED).join(", ")}, coalesce(commits_missing, 0) from ${s}.recoveries where id = $1
+        on conflict (id) do update set ${ADDED}`,
+      // By recoveries_failed: it costs what stands open, and no history.
+      totals: `
+        select ${TOTALLED.join(", ")}, (select count(*) from ${s}.recoveries where state = 'failed')
+        from (select) as always left join ${s}.report_totals on id = 1`,
       trim: `delete from ${s}.recoveries where id <= $1 and state in ('completed', 'acknowledged') returning 1`,
       trimNames: `
         delete from ${s}.recovery_processes
@@ -99,6 +110,11 @@ export class Reports {
 
   async list(rows: Rows, which: "all" | "ended" | "open", limit: number): Promise<StoredReport[]> {
     return this.#toReports(rows, await this.#rows(rows, this.#sql[which], limit));
+  }
+
+  async totals(rows: Rows): Promise<ReportTotals> {
+    const [row] = await rows<(number | null)[]>(this.#sql.totals);
+    return toTotals(row && Object.fromEntries([...TOTALLED, "open"].map((column, i) => [column, row[i]])));
   }
 
   async see(rows: Rows, id: number): Promise<StoredReport> {
@@ -153,6 +169,7 @@ export class Reports {
 
   async end(tx: Tx, id: number, ending: { by: ProcessId; state: ReportState; pending: number }): Promise<StoredReport> {
     await tx.rows(this.#sql.end, id, ending.by, ending.state, ending.pending);
+    await tx.rows(this.#sql.addUp, id);
     tx.wrote();
     const before = id - REPORTS_KEPT;
     if (before > 0 && (await tx.rows(this.#sql.trim, before)).length > 0) await tx.rows(this.#sql.trimNames, before);

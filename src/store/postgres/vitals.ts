@@ -1,6 +1,7 @@
 import type { JobKey } from "../../core/ids.ts";
 import { publicId } from "../job-row.ts";
-import { NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
+import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
+import type { Access } from "./builds/access.ts";
 import type { Rows } from "./driver.ts";
 import { SCHEMA_VERSION } from "./migrate.ts";
 
@@ -20,11 +21,13 @@ const LONG = "1 minute";
 /** How a database on a server stands, as far as whoever connects may see. */
 export class PostgresVitals implements VitalsStore {
   readonly #rows: Rows;
+  readonly #at: () => number | null;
   readonly #schema: string;
 
   /** `schema` is quoted. */
-  constructor(rows: Rows, schema: string) {
-    this.#rows = rows;
+  constructor(schema: string, { read, at }: Pick<Access, "read" | "at">) {
+    this.#rows = read;
+    this.#at = at;
     this.#schema = schema;
   }
 
@@ -52,6 +55,19 @@ export class PostgresVitals implements VitalsStore {
       now: Number(now),
       transactions: await this.#transactions(),
     };
+  }
+
+  async gauge(): Promise<Gauged> {
+    const s = this.#schema;
+    const now = `(select ${s}.clock($1))`;
+    // By claims_expiring: it reads those that it counts.
+    const [row] = await this.#rows<[number | string, number | string]>(
+      `select pg_database_size(current_database()),
+              (select count(*) from ${s}.running where bound <= ${now} and expires_at <= ${now})`,
+      this.#at(),
+    );
+    const [bytes, expired] = row as NonNullable<typeof row>;
+    return { size: { bytes: Number(bytes), unused: 0 }, expiredLeases: Number(expired) };
   }
 
   async #settings(): Promise<Setting[]> {

@@ -14,6 +14,7 @@ import {
   type RecoveryPreview,
   type RecoveryStore,
   reportOf,
+  type ReportTotals,
   type StoredReport,
   type TakenBack,
 } from "../recoveries.ts";
@@ -112,6 +113,10 @@ export class Recoveries implements RecoveryStore {
 
   reports({ limit, which = "ended" }: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]> {
     return this.#access.read(() => this.#reports.list(which, limit));
+  }
+
+  totals(): Promise<ReportTotals> {
+    return this.#access.read(() => this.#reports.totals());
   }
 
   async shortenLog(): Promise<void> {

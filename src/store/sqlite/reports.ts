@@ -7,8 +7,18 @@ import {
   type RecoveryCounts,
   type ReportState,
 } from "../../core/recovery-report.ts";
-import { type Left, REPORTS_KEPT, type StoredReport } from "../recoveries.ts";
-import { COUNTED, errorsOf, REPORT_COLUMNS, type ReportRow, toReport } from "../report-row.ts";
+import { type Left, REPORTS_KEPT, type ReportTotals, type StoredReport } from "../recoveries.ts";
+import {
+  ADDED,
+  COUNTED,
+  errorsOf,
+  REPORT_COLUMNS,
+  type ReportRow,
+  TOTALLED,
+  toReport,
+  type TotalsRow,
+  toTotals,
+} from "../report-row.ts";
 import type { Life } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
@@ -26,6 +36,8 @@ export class Reports {
   readonly #left: Statement;
   readonly #names: Statement;
   readonly #end: Statement;
+  readonly #addUp: Statement;
+  readonly #totals: Statement;
   readonly #trim: Statement;
   readonly #trimNames: Statement;
   readonly #failed: Statement;
@@ -72,6 +84,16 @@ export class Reports {
       `update holdfast_recoveries set state = :state, owner = null, pending = :pending
        where id = :id and state = 'running' and owner = :by`,
     );
+    this.#addUp = db.prepare(
+      `insert into holdfast_report_totals as total (id, ${TOTALLED.join(", ")})
+       select 1, 1, ${Object.values(COUNTED).join(", ")}, coalesce(commits_missing, 0) from holdfast_recoveries where id = :id
+       on conflict (id) do update set ${ADDED}`,
+    );
+    // By holdfast_recoveries_failed: it costs what stands open, and no history.
+    this.#totals = db.prepare(
+      `select ${TOTALLED.join(", ")}, (select count(*) from holdfast_recoveries where state = 'failed') as open
+       from (select 1) left join holdfast_report_totals on id = 1`,
+    );
     this.#trim = db.prepare("delete from holdfast_recoveries where id <= :before and state in ('completed', 'acknowledged')");
     this.#trimNames = db.prepare(
       `delete from holdfast_recovery_processes
@@ -105,6 +127,10 @@ export class Reports {
 
   list(which: "all" | "ended" | "open", limit: number): StoredReport[] {
     return this.#listed[which].all<ReportRow>({ limit }).map((row) => this.#toReport(row));
+  }
+
+  totals(): ReportTotals {
+    return toTotals(this.#totals.get<TotalsRow>());
   }
 
   see(id: number): StoredReport {
@@ -155,7 +181,7 @@ export class Reports {
   }
 
   end(tx: Tx, id: number, ending: { by: ProcessId; state: ReportState; pending: number }): StoredReport {
-    this.#end.runNamed({ id, ...ending });
+    if (this.#end.runNamed({ id, ...ending }) > 0) this.#addUp.runNamed({ id });
     const before = id - REPORTS_KEPT;
     if (before > 0 && this.#trim.runNamed({ before }) > 0) this.#trimNames.runNamed({ before });
     tx.wrote();

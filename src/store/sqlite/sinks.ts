@@ -83,10 +83,11 @@ export class Sinks {
       "update holdfast_sinks set holder = null, expires_at = null where name = :name and token = :token and holder is not null",
     );
     this.#drop = db.prepare("delete from holdfast_sinks where name = :name returning kind, cursor");
+    // Numbers have no gaps, and what a sink has not passed is not trimmed: nobody has to count.
     this.#all = db.prepare(
       `select sink.name, sink.kind, sink.cursor, sink.holder, sink.failures, sink.error, sink.created_at as createdAt,
               sink.delivered_at as deliveredAt, sink.failed_at as failedAt,
-              (select count(*) from holdfast_events where seq > sink.cursor) as behind,
+              max(0, coalesce((select max(seq) from holdfast_events), 0) - sink.cursor) as behind,
               (select at from holdfast_events where seq > sink.cursor order by seq limit 1) as oldestAt
        from holdfast_sinks as sink order by sink.name`,
     );

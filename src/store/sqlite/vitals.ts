@@ -1,9 +1,8 @@
-import { statSync } from "node:fs";
 import type { JobKey } from "../../core/ids.ts";
 import { isLong, type WalView } from "../../core/wal.ts";
 import { publicId } from "../job-row.ts";
 import type { Durability } from "../store.ts";
-import { NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
+import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
 import type { Access } from "./builds/access.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { SCHEMA_VERSION, versionOf } from "./migrate.ts";
@@ -40,6 +39,10 @@ export class SqliteVitals implements VitalsStore {
     return this.#access.read(() => this.#lookNow());
   }
 
+  gauge(): Promise<Gauged> {
+    return this.#access.read(() => ({ size: this.#size(), expiredLeases: this.#expired(this.#access.now()) }));
+  }
+
   #walNow(): { size: number; wal: WalView; programs: Map<number, string> } {
     const size = this.#number("page_size");
     const [, frames, copied] = this.#db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
@@ -49,23 +52,31 @@ export class SqliteVitals implements VitalsStore {
   }
 
   #lookNow(): Vitals {
-    const { path, driver } = this.#parts;
+    const { driver } = this.#parts;
     const [version] = this.#db.prepare("select sqlite_version()").row() as [string];
-    const page = this.#number("page_size");
     const now = this.#access.now();
     return {
       engine: `SQLite ${version} (${driver})`,
       schema: { version: versionOf(this.#db), known: SCHEMA_VERSION },
       settings: this.#settings(),
-      size: {
-        bytes: path === ":memory:" ? this.#number("page_count") * page : (statSync(path, { throwIfNoEntry: false })?.size ?? 0),
-        unused: this.#number("freelist_count") * page,
-      },
+      size: this.#size(),
       stuck: this.#stuck(now),
       latest: this.#latest(),
       now,
       transactions: [],
     };
+  }
+
+  /** With what stands in its log alone so far. */
+  #size(): Gauged["size"] {
+    const page = this.#number("page_size");
+    return { bytes: this.#number("page_count") * page, unused: this.#number("freelist_count") * page };
+  }
+
+  /** By holdfast_jobs_running: it reads those that it counts. */
+  #expired(now: number): number {
+    const statement = this.#db.prepare("select count(*) from holdfast_jobs where state = 'running' and expires_at <= ?");
+    return (statement.row(now) as [number])[0];
   }
 
   #settings(): Setting[] {

@@ -117,6 +117,10 @@ export class Builds implements BuildStore {
     return this.#runs.newest(this.#access.read, pipeline, state ?? null);
   }
 
+  newestBuilds(): Promise<BuildRow[]> {
+    return this.#runs.newestOfEach(this.#access.read);
+  }
+
   beat(lock: LockToken): Promise<boolean> {
     return this.#access.write("beat", (tx) => this.#leads.beat(tx, lock));
   }

@@ -22,6 +22,7 @@ export class Runs {
     | "unended"
     | "lockUnended"
     | "newest"
+    | "newestOfEach"
     | "list"
     | "running"
     | "next"
@@ -50,6 +51,15 @@ export class Runs {
       unended: `${read} where ${unended}`,
       lockUnended: lock(unended),
       newest: `${read} where pipeline = $1 and ($2::text is null or state = $2) order by key desc limit 1`,
+      // By builds_pipeline, from each pipeline to the next: a seek for each, however many builds it has.
+      newestOfEach: `
+        with recursive known (name) as (
+          select min(pipeline) from ${s}.builds
+          union all
+          select (select min(pipeline) from ${s}.builds where pipeline > known.name) from known where known.name is not null)
+        ${read} where key in (
+          select (select max(key) from ${s}.builds where pipeline = known.name) from known where known.name is not null)
+        order by pipeline collate "C"`,
       list: `
         ${read} where key > $1 and ($2::text is null or pipeline = $2) and ($3::text is null or state = $3)
         order by key limit $4`,
@@ -112,6 +122,10 @@ export class Runs {
   async newest(rows: Rows, pipeline: string, state: BuildState | null): Promise<BuildRow | null> {
     const [build] = await this.#read(rows(this.#sql.newest, pipeline, state));
     return build ?? null;
+  }
+
+  newestOfEach(rows: Rows): Promise<BuildRow[]> {
+    return this.#read(rows(this.#sql.newestOfEach));
   }
 
   async list(rows: Rows, { pipeline, state, limit, after }: BuildFilter): Promise<{ items: BuildRow[]; next?: string }> {

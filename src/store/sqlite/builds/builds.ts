@@ -102,6 +102,10 @@ export class Builds implements BuildStore {
     return this.#access.read(() => this.#runs.newest(pipeline, state ?? null));
   }
 
+  newestBuilds(): Promise<BuildRow[]> {
+    return this.#access.read(() => this.#runs.newestOfEach());
+  }
+
   beat(lock: LockToken): Promise<boolean> {
     return this.#access.write("beat", (tx) => this.#leads.beat(tx, lock));
   }

@@ -13,6 +13,7 @@ export class Runs {
   readonly #stages: Statement;
   readonly #unended: Statement;
   readonly #newest: Statement;
+  readonly #newestOfEach: Statement;
   readonly #list: Statement;
   readonly #running: Statement;
   readonly #highest: Statement;
@@ -34,6 +35,15 @@ export class Runs {
     const of = "(:pipeline is null or pipeline = :pipeline) and (:state is null or state = :state)";
     this.#newest = db.prepare(
       `${read} where pipeline = :pipeline and (:state is null or state = :state) order by key desc limit 1`,
+    );
+    // By holdfast_builds_pipeline, from each pipeline to the next: a seek for each, however many builds it has.
+    this.#newestOfEach = db.prepare(
+      `with recursive known (name) as (
+         select min(pipeline) from holdfast_builds
+         union all
+         select (select min(pipeline) from holdfast_builds where pipeline > known.name) from known where known.name is not null)
+       select ${BUILD} from known cross join holdfast_builds
+       where key = (select max(key) from holdfast_builds where pipeline = known.name) order by pipeline`,
     );
     this.#list = db.prepare(`${read} where key > :after and ${of} order by key limit :limit`);
     // By holdfast_jobs_running: few jobs run at once, many work items may wait.
@@ -82,6 +92,10 @@ export class Runs {
 
   newest(pipeline: string, state: BuildState | null): BuildRow | null {
     return this.#whole(this.#newest.get<BuildColumns>({ pipeline, state }));
+  }
+
+  newestOfEach(): BuildRow[] {
+    return this.#newestOfEach.all<BuildColumns>().map((row) => this.#whole(row) as BuildRow);
   }
 
   list({ pipeline, state, limit, after }: BuildFilter): { items: BuildRow[]; next?: string } {

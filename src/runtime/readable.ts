@@ -1,0 +1,11 @@
+import { HoldfastError } from "../core/errors.ts";
+
+/** Of a damaged database some of it cannot be read: null. The damage itself is known, or found by a check. */
+export async function readable<T>(look: () => Promise<T>): Promise<T | null> {
+  try {
+    return await look();
+  } catch (error) {
+    if (error instanceof HoldfastError && error.code === "DAMAGED") return null;
+    throw error;
+  }
+}

@@ -1,0 +1,128 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { exposition } from "../../src/core/exposition.ts";
+import { type Facts, familiesOf, METRICS } from "../../src/core/metrics.ts";
+import { NO_COUNTS } from "../../src/core/recovery-report.ts";
+import { unopened } from "../../src/runtime/metrics.ts";
+import { parseExposition } from "./exposition-parser.ts";
+
+const COUNTS = { waiting: 1, pending: 2, running: 3, succeeded: 4, failed: 5, cancelled: 6, quarantined: 7 };
+const REPORT = { ...NO_COUNTS, jobsRecovered: 4, recoveryDurationMs: 1_500 };
+
+/** Something of everything. */
+const FACTS: Facts = {
+  at: 1_000_000,
+  database: { id: "7f", store: "sqlite", durability: "power" },
+  isDamaged: false,
+  isPending: false,
+  isHealthy: true,
+  alarms: { FAILED: 1, DAMAGED: 0 },
+  queues: [
+    { name: "mail", paused: true, counts: COUNTS, oldestAt: 998_750, ended: 90 },
+    { name: 'the "odd"\\one\n', paused: false, counts: COUNTS, ended: 0 },
+  ],
+  expiredLeases: 2,
+  processes: { alive: 3, dead: 1 },
+  workers: 2,
+  builds: [{ pipeline: "docs", state: "FAILED" }],
+  schedules: [
+    { paused: false, nextAt: 996_000 },
+    { paused: false, nextAt: 1_200_000 },
+    { paused: true, nextAt: 0 },
+  ],
+  sinks: [{ name: "hook", kind: "webhook", behind: 8, oldestAt: 940_000, failures: 3 }],
+  healed: { leases: 11, locks: 12 },
+  reports: { ...REPORT, reports: 3, open: 1, commitsMissing: 2 },
+  lastReport: { ...REPORT, recoveredAt: 900_000, wasSuccessful: false, crashed: [{}, {}], commitsMissing: 2 },
+  size: { bytes: 8_192, unused: 4_096 },
+  wal: { bytes: 100, copied: 50 },
+  diskFree: 1e12,
+  backups: { count: 2, newest: 500_000 },
+};
+
+test("what was seen of a database is told, each figure where it belongs", () => {
+  const families = parse(FACTS);
+  const value = (name: string, labels: Record<string, string> = {}) => {
+    const found = families.get(`holdfast_${name}`)?.samples.filter((sample) => {
+      return Object.entries(labels).every(([label, value]) => sample.labels[label] === value);
+    });
+    assert.equal(found?.length, 1, `${name} ${JSON.stringify(labels)}`);
+    return found[0]?.value;
+  };
+  assert.equal(value("up"), 1);
+  assert.equal(value("alarms", { code: "FAILED" }), 1);
+  assert.equal(value("jobs", { queue: "mail", state: "quarantined" }), 7);
+  assert.equal(value("jobs", { queue: 'the "odd"\\one\n', state: "pending" }), 2);
+  assert.equal(value("jobs_ended_total", { queue: "mail" }), 90);
+  assert.equal(value("queue_paused", { queue: "mail" }), 1);
+  assert.equal(value("queue_oldest_pending_seconds", { queue: "mail" }), 1.25);
+  assert.equal(value("queue_oldest_pending_seconds", { queue: 'the "odd"\\one\n' }), 0, "nothing waits there");
+  assert.equal(value("build_state", { pipeline: "docs", state: "FAILED" }), 1);
+  assert.equal(value("build_state", { pipeline: "docs", state: "ACTIVE" }), 0);
+  assert.equal(value("schedules", { state: "active" }), 2);
+  assert.equal(value("schedules", { state: "paused" }), 1);
+  assert.equal(value("schedules_overdue_seconds"), 4, "and the paused one is not late");
+  assert.equal(value("sink_lag_seconds", { sink: "hook" }), 60);
+  assert.equal(value("recoveries_total"), 3);
+  assert.equal(value("recovery_seconds_total"), 1.5);
+  assert.equal(value("recovery_last_timestamp_seconds"), 900);
+  assert.equal(value("recovery_last_successful"), 0);
+  assert.equal(value("recovery_last_processes"), 2);
+  assert.equal(value("recovery_last_commits_missing"), 2);
+  assert.equal(value("backup_newest_timestamp_seconds"), 500);
+});
+
+test("every family has samples when everything is known, with the labels that it says it has", () => {
+  const families = parse(FACTS);
+  assert.deepEqual(
+    [...families.keys()],
+    Object.keys(METRICS).map((name) => `holdfast_${name}`),
+  );
+  for (const [name, { type, help, labels }] of Object.entries(METRICS)) {
+    const family = families.get(`holdfast_${name}`);
+    assert.deepEqual([family?.type, family?.help], [type, help]);
+    for (const sample of family?.samples ?? []) assert.deepEqual(Object.keys(sample.labels), labels, name);
+  }
+});
+
+test("names are as Prometheus wants them: counters and nothing else end in _total, and units are base units", () => {
+  for (const [name, { type }] of Object.entries(METRICS)) {
+    assert.match(name, /^[a-z]+(_[a-z]+)*$/);
+    assert.equal(name.endsWith("_total"), type === "counter", name);
+    assert.doesNotMatch(name, /_(ms|millis|minutes|hours|days|kb|mb|kilobytes|megabytes)(_|$)/);
+  }
+});
+
+test("of a database that cannot be opened, that is all there is to say", () => {
+  const families = parse(unopened({ at: 0, isDamaged: true }));
+  const said = [...families].map(([name, { samples }]) => [name, samples[0]?.value]);
+  assert.deepEqual(said, [
+    ["holdfast_up", 0],
+    ["holdfast_healthy", 0],
+    ["holdfast_damaged", 1],
+    ["holdfast_recovery_pending", 0],
+  ]);
+});
+
+test("what is not known is left out, and what lies in the future is not negative", () => {
+  const { lastReport } = FACTS;
+  const families = parse({
+    ...FACTS,
+    at: 0,
+    lastReport: lastReport && { ...lastReport, commitsMissing: null },
+    backups: { count: 0, newest: null },
+    wal: null,
+  });
+  for (const name of ["recovery_last_commits_missing", "backup_newest_timestamp_seconds", "wal_size_bytes"]) {
+    assert.equal(families.has(`holdfast_${name}`), false, name);
+  }
+  for (const [name, { samples }] of families)
+    assert.ok(
+      samples.every(({ value }) => value >= 0),
+      name,
+    );
+});
+
+function parse(facts: Facts): ReturnType<typeof parseExposition> {
+  return parseExposition(exposition(familiesOf(facts)));
+}
