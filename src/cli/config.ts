@@ -5,7 +5,7 @@ import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { refuseUnknown } from "../core/options.ts";
 import type { Config } from "../runtime/config.ts";
-import { OPEN_OPTIONS, type OpenOptions } from "../runtime/holdfast.ts";
+import { OPEN_OPTIONS, type OpenOptions } from "../runtime/open-options.ts";
 
 /** In the current folder, the first that is there. */
 export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.js", "holdfast.config.mjs"] as const;

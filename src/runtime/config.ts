@@ -1,4 +1,4 @@
-import type { OpenOptions } from "./holdfast.ts";
+import type { OpenOptions } from "./open-options.ts";
 
 /**
  * The default export of `holdfast.config.ts`: where the commands find the database and the definitions.

@@ -1,6 +1,3 @@
-import { mkdirSync } from "node:fs";
-import { dirname, resolve } from "node:path";
-import { type BackupPlan, type BackupsOptions, checkBackups } from "../core/backup-plan.ts";
 import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
@@ -8,284 +5,31 @@ import { refuseUnknown } from "../core/options.ts";
 import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { isPipeline, type Pipeline } from "../core/pipeline.ts";
 import type { Schedule } from "../core/schedule.ts";
-import { storable } from "../core/text.ts";
-import { backupsFolder } from "../store/backup-folder.ts";
-import { locate, type StoreLocation } from "../store/open-store.ts";
 import { reportOf } from "../store/recoveries.ts";
-import type { Durability, Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
+import type { Enqueued as StoreEnqueued, NewJob } from "../store/store.ts";
 import { type BackupOptions, makeBackup } from "./backup.ts";
-import { ScheduledBackups } from "./backups.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./claim.ts";
 import type { Enqueued, EnqueueOptions } from "./context.ts";
 import { Builds } from "./builds/builds.ts";
 import { checkAll } from "./check.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
-import { Engine } from "./engine.ts";
+import type { Engine } from "./engine.ts";
 import type { RecoveryStats } from "./janitor.ts";
 import { previewOf, type RecoveryPlan, recoveryPending } from "./recovery/preview.ts";
 import { Jobs } from "./jobs.ts";
 import { type Lock, lockOf } from "./lock.ts";
-import { type Log, quietLog } from "./log.ts";
 import { newJob } from "./new-job.ts";
 import { ProgressWriter } from "./progress.ts";
 import { type ScheduleOptions, Schedules } from "./schedules.ts";
 import { Queues } from "./queues.ts";
 import type { Subscription } from "./relays.ts";
 import { onSignals } from "./signals.ts";
-import { checkSinks, type SinkOptions } from "./sinks/settings.ts";
 import type { OnEvent, SubscribeOptions } from "./subscriber.ts";
-import { clockFrom } from "./system-clock.ts";
 import { enqueueWithin, type PostgresTx, type SqliteTx, transact, type TransactionHandle } from "./transaction.ts";
 import { type Worker, WorkerLoop, type WorkOptions } from "./worker.ts";
 
-export interface OpenOptions {
-  /** "power" (the default): what is acknowledged survives a power cut. "process": a crash of the process, faster. */
-  durability?: Durability;
-  /** The library for files; default "node:sqlite". */
-  driver?: "node:sqlite" | "better-sqlite3";
-  /** Of a PostgreSQL database: the schema for Holdfast's own tables; default "holdfast". */
-  schema?: string;
-  /** False: refuse (`NO_DATABASE`) instead of making a database where there is none. Default true. */
-  create?: boolean;
-  /**
-   * "manual": where a crash has left something to recover, the database is only read, and every write is refused
-   * (`RECOVERY_PENDING`) until `holdfast recover --apply` has been run. Default "auto": it is recovered at once.
-   */
-  recovery?: "auto" | "manual";
-  log?: Log;
-  clock?: { now(): number };
-  /** Where events go, by name; of several processes with the same sink one delivers at a time. */
-  sinks?: Record<string, SinkOptions>;
-  /** The folder of artifacts; default: beside the file. On PostgreSQL to be given, and shared by all workers. */
-  artifacts?: string;
-  /**
-   * Backups by themselves, of a file: `{ folder, every: "6h", keep: 28 }`. Of several processes with the same one makes each.
-   */
-  backups?: BackupsOptions;
-  /**
-   * True: every change is also written to a journal beside the file, so that `holdfast restore --at` can go back to any
-   * instant. It is the database's own, and stays until somebody says false. Left out: as it is.
-   */
-  journal?: boolean;
-  /** What this process is called in `status` and in what recovery reports; default: the script's path. */
-  program?: string;
-  /** Who acts through this process, for the audit; default: the process alone. */
-  user?: string;
-  /** Called when `holdfast stop` asks this process to stop; it may take that long over its running jobs, in milliseconds. */
-  onStop?: (drain: number) => void;
-}
-
-/** What `open` knows, and a config file. */
-export const OPEN_OPTIONS = [
-  "durability",
-  "driver",
-  "schema",
-  "create",
-  "recovery",
-  "log",
-  "clock",
-  "sinks",
-  "artifacts",
-  "backups",
-  "journal",
-  "program",
-  "user",
-  "onStop",
-];
-
-const DEFAULT_PATH = ".holdfast/work.db";
 /** More than are kept, but for those with errors. */
 const REPORTS_SHOWN = 2_000;
-
-/** Open databases of this process, by their location's key. Kept on globalThis, so that a hot reload or a second copy of this package shares them. */
-interface Shared {
-  opened: Promise<Engine>;
-  users: number;
-  /** Set by the last to leave: whoever opens meanwhile waits, since another driver must not touch the file before. */
-  closing?: Promise<void>;
-}
-const REGISTRY = Symbol.for("holdfast.open");
-const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= begun()) as Map<string, Shared>;
-
-function begun(): Map<string, Shared> {
-  process.on("beforeExit", goodbye);
-  return new Map();
-}
-
-/**
- * Opens a database, and makes it when it does not exist: a file, or on a PostgreSQL server a schema of its own.
- *
- * ```ts
- * const hf = await open("work.db");
- * ```
- */
-export function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
-  return openAs(where, options, options.recovery ?? "auto");
-}
-
-/** @internal For who operates: unless said otherwise, what a crash has left is shown as it is, and left to the workers. */
-export function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
-  return openAs(where, options, options.recovery ?? "later");
-}
-
-async function openAs(where: string | undefined, options: OpenOptions, recovery: "auto" | "manual" | "later"): Promise<Holdfast> {
-  refuseUnknown(options, OPEN_OPTIONS, "open");
-  if (recovery !== "auto" && recovery !== "manual" && recovery !== "later") {
-    throw new HoldfastError("OPTION_INVALID", `There is no recovery ${JSON.stringify(recovery)}.`, 'Give "auto" or "manual".');
-  }
-  if (where !== undefined && typeof where !== "string") {
-    throw new HoldfastError("OPTION_INVALID", "Where a database is, is a text.", 'Give a path, ":memory:" or "postgres://…".');
-  }
-  const path = where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH);
-  if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
-  const sinks = checkSinks(options.sinks);
-  const location = locate(path, options);
-  const backups = planOf(location, options);
-  const program = storable(options.program ?? process.argv[1] ?? process.title);
-  const { log = quietLog } = options;
-  const start = () =>
-    Engine.open(location, {
-      clock: clockFrom(options.clock),
-      log,
-      program,
-      recovery,
-      ...(options.user === undefined ? {} : { user: storable(options.user) }),
-      ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
-      ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
-      backsUp: options.backups?.beforeMigration !== false,
-      ...(options.journal === undefined ? {} : { journal: checkJournal(location, options.journal) }),
-    });
-  const { key } = location;
-  if (key === null) {
-    const engine = await start();
-    const letGo = await serve(engine, sinks, backups);
-    return new Holdfast(engine, () => letGo().then(() => engine.close()));
-  }
-
-  for (let last = registry.get(key); last?.closing !== undefined; last = registry.get(key)) {
-    await last.closing.catch(() => {});
-  }
-  const shared = registry.get(key) ?? { opened: start(), users: 0 };
-  registry.set(key, shared);
-  // Counted before anything is waited for, so that whoever closes meanwhile is not the last.
-  shared.users++;
-  const engine = await shared.opened.catch((error: unknown) => {
-    if (registry.get(key) === shared) registry.delete(key);
-    throw error;
-  });
-  try {
-    refuseOther(engine, options, recovery);
-    const letGo = await serve(engine, sinks, backups);
-    return new Holdfast(engine, () => letGo().then(() => leave(key, shared, engine)));
-  } catch (error) {
-    await leave(key, shared, engine);
-    throw error;
-  }
-}
-
-/** @internal What is there, for a command that only looks: nothing is written, and nothing is recovered. */
-export async function openToLook(where: string, options: OpenOptions): Promise<Holdfast> {
-  const { artifacts, driver, schema, log = quietLog } = options;
-  const located = { create: false, ...(driver === undefined ? {} : { driver }), ...(schema === undefined ? {} : { schema }) };
-  const engine = await Engine.open(locate(where, located), {
-    clock: clockFrom(options.clock),
-    log,
-    program: storable(options.program ?? process.title),
-    looks: true,
-    backsUp: options.backups?.beforeMigration !== false,
-    ...(artifacts === undefined ? {} : { artifacts }),
-  });
-  return new Holdfast(engine, () => engine.close());
-}
-
-/** What is damaged, or sealed, is only read: how far a delivery has got could not be kept. */
-async function serve(
-  engine: Engine,
-  sinks: ReturnType<typeof checkSinks>,
-  plan: BackupPlan | null,
-): Promise<() => Promise<void>> {
-  if (engine.store.damage.damaged !== null || engine.isSealed) return async () => {};
-  const letGo = await engine.relays.use(sinks);
-  if (plan === null) return letGo;
-  const backups = new ScheduledBackups(engine, plan);
-  backups.start();
-  return async () => {
-    await backups.stop();
-    await letGo();
-  };
-}
-
-function checkJournal({ kind, key, name }: StoreLocation, journal: unknown): boolean {
-  if (typeof journal !== "boolean") throw new HoldfastError("OPTION_INVALID", "`journal` is true or false.", "Give one of them.");
-  if (!journal || (kind === "sqlite" && key !== null)) return journal;
-  throw new HoldfastError(
-    "OPTION_INVALID",
-    `A journal of changes is for files, and ${name} is none.`,
-    "Leave `journal` out. A server goes back to an instant by its own archive of the log (PITR).",
-  );
-}
-
-function planOf(location: StoreLocation, { backups }: OpenOptions): BackupPlan | null {
-  if (location.kind === "sqlite") {
-    const plan = checkBackups(backups, location.path === ":memory:" ? null : backupsFolder(location.path));
-    return plan === null ? null : { ...plan, folder: resolve(plan.folder) };
-  }
-  if (backups === undefined) return null;
-  throw new HoldfastError(
-    "BACKUP_BY_SERVER",
-    `Holdfast makes no backups of a database on a server (${location.name}).`,
-    "Leave `backups` out, and let the server's own tools make them: pg_dump, pg_basebackup, continuous archiving.",
-  );
-}
-
-/** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
-function refuseOther(engine: Engine, { driver, durability, journal }: OpenOptions, recovery: "auto" | "manual" | "later"): void {
-  const { location, store } = engine;
-  if (engine.isSealed && recovery !== "manual") throw recoveryPending(location.name);
-  if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {
-    throw new HoldfastError(
-      "DRIVER_DIFFERS",
-      `This process has ${location.name} open with "${location.driver}" already, and "${driver}" was asked for.`,
-      "Use one driver for a file in one process.",
-    );
-  }
-  if (journal !== undefined && journal !== store.backups.journaled) {
-    throw new HoldfastError(
-      "JOURNAL_DIFFERS",
-      `This process has ${location.name} open ${journal ? "without" : "with"} a journal already.`,
-      "Say it where the database is opened first, or leave `journal` out.",
-    );
-  }
-  if (durability !== undefined && durability !== store.durability) {
-    throw new HoldfastError(
-      "DURABILITY_DIFFERS",
-      `${location.name} is open with durability "${store.durability}", and "${durability}" was asked for.`,
-      "Leave `durability` out to use what the database has.",
-    );
-  }
-}
-
-async function leave(key: string, shared: Shared, engine: Engine): Promise<void> {
-  if (--shared.users > 0) return;
-  shared.closing ??= end(key, shared, engine);
-  await shared.closing;
-}
-
-function end(key: string, shared: Shared, engine: Engine): Promise<void> {
-  return engine.close().finally(() => {
-    if (registry.get(key) === shared) registry.delete(key);
-  });
-}
-
-/** A program that has nothing more to do, and closed nothing, says goodbye all the same: it has not crashed. */
-function goodbye(): void {
-  for (const [key, shared] of registry) {
-    shared.opened.then(
-      (engine) => (shared.closing ??= end(key, shared, engine)),
-      () => {},
-    );
-  }
-}
 
 /** An open database. */
 export class Holdfast implements AsyncDisposable {

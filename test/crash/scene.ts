@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
-import { openToOperate } from "../../src/runtime/holdfast.ts";
+import { openToOperate } from "../../src/runtime/open.ts";
 import type { PostgresServer } from "../postgres/server.ts";
 import { Child, type How } from "./spawn.ts";
 import { FileWitness, ServerWitness, type Witness } from "./witness.ts";

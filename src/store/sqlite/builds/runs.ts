@@ -38,12 +38,13 @@ export class Runs {
     );
     // By holdfast_builds_pipeline, from each pipeline to the next: a seek for each, however many builds it has.
     this.#newestOfEach = db.prepare(
-      `with recursive known (name) as (
-         select min(pipeline) from holdfast_builds
-         union all
-         select (select min(pipeline) from holdfast_builds where pipeline > known.name) from known where known.name is not null)
-       select ${BUILD} from known cross join holdfast_builds
-       where key = (select max(key) from holdfast_builds where pipeline = known.name) order by pipeline`,
+      `${read} where key in (
+         with recursive known (name) as (
+           select min(pipeline) from holdfast_builds
+           union all
+           select (select min(pipeline) from holdfast_builds where pipeline > known.name) from known where known.name is not null)
+         select (select max(key) from holdfast_builds where pipeline = known.name) from known where known.name is not null)
+       order by pipeline`,
     );
     this.#list = db.prepare(`${read} where key > :after and ${of} order by key limit :limit`);
     // By holdfast_jobs_running: few jobs run at once, many work items may wait.

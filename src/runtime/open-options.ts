@@ -1,0 +1,86 @@
+import { resolve } from "node:path";
+import { type BackupPlan, type BackupsOptions, checkBackups } from "../core/backup-plan.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { backupsFolder } from "../store/backup-folder.ts";
+import type { StoreLocation } from "../store/open-store.ts";
+import type { Durability } from "../store/store.ts";
+import type { Log } from "./log.ts";
+import type { SinkOptions } from "./sinks/settings.ts";
+
+export interface OpenOptions {
+  /** "power" (the default): what is acknowledged survives a power cut. "process": a crash of the process, faster. */
+  durability?: Durability;
+  /** The library for files; default "node:sqlite". */
+  driver?: "node:sqlite" | "better-sqlite3";
+  /** Of a PostgreSQL database: the schema for Holdfast's own tables; default "holdfast". */
+  schema?: string;
+  /** False: refuse (`NO_DATABASE`) instead of making a database where there is none. Default true. */
+  create?: boolean;
+  /**
+   * "manual": where a crash has left something to recover, the database is only read, and every write is refused
+   * (`RECOVERY_PENDING`) until `holdfast recover --apply` has been run. Default "auto": it is recovered at once.
+   */
+  recovery?: "auto" | "manual";
+  log?: Log;
+  clock?: { now(): number };
+  /** Where events go, by name; of several processes with the same sink one delivers at a time. */
+  sinks?: Record<string, SinkOptions>;
+  /** The folder of artifacts; default: beside the file. On PostgreSQL to be given, and shared by all workers. */
+  artifacts?: string;
+  /**
+   * Backups by themselves, of a file: `{ folder, every: "6h", keep: 28 }`. Of several processes with the same one makes each.
+   */
+  backups?: BackupsOptions;
+  /**
+   * True: every change is also written to a journal beside the file, so that `holdfast restore --at` can go back to any
+   * instant. It is the database's own, and stays until somebody says false. Left out: as it is.
+   */
+  journal?: boolean;
+  /** What this process is called in `status` and in what recovery reports; default: the script's path. */
+  program?: string;
+  /** Who acts through this process, for the audit; default: the process alone. */
+  user?: string;
+  /** Called when `holdfast stop` asks this process to stop; it may take that long over its running jobs, in milliseconds. */
+  onStop?: (drain: number) => void;
+}
+
+/** What `open` knows, and a config file. */
+export const OPEN_OPTIONS = [
+  "durability",
+  "driver",
+  "schema",
+  "create",
+  "recovery",
+  "log",
+  "clock",
+  "sinks",
+  "artifacts",
+  "backups",
+  "journal",
+  "program",
+  "user",
+  "onStop",
+];
+
+export function checkJournal({ kind, key, name }: StoreLocation, journal: unknown): boolean {
+  if (typeof journal !== "boolean") throw new HoldfastError("OPTION_INVALID", "`journal` is true or false.", "Give one of them.");
+  if (!journal || (kind === "sqlite" && key !== null)) return journal;
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `A journal of changes is for files, and ${name} is none.`,
+    "Leave `journal` out. A server goes back to an instant by its own archive of the log (PITR).",
+  );
+}
+
+export function planOf(location: StoreLocation, { backups }: OpenOptions): BackupPlan | null {
+  if (location.kind === "sqlite") {
+    const plan = checkBackups(backups, location.path === ":memory:" ? null : backupsFolder(location.path));
+    return plan === null ? null : { ...plan, folder: resolve(plan.folder) };
+  }
+  if (backups === undefined) return null;
+  throw new HoldfastError(
+    "BACKUP_BY_SERVER",
+    `Holdfast makes no backups of a database on a server (${location.name}).`,
+    "Leave `backups` out, and let the server's own tools make them: pg_dump, pg_basebackup, continuous archiving.",
+  );
+}

@@ -1,0 +1,138 @@
+import { mkdirSync } from "node:fs";
+import { dirname } from "node:path";
+import type { BackupPlan } from "../core/backup-plan.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { refuseUnknown } from "../core/options.ts";
+import { storable } from "../core/text.ts";
+import { locate } from "../store/open-store.ts";
+import { ScheduledBackups } from "./backups.ts";
+import { Engine } from "./engine.ts";
+import { Holdfast } from "./holdfast.ts";
+import { quietLog } from "./log.ts";
+import { checkJournal, OPEN_OPTIONS, type OpenOptions, planOf } from "./open-options.ts";
+import { recoveryPending } from "./recovery/preview.ts";
+import { sharedEngine } from "./shared-engine.ts";
+import { checkSinks } from "./sinks/settings.ts";
+import { clockFrom } from "./system-clock.ts";
+
+const DEFAULT_PATH = ".holdfast/work.db";
+
+/**
+ * Opens a database, and makes it when it does not exist: a file, or on a PostgreSQL server a schema of its own.
+ *
+ * ```ts
+ * const hf = await open("work.db");
+ * ```
+ */
+export function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
+  return openAs(where, options, options.recovery ?? "auto");
+}
+
+/** @internal For who operates: unless said otherwise, what a crash has left is shown as it is, and left to the workers. */
+export function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
+  return openAs(where, options, options.recovery ?? "later");
+}
+
+async function openAs(where: string | undefined, options: OpenOptions, recovery: "auto" | "manual" | "later"): Promise<Holdfast> {
+  refuseUnknown(options, OPEN_OPTIONS, "open");
+  if (recovery !== "auto" && recovery !== "manual" && recovery !== "later") {
+    throw new HoldfastError("OPTION_INVALID", `There is no recovery ${JSON.stringify(recovery)}.`, 'Give "auto" or "manual".');
+  }
+  if (where !== undefined && typeof where !== "string") {
+    throw new HoldfastError("OPTION_INVALID", "Where a database is, is a text.", 'Give a path, ":memory:" or "postgres://…".');
+  }
+  const path = where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH);
+  if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
+  const sinks = checkSinks(options.sinks);
+  const location = locate(path, options);
+  const backups = planOf(location, options);
+  const program = storable(options.program ?? process.argv[1] ?? process.title);
+  const { log = quietLog } = options;
+  const start = () =>
+    Engine.open(location, {
+      clock: clockFrom(options.clock),
+      log,
+      program,
+      recovery,
+      ...(options.user === undefined ? {} : { user: storable(options.user) }),
+      ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
+      ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
+      backsUp: options.backups?.beforeMigration !== false,
+      ...(options.journal === undefined ? {} : { journal: checkJournal(location, options.journal) }),
+    });
+  const { key } = location;
+  if (key === null) {
+    const engine = await start();
+    const letGo = await serve(engine, sinks, backups);
+    return new Holdfast(engine, () => letGo().then(() => engine.close()));
+  }
+
+  const { engine, leave } = await sharedEngine(key, start);
+  try {
+    refuseOther(engine, options, recovery);
+    const letGo = await serve(engine, sinks, backups);
+    return new Holdfast(engine, () => letGo().then(leave));
+  } catch (error) {
+    await leave();
+    throw error;
+  }
+}
+
+/** @internal What is there, for a command that only looks: nothing is written, and nothing is recovered. */
+export async function openToLook(where: string, options: OpenOptions): Promise<Holdfast> {
+  const { artifacts, driver, schema, log = quietLog } = options;
+  const located = { create: false, ...(driver === undefined ? {} : { driver }), ...(schema === undefined ? {} : { schema }) };
+  const engine = await Engine.open(locate(where, located), {
+    clock: clockFrom(options.clock),
+    log,
+    program: storable(options.program ?? process.title),
+    looks: true,
+    backsUp: options.backups?.beforeMigration !== false,
+    ...(artifacts === undefined ? {} : { artifacts }),
+  });
+  return new Holdfast(engine, () => engine.close());
+}
+
+/** What is damaged, or sealed, is only read: how far a delivery has got could not be kept. */
+async function serve(
+  engine: Engine,
+  sinks: ReturnType<typeof checkSinks>,
+  plan: BackupPlan | null,
+): Promise<() => Promise<void>> {
+  if (engine.store.damage.damaged !== null || engine.isSealed) return async () => {};
+  const letGo = await engine.relays.use(sinks);
+  if (plan === null) return letGo;
+  const backups = new ScheduledBackups(engine, plan);
+  backups.start();
+  return async () => {
+    await backups.stop();
+    await letGo();
+  };
+}
+
+/** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
+function refuseOther(engine: Engine, { driver, durability, journal }: OpenOptions, recovery: "auto" | "manual" | "later"): void {
+  const { location, store } = engine;
+  if (engine.isSealed && recovery !== "manual") throw recoveryPending(location.name);
+  if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {
+    throw new HoldfastError(
+      "DRIVER_DIFFERS",
+      `This process has ${location.name} open with "${location.driver}" already, and "${driver}" was asked for.`,
+      "Use one driver for a file in one process.",
+    );
+  }
+  if (journal !== undefined && journal !== store.backups.journaled) {
+    throw new HoldfastError(
+      "JOURNAL_DIFFERS",
+      `This process has ${location.name} open ${journal ? "without" : "with"} a journal already.`,
+      "Say it where the database is opened first, or leave `journal` out.",
+    );
+  }
+  if (durability !== undefined && durability !== store.durability) {
+    throw new HoldfastError(
+      "DURABILITY_DIFFERS",
+      `${location.name} is open with durability "${store.durability}", and "${durability}" was asked for.`,
+      "Leave `durability` out to use what the database has.",
+    );
+  }
+}
