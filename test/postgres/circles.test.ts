@@ -144,17 +144,27 @@ async function anything(store: Store, random: Random): Promise<void> {
   await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
 }
 
-/** Rows in one order, so that nobody waits in a circle for them: all that is left is the head of the audit, which all want. */
+/** Rows in any order: locks, schedules, sinks and pauses; and the head of the audit, which all want. */
 async function acts(store: Store, random: Random): Promise<void> {
+  const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
+  const one = (name: string): (() => Promise<unknown>)[] => [
+    () => store.acquireLock(name, "somebody", `${random.next()}`, 60_000),
+    () => store.breakLock(name),
+    () => store.saveSchedule({ key: name, ...when, template: newJob({ name }), nextAt: Date.now() + 3_600_000 }),
+    () => store.pauseSchedule(name),
+    () => store.triggerSchedule(name),
+    () => store.removeSchedule(name),
+    () => store.openSink(name, "file"),
+    () => store.dropSink(name),
+    () => store.pause(name),
+    () => store.resume(name),
+  ];
   for (let turn = 0; turn < TURNS * 2; turn++) {
-    const some = ["w", "x", "y", "z"].filter(() => random.chance(0.6));
-    await Promise.all(
-      some.map(async (name) => {
-        if (random.chance(0.5)) await store.acquireLock(name, "somebody", `${random.next()}`, 60_000);
-        else await store.breakLock(name);
-      }),
-    );
+    const some = Array.from({ length: random.int(1, 4) }, () => random.pick(["w", "x", "y", "z"]));
+    await Promise.all(some.map((name) => random.pick(one(name))()));
   }
+  // A lock of its name keeps a queue closed.
+  for (const name of ["w", "x", "y", "z"]) await Promise.all([store.resume(name), store.breakLock(name)]);
 }
 
 async function settleSome(store: Store, held: Claimed[], random: Random): Promise<void> {

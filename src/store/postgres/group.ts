@@ -26,8 +26,17 @@ interface Item {
   calls: Call[];
   /** Queues whose lock it will need, as far as that is known. */
   wants: () => readonly string[];
+  /** What it changes is one row of a name that a user chose; null: it is not. */
+  row: string | null;
   /** An answer for each call. */
   run: (tx: Tx, inputs: unknown[]) => Promise<unknown[]>;
+}
+
+/** What is known of a call before it runs. */
+export interface Foreseen<T> {
+  wants?: Item["wants"] | undefined;
+  row?: string;
+  lone?: Lone<undefined, T>;
 }
 
 /** A call that may be one statement. Its answer can be lost with its commit, and is found by what was made. */
@@ -104,21 +113,17 @@ export class Group {
   }
 
   /** `run` may run more than once, after everything it did was undone. */
-  submit<T>(
-    operation: Operation,
-    run: (tx: Tx) => Promise<T>,
-    wants: Item["wants"] = () => [],
-    lone: Lone<undefined, T> | null = null,
-  ): Promise<T> {
+  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { wants = () => [], row, lone }: Foreseen<T> = {}): Promise<T> {
     return this.#add<T>(undefined, () => {
       const item: Item = {
         operation,
         quick: false,
         open: false,
         rows: 1,
-        lone: lone as Item["lone"],
+        lone: (lone ?? null) as Item["lone"],
         calls: [],
         wants,
+        row: row ?? null,
         run: async (tx) => [await run(tx)],
       };
       this.#queue.push(item);
@@ -139,7 +144,7 @@ export class Group {
         last.rows += rows;
         return last;
       }
-      const item = { operation, quick: true, open: true, rows, lone, calls: [], wants: () => [], run } as unknown as Item;
+      const item = { operation, quick: true, open: true, rows, lone, calls: [], ...FREE, run } as unknown as Item;
       this.#queue.push(item);
       return item;
     });
@@ -242,7 +247,7 @@ export class Group {
       const atOnce = !apart && items.every(({ quick }) => quick);
       const begin = this.#begin;
       // One that is alone takes them when it comes to it, along with what it reads then.
-      const first = this.#options.first(state, items.length > 1 ? items.flatMap(({ wants }) => wants()) : []);
+      const first = this.#options.first(state, items.length > 1 ? wantedBy(items) : []);
       // It may come to nothing with the beginning, which says why.
       first?.catch(() => {});
       const done = first === null && !apart ? await this.#alone(session, state, items) : null;
@@ -438,6 +443,18 @@ interface Failed {
 /** Nobody waits for it: it is a hint. */
 function tell(session: Session, [text, ...values]: Notice): void {
   session.rows(text, values).catch(() => {});
+}
+
+const FREE: Pick<Item, "wants" | "row"> = { wants: () => [], row: null };
+
+/**
+ * The queues whose lock they need; and, where they are about several rows of users' names, those rows like queues, named so
+ * that they come before all of them. Calls come in any order, and two transactions that take such rows one by one would
+ * wait for each other. Whoever takes a single one waits for nobody while he has it.
+ */
+function wantedBy(items: readonly Item[]): string[] {
+  const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
+  return [...(rows.size > 1 ? rows : []), ...items.flatMap(({ wants }) => wants())];
 }
 
 function isClaimOrEnd({ operation, quick }: Item): boolean {

@@ -310,12 +310,10 @@ export class PostgresStore implements Store {
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
     if (!this.#claim.isQuick(request)) {
-      return this.#group.submit(
-        "claim",
-        (tx) => this.#claim.run(tx, request),
-        () => this.#claim.wants(request),
-        { ...this.#lone.claim, sole: (tx) => this.#claim.sole(tx, request) },
-      );
+      return this.#group.submit("claim", (tx) => this.#claim.run(tx, request), {
+        wants: () => this.#claim.wants(request),
+        lone: { ...this.#lone.claim, sole: (tx) => this.#claim.sole(tx, request) },
+      });
     }
     return this.#group.submitQuick(
       "claim",
@@ -445,15 +443,17 @@ export class PostgresStore implements Store {
   }
 
   acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }));
+    return this.#writeRow("lock", "lock", name, (tx) =>
+      this.#locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }),
+    );
   }
 
   extendLock(name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.extend(tx, { name, token, ttl, process: this.#locker }));
+    return this.#writeRow("lock", "lock", name, (tx) => this.#locks.extend(tx, { name, token, ttl, process: this.#locker }));
   }
 
   releaseLock(name: string, token: string): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.release(tx, name, token));
+    return this.#writeRow("lock", "lock", name, (tx) => this.#locks.release(tx, name, token));
   }
 
   async getLock(name: string): Promise<LockView | null> {
@@ -462,7 +462,7 @@ export class PostgresStore implements Store {
   }
 
   breakLock(name: string, { stale = false } = {}): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.break(tx, name, stale));
+    return this.#writeRow("lock", "lock", name, (tx) => this.#locks.break(tx, name, stale));
   }
 
   locks(): Promise<LockView[]> {
@@ -479,7 +479,7 @@ export class PostgresStore implements Store {
   }
 
   saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
-    return this.#write("schedule", (tx) => this.#schedules.save(tx, draft));
+    return this.#writeRow("schedule", "schedule", draft.key, (tx) => this.#schedules.save(tx, draft));
   }
 
   schedules(): Promise<StoredSchedule[]> {
@@ -496,23 +496,23 @@ export class PostgresStore implements Store {
   }
 
   tick(tick: Tick): Promise<boolean> {
-    return this.#write("tick", (tx) => this.#schedules.tick(tx, tick));
+    return this.#writeRow("tick", "schedule", tick.key, (tx) => this.#schedules.tick(tx, tick));
   }
 
   triggerSchedule(key: string): Promise<Enqueued | null> {
-    return this.#write("schedule", (tx) => this.#schedules.trigger(tx, key));
+    return this.#writeRow("schedule", "schedule", key, (tx) => this.#schedules.trigger(tx, key));
   }
 
   removeSchedule(key: string): Promise<boolean> {
-    return this.#write("schedule", (tx) => this.#schedules.remove(tx, key));
+    return this.#writeRow("schedule", "schedule", key, (tx) => this.#schedules.remove(tx, key));
   }
 
   pauseSchedule(key: string): Promise<boolean> {
-    return this.#write("schedule", (tx) => this.#schedules.pause(tx, key));
+    return this.#writeRow("schedule", "schedule", key, (tx) => this.#schedules.pause(tx, key));
   }
 
   resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
-    return this.#write("schedule", (tx) => this.#schedules.resume(tx, schedule, nextAt));
+    return this.#writeRow("schedule", "schedule", schedule.key, (tx) => this.#schedules.resume(tx, schedule, nextAt));
   }
 
   events(query: EventQuery): Promise<Event[]> {
@@ -525,28 +525,28 @@ export class PostgresStore implements Store {
   }
 
   openSink(name: string, kind: string): Promise<number> {
-    return this.#write("sink", (tx) => this.#sinks.open(tx, name, kind));
+    return this.#writeRow("sink", "sink", name, (tx) => this.#sinks.open(tx, name, kind));
   }
 
   async holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
     const refused = await this.#sinks.refuses(name, by.token, by.ttl, this.#at());
-    return refused === "no" ? this.#write("hold", (tx) => this.#sinks.hold(tx, name, by)) : refused;
+    return refused === "no" ? this.#writeRow("hold", "sink", name, (tx) => this.#sinks.hold(tx, name, by)) : refused;
   }
 
   advanceSink(name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
-    return this.#write("advance", (tx) => this.#sinks.advance(tx, name, token, seq, ttl));
+    return this.#writeRow("advance", "sink", name, (tx) => this.#sinks.advance(tx, name, token, seq, ttl));
   }
 
   sinkFailed(name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
-    return this.#write("sink", (tx) => this.#sinks.fail(tx, name, token, error, ttl));
+    return this.#writeRow("sink", "sink", name, (tx) => this.#sinks.fail(tx, name, token, error, ttl));
   }
 
   releaseSink(name: string, token: Fence): Promise<boolean> {
-    return this.#write("sink", (tx) => this.#sinks.release(tx, name, token));
+    return this.#writeRow("sink", "sink", name, (tx) => this.#sinks.release(tx, name, token));
   }
 
   dropSink(name: string): Promise<boolean> {
-    return this.#write("sink", (tx) => this.#sinks.drop(tx, name));
+    return this.#writeRow("sink", "sink", name, (tx) => this.#sinks.drop(tx, name));
   }
 
   sinks(): Promise<SinkView[]> {
@@ -632,7 +632,13 @@ export class PostgresStore implements Store {
 
   /** `wants`: queues whose limits it will decide about, as far as that is known before. */
   #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, wants?: () => readonly string[]): Promise<T> {
-    return this.#sealed === null ? this.#group.submit(operation, run, wants) : Promise.reject(this.#sealed());
+    return this.#sealed === null ? this.#group.submit(operation, run, { wants }) : Promise.reject(this.#sealed());
+  }
+
+  /** One row, which has a user's name: of a lock, a schedule, a sink. */
+  #writeRow<T>(operation: Operation, kind: "lock" | "schedule" | "sink", name: string, run: (tx: Tx) => Promise<T>): Promise<T> {
+    const row = `${kind} ${name}`;
+    return this.#sealed === null ? this.#group.submit(operation, run, { row }) : Promise.reject(this.#sealed());
   }
 
   /** Whose locks they are that this handle takes; somebody who is not entered has none that could be found dead. */

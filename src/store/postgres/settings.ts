@@ -128,8 +128,11 @@ export class Settings {
   async pause(tx: Tx, name: string, paused: boolean): Promise<boolean> {
     const view = await this.at(tx);
     if (view.isPaused(name) === paused) return false;
+    // First, so that two who pause several do not wait for each other.
+    await this.#count(tx);
     await tx.rows(this.#sql.pause, name, paused);
-    await this.#changed(tx);
+    await this.load(tx.rows);
+    tx.wrote();
     return true;
   }
 
@@ -201,12 +204,6 @@ export class Settings {
         await tx.rows(this.#sql.setRule, change.id, this.#view.rule(change.id).keyed, null, null, null);
         await tx.rows(this.#sql.wakeCounters, change.id);
     }
-  }
-
-  async #changed(tx: Tx): Promise<void> {
-    await this.#count(tx);
-    await this.load(tx.rows);
-    tx.wrote();
   }
 
   /** Nobody else can change anything from here to the end of the transaction. */
