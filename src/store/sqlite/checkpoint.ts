@@ -1,5 +1,6 @@
-import { statSync } from "node:fs";
 import type { Connection, Statement } from "./driver.ts";
+import { walSize } from "./wal/size.ts";
+import { FRAME_HEADER } from "./wal/wal-index.ts";
 
 /** How long the log may be before a commit copies it: with nobody to help, and with a thread. In pages. */
 const ALONE = 1_000;
@@ -8,8 +9,6 @@ const BACKSTOP = 4_000;
 const COPY = 500;
 /** From this many on, writers are made to wait for a moment if they never let the copying catch up. */
 const RESTART = 8_000;
-/** What stands before each page in the log. */
-const FRAME_HEADER = 24;
 
 /**
  * Keeps the write-ahead log short, from a thread where a stall hurts nobody. A log that starts anew is written over in
@@ -17,7 +16,7 @@ const FRAME_HEADER = 24;
  */
 export class Checkpoint {
   readonly #db: Connection;
-  readonly #wal: string;
+  readonly #path: string;
   readonly #version: Statement;
   readonly #look: Statement;
   readonly #passive: Statement;
@@ -28,7 +27,7 @@ export class Checkpoint {
   constructor(db: Connection, path: string) {
     this.#db = db;
     this.leaveTo("commits");
-    this.#wal = `${path}-wal`;
+    this.#path = path;
     this.#version = db.prepare("pragma data_version");
     this.#look = db.prepare("pragma wal_checkpoint(noop)");
     this.#passive = db.prepare("pragma wal_checkpoint(passive)");
@@ -62,7 +61,7 @@ export class Checkpoint {
 
   /** In bytes; a log that was started anew keeps its size. */
   size(): number {
-    return statSync(this.#wal, { throwIfNoEntry: false })?.size ?? 0;
+    return walSize(this.#path);
   }
 }
 

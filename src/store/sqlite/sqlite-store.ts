@@ -1,4 +1,3 @@
-import { statSync } from "node:fs";
 import type { Clock } from "../../core/clock.ts";
 import type { HoldfastError } from "../../core/errors.ts";
 import type { Event } from "../../core/event.ts";
@@ -42,47 +41,29 @@ import type {
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
-import { Acts } from "./acts.ts";
-import { Audit } from "./audit.ts";
-import { AuditLog } from "./audit-log.ts";
+import { Areas } from "./areas.ts";
+import type { AuditLog } from "./audit-log.ts";
 import { untilRestored } from "./backup/enter.ts";
 import type { Access } from "./builds/access.ts";
 import { Backups } from "./backup/backups.ts";
-import { runTask } from "./backup/tasks.ts";
-import { Builds } from "./builds/builds.ts";
-import { Cancel } from "./cancel.ts";
+import type { Builds } from "./builds/builds.ts";
 import { Drain } from "./changes/drain.ts";
 import { CommitMarks } from "./changes/journal.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { knownIn } from "./epoch.ts";
-import { Claim } from "./claim.ts";
-import { ClaimedLanes } from "./claimed-lanes.ts";
 import { Damage } from "./damage/damage.ts";
 import { arrive, openDamaged } from "./damage/open.ts";
-import { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { explain } from "./faults.ts";
-import { SqliteVitals } from "./vitals.ts";
+import type { SqliteVitals } from "./vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
-import { Guests, handleOf } from "./guest.ts";
-import { Healing } from "./healing.ts";
-import { Intake } from "./intake.ts";
-import { Leases } from "./leases.ts";
-import { Locks } from "./locks.ts";
-import { Look } from "./look.ts";
+import { handleOf } from "./guest.ts";
 import { News } from "./news.ts";
-import { Notes } from "./notes.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
-import { Operate } from "./operate.ts";
-import { OwnTransaction } from "./own-transaction.ts";
-import { Processes } from "./processes.ts";
-import { Queues } from "./queues.ts";
-import { Recoveries } from "./recoveries.ts";
-import { Schedules } from "./schedules.ts";
-import { Settle } from "./settle.ts";
-import { Sinks } from "./sinks.ts";
+import type { Recoveries } from "./recoveries.ts";
+import { framesIn, type LogAtOpening, walSize } from "./wal/size.ts";
 import { Witness } from "./witness/witness.ts";
-import { Work } from "./work/work.ts";
+import type { Work } from "./work/work.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
 const NEEDS_CARE = 32 * 1024 * 1024;
@@ -125,23 +106,9 @@ export class SqliteStore implements Store {
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
+  readonly #areas: Areas;
   readonly #group: GroupCommit;
-  readonly #intake: Intake;
-  readonly #own: OwnTransaction;
-  readonly #guests: Guests;
-  readonly #claim: Claim;
-  readonly #settle: Settle;
-  readonly #leases: Leases;
-  readonly #notes: Notes;
-  readonly #look: Look;
-  readonly #operate: Operate;
-  readonly #healing: Healing;
-  readonly #locks: Locks;
-  readonly #processes: Processes;
   readonly #news: News;
-  readonly #schedules: Schedules;
-  readonly #queues: Queues;
-  readonly #sinks: Sinks;
   readonly #checkpoint: Checkpoint | null;
   readonly #journaled: boolean;
   /** Run by the thread that has nothing else to do; and by others when they leave. */
@@ -149,7 +116,6 @@ export class SqliteStore implements Store {
   #sealed: (() => HoldfastError) | null = null;
   readonly #alive: Alive | null;
   readonly #boot: string;
-  readonly #heads: Audit;
   #witness: Witness | null = null;
   #closed: Promise<void> | null = null;
 
@@ -175,7 +141,7 @@ export class SqliteStore implements Store {
 
   private constructor(
     path: string,
-    opened: OpenedSqlite & { alive: Alive | null; log: { bytes: number; frames: number } },
+    opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening },
     damage: Damage,
     options: SqliteStoreOptions,
   ) {
@@ -197,74 +163,18 @@ export class SqliteStore implements Store {
     this.#alive = opened.alive;
     this.#news = new News(db, path);
     this.#checkpoint = path === ":memory:" || damage.damaged !== null ? null : new Checkpoint(db, path);
-    this.#intake = new Intake(db, { speaks: true });
-    const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.#intake;
-    this.#own = new OwnTransaction(db, this.#intake, path);
-    this.#guests = new Guests({
-      path,
-      driver: options.driver,
-      durability: this.durability,
-      now: () => this.clock.now(),
-    });
-    const audit = new Audit(db, options.actor ?? null);
-    this.#heads = audit;
-    const acts = new Acts({ audit, events });
-    this.#queues = new Queues({ settings, acts });
-    this.#locks = new Locks(db, acts);
-    this.#notes = new Notes(db);
-    this.#processes = new Processes(db, acts, opened.alive, opened.token);
-    this.#sinks = new Sinks(db, { acts, databaseId: this.databaseId });
-    this.#schedules = new Schedules(db, { enqueue, acts });
-    const shared = {
-      catalog,
-      settings,
-      limits,
-      endings,
-      items: this.#intake.work.items,
-      table: this.#intake.work.table,
-      events: jobEvents,
-      locks: this.#locks,
-      lanes: new ClaimedLanes(db),
-      random: options.random,
-    };
-    this.#claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
-    this.#settle = new Settle(db, { ...shared, enqueue, notes: this.#notes, flows: this.#intake.work.flows });
-    this.#leases = new Leases(db, this.#settle);
-    this.#look = new Look(db, { catalog, settings, tally });
-    const cancel = new Cancel(db, { ...shared, waits });
-    this.#operate = new Operate(db, { ...shared, audit, acts, look: this.#look, tally, expiring, cancel });
-    this.#healing = new Healing(db, { settle: this.#settle, endings, events, audit });
     const access: Access = {
       now: () => this.clock.now(),
       read: (run) => this.#read(run),
       write: (operation, run) => this.#write(operation, run),
     };
-    this.vitals = new SqliteVitals(db, { path, driver: options.driver, durability: this.durability }, access);
-    this.audit = new AuditLog({ audit, acts }, access);
-    this.builds = new Builds(db, { ...this.#intake, audit }, access);
-    this.work = new Work(db, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes }, access);
-    this.recoveries = new Recoveries(
-      db,
-      {
-        settle: this.#settle,
-        endings,
-        events,
-        healing: this.#healing,
-        locks: this.#locks,
-        processes: this.#processes,
-        audit,
-        led: this.builds.led,
-        log: {
-          atOpening: () => {
-            const met = damage.opening;
-            return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };
-          },
-          size: () => walSize(path),
-          shorten: () => runTask("checkpoint", { driver: options.driver, path }),
-        },
-      },
-      access,
-    );
+    const areas = (this.#areas = new Areas(opened, { ...options, path, damage, access }));
+    this.vitals = areas.vitals;
+    this.audit = areas.auditLog;
+    this.builds = areas.builds;
+    this.work = areas.work;
+    this.recoveries = areas.recoveries;
+    const { intake, audit, lanes } = areas;
     this.#group = new GroupCommit(db, {
       path,
       now: () => this.clock.now(),
@@ -272,7 +182,7 @@ export class SqliteStore implements Store {
       patience: 5_000,
       onWritten: (now) => marks?.add(now),
       onCommit: ({ ready, ended, damaged, commit, key }) => {
-        settings.committed();
+        intake.settings.committed();
         this.#witness?.saw(commit, key);
         const entry = audit.takeWritten();
         if (entry !== null) this.#witness?.sawAudit(entry);
@@ -282,15 +192,15 @@ export class SqliteStore implements Store {
       onFault: (error) => damage.met(error),
       onUndo: () => {
         audit.takeWritten();
-        this.#intake.forget();
-        shared.lanes.forgetAll();
+        intake.forget();
+        lanes.forgetAll();
       },
     });
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
     const enqueued = this.#write("enqueue", (tx) =>
-      options?.whole ? this.#intake.whole(tx, jobs) : this.#intake.enqueue.run(tx, jobs),
+      options?.whole ? this.#areas.intake.whole(tx, jobs) : this.#areas.intake.enqueue.run(tx, jobs),
     );
     this.#news.announce();
     return enqueued;
@@ -299,237 +209,239 @@ export class SqliteStore implements Store {
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] {
     this.#refuse();
     const handle = handleOf(tx);
-    if (handle === this.#db.handle) return this.#own.enqueue(jobs);
-    const enqueued = this.#guests.enqueue(handle, jobs);
+    if (handle === this.#db.handle) return this.#areas.own.enqueue(jobs);
+    const enqueued = this.#areas.guests.enqueue(handle, jobs);
     // What their definitions say counts by itself, whatever becomes of that transaction.
     const unsaid = new Set(jobs.map(({ declares }) => declares).filter((one) => one !== undefined));
-    for (const one of unsaid) if (this.#intake.settings.isSaid(one)) unsaid.delete(one);
+    for (const one of unsaid) if (this.#areas.intake.settings.isSaid(one)) unsaid.delete(one);
     if (unsaid.size > 0) this.declare([...unsaid]).catch(() => {});
     return enqueued;
   }
 
   transact<T>(work: (handle: object) => T): Promise<T> {
-    return this.#refusal() ?? this.#group.submitAlone("transaction", (tx) => this.#own.run(tx, work));
+    return this.#refusal() ?? this.#group.submitAlone("transaction", (tx) => this.#areas.own.run(tx, work));
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
-    return this.#write("claim", (tx) => this.#claim.run(tx, request));
+    return this.#write("claim", (tx) => this.#areas.claim.run(tx, request));
   }
 
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
-    return this.#write("renew", (tx) => this.#leases.renew(tx, leases));
+    return this.#write("renew", (tx) => this.#areas.leases.renew(tx, leases));
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
-    return this.#write("settle", (tx) => this.#settle.run(tx, settlements));
+    return this.#write("settle", (tx) => this.#areas.settle.run(tx, settlements));
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
-    return this.#write("checkpoint", (tx) => (this.#notes.saveCheckpoint(tx, lease, value) ? "held" : this.#settle.fate(lease)));
+    return this.#write("checkpoint", (tx) =>
+      this.#areas.notes.saveCheckpoint(tx, lease, value) ? "held" : this.#areas.settle.fate(lease),
+    );
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
-    return this.#read(() => this.#notes.checkpoint(job));
+    return this.#read(() => this.#areas.notes.checkpoint(job));
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
     return this.#write("progress", (tx) =>
-      reports.map((report) => (this.#notes.saveProgress(tx, report) ? "held" : this.#settle.fate(report))),
+      reports.map((report) => (this.#areas.notes.saveProgress(tx, report) ? "held" : this.#areas.settle.fate(report))),
     );
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
-    return this.#read(() => this.#leases.inspect(leases));
+    return this.#read(() => this.#areas.leases.inspect(leases));
   }
 
   outlook(from: readonly ClaimSource[]): Promise<Outlook> {
-    return this.#read(() => this.#claim.outlook(from, this.clock.now()));
+    return this.#read(() => this.#areas.claim.outlook(from, this.clock.now()));
   }
 
   get(id: string): Promise<Job | null> {
-    return this.#read(() => this.#look.get(id));
+    return this.#read(() => this.#areas.look.get(id));
   }
 
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
-    return this.#read(() => this.#look.list(filter));
+    return this.#read(() => this.#areas.look.list(filter));
   }
 
   counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
-    return this.#read(() => this.#look.counts(filter));
+    return this.#read(() => this.#areas.look.counts(filter));
   }
 
   queues(): Promise<QueueOverview[]> {
-    return this.#read(() => this.#look.queues(this.clock.now()));
+    return this.#read(() => this.#areas.look.queues(this.clock.now()));
   }
 
   cancel(id: string): Promise<boolean> {
-    return this.#write("cancel", (tx) => this.#operate.cancel(tx, id));
+    return this.#write("cancel", (tx) => this.#areas.operate.cancel(tx, id));
   }
 
   retry(id: string): Promise<boolean | "key-taken"> {
-    return this.#write("retry", (tx) => this.#operate.retry(tx, id));
+    return this.#write("retry", (tx) => this.#areas.operate.retry(tx, id));
   }
 
   lanes(): Promise<LaneOverview[]> {
-    return this.#read(() => this.#look.lanes());
+    return this.#read(() => this.#areas.look.lanes());
   }
 
   declare(declarations: readonly Declaration[]): Promise<void> {
     return this.#write("declare", (tx) => {
-      this.#intake.settings.at(tx.settings);
-      for (const declaration of declarations) this.#intake.settings.declare(tx, declaration);
+      this.#areas.intake.settings.at(tx.settings);
+      for (const declaration of declarations) this.#areas.intake.settings.declare(tx, declaration);
     });
   }
 
   pause(queue: string): Promise<boolean> {
-    return this.#write("pause", (tx) => this.#queues.pause(tx, queue, true));
+    return this.#write("pause", (tx) => this.#areas.queues.pause(tx, queue, true));
   }
 
   resume(queue: string): Promise<boolean> {
-    return this.#write("pause", (tx) => this.#queues.pause(tx, queue, false));
+    return this.#write("pause", (tx) => this.#areas.queues.pause(tx, queue, false));
   }
 
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    const { settings, expiring } = this.#intake;
+    const { settings, expiring } = this.#areas.intake;
     const due = await this.#read(() => settings.now().forgetting && expiring.isDue(this.clock.now(), leastAge));
     if (!due) return { removed: 0, more: false };
-    return this.#write("expire", (tx) => this.#operate.expire(tx, limit, leastAge));
+    return this.#write("expire", (tx) => this.#areas.operate.expire(tx, limit, leastAge));
   }
 
   prune(filter: PruneFilter): Promise<number> {
-    return this.#write("prune", (tx) => this.#operate.prune(tx, filter));
+    return this.#write("prune", (tx) => this.#areas.operate.prune(tx, filter));
   }
 
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
-    return this.#read(() => this.#healing.stale(query, this.clock.now()));
+    return this.#read(() => this.#areas.healing.stale(query, this.clock.now()));
   }
 
   reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed> {
-    return this.#write("reclaim", (tx) => this.#healing.reclaim(tx, judgements, cause, by));
+    return this.#write("reclaim", (tx) => this.#areas.healing.reclaim(tx, judgements, cause, by));
   }
 
   recovery(): Promise<RecoveryTotals> {
-    return this.#read(() => this.#healing.recovery());
+    return this.#read(() => this.#areas.healing.recovery());
   }
 
   acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }));
+    return this.#write("lock", (tx) => this.#areas.locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }));
   }
 
   extendLock(name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.extend(tx, { name, token, ttl, process: this.#locker }));
+    return this.#write("lock", (tx) => this.#areas.locks.extend(tx, { name, token, ttl, process: this.#locker }));
   }
 
   releaseLock(name: string, token: string): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.release(tx, name, token));
+    return this.#write("lock", (tx) => this.#areas.locks.release(tx, name, token));
   }
 
   async getLock(name: string): Promise<LockView | null> {
-    return this.#read(() => this.#locks.all(name, this.clock.now())[0] ?? null);
+    return this.#read(() => this.#areas.locks.all(name, this.clock.now())[0] ?? null);
   }
 
   breakLock(name: string, { stale = false } = {}): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#locks.break(tx, name, stale));
+    return this.#write("lock", (tx) => this.#areas.locks.break(tx, name, stale));
   }
 
   locks(): Promise<LockView[]> {
-    return this.#read(() => this.#locks.all(null, this.clock.now()));
+    return this.#read(() => this.#areas.locks.all(null, this.clock.now()));
   }
 
   async cleanLocks(): Promise<number> {
-    if (await this.#read(() => this.#locks.isClean(this.clock.now()))) return 0;
+    if (await this.#read(() => this.#areas.locks.isClean(this.clock.now()))) return 0;
     return this.#write("reclaim", (tx) => {
-      const locks = this.#locks.clean(tx);
-      if (locks > 0) this.#healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
+      const locks = this.#areas.locks.clean(tx);
+      if (locks > 0) this.#areas.healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
       return locks;
     });
   }
 
   saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
-    return this.#write("schedule", (tx) => this.#schedules.save(tx, draft));
+    return this.#write("schedule", (tx) => this.#areas.schedules.save(tx, draft));
   }
 
   schedules(): Promise<StoredSchedule[]> {
-    return this.#read(() => this.#schedules.all(null));
+    return this.#read(() => this.#areas.schedules.all(null));
   }
 
   getSchedule(key: string): Promise<StoredSchedule | null> {
-    return this.#read(() => this.#schedules.all(key)[0] ?? null);
+    return this.#read(() => this.#areas.schedules.all(key)[0] ?? null);
   }
 
   dueSchedules(): Promise<DueSchedules> {
-    return this.#read(() => this.#schedules.due(this.clock.now()));
+    return this.#read(() => this.#areas.schedules.due(this.clock.now()));
   }
 
   tick(tick: Tick): Promise<boolean> {
-    return this.#write("tick", (tx) => this.#schedules.tick(tx, tick));
+    return this.#write("tick", (tx) => this.#areas.schedules.tick(tx, tick));
   }
 
   triggerSchedule(key: string): Promise<Enqueued | null> {
-    return this.#write("schedule", (tx) => this.#schedules.trigger(tx, key));
+    return this.#write("schedule", (tx) => this.#areas.schedules.trigger(tx, key));
   }
 
   removeSchedule(key: string): Promise<boolean> {
-    return this.#write("schedule", (tx) => this.#schedules.remove(tx, key));
+    return this.#write("schedule", (tx) => this.#areas.schedules.remove(tx, key));
   }
 
   pauseSchedule(key: string): Promise<boolean> {
-    return this.#write("schedule", (tx) => this.#schedules.pause(tx, key));
+    return this.#write("schedule", (tx) => this.#areas.schedules.pause(tx, key));
   }
 
   resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
-    return this.#write("schedule", (tx) => this.#schedules.resume(tx, schedule, nextAt));
+    return this.#write("schedule", (tx) => this.#areas.schedules.resume(tx, schedule, nextAt));
   }
 
   events(query: EventQuery): Promise<Event[]> {
-    return this.#read(() => this.#sinks.events(query));
+    return this.#read(() => this.#areas.sinks.events(query));
   }
 
   newestEvent(): Promise<number> {
-    return this.#read(() => this.#sinks.newest());
+    return this.#read(() => this.#areas.sinks.newest());
   }
 
   openSink(name: string, kind: string): Promise<number> {
-    return this.#write("sink", (tx) => this.#sinks.open(tx, name, kind));
+    return this.#write("sink", (tx) => this.#areas.sinks.open(tx, name, kind));
   }
 
   /** Whoever stands by asks again and again: a refusal takes no write lock. */
   async holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
-    const refused = await this.#read(() => this.#sinks.refuses(name, by.token, by.ttl, this.clock.now()));
-    return refused === "no" ? this.#write("hold", (tx) => this.#sinks.hold(tx, name, by)) : refused;
+    const refused = await this.#read(() => this.#areas.sinks.refuses(name, by.token, by.ttl, this.clock.now()));
+    return refused === "no" ? this.#write("hold", (tx) => this.#areas.sinks.hold(tx, name, by)) : refused;
   }
 
   advanceSink(name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
-    return this.#write("advance", (tx) => this.#sinks.advance(tx, name, token, seq, ttl));
+    return this.#write("advance", (tx) => this.#areas.sinks.advance(tx, name, token, seq, ttl));
   }
 
   sinkFailed(name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
-    return this.#write("sink", (tx) => this.#sinks.fail(tx, name, token, error, ttl));
+    return this.#write("sink", (tx) => this.#areas.sinks.fail(tx, name, token, error, ttl));
   }
 
   releaseSink(name: string, token: Fence): Promise<boolean> {
-    return this.#write("sink", (tx) => this.#sinks.release(tx, name, token));
+    return this.#write("sink", (tx) => this.#areas.sinks.release(tx, name, token));
   }
 
   dropSink(name: string): Promise<boolean> {
-    return this.#write("sink", (tx) => this.#sinks.drop(tx, name));
+    return this.#write("sink", (tx) => this.#areas.sinks.drop(tx, name));
   }
 
   sinks(): Promise<SinkView[]> {
-    return this.#read(() => this.#sinks.all());
+    return this.#read(() => this.#areas.sinks.all());
   }
 
   async trimEvents({ olderThan, limit }: { olderThan: number; limit: number }): Promise<number> {
-    if (!(await this.#read(() => this.#sinks.hasOld(olderThan, this.clock.now())))) return 0;
-    return this.#write("trim", (tx) => this.#sinks.trim(tx, olderThan, limit));
+    if (!(await this.#read(() => this.#areas.sinks.hasOld(olderThan, this.clock.now())))) return 0;
+    return this.#write("trim", (tx) => this.#areas.sinks.trim(tx, olderThan, limit));
   }
 
   /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
   async register(process: NewProcess): Promise<ProcessId> {
-    const alive = await this.#read(() => this.#processes.prove());
+    const alive = await this.#read(() => this.#areas.processes.prove());
     await this.#read(() => this.#beWitness(alive));
-    const id = await this.#write("register", (tx) => this.#processes.add(tx, { ...process, alive, driver: this.#driver }));
-    this.#processes.entered(id, process.boot);
+    const id = await this.#write("register", (tx) => this.#areas.processes.add(tx, { ...process, alive, driver: this.#driver }));
+    this.#areas.processes.entered(id, process.boot);
     return id;
   }
 
@@ -538,37 +450,37 @@ export class SqliteStore implements Store {
     if (this.#alive === null) return;
     this.#witness?.close();
     const { databaseId, durability } = this;
-    const here = { databaseId, durability, boot: this.#boot, audit: this.#heads.head(), ...knownIn(this.#db) };
+    const here = { databaseId, durability, boot: this.#boot, audit: this.#areas.audit.head(), ...knownIn(this.#db) };
     this.#witness = Witness.open(this.#path, { token, alive: this.#alive, here });
   }
 
   actAs(id: ProcessId): void {
-    this.#processes.actAs(id);
+    this.#areas.processes.actAs(id);
   }
 
   probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]> {
-    return this.#read(() => this.#processes.probe(boot));
+    return this.#read(() => this.#areas.processes.probe(boot));
   }
 
   processes(): Promise<ProcessView[]> {
-    return this.#read(() => this.#processes.all());
+    return this.#read(() => this.#areas.processes.all());
   }
 
   running(): Promise<Map<ProcessId | null, number>> {
-    return this.#read(() => this.#processes.running());
+    return this.#read(() => this.#areas.processes.running());
   }
 
   announce(id: ProcessId, works: readonly Works[]): Promise<void> {
-    return this.#write("announce", (tx) => this.#processes.announce(tx, id, works));
+    return this.#write("announce", (tx) => this.#areas.processes.announce(tx, id, works));
   }
 
   askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
-    return this.#write("stop", (tx) => this.#processes.askToStop(tx, ids, drain));
+    return this.#write("stop", (tx) => this.#areas.processes.askToStop(tx, ids, drain));
   }
 
   async unregister(id: ProcessId): Promise<boolean> {
-    const forget = this.#processes.forgetting(id);
-    const removed = await this.#write("unregister", (tx) => this.#processes.remove(tx, id));
+    const forget = this.#areas.processes.forgetting(id);
+    const removed = await this.#write("unregister", (tx) => this.#areas.processes.remove(tx, id));
     if (removed) forget();
     return removed;
   }
@@ -604,7 +516,7 @@ export class SqliteStore implements Store {
     this.#closed ??= this.#group.drained().then(() => {
       this.#news.close();
       this.#witness?.close();
-      this.#processes.close();
+      this.#areas.processes.close();
       this.#drain?.close();
       this.#db.close();
     });
@@ -637,19 +549,8 @@ export class SqliteStore implements Store {
 
   /** Whose locks they are that this handle takes; somebody who is not entered has none that could be found dead. */
   get #locker(): ProcessId | null {
-    return this.#processes.self || null;
+    return this.#areas.processes.self || null;
   }
-}
-
-/** In bytes. Looking it up opens nothing. */
-function walSize(path: string): number {
-  return path === ":memory:" ? 0 : (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0);
-}
-
-/** How many frames of the write-ahead log count. */
-function framesIn(db: Connection): number {
-  const [, frames] = db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
-  return Math.max(0, frames);
 }
 
 function drainOf(db: Connection, path: string, databaseId: string, { driver, clock }: SqliteStoreOptions): Drain {

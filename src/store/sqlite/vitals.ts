@@ -7,6 +7,7 @@ import type { Access } from "./builds/access.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { SCHEMA_VERSION, versionOf } from "./migrate.ts";
 import { readersOf } from "./readers.ts";
+import { FRAME_HEADER } from "./wal/wal-index.ts";
 
 interface Parts {
   path: string;
@@ -144,5 +145,3 @@ export class SqliteVitals implements VitalsStore {
     return (this.#db.prepare(`pragma ${pragma}`).row() as [number])[0];
   }
 }
-
-const FRAME_HEADER = 24;

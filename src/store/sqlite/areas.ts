@@ -1,0 +1,120 @@
+import type { Alive } from "../alive.ts";
+import { Acts } from "./acts.ts";
+import { Audit } from "./audit.ts";
+import { AuditLog } from "./audit-log.ts";
+import { runTask } from "./backup/tasks.ts";
+import type { Access } from "./builds/access.ts";
+import { Builds } from "./builds/builds.ts";
+import { Cancel } from "./cancel.ts";
+import { Claim } from "./claim.ts";
+import { ClaimedLanes } from "./claimed-lanes.ts";
+import type { Damage } from "./damage/damage.ts";
+import { DamagedJobs } from "./damaged-jobs.ts";
+import type { DriverName } from "./driver.ts";
+import { Guests } from "./guest.ts";
+import { Healing } from "./healing.ts";
+import { Intake } from "./intake.ts";
+import { Leases } from "./leases.ts";
+import { Locks } from "./locks.ts";
+import { Look } from "./look.ts";
+import { Notes } from "./notes.ts";
+import type { OpenedSqlite } from "./open.ts";
+import { Operate } from "./operate.ts";
+import { OwnTransaction } from "./own-transaction.ts";
+import { Processes } from "./processes.ts";
+import { Queues } from "./queues.ts";
+import { Recoveries } from "./recoveries.ts";
+import { Schedules } from "./schedules.ts";
+import { Settle } from "./settle.ts";
+import { Sinks } from "./sinks.ts";
+import { SqliteVitals } from "./vitals.ts";
+import { type LogAtOpening, walSize } from "./wal/size.ts";
+import { Work } from "./work/work.ts";
+
+interface Parts {
+  path: string;
+  driver: DriverName;
+  random: () => number;
+  /** Who acts, for the audit; left out: that is not said. */
+  actor?: string;
+  damage: Damage;
+  access: Access;
+}
+
+/** The areas of SQL on one connection, and who of them needs whom. */
+export class Areas {
+  readonly intake: Intake;
+  readonly own: OwnTransaction;
+  readonly guests: Guests;
+  readonly claim: Claim;
+  readonly lanes: ClaimedLanes;
+  readonly settle: Settle;
+  readonly leases: Leases;
+  readonly notes: Notes;
+  readonly look: Look;
+  readonly operate: Operate;
+  readonly healing: Healing;
+  readonly locks: Locks;
+  readonly processes: Processes;
+  readonly schedules: Schedules;
+  readonly queues: Queues;
+  readonly sinks: Sinks;
+  readonly audit: Audit;
+  readonly auditLog: AuditLog;
+  readonly vitals: SqliteVitals;
+  readonly builds: Builds;
+  readonly work: Work;
+  readonly recoveries: Recoveries;
+
+  constructor(opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening }, parts: Parts) {
+    const { db, databaseId, durability } = opened;
+    const { path, driver, random, damage, access } = parts;
+    this.intake = new Intake(db, { speaks: true });
+    const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.intake;
+    this.own = new OwnTransaction(db, this.intake, path);
+    this.guests = new Guests({ path, driver, durability, now: access.now });
+    const audit = (this.audit = new Audit(db, parts.actor ?? null));
+    const acts = new Acts({ audit, events });
+    this.queues = new Queues({ settings, acts });
+    this.locks = new Locks(db, acts);
+    this.notes = new Notes(db);
+    this.processes = new Processes(db, acts, opened.alive, opened.token);
+    this.sinks = new Sinks(db, { acts, databaseId });
+    this.schedules = new Schedules(db, { enqueue, acts });
+    this.lanes = new ClaimedLanes(db);
+    const shared = {
+      catalog,
+      settings,
+      limits,
+      endings,
+      items: this.intake.work.items,
+      table: this.intake.work.table,
+      events: jobEvents,
+      locks: this.locks,
+      lanes: this.lanes,
+      random,
+    };
+    this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
+    this.settle = new Settle(db, { ...shared, enqueue, notes: this.notes, flows: this.intake.work.flows });
+    this.leases = new Leases(db, this.settle);
+    this.look = new Look(db, { catalog, settings, tally });
+    const cancel = new Cancel(db, { ...shared, waits });
+    this.operate = new Operate(db, { ...shared, audit, acts, look: this.look, tally, expiring, cancel });
+    this.healing = new Healing(db, { settle: this.settle, endings, events, audit });
+    this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
+    this.auditLog = new AuditLog({ audit, acts }, access);
+    this.builds = new Builds(db, { ...this.intake, audit }, access);
+    this.work = new Work(db, { intake: this.intake, settle: this.settle, cancel, notes: this.notes }, access);
+    const log = {
+      atOpening: () => {
+        const met = damage.opening;
+        return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };
+      },
+      size: () => walSize(path),
+      shorten: () => runTask("checkpoint", { driver, path }),
+    };
+    const { settle, healing, locks, processes } = this;
+    const led = this.builds.led;
+    this.recoveries = new Recoveries(db, { settle, endings, events, healing, locks, processes, audit, led, log }, access);
+  }
+}
