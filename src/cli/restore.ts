@@ -4,7 +4,7 @@ import type { Command } from "commander";
 import { clock } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { plural } from "../core/words.ts";
-import { restoreWhole, type RestoredWhole } from "../runtime/restore.ts";
+import { databaseAt, restoreWhole, type RestoredWhole } from "../runtime/restore.ts";
 import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import { isAddress } from "../store/open-store.ts";
 import { shown } from "./backup.ts";
@@ -41,13 +41,14 @@ export function restoreCommand(parent: Command): void {
       if (isAddress(path)) throw byServer();
       const { force = false } = options;
       const at = options.at === undefined ? undefined : instant(options.at);
-      const backup = given ?? baseOf(path, at, backupsOf(command));
+      const driver = driverOf(command);
+      const backup = given ?? baseOf(path, at, backupsOf(command), databaseAt(path, driver));
       const artifacts = artifactsOf(command);
       const restored = await shown((tell) =>
         restoreWhole({
           path,
           backup,
-          driver: driverOf(command),
+          driver,
           by: `${programOf(command)} (pid ${process.pid} on ${hostname()})`,
           now: Date.now(),
           force,
@@ -62,11 +63,11 @@ export function restoreCommand(parent: Command): void {
 }
 
 /** The newest backup that holds nothing that was done later. */
-function baseOf(path: string, at: number | undefined, folder: string | undefined): string {
+function baseOf(path: string, at: number | undefined, folder: string | undefined, databaseId: string | null): string {
   if (at === undefined)
     throw new HoldfastError("USAGE", "Which backup is to be restored?", "Give its path, or an instant with --at.");
   const place = resolve(folder ?? backupsFolder(resolve(path)));
-  const found = backupsIn(place, null)
+  const found = backupsIn(place, databaseId)
     .filter(({ changes, copiedAt, findings }) => typeof changes === "number" && copiedAt <= at && findings.length === 0)
     .toSorted((a, b) => b.copiedAt - a.copiedAt)[0];
   if (found !== undefined) return join(place, found.file);
@@ -83,15 +84,19 @@ function instant(text: string): number {
   throw new HoldfastError("USAGE", `--at ${text} is no instant.`, "Give one as 2030-01-31T12:00:00Z, or in milliseconds.");
 }
 
-function say({ path, facts, manifest, kept, running, artifacts, replayed }: RestoredWhole): string {
-  const jobs = Object.values(facts.counts.jobs).reduce((sum, n) => sum + n, 0);
+function say({ path, counts, manifest, kept, running, artifacts, replayed }: RestoredWhole): string {
+  const jobs = Object.values(counts.jobs).reduce((sum, n) => sum + n, 0);
+  const since = replayed?.reached ?? manifest?.takenAt ?? null;
   const lines = [
-    `${paint("green", "Restored:")} ${path}, ${manifest === null ? "" : `as it was ${clock(manifest.takenAt)}, `}${plural(jobs, "job")}.`,
+    `${paint("green", "Restored:")} ${path}, ${since === null ? "" : `as it was ${clock(since)}, `}${plural(jobs, "job")}.`,
   ];
+  if (manifest === null) {
+    lines.push(paint("yellow", "There was no manifest beside the backup, so it could be compared to nothing."));
+  }
   if (replayed !== null) {
     const until =
       replayed.reached === null ? "nothing was done after it until then" : `the last commit was made ${clock(replayed.reached)}`;
-    lines.push(`From there on ${plural(replayed.changes, "change")} by the journal; ${until}.`);
+    lines.push(`${plural(replayed.changes, "change")} after the backup by the journal; ${until}.`);
   }
   if (running > 0) lines.push(`${plural(running, "job")} ran then, and will run again.`);
   if (kept !== null) lines.push(`What was there is kept: ${kept}`);

@@ -45,15 +45,20 @@ export function checkBackups(options: BackupsOptions | undefined, beside: string
 export interface KnownBackup {
   file: string;
   takenAt: number;
+  /** By these two, and not by clocks, it is known which of two is newer. */
+  epoch: number;
+  commits: number;
   scheduled: boolean;
   whole: boolean;
 }
 
 /** How long until the next is due; 0: now. Only whole ones count, or a damaged database would look well kept. */
-export function dueIn(plan: Pick<BackupPlan, "every">, backups: readonly KnownBackup[], now: number): number {
-  const newest = Math.max(...backups.filter(({ scheduled, whole }) => scheduled && whole).map(({ takenAt }) => takenAt));
-  // One from the future says nothing: the clock was set.
-  return newest > now ? plan.every : Math.max(0, newest + plan.every - now);
+export function dueIn({ every }: Pick<BackupPlan, "every">, backups: readonly KnownBackup[], now: number): number {
+  const [newest] = newestFirst(backups.filter(({ whole }) => whole));
+  if (newest === undefined) return 0;
+  const left = newest.takenAt + every - now;
+  // One from the future says nothing: the clock was set, by less or by more.
+  return left > 2 * every ? 0 : Math.min(every, Math.max(0, left));
 }
 
 /**
@@ -61,7 +66,13 @@ export function dueIn(plan: Pick<BackupPlan, "every">, backups: readonly KnownBa
  * As long as new ones are damaged, no whole one goes.
  */
 export function retired(plan: Pick<BackupPlan, "keep">, backups: readonly KnownBackup[]): string[] {
-  const newestFirst = backups.filter(({ scheduled }) => scheduled).toSorted((a, b) => b.takenAt - a.takenAt);
-  const beyond = (whole: boolean, keep: number) => newestFirst.filter((one) => one.whole === whole).slice(keep);
+  const beyond = (whole: boolean, keep: number) => newestFirst(backups.filter((one) => one.whole === whole)).slice(keep);
   return [...beyond(true, plan.keep), ...beyond(false, 1)].map(({ file }) => file);
+}
+
+/** Of those that were made by the plan. */
+function newestFirst(backups: readonly KnownBackup[]): KnownBackup[] {
+  return backups
+    .filter(({ scheduled }) => scheduled)
+    .toSorted((a, b) => b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt);
 }

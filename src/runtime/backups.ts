@@ -57,7 +57,7 @@ export class ScheduledBackups {
   /** How long until it is worth looking again. */
   async #make(): Promise<number> {
     const { store, clock, program } = this.#engine;
-    const due = () => dueIn(this.#plan, this.#known(), clock.now());
+    const due = () => dueIn(this.#plan, this.#counting(), clock.now());
     if (due() > 0 || this.#stopped || store.damage.damaged !== null) return Math.max(due(), TRY_AGAIN);
     const token = randomUUID();
     if (!(await store.acquireLock(LOCK, program, token, TTL))) return TRY_AGAIN;
@@ -87,13 +87,23 @@ export class ScheduledBackups {
     if (findings.length > 0) throw new Error(`the database is damaged, and so is its backup: ${findings[0]}`);
   }
 
+  /** After a restore the journal leads on from none of before: the next is due at once. */
+  #counting(): KnownBackup[] {
+    const { journaled, epoch } = this.#engine.store.backups;
+    return journaled ? this.#known().filter((one) => one.epoch === epoch) : this.#known();
+  }
+
   #known(): KnownBackup[] {
-    return backupsIn(this.#plan.folder, this.#engine.store.databaseId).map(({ file, takenAt, reason, findings }) => ({
-      file,
-      takenAt,
-      scheduled: reason === "scheduled",
-      whole: findings.length === 0 && existsSync(join(this.#plan.folder, file)),
-    }));
+    return backupsIn(this.#plan.folder, this.#engine.store.databaseId).map(
+      ({ file, takenAt, epoch, commits, reason, findings }) => ({
+        file,
+        takenAt,
+        epoch,
+        commits,
+        scheduled: reason === "scheduled",
+        whole: findings.length === 0 && existsSync(join(this.#plan.folder, file)),
+      }),
+    );
   }
 
   /** A large one takes longer than any lock should last by itself. */

@@ -4,7 +4,9 @@ import { Artifacts } from "../artifacts/artifacts.ts";
 import { Alive } from "../store/alive.ts";
 import { artifactsPath } from "../store/backup-manifest.ts";
 import { damaged } from "../store/sqlite/backup/verify.ts";
-import { restore, type Restored, type RestoreRequest } from "../store/sqlite/backup/restore.ts";
+import { databaseAt, restore, type Restored, type RestoreRequest } from "../store/sqlite/backup/restore.ts";
+
+export { databaseAt };
 
 export interface RestoredWhole extends Restored {
   artifacts: {

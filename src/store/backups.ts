@@ -4,6 +4,8 @@ import type { JobState } from "../core/job.ts";
 export interface BackupStore {
   /** Whether changes are written to a journal. */
   readonly journaled: boolean;
+  /** The journal leads on only from backups of the same. */
+  readonly epoch: number;
   /**
    * Copies what is there now into a place of its own beside `path`, and checks the copy. Nothing has its name yet: whoever
    * asked publishes it, or discards it. Refused (`BACKUP_EXISTS`) where there is something at `path` already.

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { cp, mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { job, open } from "../../src/index.ts";
@@ -62,4 +63,24 @@ test("with --at it finds the backup itself, and goes on by the journal", async (
   assert.equal(early.error.code, "NO_BACKUP");
   const never = await place.json<JsonError>(["restore", "--at", "tea time", "--db", db], 2);
   assert.equal(never.error.code, "USAGE");
+});
+
+test("with --at it passes over backups of other databases in the same folder, and says when there is no manifest", async () => {
+  const folder = join(place.folder, "shared");
+  await mkdir(folder);
+  const [one, other] = [join(place.folder, "one.db"), join(place.folder, "other.db")];
+  for (const [db, name] of [
+    [one, "one.db"],
+    [other, "other.db"],
+  ] as const) {
+    await using hf = await open(db, { journal: true });
+    await hf.enqueue(job({ name: "note", run: () => {} }), { n: 1 }, { id: name });
+    await hf.backup(join(folder, name));
+  }
+  await cp(folder, `${one}-backups`, { recursive: true });
+  const { backup } = await place.json<{ backup: string }>(["restore", "--at", String(Date.now()), "--db", one]);
+  assert.match(backup, /one\.db$/);
+  await rm(join(folder, "one.db.json"));
+  const restored = await place.run(["restore", join(folder, "one.db"), "--db", one]);
+  assert.match(restored.stdout, /There was no manifest beside the backup/, restored.stderr);
 });

@@ -9,6 +9,7 @@ import {
   rmSync,
   statSync,
   truncateSync,
+  writeFileSync,
   writeSync,
 } from "node:fs";
 import { join } from "node:path";
@@ -274,5 +275,33 @@ suite("to verify a backup", () => {
     assert.equal((await verify("alone.db")).manifest, null, "there is nothing to compare it to");
     truncateSync(join(base, "alone.db"), 40_960);
     await assert.rejects(verify("alone.db"), code("BACKUP_DAMAGED"));
+  });
+
+  test("finds a value that no rule allows, writes nothing to it, and takes no database with a log for one", async (t) => {
+    const base = await folder(t);
+    const to = join(base, "backup.db");
+    {
+      await using hf = await open(join(base, "work.db"));
+      await hf.enqueue(note, 1);
+      await hf.backup(to);
+    }
+    const verify = () => verifyWhole(to, "node:sqlite", () => {});
+    const before = readFileSync(to);
+    await verify();
+    chmodSync(to, 0o400);
+    await verify();
+    assert.deepEqual(readFileSync(to), before);
+    holds(base, ...readdirSync(base).filter((name) => !name.startsWith("backup.db-")));
+    chmodSync(to, 0o600);
+    rmSync(`${to}.json`);
+    const db = new DatabaseSync(to);
+    db.exec("pragma ignore_check_constraints = on; update holdfast_jobs set state = 'lost'");
+    db.close();
+    await assert.rejects(verify(), (error: Error) => /CHECK constraint failed in holdfast_jobs/.test(error.message));
+    writeFileSync(`${to}-journal`, "what a program leaves that is killed in a transaction");
+    await assert.rejects(verify(), code("NOT_A_BACKUP"));
+    rmSync(`${to}-journal`);
+    writeFileSync(to, "something else ".repeat(200));
+    await assert.rejects(verify(), code("NOT_A_DATABASE"));
   });
 });

@@ -71,6 +71,21 @@ suite("backups by a plan", () => {
     assert.equal(files().length, 3);
   });
 
+  test("are made at once after a restore where there is a journal, which leads on from none of before", async (t) => {
+    const { path, to, clock, files } = await ground(t);
+    const opened = () => open(path, { clock, journal: true, backups: { folder: to, every: "1d" } });
+    for (const rounds of [1, 1]) {
+      await using _hf = await opened();
+      await clock.advance("1s");
+      assert.equal(files().length, rounds);
+    }
+    const backup = join(to, files()[0] as string);
+    await restoreWhole({ path, backup, driver: "node:sqlite", by: "a test", now: clock.now(), force: false });
+    await using _hf = await opened();
+    await clock.advance("1s");
+    assert.equal(files().length, 2);
+  });
+
   test("that fail are told once, tried again, and made when they can be", async (t) => {
     const { to, clock, logged, files, opened } = await ground(t);
     writeFileSync(to, "in the way");

@@ -7,6 +7,8 @@ import { code, unchecked } from "../runtime/parts.ts";
 const backup = fc.record({
   file: fc.uuid(),
   takenAt: fc.integer({ min: 0, max: 1_000 }),
+  epoch: fc.integer({ min: 0, max: 2 }),
+  commits: fc.integer({ min: 0, max: 50 }),
   scheduled: fc.boolean(),
   whole: fc.boolean(),
 });
@@ -16,7 +18,12 @@ function whole(all: readonly KnownBackup[]): KnownBackup[] {
 }
 
 function made(takenAt: number, given: Partial<KnownBackup> = {}): KnownBackup {
-  return { file: "a", takenAt, scheduled: true, whole: true, ...given };
+  return { file: "a", takenAt, epoch: 0, commits: takenAt, scheduled: true, whole: true, ...given };
+}
+
+/** Epochs and commits only rise. */
+function age({ epoch, commits, takenAt }: KnownBackup): number {
+  return epoch * 1e6 + commits * 1e4 + takenAt;
 }
 
 suite("which backups need not be kept", () => {
@@ -27,10 +34,15 @@ suite("which backups need not be kept", () => {
         const stay = backups.filter(({ file }) => !gone.has(file));
         assert.ok(backups.every(({ file, scheduled }) => scheduled || !gone.has(file)));
         assert.equal(whole(stay).length, Math.min(keep, whole(backups).length));
-        const oldest = Math.min(...whole(stay).map(({ takenAt }) => takenAt));
-        assert.ok(whole(backups).every(({ file, takenAt }) => !gone.has(file) || takenAt <= oldest));
+        const oldest = Math.min(...whole(stay).map(age));
+        assert.ok(whole(backups).every((one) => !gone.has(one.file) || age(one) <= oldest));
       }),
     );
+  });
+
+  test("the one that was just made stays, also where a clock that was ahead has dated those before it", () => {
+    const ahead = [made(9_000, { file: "1", commits: 1 }), made(9_100, { file: "2", commits: 2 })];
+    assert.deepEqual(retired({ keep: 2 }, [...ahead, made(5_000, { file: "3", commits: 3 })]), ["1"]);
   });
 });
 
@@ -43,7 +55,10 @@ suite("when the next one is due", () => {
   });
 
   test("one from the future does not keep others from being made for longer than that", () => {
-    assert.equal(dueIn({ every: 100 }, [made(9_000)], 5_000), 100);
+    assert.equal(dueIn({ every: 100 }, [made(5_050)], 5_000), 100);
+    assert.equal(dueIn({ every: 100 }, [made(9_000)], 5_000), 0);
+    const since = made(4_970, { commits: 9_001 });
+    assert.equal(dueIn({ every: 100 }, [made(9_000), since], 5_000), 70, "the newest is the one with the most in it");
   });
 });
 

@@ -4,6 +4,7 @@ import type { BackupStore, StagedBackup } from "../backups.ts";
 /** A server has its own ways to be copied, and to go back to an instant: better ones than a client could have. */
 export class Backups implements BackupStore {
   readonly journaled = false;
+  readonly epoch = 0;
   /** Without a password. */
   readonly #address: string;
   readonly #schema: string;

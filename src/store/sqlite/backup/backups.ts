@@ -37,6 +37,10 @@ export class Backups implements BackupStore {
     this.#clock = clock;
   }
 
+  get epoch(): number {
+    return identityOf(this.#db).epoch;
+  }
+
   async stage(path: string, { reason, onProgress = () => {} }: StageOptions): Promise<StagedBackup> {
     const staging = this.#open(path);
     try {

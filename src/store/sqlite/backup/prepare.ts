@@ -5,7 +5,7 @@ import { RESTORED } from "../../process-row.ts";
 import { Acts } from "../acts.ts";
 import { Audit } from "../audit.ts";
 import { stateOf } from "../changes/journal.ts";
-import { type Replay, replay, type Replayed } from "../changes/replay.ts";
+import { type Replay, replay, type Replayed, withoutRules } from "../changes/replay.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { type Known, raiseEpoch } from "../epoch.ts";
 import { Events } from "../events.ts";
@@ -56,8 +56,9 @@ export function prepare(preparation: Preparation, onProgress: OnProgress = () =>
         throw new Error("a backup without a schema");
       },
     });
-    db.exec("begin immediate");
     const { replay: asked } = preparation;
+    if (asked !== undefined) withoutRules(db);
+    db.exec("begin immediate");
     const replayed =
       asked === undefined ? null : replay(db, asked, (done, total) => onProgress({ step: "replaying", done, total }));
     const prepared = { ...startAnew(db, preparation, replayed), replayed };

@@ -3,16 +3,16 @@ import { basename, dirname, resolve } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
 import type { BackupFacts, Manifest, OnProgress } from "../../backups.ts";
 import { passStep } from "../../points.ts";
-import { stateOf } from "../changes/journal.ts";
-import type { Replay } from "../changes/replay.ts";
-import { type Change, changesFolder } from "../changes/segments.ts";
+import { isCovered, stateOf } from "../changes/journal.ts";
+import type { Replay, TailChange } from "../changes/replay.ts";
+import { type Change, changesFolder, lastEpochIn } from "../changes/segments.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { type Known, knownIn } from "../epoch.ts";
 import { explain, faultOf } from "../faults.ts";
 import { refuseNetwork } from "../file-system.ts";
 import { versionOf } from "../migrate.ts";
 import { canonicalPath } from "../open.ts";
-import { knownOutside } from "../witness/slots.ts";
+import { knownOutside, mostSeen, readSlots } from "../witness/slots.ts";
 import { type Living, living } from "./living.ts";
 import type { Prepared } from "./prepare.ts";
 import { type Plan, restoreFolder, Right, stagedPath } from "./right.ts";
@@ -38,7 +38,10 @@ export interface RestoreRequest {
 export interface Restored extends Prepared {
   path: string;
   backup: string;
+  /** Of the backup. */
   facts: BackupFacts;
+  /** What is in the database that it has become. */
+  counts: BackupFacts["counts"];
   /** Every artifact that it references. */
   hashes: string[];
   /** Null: there was none. */
@@ -63,7 +66,7 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
   const { driver, onProgress } = request;
   refuseLiving(path, living(path, driver));
   if (resolve(request.backup) === path) throw itself(path);
-  const { manifest, facts, hashes, path: backup, sha256 } = await verifyBackup(request.backup, driver, onProgress);
+  const { manifest, facts, path: backup, sha256, ...verified } = await verifyBackup(request.backup, driver, onProgress);
   using right = Right.take(path, driver);
   if (right === null) throw underWay(path);
   settleWith(right, path);
@@ -73,6 +76,8 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
   const kept = isThere ? keptName(path, request.now, "replaced") : null;
   const seen = knownOutside(path);
   const epoch = Math.max(there.known.epoch, seen.epoch, facts.epoch, right.epoch) + 1;
+  // Of a restore that came to nothing there is only a number.
+  const lived = Math.max(there.known.epoch, seen.epoch);
   right.remember(epoch);
   try {
     mkdirSync(restoreFolder(path), { mode: 0o700 });
@@ -85,7 +90,7 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
       key: Math.max(there.known.key, seen.key),
     };
     const task = {
-      ...(request.at === undefined ? {} : { replay: replayOf(path, driver, facts, request.at, manifest) }),
+      ...(request.at === undefined ? {} : { replay: replayOf(path, driver, facts, request.at, manifest, lived) }),
       driver,
       from: backup,
       sha256,
@@ -96,8 +101,11 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
       by: request.by,
       audit,
     };
-    const prepared = await runTask("restore", task, onProgress);
-    const restored: Restored = { ...prepared, path, backup, facts, hashes, manifest, kept };
+    const { survey, ...prepared } = await runTask("restore", task, onProgress);
+    if (survey !== null && survey.facts.findings.length > 0) throw unfit(survey.facts.findings);
+    const { counts } = survey?.facts ?? facts;
+    const { hashes } = survey ?? verified;
+    const restored: Restored = { ...prepared, path, backup, facts, counts, hashes, manifest, kept };
     await before(restored);
     const plan = { kept: kept ?? path, act: "restore" } as const;
     await decide(right, path, driver, plan);
@@ -129,12 +137,20 @@ export async function decide(right: Right, path: string, driver: DriverName, pla
 }
 
 /** The journal from the backup on: its files, and what is still in the database, if that can be read. */
-function replayOf(path: string, driver: DriverName, facts: BackupFacts, at: number, manifest: Manifest | null): Replay {
+function replayOf(
+  path: string,
+  driver: DriverName,
+  facts: BackupFacts,
+  at: number,
+  manifest: Manifest | null,
+  lived: number,
+): Replay {
   const { databaseId, epoch, changes } = facts;
   if (changes === null) throw withoutJournal(path);
   if (manifest !== null && manifest.copiedAt > at) throw tooLate(manifest.copiedAt);
-  const there = leftIn(path, driver, databaseId, epoch);
-  return { folder: changesFolder(path), databaseId, epoch, after: changes, at, ...there };
+  const folder = changesFolder(path);
+  const over = Math.max(lived, lastEpochIn(folder, databaseId)) > epoch;
+  return { folder, databaseId, epoch, after: changes, at, over, ...leftIn(path, driver, databaseId, epoch) };
 }
 
 /** What the database that is there can still say of its journal. */
@@ -145,13 +161,22 @@ function leftIn(path: string, driver: DriverName, databaseId: string, epoch: num
     if (id !== databaseId || knownIn(db).epoch !== epoch || stateOf(db) === null) return nothing;
     const rows = db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").all<Change>();
     const plain = rows.map(({ seq, kind, name, key, row, at }) => ({ seq, kind, name, key, row, at }));
-    const last = plain.at(-1);
-    // All of it is committed; and nothing came after it.
-    const end: Change[] =
-      last === undefined ? [] : [{ seq: last.seq, kind: "drained", name: null, key: null, row: null, at: Date.now() }];
     const row = db.prepare("select seq from sqlite_sequence where name = 'holdfast_changes'").row() as [number] | undefined;
-    return { tail: [...plain, ...end], newest: row?.[0] ?? null };
+    const newest = row?.[0] ?? null;
+    return { tail: [...plain, endOf(newest ?? 0, isCovered(db))], newest };
   });
+}
+
+/** All of it is committed, and nothing came after it; or nobody has looked yet since a table was changed. */
+function endOf(seq: number, covered: boolean): TailChange {
+  if (!covered) return { seq, kind: "unseen", at: null };
+  return { seq, kind: "drained", name: null, key: null, row: null, at: Date.now() };
+}
+
+/** Which database is there, or was when it could last be read; null: nobody knows. */
+export function databaseAt(path: string, driver: DriverName): string | null {
+  const at = canonicalPath(path);
+  return look(at, driver).databaseId ?? mostSeen(readSlots(at))?.databaseId ?? null;
 }
 
 interface There {
@@ -221,6 +246,14 @@ function tooLate(copiedAt: number): HoldfastError {
     "JOURNAL_GAP",
     `That backup holds what was done until ${new Date(copiedAt).toISOString()}, which is later. Nothing was changed.`,
     "Give an earlier backup, or a later instant.",
+  );
+}
+
+function unfit(findings: readonly string[]): HoldfastError {
+  return new HoldfastError(
+    "JOURNAL_GAP",
+    `What the journal has made of that backup is not whole: ${findings.join("; ")}. Nothing was changed.`,
+    "Give another instant or an earlier backup, or restore the backup alone, without --at. Please report it, too.",
   );
 }
 

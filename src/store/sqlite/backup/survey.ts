@@ -12,7 +12,8 @@ export interface Survey {
 
 /** Looks at a copy that nobody else has open: whether it is whole, and what is in it. Null: it is no database of Holdfast's. */
 export function survey(driver: DriverName, path: string): Survey | null {
-  const db = connect(driver, path, { busyTimeout: 0, readOnly: true });
+  // On a connection that may only read, SQLite passes over every CHECK. Nothing is written.
+  const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
   try {
     return versionOf(db) === 0 ? null : surveyOf(db, driver);
   } finally {

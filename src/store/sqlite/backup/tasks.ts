@@ -64,8 +64,8 @@ function inspect(
 function restore(
   { from, sha256, mode, ...preparation }: Preparation & { from: string; sha256: string; mode: number },
   tell: OnProgress,
-): Prepared {
-  const { path } = preparation;
+): Prepared & { survey: Survey | null } {
+  const { driver, path } = preparation;
   const total = statSync(from).size;
   try {
     const copied = copyFileSynced(from, path, (done) => tell({ step: "copying", done, total }));
@@ -73,10 +73,12 @@ function restore(
     chmodSync(path, mode);
     passStep("restore:copied");
     const prepared = prepare(preparation, tell);
+    // What the journal has made of the backup is another database, and is looked at like one.
+    const looked = prepared.replayed === null ? null : survey(driver, path);
     syncFile(path);
     syncFolder(dirname(path));
     passStep("restore:prepared");
-    return prepared;
+    return { ...prepared, survey: looked };
   } catch (error) {
     throw explain(error, path);
   }

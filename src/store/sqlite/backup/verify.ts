@@ -26,14 +26,16 @@ export async function verifyBackup(backup: string, driver: DriverName, tell?: On
   refuseLive(path);
   const { size, sha256, survey } = await runTask("inspect", { driver, path, expected: manifest?.sha256 }, tell).catch(
     (error: unknown) => {
-      throw error instanceof HoldfastError && error.code === "DAMAGED" ? damaged(path, "SQLite cannot read it") : error;
+      const code = error instanceof HoldfastError ? error.code : null;
+      if (code === "NOT_A_DATABASE") throw none(path);
+      throw code === "DAMAGED" ? damaged(path, "SQLite cannot read it") : error;
     },
   );
   if (manifest !== null && (manifest.size !== size || manifest.sha256 !== sha256)) {
     const said = manifest.size === size ? "its bytes are others" : `it has ${size} bytes instead of ${manifest.size}`;
     throw damaged(path, `it is not what its manifest says: ${said}`);
   }
-  if (survey === null) throw new HoldfastError("NOT_A_DATABASE", `${path} is no database of Holdfast's.`, "Give a backup.");
+  if (survey === null) throw none(path);
   const { facts, hashes } = survey;
   if (facts.findings.length > 0) throw damaged(path, facts.findings.join("; "));
   refuseNewer(path, facts.schema);
@@ -56,14 +58,21 @@ export function readManifest(path: string, driver: DriverName): Manifest | null 
   return manifest;
 }
 
+function none(path: string): HoldfastError {
+  const hint = "Give the path of the database file that `holdfast backup` has made.";
+  return new HoldfastError("NOT_A_DATABASE", `${path} is no database of Holdfast's.`, hint);
+}
+
 /** A backup is one file. What has a log beside it is a database that somebody may work in. */
 function refuseLive(path: string): void {
-  if ((statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0) === 0) return;
-  throw new HoldfastError(
-    "NOT_A_BACKUP",
-    `${path} is a database with a log beside it (${basename(path)}-wal), and no backup.`,
-    `Make one of it: holdfast backup --db ${path}.`,
-  );
+  for (const end of ["-wal", "-journal"]) {
+    if ((statSync(path + end, { throwIfNoEntry: false })?.size ?? 0) === 0) continue;
+    throw new HoldfastError(
+      "NOT_A_BACKUP",
+      `${path} is a database with a log beside it (${basename(path)}${end}), and no backup.`,
+      `Make one of it: holdfast backup --db ${path}.`,
+    );
+  }
 }
 
 export function refuseNewer(path: string, schema: number): void {

@@ -3,7 +3,8 @@ import { dirname, join } from "node:path";
 import { passStep } from "../../points.ts";
 import { syncFolder } from "../backup/files.ts";
 import { connect, type Connection, type DriverName, type Statement } from "../driver.ts";
-import { isBusy } from "../faults.ts";
+import { explain, isBusy } from "../faults.ts";
+import { isCovered, keepUp } from "./journal.ts";
 import { type Change, changesFolder, SegmentWriter } from "./segments.ts";
 
 /** Looked at this often, in milliseconds: what is not in a file yet is lost with the database. */
@@ -22,10 +23,14 @@ export class Drain {
   readonly #head: { databaseId: string; epoch: number };
   readonly #now: () => number;
   readonly #page: Statement;
+  readonly #first: Statement;
   readonly #remove: Statement;
+  readonly #version: Statement;
   #right: Connection | null = null;
   #writer: SegmentWriter | null = null;
   #next = 0;
+  /** The schema as it was when it was last looked at, and whether the journal sees all that is done to it. */
+  #schema = { version: -1, covered: true };
 
   constructor(
     db: Connection,
@@ -38,7 +43,9 @@ export class Drain {
     this.#head = { databaseId, epoch };
     this.#now = now;
     this.#page = db.prepare("select seq, kind, name, key, row, at from holdfast_changes where seq > ? order by seq limit ?");
+    this.#first = db.prepare("select min(seq) from holdfast_changes");
     this.#remove = db.prepare("delete from holdfast_changes where seq <= ?");
+    this.#version = db.prepare("pragma schema_version");
   }
 
   run(): void {
@@ -48,18 +55,31 @@ export class Drain {
       this.#next = performance.now() + ASIDE;
       return;
     }
-    const writer = (this.#writer ??= new SegmentWriter(this.#folder, this.#head));
+    const writer = this.#open();
     const before = writer.last;
     this.#write(writer);
-    if (writer.last === before) return;
+    if (writer.last !== before) this.#forget(writer.last);
+    if (!this.#schema.covered) this.#keepUp();
+  }
+
+  #forget(upTo: number): void {
     passStep("drain:written");
+    this.#unlessBusy(() => this.#remove.run(upTo));
+    passStep("drain:removed");
+  }
+
+  /** Somebody has made or changed a table, or a trigger: from here on it is seen. */
+  #keepUp(): void {
+    this.#unlessBusy(() => keepUp(this.#db, this.#now()));
+  }
+
+  /** It is done with the next round. */
+  #unlessBusy(run: () => void): void {
     try {
-      this.#remove.run(writer.last);
+      run();
     } catch (error) {
-      // They go with the next ones.
       if (!isBusy(error)) throw error;
     }
-    passStep("drain:removed");
   }
 
   /** What is there still is brought along. */
@@ -78,17 +98,37 @@ export class Drain {
   #write(writer: SegmentWriter): void {
     this.#db.exec("begin");
     try {
+      const before = writer.last;
       for (;;) {
         const rows = this.#page.rows(writer.last, PAGE) as Row[];
         const first = rows[0]?.[0];
-        if (first === undefined) return;
+        if (first === undefined) break;
         const changes: Change[] = rows.map(([seq, kind, name, key, row, at]) => ({ seq, kind, name, key, row, at }));
-        const last = changes.at(-1) as Change;
-        if (rows.length < PAGE) changes.push({ ...last, kind: "drained", name: null, key: null, row: null, at: this.#now() });
-        writer.append(changes, first - 1);
+        this.#onDisk(() => writer.append(changes, first - 1));
       }
+      const [version] = this.#version.row() as [number];
+      if (version !== this.#schema.version) this.#schema = { version, covered: isCovered(this.#db) };
+      if (writer.last === before || !this.#schema.covered) return;
+      // All of it is committed, and up to here nothing was done unseen.
+      const end: Change = { seq: writer.last, kind: "drained", name: null, key: null, row: null, at: this.#now() };
+      this.#onDisk(() => writer.append([end], writer.last));
     } finally {
       this.#db.exec("rollback");
+    }
+  }
+
+  #open(): SegmentWriter {
+    const [kept] = this.#first.row() as [number | null];
+    return (this.#writer ??= this.#onDisk(() => new SegmentWriter(this.#folder, this.#head, kept)));
+  }
+
+  /** After trouble, how far the files go is found out anew: the last line may be a part of one. */
+  #onDisk<T>(run: () => T): T {
+    try {
+      return run();
+    } catch (error) {
+      this.#writer = null;
+      throw explain(error, this.#folder);
     }
   }
 

@@ -1,6 +1,6 @@
 import { HoldfastError } from "../../../core/errors.ts";
 import type { Connection, Statement } from "../driver.ts";
-import { dropTriggers, journaled, signatureOf, triggersOf } from "./tables.ts";
+import { dropTriggers, journaled, signatureOf, triggersIn, triggersOf } from "./tables.ts";
 
 const TABLES = `
 -- What was done to rows since it was last written to the journal's files. 'put', 'set', 'gone': a row, as SQL writes its
@@ -25,16 +25,46 @@ export function setJournal(db: Connection, wanted: boolean | undefined, now: num
   const before = stateOf(db);
   const active = wanted ?? before?.active ?? false;
   if (!active && !before?.active) return false;
+  inTransaction(db, () => (active ? keepOn(db, now) : switchOff(db)));
+  return active;
+}
+
+/** While it is on: tables, or triggers of others, were made or changed. What no journal can see switches it off. */
+export function keepUp(db: Connection, now: number): void {
+  const uncovered = inTransaction(db, () => {
+    if (isCovered(db)) return [];
+    const { uncovered: unseen } = journaled(db);
+    if (unseen.length === 0) keepOn(db, now);
+    else {
+      db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(now);
+      switchOff(db);
+    }
+    return unseen;
+  });
+  if (uncovered.length > 0) throw unsuitable(uncovered);
+}
+
+/** Whether all that is done is written down: every table has its triggers, and others' are as they were. */
+export function isCovered(db: Connection): boolean {
+  const state = stateOf(db);
+  if (!state?.active) return true;
+  const { tables, uncovered } = journaled(db);
+  const { ours, others } = triggersIn(db);
+  const there = new Set(ours);
+  const isThere = tables.every((table) => triggersOf(table).every((trigger) => there.has(trigger)));
+  return isThere && uncovered.length === 0 && state.signature === signatureOf(tables, others);
+}
+
+function inTransaction<T>(db: Connection, run: () => T): T {
   db.exec("begin immediate");
   try {
-    if (active) keepOn(db, now);
-    else switchOff(db);
+    const done = run();
     db.exec("commit");
+    return done;
   } catch (error) {
     if (db.inTransaction) db.exec("rollback");
     throw error;
   }
-  return active;
 }
 
 /** Null: there never was one. */
@@ -48,12 +78,12 @@ export function stateOf(db: Connection): { active: boolean; signature: string } 
 function keepOn(db: Connection, now: number): void {
   const { tables, uncovered } = journaled(db);
   if (uncovered.length > 0) throw unsuitable(uncovered);
-  const signature = signatureOf(tables);
-  const before = stateOf(db);
-  if (before?.active && before.signature === signature) return;
+  if (stateOf(db)?.active && isCovered(db)) return;
   db.exec(TABLES);
+  // Made anew, they are the newest, and of several on a table SQLite runs the newest first: what others do comes after it.
   dropTriggers(db);
   for (const table of tables) for (const trigger of triggersOf(table)) db.exec(trigger);
+  const signature = signatureOf(tables, triggersIn(db).others);
   db.prepare(
     `insert into holdfast_journal (id, active, signature) values (1, 1, ?)
      on conflict (id) do update set active = 1, signature = excluded.signature`,

@@ -3,6 +3,9 @@ import type { Connection } from "../driver.ts";
 import { type Journaled, journaled, quoted } from "./tables.ts";
 import { type Change, readSegment, segmentsIn } from "./segments.ts";
 
+/** What a database that is there can still say of its journal ends with: `unseen`, that something was done which is not in it. */
+export type TailChange = Change | { seq: number; kind: "unseen"; at: null };
+
 export interface Replay {
   /** Where the journal's files are, and whose. */
   folder: string;
@@ -13,9 +16,11 @@ export interface Replay {
   /** Commits up to this instant are made again. */
   at: number;
   /** What was not in a file yet: read in the database itself, where that could be read. */
-  tail: readonly Change[];
+  tail: readonly TailChange[];
   /** The last that was ever written down, where the database itself can still say so. */
   newest: number | null;
+  /** The database was restored or salvaged since: what was done after the end of this journal, was done to another. */
+  over: boolean;
   /** As far as it leads is good enough. */
   partly?: boolean;
 }
@@ -35,6 +40,12 @@ interface End {
   whole: number | null;
 }
 
+/** Before the transaction is begun: rows are put back as they were, whether or not a rule lets them in, or takes others along. */
+export function withoutRules(db: Connection): void {
+  db.exec("pragma foreign_keys = off");
+  db.exec("pragma ignore_check_constraints = on");
+}
+
 /** Makes again what was done after a backup, commit by commit, in the transaction that is open. */
 export function replay(db: Connection, replay: Replay, tell: (done: number, total: number) => void): Replayed {
   const { seq, at, broken, whole } = endOf(replay);
@@ -45,7 +56,8 @@ export function replay(db: Connection, replay: Replay, tell: (done: number, tota
   for (const [name] of triggers) db.exec(`drop trigger ${quoted(name)}`);
   let done = 0;
   for (const change of changesAfter(replay)) {
-    if (change === "damaged" || change.seq > seq) break;
+    if (change === "damaged" || change.kind === "unseen") continue;
+    if (change.seq > seq) break;
     const sql = statementOf(change, tables);
     if (sql === null) continue;
     db.exec(sql);
@@ -56,49 +68,56 @@ export function replay(db: Connection, replay: Replay, tell: (done: number, tota
 }
 
 /** Up to which change: the last end of a commit that is not later. What is later need not be whole. */
-function endOf({ at, after, ...where }: Replay): End {
+function endOf({ at, after, over, ...where }: Replay): End {
   const end: End = { seq: after, at: null, broken: null, whole: null };
-  let [last, later] = [after, false];
-  for (const change of changesAfter({ at, after, ...where })) {
-    if (change === "damaged") return later ? end : { ...end, broken: "a file of it is damaged" };
-    if (change.kind === "drained" ? change.seq !== last : change.seq !== last + 1) {
-      return later ? end : { ...end, broken: `changes ${last + 1} to ${change.seq - 1} are missing` };
+  // Where something was done unseen, it was done after the last of these.
+  let drained: Pick<End, "seq" | "at"> = { seq: after, at: null };
+  let [last, damaged] = [after, false];
+  const broken = (why: string): End => (at <= (end.whole ?? 0) ? end : { ...end, broken: why });
+  for (const change of changesAfter({ at, after, over, ...where })) {
+    if (change === "damaged") {
+      damaged = true;
+      continue;
     }
-    last = change.seq;
-    if (change.kind === "gap")
-      return later ? end : { ...end, broken: "tables were changed, or the journal was switched on anew" };
+    if (change.seq > last + 1) return broken(`changes ${last + 1} to ${change.seq - 1} are missing`);
+    [last, damaged] = [change.seq, false];
+    if (change.kind === "gap" || change.kind === "unseen") {
+      if (end.seq <= drained.seq) return broken(UNSEEN);
+      return { ...drained, broken: UNSEEN, whole: drained.at };
+    }
     if (change.at === null || (change.kind !== "commit" && change.kind !== "drained")) continue;
+    if (change.kind === "drained") drained = { seq: change.seq, at: change.at };
     end.whole = Math.max(end.whole ?? 0, change.at);
-    if (change.at > at) later = true;
-    else Object.assign(end, { seq: change.seq, at: change.at });
+    if (change.at <= at) Object.assign(end, { seq: change.seq, at: change.at });
   }
-  const isCut = !later && where.newest !== null && last < where.newest;
-  return isCut ? { ...end, broken: `changes ${last + 1} to ${where.newest} are missing` } : end;
+  if (where.newest !== null && last < where.newest) return broken(`changes ${last + 1} to ${where.newest} are missing`);
+  if (damaged) return broken("a file of it is damaged");
+  return over ? broken("the database was restored or salvaged after that") : end;
 }
 
-function* changesAfter({ folder, databaseId, epoch, after, tail }: Replay): Generator<Change | "damaged"> {
+const UNSEEN = "tables or triggers were changed, or the journal was switched on anew";
+
+function* changesAfter({ folder, databaseId, epoch, after, tail }: Replay): Generator<TailChange | "damaged"> {
   let last = after;
+  const isNew = ({ seq, kind }: TailChange) => {
+    // A drainer that died wrote some of them twice. What is said of all before it has the number of the last.
+    const isSaid = kind === "drained" || kind === "unseen";
+    const yes = isSaid ? seq >= last && (seq > after || kind === "unseen") : seq > last;
+    if (yes) last = seq;
+    return yes;
+  };
   const segments = segmentsIn(folder, databaseId, epoch);
   for (const [i, { path }] of segments.entries()) {
     const next = segments[i + 1];
     if (next !== undefined && next.head.after <= after) continue;
     const { changes, damaged } = readSegment(path);
-    for (const change of changes) {
-      // A drainer that died wrote some of them twice.
-      if (change.seq < last || (change.seq === last && change.kind !== "drained") || change.seq <= after) continue;
-      last = change.seq;
-      yield change;
-    }
+    yield* changes.filter(isNew);
     if (damaged) yield "damaged";
   }
-  for (const change of tail) {
-    if (change.seq < last || (change.seq === last && change.kind !== "drained") || change.seq <= after) continue;
-    last = change.seq;
-    yield change;
-  }
+  yield* tail.filter(isNew);
 }
 
-const VALUE = `(?:NULL|-?[0-9]+(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|'[^']*(?:''[^']*)*'|X'[0-9A-Fa-f]*')`;
+const VALUE = `(?:NULL|cast\\(X'[0-9A-Fa-f]*' as text\\)|-?[0-9]+(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|'[^']*(?:''[^']*)*'|X'[0-9A-Fa-f]*')`;
 const VALUES = new RegExp(`^${VALUE}(?:,${VALUE})*$`);
 const SETTINGS = new RegExp(`^"[^"]*(?:""[^"]*)*"=${VALUE}(?:,"[^"]*(?:""[^"]*)*"=${VALUE})*$`);
 
@@ -112,7 +131,8 @@ function statementOf({ kind, name, key, row }: Change, tables: ReadonlyMap<strin
     case "put":
       return `insert or replace into ${quoted(table.name)} (${table.columns.map(quoted).join(", ")}) values (${checked(VALUES, row)})`;
     case "set":
-      return `update ${quoted(table.name)} set ${checked(SETTINGS, row)} where ${found}`;
+      // As it was done: what was in its way then went without a word.
+      return `update or replace ${quoted(table.name)} set ${checked(SETTINGS, row)} where ${found}`;
     case "gone":
       return `delete from ${quoted(table.name)} where ${found}`;
   }

@@ -45,20 +45,32 @@ function describe(db: Connection, name: string, sql: string, withoutRowid: boole
   return { name, sql, columns: [rowid, ...columns], key: [rowid] };
 }
 
-/** The same as long as no table has changed its shape. */
-export function signatureOf(tables: readonly Journaled[]): string {
-  return hash("sha256", JSON.stringify(tables.map(({ name, sql }) => [name, sql])));
+/** The same as long as no table has changed its shape, and nobody else's trigger was made, changed or removed. */
+export function signatureOf(tables: readonly Journaled[], triggers: readonly string[]): string {
+  return hash("sha256", JSON.stringify([tables.map(({ name, sql }) => [name, sql]), triggers]));
+}
+
+/** The triggers that there are, by their text: the journal's, and those of others. */
+export function triggersIn(db: Connection): { ours: string[]; others: string[] } {
+  const all = db.prepare("select name, sql from sqlite_schema where type = 'trigger' order by rowid").rows() as string[][];
+  // SQLite writes the first words its own way.
+  const text = (ours: boolean) =>
+    all.flatMap(([name = "", sql = ""]) =>
+      name.startsWith(PREFIX) === ours ? [sql.replace(/^create trigger/i, "create trigger")] : [],
+    );
+  return { ours: text(true), others: text(false) };
 }
 
 /** Each change of a row becomes a row of the journal, in the same commit: values as SQL writes them. */
 export function triggersOf({ name, key, columns }: Journaled): string[] {
   const [table, text] = [quoted(name), literal(name)];
-  const keyOf = (row: string) => key.map((column) => `quote(${row}.${quoted(column)})`).join(" || ',' || ");
-  const values = columns.map((column) => `quote(new.${quoted(column)})`).join(" || ',' || ");
+  const written = name.startsWith("holdfast_") ? plainly : exactly;
+  const keyOf = (row: string) => key.map((column) => written(`${row}.${quoted(column)}`)).join(" || ',' || ");
+  const values = columns.map((column) => written(`new.${quoted(column)}`)).join(" || ',' || ");
   const changed = columns
     .map((column) => {
       const [now, before] = [`new.${quoted(column)}`, `old.${quoted(column)}`];
-      return `iif(${now} is ${before}, '', ${literal(`,${quoted(column)}=`)} || quote(${now}))`;
+      return `iif(${now} is ${before}, '', ${literal(`,${quoted(column)}=`)} || ${written(now)})`;
     })
     .join(" || ");
   const into = "insert into holdfast_changes (kind, name, key, row)";
@@ -73,6 +85,19 @@ end`,
   ${into} values ('gone', ${text}, ${keyOf("old")}, null);
 end`,
   ];
+}
+
+function plainly(value: string): string {
+  return `quote(${value})`;
+}
+
+/**
+ * `quote` ends a text at its first NUL, and a text that is none in its encoding would come back as another: but for plain
+ * ASCII, texts are written as their bytes. None of Holdfast's own has such.
+ */
+function exactly(value: string): string {
+  const odd = `typeof(${value}) = 'text' and (instr(${value}, char(0)) or ${value} glob '*[^' || char(1) || '-' || char(127) || ']*')`;
+  return `iif(${odd}, 'cast(' || quote(cast(${value} as blob)) || ' as text)', quote(${value}))`;
 }
 
 export function dropTriggers(db: Connection): void {

@@ -1,7 +1,7 @@
 import { dirname, join } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
 import { copyFileSynced } from "../backup/files.ts";
-import { type Replay, replay } from "../changes/replay.ts";
+import { type Replay, replay, withoutRules } from "../changes/replay.ts";
 import type { Change } from "../changes/segments.ts";
 import { connect, type DriverName } from "../driver.ts";
 import type { Definition } from "./definitions.ts";
@@ -53,14 +53,19 @@ export function goOn(
   driver: DriverName,
   backup: string,
   beside: string,
-  journal: Omit<Replay, "at" | "newest" | "partly">,
+  journal: Omit<Replay, "at" | "newest" | "over" | "partly">,
 ): { path: string; reached: number | null } {
   const path = join(dirname(beside), "source");
   copyFileSynced(backup, path);
   const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
   try {
+    withoutRules(db);
     db.exec("begin immediate");
-    const { reached } = replay(db, { ...journal, at: Number.MAX_SAFE_INTEGER, newest: null, partly: true }, () => {});
+    const { reached } = replay(
+      db,
+      { ...journal, at: Number.MAX_SAFE_INTEGER, newest: null, over: false, partly: true },
+      () => {},
+    );
     db.exec("commit");
     return { path, reached };
   } catch (error) {

@@ -77,7 +77,7 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
           path: backup.path,
           takenAt: backup.manifest?.takenAt ?? null,
           schema: backup.facts.schema,
-          journal: journalFrom(path, backup.facts),
+          journal: journalFrom(path, backup.facts, epoch - 1),
         },
         schema: identity.schema,
         databaseId: identity.databaseId,
@@ -111,9 +111,9 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
   }
 }
 
-/** Null: there was none when the backup was made. */
-function journalFrom(path: string, { databaseId, epoch, changes }: BackupFacts): JournalStart | null {
-  return changes === null ? null : { folder: changesFolder(path), databaseId, epoch, after: changes };
+/** Null: there was none when the backup was made; or the database was restored since, and that one's leads elsewhere. */
+function journalFrom(path: string, { databaseId, epoch, changes }: BackupFacts, now: number): JournalStart | null {
+  return changes === null || epoch < now ? null : { folder: changesFolder(path), databaseId, epoch, after: changes };
 }
 
 function nothing(path: string): HoldfastError {

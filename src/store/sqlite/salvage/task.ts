@@ -65,7 +65,7 @@ export interface SalvageInput {
 }
 
 /** From where on the journal goes on from the backup; its tail is in the database itself. */
-export type JournalStart = Omit<Replay, "at" | "tail" | "newest" | "partly">;
+export type JournalStart = Omit<Replay, "at" | "tail" | "newest" | "over" | "partly">;
 
 export interface Salvaged extends Prepared {
   report: SalvageReport;
