@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import { addOne } from "../conformance/parts.ts";
+import { addOne, newJob } from "../conformance/parts.ts";
 import { sample, SEED } from "../crash/random.ts";
 import { BUILD_DEEDS } from "./build-deeds.ts";
 import { DEEDS } from "./deeds.ts";
@@ -64,6 +64,30 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
       });
     }
   }
+
+  test("of many jobs whose keys do not follow each other, before its answer comes back: each is told its own", async () => {
+    const job = newJob({ name: "apart" });
+    const alike = [
+      { ...job, input: "1" },
+      { ...job, input: "2" },
+      { ...job, input: "3" },
+    ];
+    await store.enqueue(alike);
+    // As if others had come in between.
+    await server.query("alter sequence holdfast.job increment by 7");
+    try {
+      const cut = proxy.cut({ of: WRITER, at: 1, when: "after" });
+      for (const isCut of [true, false]) {
+        const ids = (await store.enqueue(alike)).map(({ id }) => id);
+        assert.equal(cut.at !== null, true);
+        const found = await Promise.all(ids.map(async (id) => (await direct.get(id))?.input));
+        assert.deepEqual(found, [1, 2, 3], isCut ? "by what was left of it" : "by its answer");
+      }
+      assert.equal((await direct.counts({ name: "apart" })).pending, 9);
+    } finally {
+      await server.query("alter sequence holdfast.job increment by 1");
+    }
+  });
 
   for (const when of ["before", "after"] as const) {
     test(`of a connection that is just being made, ${when}: it is made again`, { timeout: 60_000 }, async () => {

@@ -25,6 +25,9 @@ const LIMITED: Declaration = declaring([limitRule({ concurrency: 1 })], { queue:
 
 /** Its definition is one object, as in a program. */
 const AGAIN = newJob({ name: "again" });
+/** Whatever they are written down between does not end them. */
+const INPUTS = ['{"n":1}', null, '"\\"\\\\\\n\\u001e{},"', "null", '""'];
+const valueOf = (input: string | null): unknown => (input === null ? undefined : JSON.parse(input));
 
 export const DEEDS: Readonly<Record<string, Prepare>> = {
   "enqueue of a plain job": async (direct) => {
@@ -40,6 +43,21 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     return deed(
       async (store) => (await store.enqueue([AGAIN]))[0] as Enqueued,
       async ({ id }: Enqueued) => assert.deepEqual(await idsOf(direct, "again"), [...before, id]),
+    );
+  },
+
+  "enqueues of many jobs of the same definition": async (direct) => {
+    const before = await idsOf(direct, "again");
+    return deed(
+      async (store) => {
+        const halves = [INPUTS.slice(0, 2), INPUTS.slice(2)];
+        return (await Promise.all(halves.map((half) => store.enqueue(half.map((input) => ({ ...AGAIN, input })))))).flat();
+      },
+      async (answers: Enqueued[]) => {
+        const ids = answers.map(({ id }) => id);
+        assert.deepEqual(await idsOf(direct, "again"), [...before, ...ids]);
+        assert.deepEqual(await Promise.all(ids.map(async (id) => (await see(direct, id)).input)), INPUTS.map(valueOf));
+      },
     );
   },
 

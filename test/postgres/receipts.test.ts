@@ -45,11 +45,11 @@ describe("a transaction whose answer is lost", { skip: noServer }, () => {
     await lost.command(WRITE);
     await end(receipts, first);
     await lost.command("commit");
-    assert.deepEqual(await receipts.ask(asking, first), { committed: true, made: null, madeAt: null });
-    assert.deepEqual(await receipts.ask(asking, receipts.next()), { committed: false, made: null, madeAt: null });
+    assert.deepEqual(await receipts.ask(asking, first), { committed: true, made: null, madeAt: null, keys: null });
+    assert.deepEqual(await receipts.ask(asking, receipts.next()), { committed: false, made: null, madeAt: null, keys: null });
     assert.deepEqual(
       await receipts.ask(asking, first),
-      { committed: true, made: null, madeAt: null },
+      { committed: true, made: null, madeAt: null, keys: null },
       "however often it is asked",
     );
   });
@@ -80,6 +80,6 @@ describe("a transaction whose answer is lost", { skip: noServer }, () => {
     await end(receipts, batch);
     assert.equal(await receipts.ask(asking, batch), null);
     await lost.command("commit");
-    assert.deepEqual(await receipts.ask(asking, batch), { committed: true, made: null, madeAt: null });
+    assert.deepEqual(await receipts.ask(asking, batch), { committed: true, made: null, madeAt: null, keys: null });
   });
 });

@@ -121,22 +121,22 @@ export class Claim {
     return claimed;
   }
 
-  /** By one statement; null where it takes more. */
-  sole(tx: Tx, request: ClaimRequest): Sole<Claimed[]> | null {
-    if (request.exclusive !== undefined || !this.#isKnown()) return null;
+  /** By one statement; null where it takes more, as several claims do. */
+  sole(tx: Tx, [request, ...others]: ClaimRequest[]): Sole<Claimed[][]> | null {
+    if (request === undefined || others.length > 0 || request.exclusive !== undefined || !this.#isKnown()) return null;
     const queues = this.#turns.order(this.#open(request.from), this.#random);
     if (queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
     // What one queue gives decides what the next may.
     if (queues.length > 1 && sharesBudgets(queues, request.max)) return null;
     this.#settings.assumed(tx);
     tx.assume("lanes", this.#catalog.counted);
-    return this.#sole.of(tx, request, queues, (rows) => {
+    return this.#sole.of(tx, request, queues, async (rows) => {
       const [first] = rows;
-      if (first === undefined) return [];
+      if (first === undefined) return [[]];
       tx.wrote();
       this.#served(queues, first);
       // Policies never change, so it does not matter when they are read.
-      return this.#claimed(this.#read, rows);
+      return [await this.#claimed(this.#read, rows)];
     });
   }
 

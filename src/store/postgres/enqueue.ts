@@ -10,11 +10,14 @@ import { cut } from "./group.ts";
 import type { Sole, Tx } from "./transaction.ts";
 import type { Happened, JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import type { Outcome, SoleStatement } from "./receipts.ts";
+import type { Made, SoleStatement } from "./receipts.ts";
 import { type LookedUp, LookUp } from "./residents.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
 import type { Sheet, Sheets } from "./work/sheets.ts";
+
+/** What no JSON text has in it. */
+const BETWEEN = "\u001e";
 
 /** A row to be. */
 interface Row {
@@ -47,6 +50,7 @@ export class Enqueue {
   readonly #lookUp: LookUp;
   readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
   readonly #one: SoleStatement;
+  readonly #alike: SoleStatement;
 
   constructor(
     s: string,
@@ -96,24 +100,46 @@ export class Enqueue {
       // From now on more follows from their end than their own row.
       awaited: `update ${s}.jobs set quiet = false where key = any($1::bigint[]) and quiet`,
     };
-    this.#one = {
-      parts: `
+    const sole = (inputs: string, from: string) => `
         clock as materialized (select now, coalesce($5::bigint, now + $6::bigint) as run_at from (select ${s}.clock($1) as now) as one),
         job as (
           insert into ${s}.jobs (state, gate, lane, priority, policy, run_at, created_at, input)
-          select 'pending', case when run_at > now then 'time' end, $2::integer, $3::integer, $4::integer, run_at, now, $7::text
-          from clock returning key, created_at)`,
+          select 'pending', case when run_at > now then 'time' end, $2::integer, $3::integer, $4::integer, run_at, now, ${inputs}
+          from clock${from} returning key, created_at)`;
+    this.#one = {
+      parts: sole("$7::text", ""),
       values: 7,
-      made: "select key, created_at from job",
+      made: "select key, created_at, null::text from job",
       columns: "job.key, job.created_at",
       joined: "cross join job",
+    };
+    // Keys are given in the order of the list. Where nobody else took one meanwhile, the first of them tells all.
+    this.#alike = {
+      parts: `
+        ${sole("input", `, string_to_table($7::text, E'\\u001e', '') as given (input)`)},
+        added as materialized (
+          select min(key) as first, min(created_at) as created_at, case when max(key) - min(key) + 1 <> count(*) then (
+            select json_agg(key order by key)::text from job) end as keys
+          from job)`,
+      values: 7,
+      made: "select first, created_at, keys from added",
+      columns: "added.first, added.created_at, added.keys",
+      joined: "cross join added",
     };
   }
 
   /** Whether these can go in by one statement, without looking at anything: nobody needs to wait for it. */
   isPlain(jobs: readonly NewJob[]): boolean {
     if (!this.#settings.isKnown) return false;
-    return jobs.every((job) => this.#isBare(job) && this.#settings.isSilent(job)) && this.#catalog.isKnown(jobs);
+    // Jobs of one definition follow each other.
+    let last: NewJob | null = null;
+    for (const job of jobs) {
+      if (!isBare(job)) return false;
+      if (last !== null && isKin(job, last)) continue;
+      if (this.#hasMore(job) || !this.#settings.isSilent(job) || !this.#catalog.isKnown([job])) return false;
+      last = job;
+    }
+    return true;
   }
 
   /** Calls that were made one after the other, as one. */
@@ -140,25 +166,39 @@ export class Enqueue {
     return toEnqueued(await made);
   }
 
-  /** One job by one statement; null where it takes more. */
-  sole(tx: Tx, jobs: readonly NewJob[]): Sole<Enqueued[]> | null {
-    const [job] = jobs as [NewJob];
+  /** Jobs that differ in nothing but their inputs by one statement; null where it takes more. */
+  sole(tx: Tx, batches: readonly (readonly NewJob[])[]): Sole<Enqueued[][]> | null {
+    const jobs = batches.flat();
+    const [job] = jobs;
     // Something may have been said since.
-    if (!this.isPlain(jobs)) return null;
+    if (job === undefined || !this.isPlain(jobs) || !areAlike(jobs)) return null;
+    const inputs = jobs.length === 1 ? job.input : linesOf(jobs);
+    if (inputs === undefined) return null;
     this.#settings.assumed(tx);
     tx.wrote();
     tx.ready(job.queue);
-    const { priority, policy, runAt = null, delay, input } = job;
+    const { priority, policy, runAt = null, delay } = job;
     return {
-      statement: this.#one,
-      values: [tx.at, this.#catalog.laneOf(job), priority, this.#catalog.policyIdOf(policy), runAt, delay, input],
-      read: (rows) => toEnqueued(rows as [JobKey, number][]),
+      statement: jobs.length === 1 ? this.#one : this.#alike,
+      values: [tx.at, this.#catalog.laneOf(job), priority, this.#catalog.policyIdOf(policy), runAt, delay, inputs],
+      read: (rows) => {
+        const [made, madeAt, keys = null] = rows[0] as [number, number, string | null];
+        return this.recall({ made, madeAt, keys }, batches);
+      },
     };
   }
 
-  /** The answer to a plain job's enqueue whose answer was lost: the job itself may have ended and gone since. */
-  recall({ made, madeAt }: Outcome): Enqueued[] {
-    return toEnqueued([[made as JobKey, madeAt as number]]);
+  /** The answer to those, by what was made: the jobs themselves may have ended and gone since. */
+  recall({ made, madeAt, keys }: Made, batches: readonly (readonly NewJob[])[]): Enqueued[][] {
+    const known = keys === null ? null : (JSON.parse(keys) as JobKey[]);
+    let n = 0;
+    return batches.map((jobs) =>
+      jobs.map(() => {
+        const key = known === null ? (((made as number) + n) as JobKey) : (known[n] as JobKey);
+        n++;
+        return { id: generatedId(madeAt as number, key), duplicate: false };
+      }),
+    );
   }
 
   /** `sheet`: where what is counted of work items is written by the caller. */
@@ -167,7 +207,7 @@ export class Enqueue {
     await this.#settings.at(tx);
     await this.#lock(tx, jobs);
     const limits = await this.#settings.limitsOf(tx, jobs);
-    if (limits === null && jobs.every((job) => this.#isBare(job))) {
+    if (limits === null && jobs.every((job) => isBare(job) && !this.#hasMore(job))) {
       await this.#catalog.know(tx, jobs);
       return this.plain(tx, jobs);
     }
@@ -336,21 +376,48 @@ export class Enqueue {
     return this.#patient || this.#limits.yields;
   }
 
-  /** Nothing has to be looked up for it, and nothing follows from it. */
-  #isBare(job: NewJob): boolean {
-    return (
-      job.id === undefined &&
-      job.followUpId === undefined &&
-      job.key === undefined &&
-      job.after === undefined &&
-      job.scheduledFor === undefined &&
-      job.work === undefined &&
-      !this.#settings.tells(job.queue) &&
-      !this.#settings.limits(job.queue)
-    );
+  /** Something is looked up in its queue, or follows from it. */
+  #hasMore({ queue }: NewJob): boolean {
+    return this.#settings.tells(queue) || this.#settings.limits(queue);
   }
+}
+
+/** Nothing that it says has to be looked up. */
+function isBare(job: NewJob): boolean {
+  return (
+    job.id === undefined &&
+    job.followUpId === undefined &&
+    job.key === undefined &&
+    job.after === undefined &&
+    job.scheduledFor === undefined &&
+    job.work === undefined
+  );
 }
 
 function toEnqueued(made: readonly (readonly [JobKey, number])[]): Enqueued[] {
   return made.map(([key, createdAt]) => ({ id: generatedId(createdAt, key), duplicate: false }));
+}
+
+/** Whether what one may do, the other may. */
+function isKin(job: NewJob, other: NewJob): boolean {
+  return (
+    job.name === other.name &&
+    job.queue === other.queue &&
+    job.version === other.version &&
+    job.policy === other.policy &&
+    job.declares === other.declares
+  );
+}
+
+/** Whether they differ in nothing but their inputs. */
+function areAlike(jobs: readonly NewJob[]): boolean {
+  const [first] = jobs as [NewJob];
+  const { priority, runAt, delay } = first;
+  return jobs.every((job) => isKin(job, first) && job.priority === priority && job.runAt === runAt && job.delay === delay);
+}
+
+/** Their inputs as one text, in which nothing stands for none; undefined where one of them does not go into it. */
+function linesOf(jobs: readonly NewJob[]): string | undefined {
+  if (jobs.some(({ input }) => input === "" || input?.includes(BETWEEN))) return undefined;
+  return jobs.map(({ input }) => input ?? "").join(BETWEEN);
 }

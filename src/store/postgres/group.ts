@@ -21,7 +21,7 @@ interface Item {
   open: boolean;
   /** How many rows it is about, where that may be many. */
   rows: number;
-  /** What a single call of it may be; null: nothing else than several. */
+  /** What may make one statement of its calls; null: it is always several. */
   lone: Lone<unknown, unknown> | null;
   calls: Call[];
   /** Queues whose lock it will need, as far as that is known. */
@@ -39,11 +39,11 @@ export interface Foreseen<T> {
   lone?: Lone<undefined, T>;
 }
 
-/** A call that may be one statement. Its answer can be lost with its commit, and is found by what was made. */
+/** Calls that may be one statement. Its answer can be lost with its commit, and is found by what was made. */
 export interface Lone<Input, T> {
-  /** Null: not this time. */
-  sole: (tx: Tx, input: Input) => Sole<T> | null;
-  recall: (rows: Rows, outcome: Outcome) => Promise<T>;
+  /** An answer for each call. Null: not this time. */
+  sole: (tx: Tx, inputs: Input[]) => Sole<T[]> | null;
+  recall: (rows: Rows, outcome: Outcome, inputs: Input[]) => Promise<T[]>;
 }
 
 interface Call {
@@ -279,31 +279,36 @@ export class Group {
   /** A transaction that is one statement; null: it has to be more. */
   async #alone(session: Session, state: Transaction, items: readonly Item[]): Promise<"done" | Failed | null> {
     const [{ operation, lone, calls }] = items as [Item];
-    const [call] = calls as [Call];
-    if (items.length > 1 || calls.length > 1 || lone === null || this.#writer.pooled) return null;
-    const sole = lone.sole(state, call.input);
+    if (items.length > 1 || lone === null || this.#writer.pooled) return null;
+    const inputs = calls.map(({ input }) => input);
+    const sole = lone.sole(state, inputs);
     if (sole === null) return null;
     passPoint(operation, "begun");
     passPoint(operation, "written");
     const sent = state.alone(this.#receipts, sole);
     const notice = state.hasWritten ? this.#options.notice(state.news) : null;
     if (notice !== null) tell(session, notice);
-    let answer: unknown;
+    let answers: unknown[];
     try {
       const read = sole.read(await sent);
       if (read === null) return null;
-      answer = await read;
+      answers = await read;
     } catch (error) {
       if (!state.isCommitted && !session.isLost && !isLost(error)) return this.#refused(state, error);
       if (isLost(error)) session.lose(error);
-      const found = await this.#resolve(state.batch, error, lone.recall);
+      const found = await this.#resolve(state.batch, error, (rows, outcome) => lone.recall(rows, outcome, inputs));
       if ("error" in found) {
         state.undo();
         return found;
       }
-      answer = found.answer;
+      answers = found.answers;
     }
-    this.#told(items, state, notice !== null && state.isCommitted, [() => call.resolve(answer)]);
+    this.#told(
+      items,
+      state,
+      notice !== null && state.isCommitted,
+      calls.map((call, i) => () => call.resolve(answers[i])),
+    );
     return "done";
   }
 
@@ -333,7 +338,10 @@ export class Group {
     this.#underWay = [];
     // The listeners first: whoever is answered goes on with what has changed.
     if (state.hasWritten) this.#options.onCommit(state.news, told);
-    for (const answer of answers) answer();
+    const answerAll = (): void => answers.forEach((answer) => answer());
+    // And the server before all of them, where there is more for it: what they go on with would keep it waiting.
+    if (this.#queue.length > 0) process.nextTick(answerAll);
+    else answerAll();
   }
 
   async #eachInSavepoint(items: Item[], state: Transaction, session: Session, again: boolean): Promise<(() => void)[]> {
@@ -394,8 +402,8 @@ export class Group {
   async #resolve(
     receipt: number,
     lost: unknown,
-    recall?: Lone<unknown, unknown>["recall"],
-  ): Promise<{ answer: unknown } | Failed> {
+    recall: (rows: Rows, outcome: Outcome) => Promise<unknown[]> = () => Promise.resolve([]),
+  ): Promise<{ answers: unknown[] } | Failed> {
     const since = performance.now();
     for (let losses = 0; performance.now() - since < PATIENCE_FOR_COMMITS; losses++) {
       await this.#pause(losses);
@@ -403,7 +411,7 @@ export class Group {
         const session = await this.#writer.session();
         const outcome = await this.#receipts.ask(session, receipt);
         if (outcome?.committed === false) return { error: lost, lost: true };
-        if (outcome !== null) return { answer: await recall?.((text, ...values) => session.rows(text, values), outcome) };
+        if (outcome !== null) return { answers: await recall((text, ...values) => session.rows(text, values), outcome) };
       } catch (error) {
         // Those that have come meanwhile need not wait for it as long as these do.
         this.#queue = this.#patient(this.#queue, error);

@@ -11,6 +11,7 @@ import * as events from "./migrations/005-events.ts";
 import * as builds from "./migrations/006-builds.ts";
 import * as audit from "./migrations/007-audit.ts";
 import * as recoveries from "./migrations/008-recoveries.ts";
+import * as receipts from "./migrations/009-receipts.ts";
 import type { Session } from "./session.ts";
 import type { Tx } from "./transaction.ts";
 
@@ -22,7 +23,7 @@ interface Migration {
 }
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, audit, recoveries];
+const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, audit, recoveries, receipts];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 
 export interface Migrated {

@@ -248,12 +248,12 @@ export class PostgresStore implements Store {
     this.#group = new Group(writer, how);
     this.#lone = {
       enqueue: {
-        sole: (tx, jobs) => enqueue.sole(tx, jobs),
-        recall: (_, outcome) => Promise.resolve(enqueue.recall(outcome)),
+        sole: (tx, batches) => enqueue.sole(tx, batches),
+        recall: async (_, outcome, batches) => enqueue.recall(outcome, batches),
       },
       claim: {
-        sole: (tx, request) => this.#claim.sole(tx, request),
-        recall: (rows, outcome) => this.#claim.recall(rows, outcome),
+        sole: (tx, requests) => this.#claim.sole(tx, requests),
+        recall: async (rows, outcome) => [await this.#claim.recall(rows, outcome)],
       },
     };
     this.#ends = new Ends(opened.second, { ...how, first: () => null });
@@ -262,22 +262,17 @@ export class PostgresStore implements Store {
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
     const { enqueue, limits } = this.#intake;
-    const enqueued = options?.whole
-      ? this.#write(
+    // None of these can be refused, so nobody has to ask whether all of them can be.
+    const enqueued = enqueue.isPlain(jobs)
+      ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
+          rows: jobs.length,
+          lone: this.#lone.enqueue,
+        })
+      : this.#write(
           "enqueue",
-          (tx) => enqueue.whole(tx, jobs),
+          (tx) => (options?.whole ? enqueue.whole(tx, jobs) : enqueue.run(tx, jobs)),
           () => limits.queuesOf(jobs),
-        )
-      : enqueue.isPlain(jobs)
-        ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
-            rows: jobs.length,
-            lone: jobs.length === 1 ? this.#lone.enqueue : null,
-          })
-        : this.#write(
-            "enqueue",
-            (tx) => enqueue.run(tx, jobs),
-            () => limits.queuesOf(jobs),
-          );
+        );
     this.#news.announce();
     return enqueued;
   }
@@ -312,7 +307,10 @@ export class PostgresStore implements Store {
     if (!this.#claim.isQuick(request)) {
       return this.#group.submit("claim", (tx) => this.#claim.run(tx, request), {
         wants: () => this.#claim.wants(request),
-        lone: { ...this.#lone.claim, sole: (tx) => this.#claim.sole(tx, request) },
+        lone: {
+          sole: (tx) => this.#claim.sole(tx, [request]),
+          recall: (rows, outcome) => this.#lone.claim.recall(rows, outcome, [request]),
+        },
       });
     }
     return this.#group.submitQuick(

@@ -23,18 +23,25 @@ export interface SoleStatement {
   parts: string;
   /** How many values that takes. */
   values: number;
-  /** What its answer is found by when it is lost, a select of two numbers; no row: nothing was written. */
+  /** What its answer is found by when it is lost, a select of what `Made` has; no row: nothing was written. */
   made: string;
   /** The columns of its answer; and of what, joined to something that always has one row. */
   columns: string;
   joined: string;
 }
 
-/** What became of a transaction. */
-export interface Outcome {
-  committed: boolean;
+/** What came of a transaction that was one statement. */
+export interface Made {
+  /** The job, the first of several, or the fence of what was claimed; and when. */
   made: number | null;
   madeAt: number | null;
+  /** Of jobs that do not follow each other, a list in JSON. */
+  keys: string | null;
+}
+
+/** What became of a transaction. */
+export interface Outcome extends Made {
+  committed: boolean;
 }
 
 /**
@@ -58,10 +65,10 @@ export class Receipts {
     const written = "pg_current_xact_id_if_assigned() is not null";
     const receipt = (batch: string, made: string) => `
       receipt as (
-        insert into ${s}.receipts as old (handle, batch, made, made_at)
+        insert into ${s}.receipts as old (handle, batch, made, made_at, keys)
         select '${this.#handle}', ${batch}::bigint, ${made}
         on conflict (handle) do update
-        set batch = excluded.batch, made = excluded.made, made_at = excluded.made_at, at = excluded.at
+        set batch = excluded.batch, made = excluded.made, made_at = excluded.made_at, keys = excluded.keys, at = excluded.at
         where old.closed < excluded.batch
         returning 1)`;
     // It was said once for the connection, which behind a pooler that nobody told us of is somebody else's by now.
@@ -71,7 +78,7 @@ export class Receipts {
         when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.returned}')
         when lanes <> ${lanes}::integer or settings <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
         when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end`;
-    const nothing = `null, null where ${written}`;
+    const nothing = `null, null, null where ${written}`;
     const sweep = `
       swept as (
         delete from ${s}.receipts where ${written} and handle in (
@@ -84,7 +91,7 @@ export class Receipts {
     this.#sealed = ({ parts, values, made, columns, joined }) => {
       const [batch, ...relied] = [1, 2, 3, 4].map((n) => `$${values + n}`) as [string, ...string[]];
       return `
-        with ${parts}, made (made, made_at) as (${made}), ${receipt(batch, "made, made_at from made")}
+        with ${parts}, made (made, made_at, keys) as (${made}), ${receipt(batch, "made, made_at, keys from made")}
         select ${columns}, ${refusal("exists (select 1 from made)", relied)}
         from ${s}.counter as counter ${joined} where counter.id = 1`;
     };
@@ -94,7 +101,7 @@ export class Receipts {
       endFirst: end(receipt("$1", nothing), sweep),
       close: `
         insert into ${s}.receipts as old (handle, closed) values ('${this.#handle}', $1::bigint)
-        on conflict (handle) do update set closed = greatest(old.closed, excluded.closed) returning batch, made, made_at`,
+        on conflict (handle) do update set closed = greatest(old.closed, excluded.closed) returning batch, made, made_at, keys`,
     };
   }
 
@@ -123,10 +130,10 @@ export class Receipts {
   async ask(session: Session, batch: number): Promise<Outcome | null> {
     await session.command(`begin isolation level read committed; set local lock_timeout = ${WAIT}`);
     try {
-      const [row] = await session.rows<[number, number | null, number | null]>(this.#sql.close, [batch]);
+      const [row] = await session.rows<[number, number | null, number | null, string | null]>(this.#sql.close, [batch]);
       await session.command("commit");
-      const [last, made, madeAt] = row as [number, number | null, number | null];
-      return { committed: last === batch, made, madeAt };
+      const [last, made, madeAt, keys] = row as [number, number | null, number | null, string | null];
+      return { committed: last === batch, made, madeAt, keys };
     } catch (error) {
       if (!session.isLost) await session.command("rollback");
       if (codeOf(error) === "55P03") return null;

@@ -97,7 +97,7 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
   const taking = (chosen: string, lease: string, returned: string) => `
     chosen as (${chosen}),
     ${taken(s, lease, returned)}`;
-  const made = "select fence, null::bigint from fence where exists (select 1 from chosen)";
+  const made = "select fence, null::bigint, null::text from fence where exists (select 1 from chosen)";
   return {
     one: {
       parts: `
