@@ -158,7 +158,7 @@ function checkPlace({ name, module, stages }: PipelineDefinition, stage: StageDe
 }
 
 /** The stages whose outputs one that comes next may use: those of the same targets. */
-export function outputsAfter(stages: readonly StageDefinition[]): string[] {
+function outputsAfter(stages: readonly StageDefinition[]): string[] {
   const last = stages.findLastIndex(({ kind }) => kind === "gather");
   return stages
     .slice(Math.max(0, last))

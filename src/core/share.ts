@@ -57,7 +57,7 @@ export interface Counter extends Usage {
   shares: Share[];
 }
 
-export const BEFORE_ALL: Turn = { priority: Number.POSITIVE_INFINITY, key: 0 as JobKey };
+const BEFORE_ALL: Turn = { priority: Number.POSITIVE_INFINITY, key: 0 as JobKey };
 export const AFTER_ALL: Turn = { priority: Number.NEGATIVE_INFINITY, key: 0 as JobKey };
 
 export function toCounter(rule: number, key: string, shares: readonly Stored[]): Counter {

@@ -10,7 +10,7 @@ export interface Unrest {
 }
 
 /** The last of so many changes is one too many. */
-export const MOST_CHANGES = 5;
+const MOST_CHANGES = 5;
 
 /** After the first change; after each further one four times as long: 250 ms, 1 s, 4 s, 16 s. */
 const FIRST_WAIT = 250;

@@ -21,7 +21,7 @@ export function slotOf(name: string, key: string): string {
   return `${name}\n${key}`;
 }
 
-export function keyOfSlot(slot: string): string {
+function keyOfSlot(slot: string): string {
   return slot.slice(slot.indexOf("\n") + 1);
 }
 

@@ -215,6 +215,29 @@ test("a build that is going to fail does not ask for money", async (t) => {
   assert.equal(built.state, "FAILED");
 });
 
+test("a paused build fails when what was in flight leaves nothing that money would help, and its token is no use", async (t) => {
+  const here = await yard(t);
+  const { promise: paused, resolve: isPaused } = Promise.withResolvers<void>();
+  const end = here.hf.events.subscribe(() => isPaused(), { types: ["build.paused"] });
+  t.after(end);
+  const built = await here.build(
+    pipeline("frail", { budget: { usd: 1 }, maxFailures: 0 })
+      .source(items(() => [1, 2, 3, 4], { id: (n) => `n${n}` }))
+      .stage("pay", { ...ONCE, estimate: ({ input }) => ({ usd: input === 1 ? 0 : 1 }) }, async ({ input, cost }) => {
+        if (input !== 1) return cost({ usd: 1 });
+        await paused;
+        throw new Error("bad");
+      }),
+    { concurrency: 2 },
+  );
+  assert.deepEqual([built.state, built.reason, built.token], ["FAILED", "targets_failed", undefined]);
+  const told = await here.hf.engine.store.events({ after: 0, limit: 100, build: built.id });
+  assert.deepEqual(
+    told.map(({ type }) => type).filter((type) => type.startsWith("build.")),
+    ["build.started", "build.paused", "build.failed"],
+  );
+});
+
 test("nothing is set aside any more when a build has ended, however it did", async (t) => {
   const here = await yard(t);
   const docs = dear(here);

@@ -1,5 +1,12 @@
 import { randomBytes } from "node:crypto";
-import { hasEnded, nextBuildMove, startsNothingNew, type BuildProgress, type WantedMove } from "../../core/build.ts";
+import {
+  type BuildProgress,
+  hasEnded,
+  nextBuildMove,
+  nextPausedMove,
+  startsNothingNew,
+  type WantedMove,
+} from "../../core/build.ts";
 import { TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { gatherSegment } from "../../core/segment.ts";
@@ -177,10 +184,25 @@ export class Orchestrator {
     for (const quit of this.#quit.splice(0)) quit();
     this.#parts.onLeave();
     await this.#parts.worker.stop(row.state === "BUDGET_PAUSE" ? { drain: IN_FLIGHT } : {});
-    await this.#clear(row);
+    await this.#clear(row.state === "BUDGET_PAUSE" ? await this.#afterPause(row) : row);
     const last = await this.#read().catch(() => row);
     this.#parts.onRow(last);
-    this.#end.resolve({ row: last, ...(token === undefined ? {} : { token }) });
+    this.#end.resolve({ row: last, ...(token === undefined || hasEnded(last.state) ? {} : { token }) });
+  }
+
+  /** What was in flight at the pause has ended: where that leaves nothing that money would help, nobody is asked for any. */
+  async #afterPause(paused: BuildRow): Promise<BuildRow> {
+    const { engine } = this.#parts;
+    try {
+      const row = await this.#read();
+      const move = row.state === "BUDGET_PAUSE" ? nextPausedMove({ ...row, running: 0, left: row.open }) : null;
+      return (move && (await engine.store.builds.move(row.id, move, { by: engine.actor }))) ?? row;
+    } catch (error) {
+      // Attempts in other processes are still in flight; whoever goes on with it finds out.
+      const isEarly = error instanceof HoldfastError && error.code === "BUILD_NOT_READY";
+      if (!isEarly) engine.log.warn("a paused build was not looked at again", { build: paused.id, error: String(error) });
+      return paused;
+    }
   }
 
   /** What will not be done any more is nobody's. If that does not come to its end here, janitors go on with it. */

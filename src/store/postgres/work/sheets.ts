@@ -154,7 +154,7 @@ export class Sheets {
 }
 
 /** The ids of the jobs that work items are already. */
-export class Twins {
+class Twins {
   readonly #ids = new Map<string, string>();
 
   constructor(known: readonly { work: NewWork; id: string }[]) {
