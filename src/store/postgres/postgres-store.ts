@@ -40,39 +40,23 @@ import type {
   Tick,
   Works,
 } from "../store.ts";
-import { Acts } from "./acts.ts";
-import { Audit } from "./audit.ts";
-import { AuditLog } from "./audit-log.ts";
+import { Areas } from "./areas.ts";
+import type { AuditLog } from "./audit-log.ts";
 import type { Access } from "./builds/access.ts";
 import { Backups } from "./backups.ts";
 import { Damage } from "./damage.ts";
-import { PostgresVitals } from "./vitals.ts";
-import { Builds } from "./builds/builds.ts";
-import { Cancel } from "./cancel.ts";
+import type { PostgresVitals } from "./vitals.ts";
+import type { Builds } from "./builds/builds.ts";
 import { Ends } from "./ends.ts";
 import { cut, Group, type GroupOptions, type Lone } from "./group.ts";
 import type { Tx } from "./transaction.ts";
 import { Guests } from "./guests.ts";
-import { Intake } from "./intake.ts";
-import { Claim } from "./claim.ts";
-import { Healing } from "./healing.ts";
-import { Leases } from "./leases.ts";
-import { Locks } from "./locks.ts";
-import { Look } from "./look.ts";
 import { News } from "./news.ts";
-import { Notes } from "./notes.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
-import { Operate } from "./operate.ts";
-import { Outlooks } from "./outlook.ts";
-import { Processes } from "./processes.ts";
-import { Queues } from "./queues.ts";
 import type { Reader } from "./reader.ts";
-import { Recoveries } from "./recoveries.ts";
-import { Schedules } from "./schedules.ts";
+import type { Recoveries } from "./recoveries.ts";
 import { ServerTime } from "./server-time.ts";
-import { Settle } from "./settle.ts";
-import { Sinks } from "./sinks.ts";
-import { Work } from "./work/work.ts";
+import type { Work } from "./work/work.ts";
 import type { Writer } from "./writer.ts";
 
 export interface PostgresStoreOptions {
@@ -114,26 +98,13 @@ export class PostgresStore implements Store {
   readonly recoveries: Recoveries;
   readonly #writer: Writer;
   readonly #reader: Reader;
+  readonly #areas: Areas;
   readonly #group: Group;
   readonly #ends: Ends;
-  readonly #intake: Intake;
-  readonly #claim: Claim;
-  readonly #settle: Settle;
-  readonly #leases: Leases;
-  readonly #notes: Notes;
-  readonly #healing: Healing;
-  readonly #locks: Locks;
-  readonly #schedules: Schedules;
   /** The instant for what is read: the injected clock's, or null for the database's own. */
   readonly #at: () => number | null;
-  readonly #look: Look;
-  readonly #outlooks: Outlooks;
   readonly #guests: Guests;
-  readonly #operate: Operate;
-  readonly #queues: Queues;
-  readonly #sinks: Sinks;
   readonly #news: News;
-  readonly #processes: Processes;
   readonly #time: ServerTime;
   /** What may be one statement. */
   readonly #lone: { enqueue: Lone<readonly NewJob[], Enqueued[]>; claim: Lone<ClaimRequest, Claimed[]> };
@@ -143,7 +114,7 @@ export class PostgresStore implements Store {
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
     const store = new PostgresStore(await openPostgres(url, { patience: PATIENCE, ...options }), options);
     try {
-      await Promise.all([store.#time.ask(store.#reader.rows), store.#intake.tally.choose(store.#reader.rows)]);
+      await Promise.all([store.#time.ask(store.#reader.rows), store.#areas.intake.tally.choose(store.#reader.rows)]);
     } catch (error) {
       await store.close();
       throw error;
@@ -168,54 +139,19 @@ export class PostgresStore implements Store {
     });
     const time = (this.#time = new ServerTime(s, () => clock.monotonic()));
     this.clock = options.injected ? clock : { ...clock, now: () => time.now() };
-    this.#intake = new Intake(s, { speaks: true, random: options.random });
-    const audit = new Audit(s, options.actor ?? null);
-    const acts = new Acts({ audit, events: this.#intake.events });
-    this.#processes = new Processes(s, opened, acts);
-    writer.onSession((session) => this.#processes.connected(session));
-    const { catalog, settings, limits, endings, enqueue, tally, sheets, jobEvents: events } = this.#intake;
-    this.#locks = new Locks(s, acts);
-    this.#claim = new Claim(s, {
-      catalog,
-      settings,
-      limits,
-      events,
-      locks: this.#locks,
-      random: options.random,
-      read: reader.rows,
-    });
-    this.#settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, sheets, random: options.random });
-    this.#leases = new Leases(s, this.#settle);
-    this.#notes = new Notes(s, this.#settle);
-    this.#healing = new Healing(s, { settle: this.#settle, events: this.#intake.events, audit });
-    this.#schedules = new Schedules(s, { enqueue, acts });
     this.#at = () => (options.injected ? options.clock.now() : null);
-    this.#look = new Look(s, { rows: reader.rows, catalog });
-    const cancel = new Cancel(s, { ...this.#intake, events });
-    this.#operate = new Operate(s, { ...this.#intake, cancel, events, audit, acts });
-    this.#outlooks = new Outlooks(s, { rows: reader.rows, catalog });
-    this.#queues = new Queues({ settings, acts });
-    this.#sinks = new Sinks(s, { reader, acts, databaseId: this.databaseId });
     const access: Access = { at: this.#at, read: reader.rows, write: (...how) => this.#write(...how) };
-    this.audit = new AuditLog({ audit, acts }, access);
-    this.builds = new Builds(s, { ...this.#intake, audit }, access);
+    const areas = (this.#areas = new Areas(opened, { random, actor: options.actor ?? null, access }));
+    writer.onSession((session) => areas.processes.connected(session));
+    this.audit = areas.auditLog;
+    this.builds = areas.builds;
+    this.work = areas.work;
+    this.vitals = areas.vitals;
+    this.recoveries = areas.recoveries;
     this.backups = new Backups(writer.address, options.schema ?? "holdfast");
     this.damage = new Damage(reader.rows, s);
-    this.vitals = new PostgresVitals(s, access);
-    this.recoveries = new Recoveries(
-      s,
-      {
-        settle: this.#settle,
-        events: this.#intake.events,
-        healing: this.#healing,
-        locks: this.#locks,
-        processes: this.#processes,
-        audit,
-        led: this.builds.led,
-      },
-      access,
-    );
-    this.work = new Work(s, { intake: this.#intake, settle: this.#settle, cancel, notes: this.#notes, reader }, access);
+    const { audit, intake } = areas;
+    const { catalog, limits, enqueue } = intake;
     this.#guests = new Guests({
       s,
       address: writer.address,
@@ -239,9 +175,9 @@ export class PostgresStore implements Store {
       onCommit: (committed, told) => this.#news.committed(committed, told),
       notice: (committed) => this.#news.behind(committed),
       epoch: opened.epoch,
-      onStale: () => this.#intake.forget(),
-      onReturn: () => this.#intake.forgetAll(),
-      first: (tx, queues) => this.#intake.first(tx, queues),
+      onStale: () => intake.forget(),
+      onReturn: () => intake.forgetAll(),
+      first: (tx, queues) => intake.first(tx, queues),
       last: (tx, entries) => audit.write(tx, entries),
       onStall: () => limits.stalled(),
     };
@@ -252,8 +188,8 @@ export class PostgresStore implements Store {
         recall: async (_, outcome, batches) => enqueue.recall(outcome, batches),
       },
       claim: {
-        sole: (tx, requests) => this.#claim.sole(tx, requests),
-        recall: async (rows, outcome) => [await this.#claim.recall(rows, outcome)],
+        sole: (tx, requests) => this.#areas.claim.sole(tx, requests),
+        recall: async (rows, outcome) => [await this.#areas.claim.recall(rows, outcome)],
       },
     };
     this.#ends = new Ends(opened.second, { ...how, first: () => null });
@@ -261,7 +197,7 @@ export class PostgresStore implements Store {
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
-    const { enqueue, limits } = this.#intake;
+    const { enqueue, limits } = this.#areas.intake;
     // None of these can be refused, so nobody has to ask whether all of them can be.
     const enqueued = enqueue.isPlain(jobs)
       ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
@@ -279,7 +215,7 @@ export class PostgresStore implements Store {
 
   async enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     if (this.#sealed !== null) throw this.#sealed();
-    const { settings, catalog } = this.#intake;
+    const { settings, catalog } = this.#areas.intake;
     // What their definitions say counts by itself, whatever becomes of that transaction; and rows that everybody shares are
     // not locked for as long as it stays open.
     if (!jobs.every((job) => settings.isSilent(job)) || !catalog.isKnown(jobs)) {
@@ -304,11 +240,11 @@ export class PostgresStore implements Store {
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
-    if (!this.#claim.isQuick(request)) {
-      return this.#group.submit("claim", (tx) => this.#claim.run(tx, request), {
-        wants: () => this.#claim.wants(request),
+    if (!this.#areas.claim.isQuick(request)) {
+      return this.#group.submit("claim", (tx) => this.#areas.claim.run(tx, request), {
+        wants: () => this.#areas.claim.wants(request),
         lone: {
-          sole: (tx) => this.#claim.sole(tx, [request]),
+          sole: (tx) => this.#areas.claim.sole(tx, [request]),
           recall: (rows, outcome) => this.#lone.claim.recall(rows, outcome, [request]),
         },
       });
@@ -316,23 +252,23 @@ export class PostgresStore implements Store {
     return this.#group.submitQuick(
       "claim",
       request,
-      (tx, requests) => Promise.all(requests.map((one) => this.#claim.run(tx, one))),
+      (tx, requests) => Promise.all(requests.map((one) => this.#areas.claim.run(tx, one))),
       { lone: this.#lone.claim },
     );
   }
 
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
-    return this.#leases.renew((run) => this.#write("renew", run), leases);
+    return this.#areas.leases.renew((run) => this.#write("renew", run), leases);
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
-    if (!this.#settle.isQuick(settlements)) return this.#settleSlowly(settlements);
+    if (!this.#areas.settle.isQuick(settlements)) return this.#settleSlowly(settlements);
     if (this.#ends.takes(settlements.length, this.#group)) return this.#settleApart(settlements);
     return this.#group.submitQuick(
       "settle",
       settlements,
-      async (tx, batches) => cut(await this.#settle.run(tx, batches.flat()), batches),
+      async (tx, batches) => cut(await this.#areas.settle.run(tx, batches.flat()), batches),
       { rows: settlements.length },
     );
   }
@@ -340,14 +276,14 @@ export class PostgresStore implements Store {
   #settleSlowly(settlements: readonly Settlement[]): Promise<Fate[]> {
     return this.#write(
       "settle",
-      (tx) => this.#settle.run(tx, settlements),
-      () => this.#settle.wants(settlements),
+      (tx) => this.#areas.settle.run(tx, settlements),
+      () => this.#areas.settle.wants(settlements),
     );
   }
 
   /** Over the other connection go those from whose end nothing follows. */
   async #settleApart(settlements: readonly Settlement[]): Promise<Fate[]> {
-    const done = await this.#ends.submit(settlements, (tx, ends) => this.#settle.quiet(tx, ends));
+    const done = await this.#ends.submit(settlements, (tx, ends) => this.#areas.settle.quiet(tx, ends));
     const rest = settlements.filter((_, i) => !done[i]);
     if (rest.length === 0) return settlements.map(() => "held");
     const fates = await this.#settleSlowly(rest);
@@ -355,245 +291,247 @@ export class PostgresStore implements Store {
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
-    return this.#write("checkpoint", (tx) => this.#notes.saveCheckpoint(tx, lease, value));
+    return this.#write("checkpoint", (tx) => this.#areas.notes.saveCheckpoint(tx, lease, value));
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
-    return this.#notes.checkpoint(this.#reader.rows, job);
+    return this.#areas.notes.checkpoint(this.#reader.rows, job);
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
-    return this.#write("progress", (tx) => this.#notes.saveProgress(tx, reports));
+    return this.#write("progress", (tx) => this.#areas.notes.saveProgress(tx, reports));
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
-    return this.#settle.fates(this.#reader.rows, leases);
+    return this.#areas.settle.fates(this.#reader.rows, leases);
   }
 
   outlook(from: readonly ClaimSource[]): Promise<Outlook> {
-    return this.#outlooks.of(this.#at(), from);
+    return this.#areas.outlooks.of(this.#at(), from);
   }
 
   get(id: string): Promise<Job | null> {
-    return this.#look.get(id);
+    return this.#areas.look.get(id);
   }
 
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
-    return this.#look.list(filter);
+    return this.#areas.look.list(filter);
   }
 
   counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
-    return this.#look.counts(filter);
+    return this.#areas.look.counts(filter);
   }
 
   queues(): Promise<QueueOverview[]> {
-    return this.#look.queues(this.#at());
+    return this.#areas.look.queues(this.#at());
   }
 
   lanes(): Promise<LaneOverview[]> {
-    return this.#look.lanes();
+    return this.#areas.look.lanes();
   }
 
   cancel(id: string): Promise<boolean> {
-    return this.#write("cancel", (tx) => this.#operate.cancel(tx, id));
+    return this.#write("cancel", (tx) => this.#areas.operate.cancel(tx, id));
   }
 
   retry(id: string): Promise<boolean | "key-taken"> {
-    return this.#write("retry", (tx) => this.#operate.retry(tx, id));
+    return this.#write("retry", (tx) => this.#areas.operate.retry(tx, id));
   }
 
   prune(filter: PruneFilter): Promise<number> {
-    return this.#write("prune", (tx) => this.#operate.prune(tx, filter));
+    return this.#write("prune", (tx) => this.#areas.operate.prune(tx, filter));
   }
 
   declare(declarations: readonly Declaration[]): Promise<void> {
     return this.#write("declare", async (tx) => {
-      for (const declaration of declarations) await this.#intake.settings.declare(tx, declaration);
+      for (const declaration of declarations) await this.#areas.intake.settings.declare(tx, declaration);
     });
   }
 
   pause(queue: string): Promise<boolean> {
-    return this.#write("pause", (tx) => this.#queues.pause(tx, queue, true));
+    return this.#write("pause", (tx) => this.#areas.queues.pause(tx, queue, true));
   }
 
   resume(queue: string): Promise<boolean> {
-    return this.#write("pause", (tx) => this.#queues.pause(tx, queue, false));
+    return this.#write("pause", (tx) => this.#areas.queues.pause(tx, queue, false));
   }
 
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    const { due, soon, unlisted } = await this.#intake.expiring.outstanding(this.#reader.rows, this.#at(), leastAge);
-    if (due) return this.#write("expire", (tx) => this.#operate.expire(tx, { limit, leastAge, unlisted }));
+    const { due, soon, unlisted } = await this.#areas.intake.expiring.outstanding(this.#reader.rows, this.#at(), leastAge);
+    if (due) return this.#write("expire", (tx) => this.#areas.operate.expire(tx, { limit, leastAge, unlisted }));
     // Others have to commit first, and nobody tells when: real time has to pass, whatever clock is injected.
     if (soon) await new Promise((resolve) => setTimeout(resolve, SOON));
     return { removed: 0, more: soon };
   }
 
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
-    return this.#healing.stale(this.#reader.rows, this.#at(), query);
+    return this.#areas.healing.stale(this.#reader.rows, this.#at(), query);
   }
 
   reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed> {
-    return this.#write("reclaim", (tx) => this.#healing.reclaim(tx, judgements, cause, by));
+    return this.#write("reclaim", (tx) => this.#areas.healing.reclaim(tx, judgements, cause, by));
   }
 
   recovery(): Promise<RecoveryTotals> {
-    return this.#healing.recovery(this.#reader.rows);
+    return this.#areas.healing.recovery(this.#reader.rows);
   }
 
   acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
     return this.#writeRow("lock", "lock", name, (tx) =>
-      this.#locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }),
+      this.#areas.locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }),
     );
   }
 
   extendLock(name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#writeRow("lock", "lock", name, (tx) => this.#locks.extend(tx, { name, token, ttl, process: this.#locker }));
+    return this.#writeRow("lock", "lock", name, (tx) =>
+      this.#areas.locks.extend(tx, { name, token, ttl, process: this.#locker }),
+    );
   }
 
   releaseLock(name: string, token: string): Promise<boolean> {
-    return this.#writeRow("lock", "lock", name, (tx) => this.#locks.release(tx, name, token));
+    return this.#writeRow("lock", "lock", name, (tx) => this.#areas.locks.release(tx, name, token));
   }
 
   async getLock(name: string): Promise<LockView | null> {
-    const [lock] = await this.#locks.all(this.#reader.rows, this.#at(), name);
+    const [lock] = await this.#areas.locks.all(this.#reader.rows, this.#at(), name);
     return lock ?? null;
   }
 
   breakLock(name: string, { stale = false } = {}): Promise<boolean> {
-    return this.#writeRow("lock", "lock", name, (tx) => this.#locks.break(tx, name, stale));
+    return this.#writeRow("lock", "lock", name, (tx) => this.#areas.locks.break(tx, name, stale));
   }
 
   locks(): Promise<LockView[]> {
-    return this.#locks.all(this.#reader.rows, this.#at(), null);
+    return this.#areas.locks.all(this.#reader.rows, this.#at(), null);
   }
 
   async cleanLocks(): Promise<number> {
-    if (await this.#locks.isClean(this.#reader.rows, this.#at())) return 0;
+    if (await this.#areas.locks.isClean(this.#reader.rows, this.#at())) return 0;
     return this.#write("reclaim", async (tx) => {
-      const locks = await this.#locks.clean(tx);
-      if (locks > 0) await this.#healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
+      const locks = await this.#areas.locks.clean(tx);
+      if (locks > 0) await this.#areas.healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
       return locks;
     });
   }
 
   saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
-    return this.#writeRow("schedule", "schedule", draft.key, (tx) => this.#schedules.save(tx, draft));
+    return this.#writeRow("schedule", "schedule", draft.key, (tx) => this.#areas.schedules.save(tx, draft));
   }
 
   schedules(): Promise<StoredSchedule[]> {
-    return this.#schedules.all(this.#reader.rows, null);
+    return this.#areas.schedules.all(this.#reader.rows, null);
   }
 
   async getSchedule(key: string): Promise<StoredSchedule | null> {
-    const [schedule] = await this.#schedules.all(this.#reader.rows, key);
+    const [schedule] = await this.#areas.schedules.all(this.#reader.rows, key);
     return schedule ?? null;
   }
 
   dueSchedules(): Promise<DueSchedules> {
-    return this.#schedules.due(this.#reader.rows, this.#at());
+    return this.#areas.schedules.due(this.#reader.rows, this.#at());
   }
 
   tick(tick: Tick): Promise<boolean> {
-    return this.#writeRow("tick", "schedule", tick.key, (tx) => this.#schedules.tick(tx, tick));
+    return this.#writeRow("tick", "schedule", tick.key, (tx) => this.#areas.schedules.tick(tx, tick));
   }
 
   triggerSchedule(key: string): Promise<Enqueued | null> {
-    return this.#writeRow("schedule", "schedule", key, (tx) => this.#schedules.trigger(tx, key));
+    return this.#writeRow("schedule", "schedule", key, (tx) => this.#areas.schedules.trigger(tx, key));
   }
 
   removeSchedule(key: string): Promise<boolean> {
-    return this.#writeRow("schedule", "schedule", key, (tx) => this.#schedules.remove(tx, key));
+    return this.#writeRow("schedule", "schedule", key, (tx) => this.#areas.schedules.remove(tx, key));
   }
 
   pauseSchedule(key: string): Promise<boolean> {
-    return this.#writeRow("schedule", "schedule", key, (tx) => this.#schedules.pause(tx, key));
+    return this.#writeRow("schedule", "schedule", key, (tx) => this.#areas.schedules.pause(tx, key));
   }
 
   resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
-    return this.#writeRow("schedule", "schedule", schedule.key, (tx) => this.#schedules.resume(tx, schedule, nextAt));
+    return this.#writeRow("schedule", "schedule", schedule.key, (tx) => this.#areas.schedules.resume(tx, schedule, nextAt));
   }
 
   events(query: EventQuery): Promise<Event[]> {
-    return this.#sinks.events(query);
+    return this.#areas.sinks.events(query);
   }
 
   /** In its turn among the writes: what is handed in after this call comes after this number. */
   newestEvent(): Promise<number> {
-    return this.#group.submit("sink", (tx) => this.#sinks.newest(tx));
+    return this.#group.submit("sink", (tx) => this.#areas.sinks.newest(tx));
   }
 
   openSink(name: string, kind: string): Promise<number> {
-    return this.#writeRow("sink", "sink", name, (tx) => this.#sinks.open(tx, name, kind));
+    return this.#writeRow("sink", "sink", name, (tx) => this.#areas.sinks.open(tx, name, kind));
   }
 
   async holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
-    const refused = await this.#sinks.refuses(name, by.token, by.ttl, this.#at());
-    return refused === "no" ? this.#writeRow("hold", "sink", name, (tx) => this.#sinks.hold(tx, name, by)) : refused;
+    const refused = await this.#areas.sinks.refuses(name, by.token, by.ttl, this.#at());
+    return refused === "no" ? this.#writeRow("hold", "sink", name, (tx) => this.#areas.sinks.hold(tx, name, by)) : refused;
   }
 
   advanceSink(name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
-    return this.#writeRow("advance", "sink", name, (tx) => this.#sinks.advance(tx, name, token, seq, ttl));
+    return this.#writeRow("advance", "sink", name, (tx) => this.#areas.sinks.advance(tx, name, token, seq, ttl));
   }
 
   sinkFailed(name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
-    return this.#writeRow("sink", "sink", name, (tx) => this.#sinks.fail(tx, name, token, error, ttl));
+    return this.#writeRow("sink", "sink", name, (tx) => this.#areas.sinks.fail(tx, name, token, error, ttl));
   }
 
   releaseSink(name: string, token: Fence): Promise<boolean> {
-    return this.#writeRow("sink", "sink", name, (tx) => this.#sinks.release(tx, name, token));
+    return this.#writeRow("sink", "sink", name, (tx) => this.#areas.sinks.release(tx, name, token));
   }
 
   dropSink(name: string): Promise<boolean> {
-    return this.#writeRow("sink", "sink", name, (tx) => this.#sinks.drop(tx, name));
+    return this.#writeRow("sink", "sink", name, (tx) => this.#areas.sinks.drop(tx, name));
   }
 
   sinks(): Promise<SinkView[]> {
-    return this.#sinks.all();
+    return this.#areas.sinks.all();
   }
 
   async trimEvents({ olderThan, limit }: { olderThan: number; limit: number }): Promise<number> {
-    if (!(await this.#sinks.hasOld(olderThan, this.#at()))) return 0;
-    return this.#write("trim", (tx) => this.#sinks.trim(tx, olderThan, limit));
+    if (!(await this.#areas.sinks.hasOld(olderThan, this.#at()))) return 0;
+    return this.#write("trim", (tx) => this.#areas.sinks.trim(tx, olderThan, limit));
   }
 
   async register(process: NewProcess): Promise<ProcessId> {
-    const alive = this.#processes.prove();
-    const id = await this.#write("register", (tx) => this.#processes.add(tx, process, alive));
-    await this.#processes.entered(this.#reader.rows);
+    const alive = this.#areas.processes.prove();
+    const id = await this.#write("register", (tx) => this.#areas.processes.add(tx, process, alive));
+    await this.#areas.processes.entered(this.#reader.rows);
     return id;
   }
 
   actAs(id: ProcessId): void {
-    this.#processes.actAs(id);
+    this.#areas.processes.actAs(id);
   }
 
   async probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]> {
     const [{ others, unheard }] = await Promise.all([
-      this.#processes.probe(this.#reader.rows, boot),
+      this.#areas.processes.probe(this.#reader.rows, boot),
       this.#time.keep(this.#reader.rows),
     ]);
-    if (unheard) await this.#write("register", (tx) => this.#processes.sayAgain(tx));
+    if (unheard) await this.#write("register", (tx) => this.#areas.processes.sayAgain(tx));
     return others;
   }
 
   processes(): Promise<ProcessView[]> {
-    return this.#processes.all(this.#reader.rows);
+    return this.#areas.processes.all(this.#reader.rows);
   }
 
   running(): Promise<Map<ProcessId | null, number>> {
-    return this.#processes.running(this.#reader.rows);
+    return this.#areas.processes.running(this.#reader.rows);
   }
 
   announce(id: ProcessId, works: readonly Works[]): Promise<void> {
-    return this.#write("announce", (tx) => this.#processes.announce(tx, id, works));
+    return this.#write("announce", (tx) => this.#areas.processes.announce(tx, id, works));
   }
 
   askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
-    return this.#write("stop", (tx) => this.#processes.askToStop(tx, ids, drain));
+    return this.#write("stop", (tx) => this.#areas.processes.askToStop(tx, ids, drain));
   }
 
   unregister(id: ProcessId): Promise<boolean> {
-    return this.#write("unregister", (tx) => this.#processes.remove(tx, id));
+    return this.#write("unregister", (tx) => this.#areas.processes.remove(tx, id));
   }
 
   onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {
@@ -622,7 +560,7 @@ export class PostgresStore implements Store {
 
   close(): Promise<void> {
     this.#closed ??= Promise.all([this.#group.close(), this.#ends.close()]).then(async () => {
-      this.#processes.close();
+      this.#areas.processes.close();
       await Promise.all([this.#news.close(), this.#writer.close(), this.#reader.close()]);
     });
     return this.#closed;
@@ -641,6 +579,6 @@ export class PostgresStore implements Store {
 
   /** Whose locks they are that this handle takes; somebody who is not entered has none that could be found dead. */
   get #locker(): ProcessId | null {
-    return this.#processes.self || null;
+    return this.#areas.processes.self || null;
   }
 }
