@@ -1,4 +1,5 @@
-import { cut, Group, type GroupOptions } from "./group.ts";
+import { cut } from "./calls.ts";
+import { Group, type GroupOptions } from "./group.ts";
 import type { Tx } from "./transaction.ts";
 import type { Writer } from "./writer.ts";
 

@@ -6,7 +6,7 @@ import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
 import type { Endings } from "./endings.ts";
-import { cut } from "./group.ts";
+import { cut } from "./calls.ts";
 import type { Sole, Tx } from "./transaction.ts";
 import type { Happened, JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";

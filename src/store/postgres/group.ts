@@ -3,6 +3,18 @@ import type { NewAuditEntry } from "../audit.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import { backoff } from "./backoff.ts";
+import {
+  type Call,
+  callsOf,
+  type Foreseen,
+  inputsOf,
+  isClaimOrEnd,
+  type Item,
+  type Lone,
+  together,
+  Waiting,
+  wantedBy,
+} from "./calls.ts";
 import type { Rows, Value } from "./driver.ts";
 import { Returned } from "./epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
@@ -10,48 +22,8 @@ import { Stalled } from "./queue-locks.ts";
 import { type Outcome, Receipts } from "./receipts.ts";
 import { beginning } from "./relied.ts";
 import type { Session } from "./session.ts";
-import { type Committed, type Sole, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
+import { type Committed, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
 import type { Writer } from "./writer.ts";
-
-interface Item {
-  operation: Operation;
-  /** All its statements are sent at once: nobody needs to wait for it before the next begins. */
-  quick: boolean;
-  /** Whether more calls may join it: one statement for all of them. */
-  open: boolean;
-  /** How many rows it is about, where that may be many. */
-  rows: number;
-  /** What may make one statement of its calls; null: it is always several. */
-  lone: Lone<unknown, unknown> | null;
-  calls: Call[];
-  /** Queues whose lock it will need, as far as that is known. */
-  wants: () => readonly string[];
-  /** What it changes is one row of a name that a user chose; null: it is not. */
-  row: string | null;
-  /** An answer for each call. */
-  run: (tx: Tx, inputs: unknown[]) => Promise<unknown[]>;
-}
-
-/** What is known of a call before it runs. */
-export interface Foreseen<T> {
-  wants?: Item["wants"] | undefined;
-  row?: string;
-  lone?: Lone<undefined, T>;
-}
-
-/** Calls that may be one statement. Its answer can be lost with its commit, and is found by what was made. */
-export interface Lone<Input, T> {
-  /** An answer for each call. Null: not this time. */
-  sole: (tx: Tx, inputs: Input[]) => Sole<T[]> | null;
-  recall: (rows: Rows, outcome: Outcome, inputs: Input[]) => Promise<T[]>;
-}
-
-interface Call {
-  input: unknown;
-  resolve: (value: unknown) => void;
-  reject: (reason: unknown) => void;
-  since: number;
-}
 
 /** The statement that tells others. */
 type Notice = [text: string, ...values: Value[]];
@@ -78,12 +50,6 @@ export interface GroupOptions extends TransactionOptions {
 /** How often a transaction that was overtaken, or chosen to end a deadlock, runs again. */
 const TRIES = 20;
 /**
- * About so many rows one transaction is about, unless a single call is about more. With more of them a commit costs no less
- * for each; and while the server is at them, their callers can prepare the next.
- */
-const MOST_ROWS = 1_000;
-
-/**
  * What is called before anything else is heard, and while the last transaction is on its way, becomes one transaction,
  * because a commit costs a hundred times what a row costs. A promise settles only after the commit.
  *
@@ -95,7 +61,7 @@ export class Group {
   readonly #options: GroupOptions;
   readonly #receipts: Receipts;
   readonly #begin: readonly string[];
-  #queue: Item[] = [];
+  readonly #waiting = new Waiting();
   #underWay: Item[] = [];
   #running = false;
   /** Since when the server cannot be reached; null: it can. */
@@ -113,22 +79,8 @@ export class Group {
   }
 
   /** `run` may run more than once, after everything it did was undone. */
-  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { wants = () => [], row, lone }: Foreseen<T> = {}): Promise<T> {
-    return this.#add<T>(undefined, () => {
-      const item: Item = {
-        operation,
-        quick: false,
-        open: false,
-        rows: 1,
-        lone: (lone ?? null) as Item["lone"],
-        calls: [],
-        wants,
-        row: row ?? null,
-        run: async (tx) => [await run(tx)],
-      };
-      this.#queue.push(item);
-      return item;
-    });
+  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, foreseen: Foreseen<T> = {}): Promise<T> {
+    return this.#add<T>(undefined, () => this.#waiting.add(operation, run, foreseen));
   }
 
   /** `run` sends everything at once, and for all calls together that are made one after the other. */
@@ -138,16 +90,7 @@ export class Group {
     run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
     { rows = 1, lone = null }: { rows?: number; lone?: Lone<Input, T> | null } = {},
   ): Promise<T> {
-    return this.#add<T>(input, () => {
-      const last = this.#queue.at(-1);
-      if (last !== undefined && last.open && last.operation === operation && last.rows + rows <= MOST_ROWS) {
-        last.rows += rows;
-        return last;
-      }
-      const item = { operation, quick: true, open: true, rows, lone, calls: [], ...FREE, run } as unknown as Item;
-      this.#queue.push(item);
-      return item;
-    });
+    return this.#add<T>(input, () => this.#waiting.addQuick(operation, run, { rows, lone }));
   }
 
   #add<T>(input: unknown, item: () => Item): Promise<T> {
@@ -163,7 +106,7 @@ export class Group {
 
   /** Whether it has nothing to do but claims and ends of jobs, which have nothing to do with each other. */
   get isFree(): boolean {
-    return this.#underWay.every(isClaimOrEnd) && this.#queue.every(isClaimOrEnd);
+    return this.#underWay.every(isClaimOrEnd) && this.#waiting.areClaimsOrEnds;
   }
 
   get isIdle(): boolean {
@@ -178,21 +121,14 @@ export class Group {
   }
 
   async #drain(): Promise<void> {
-    while (this.#queue.length > 0) {
-      const items = this.#next();
+    while (!this.#waiting.isEmpty) {
+      const items = this.#waiting.take();
       this.#underWay = items;
       await this.#run(items);
     }
     this.#underWay = [];
     this.#running = false;
     for (const resolve of this.#idle.splice(0)) resolve();
-  }
-
-  /** As many as one transaction should be about, in the order of the calls. */
-  #next(): Item[] {
-    let rows = 0;
-    const end = this.#queue.findIndex((item, i) => (rows += item.rows) > MOST_ROWS && i > 0);
-    return this.#queue.splice(0, end === -1 ? this.#queue.length : end);
   }
 
   /** Every item has its answer when this resolves. */
@@ -340,8 +276,8 @@ export class Group {
     if (state.hasWritten) this.#options.onCommit(state.news, told);
     const answerAll = (): void => answers.forEach((answer) => answer());
     // And the server before all of them, where there is more for it: what they go on with would keep it waiting.
-    if (this.#queue.length > 0) process.nextTick(answerAll);
-    else answerAll();
+    if (this.#waiting.isEmpty) answerAll();
+    else process.nextTick(answerAll);
   }
 
   async #eachInSavepoint(items: Item[], state: Transaction, session: Session, again: boolean): Promise<(() => void)[]> {
@@ -414,7 +350,7 @@ export class Group {
         if (outcome !== null) return { answers: await recall((text, ...values) => session.rows(text, values), outcome) };
       } catch (error) {
         // Those that have come meanwhile need not wait for it as long as these do.
-        this.#queue = this.#patient(this.#queue, error);
+        this.#waiting.keep((items) => this.#patient(items, error));
       }
     }
     return { error: unknown(lost), lost: false };
@@ -453,52 +389,6 @@ function tell(session: Session, [text, ...values]: Notice): void {
   session.rows(text, values).catch(() => {});
 }
 
-const FREE: Pick<Item, "wants" | "row"> = { wants: () => [], row: null };
-
-/**
- * The queues whose lock they need; and, where they are about several rows of users' names, those rows like queues, named so
- * that they come before all of them. Calls come in any order, and two transactions that take such rows one by one would
- * wait for each other. Whoever takes a single one waits for nobody while he has it.
- */
-function wantedBy(items: readonly Item[]): string[] {
-  const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
-  return [...(rows.size > 1 ? rows : []), ...items.flatMap(({ wants }) => wants())];
-}
-
-function isClaimOrEnd({ operation, quick }: Item): boolean {
-  return quick && (operation === "claim" || operation === "settle");
-}
-
-async function together(items: Item[], state: Transaction): Promise<(() => void)[]> {
-  const values: Promise<unknown[]>[] = [];
-  for (const item of items) {
-    passPoint(item.operation, "begun");
-    const value = item.run(state, inputsOf(item));
-    values.push(value);
-    if (item.quick) value.catch(() => {});
-    else if (!(await succeeds(value))) break;
-  }
-  // If one fails, the others come to their end, too, before anything is undone.
-  await Promise.allSettled(values);
-  const results = await Promise.all(values);
-  return items.flatMap(({ calls }, i) => calls.map((call, n) => () => call.resolve(results[i]?.[n])));
-}
-
-function succeeds(value: Promise<unknown>): Promise<boolean> {
-  return value.then(
-    () => true,
-    () => false,
-  );
-}
-
-function inputsOf({ calls }: Item): unknown[] {
-  return calls.map(({ input }) => input);
-}
-
-function callsOf(items: readonly Item[]): number {
-  return items.reduce((sum, { calls }) => sum + calls.length, 0);
-}
-
 function unknown(error: unknown): HoldfastError {
   return new HoldfastError(
     "COMMIT_UNKNOWN",
@@ -506,11 +396,4 @@ function unknown(error: unknown): HoldfastError {
     "Look the job up before you try again; enqueue with an `id` to make trying again safe.",
     { cause: error },
   );
-}
-
-/** The answers to calls that were made as one: each has as many as it asked for. */
-export function cut<T>(answers: T[], batches: readonly (readonly unknown[])[]): T[][] {
-  if (batches.length === 1) return [answers];
-  let from = 0;
-  return batches.map(({ length }) => answers.slice(from, (from += length)));
 }
