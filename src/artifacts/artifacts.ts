@@ -57,7 +57,7 @@ export class Artifacts {
       throw explain(error, layout.root);
     }
     const artifacts = new Artifacts(layout, options.alive(layout.alive), () => options.clock?.now() ?? Date.now());
-    await artifacts.#clear();
+    await artifacts.clear();
     return artifacts;
   }
 
@@ -147,7 +147,7 @@ export class Artifacts {
   async sweep(isReferenced: IsReferenced, { olderThan }: { olderThan: Duration }): Promise<Swept> {
     const cutoff = this.#now() - toMillis(olderThan, "olderThan");
     const token = this.#hold();
-    await this.#clear();
+    await this.clear();
     try {
       return await sweep({ layout: this.#layout, doomed: this.#doomed, token, cutoff }, isReferenced);
     } catch (error) {
@@ -161,7 +161,7 @@ export class Artifacts {
    */
   async exportTo(dir: string, entries: AsyncIterable<ExportEntry> | Iterable<ExportEntry>, manifest: object): Promise<Exported> {
     const token = this.#hold();
-    await this.#clear();
+    await this.clear();
     return exportTo({ layout: this.#layout, token, pieces: (hash) => this.#pieces(hash) }, dir, entries, manifest);
   }
 
@@ -171,6 +171,15 @@ export class Artifacts {
       return await collect(hashes, { folder, pieces: (hash) => this.#pieces(hash), tell });
     } catch (error) {
       throw explain(error, folder);
+    }
+  }
+
+  /** Cleans up after those who died. */
+  async clear(): Promise<void> {
+    try {
+      await clearLeftovers(this.#layout, this.#doomed, this.#alive, this.#now());
+    } catch (error) {
+      throw explain(error, this.#layout.root);
     }
   }
 
@@ -210,14 +219,6 @@ export class Artifacts {
   #hold(): string {
     if (this.#closed) throw new HoldfastError("CLOSED", "These artifacts were closed.", "Open them again, or close later.");
     return (this.#token ??= this.#alive.hold());
-  }
-
-  async #clear(): Promise<void> {
-    try {
-      await clearLeftovers(this.#layout, this.#doomed, this.#alive, this.#now());
-    } catch (error) {
-      throw explain(error, this.#layout.root);
-    }
   }
 }
 

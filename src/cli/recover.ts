@@ -9,7 +9,7 @@ import type { RecoveryTotals } from "../store/store.ts";
 import { isManual, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
-import { planPage, reportPage, reportTable } from "./recovery/report-page.ts";
+import { planPage, reportPage, reportTable, waitingPage } from "./recovery/report-page.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
 import { type Column, table } from "./terminal/table.ts";
@@ -85,15 +85,21 @@ function refuseTwo(options: RecoverOptions): void {
 async function showReports(command: Command, { last = false }: RecoverOptions): Promise<void> {
   await using hf = await openExisting(command);
   const now = hf.engine.clock.now();
+  const waiting = await hf.recovery.preview();
+  const lost = (await hf.engine.store.damage.findings()).filter(({ severity }) => severity === "loss").map(({ what }) => what);
+  const next = waitingPage({ waiting, lost, byHand: isManual(command) }, now);
+  const page = (shown: string) => [shown, ...(next === "" ? [] : [next])].join("\n\n");
   if (last) {
     const report = await hf.recovery.lastReport();
-    answer(command, { report }, () =>
-      report === null ? paint("dim", "No process has crashed so far.") : reportPage(report, now),
+    answer(command, { report, waiting, lost }, () =>
+      report === null ? (next === "" ? paint("dim", "No process has crashed so far.") : next) : page(reportPage(report, now)),
     );
     return;
   }
   const reports = await hf.recovery.history();
-  answer(command, { reports }, () => reportTable(reports, now));
+  answer(command, { reports, waiting, lost }, () =>
+    reports.length === 0 && next !== "" ? next : page(reportTable(reports, now)),
+  );
 }
 
 async function acknowledge(command: Command): Promise<void> {

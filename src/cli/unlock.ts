@@ -1,6 +1,7 @@
 import type { Command } from "commander";
 import { age, ahead } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { bootId } from "../runtime/boot.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import { LEAD_TTL, type LeadView } from "../store/builds.ts";
 import type { Life, LockView, Store } from "../store/store.ts";
@@ -63,7 +64,7 @@ async function unlead(hf: Holdfast, command: Command, lead: LeadView, force = fa
 
 /** `gone`: nobody has registered under that number any more. */
 async function lifeOf(store: Store, { holder }: LeadView): Promise<Life | "gone"> {
-  return (await store.probe()).find(({ process }) => process.id === holder)?.life ?? "gone";
+  return (await store.probe(bootId())).find(({ process }) => process.id === holder)?.life ?? "gone";
 }
 
 /** One on another host is believed for as long as it says so. */

@@ -95,6 +95,11 @@ export function refusedToken({ code }: { code: TokenRefusal }, build: PausedBuil
   return new HoldfastError(code, `${SAYS[code]} Build ${build.id} is ${build.state}.`, hintFor(code, build));
 }
 
+/** Whether somebody has presented a token in vain: it is no good, or what he asked for with it. */
+export function isRefusedUse(code: string): boolean {
+  return (code in SAYS && code !== "TOKEN_NEEDED") || code === "BUDGET_TOO_SMALL" || code === "BUDGET_INVALID";
+}
+
 const SAYS: Record<TokenRefusal, string> = {
   BUILD_NOT_PAUSED: "There is nothing to approve: the build is not paused for its budget.",
   TOKEN_NEEDED: "The build is paused for its budget, and goes on only with a confirmation token.",

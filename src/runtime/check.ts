@@ -6,6 +6,8 @@ import type { Engine } from "./engine.ts";
 
 /** How many missing artifacts are named; the others are counted. */
 const NAMED = 5;
+/** So many are looked for at a time: what else this process does comes in between. */
+const STEP = 500;
 
 /** What is wrong with a database and what it refers to, in sentences. */
 export async function checkAll(engine: Engine, how: Thoroughness, signal?: AbortSignal): Promise<string[]> {
@@ -42,5 +44,12 @@ async function missingOf(engine: Engine, hashes: readonly string[]): Promise<rea
   const { path } = engine.artifactFolder;
   // On a server nobody may have said where they are: then nobody can look.
   if (path === null) return engine.location.kind === "postgres" ? [] : hashes;
-  return existsSync(path) ? (await engine.artifacts()).missing(hashes) : hashes;
+  if (!existsSync(path)) return hashes;
+  const artifacts = await engine.artifacts();
+  const missing: string[] = [];
+  for (let at = 0; at < hashes.length; at += STEP) {
+    missing.push(...artifacts.missing(hashes.slice(at, at + STEP)));
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  return missing;
 }

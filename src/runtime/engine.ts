@@ -19,7 +19,7 @@ import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts"
 import type { Log } from "./log.ts";
 import { checkAll } from "./check.ts";
 import { CHECKS, runChecks } from "./recovery/checks.ts";
-import { previewOf, recoveryPending } from "./recovery/preview.ts";
+import { isLeftBehind, recoveryPending } from "./recovery/preview.ts";
 import { Relays } from "./relays.ts";
 import { Scheduler } from "./scheduler.ts";
 import { systemClock } from "./system-clock.ts";
@@ -112,7 +112,7 @@ export class Engine {
     try {
       // What is damaged is only read: whoever opens it leaves no trace, and recovers nothing.
       if (options.looks || store.damage.damaged !== null) return new Engine(store, location, options, NOBODY);
-      if (options.recovery === "manual" && (await previewOf(store)) !== null) {
+      if (options.recovery === "manual" && (await isLeftBehind(store))) {
         store.seal(() => recoveryPending(location.name));
         return new Engine(store, location, options, NOBODY, true);
       }
@@ -163,9 +163,7 @@ export class Engine {
       clock: this.clock,
       log: this.log,
       self,
-      ...(this.#threaded && location.kind === "sqlite"
-        ? { check: (circumstances) => runChecks(CHECKS, this, circumstances) }
-        : {}),
+      ...(this.#threaded ? { check: (circumstances) => runChecks(CHECKS, this, circumstances) } : {}),
       ...(onStop === undefined ? {} : { onStop }),
     });
     // Somebody may ask it to stop before it has a worker.

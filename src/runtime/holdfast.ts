@@ -99,7 +99,7 @@ export class Holdfast implements AsyncDisposable {
     this.recovery = {
       recoverStale: async () => {
         this.#refuseClosed();
-        return engine.janitor.recover();
+        return engine.janitor.recover(engine.actor);
       },
       stats: async () => {
         this.#refuseClosed();

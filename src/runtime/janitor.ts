@@ -73,6 +73,8 @@ export class Janitor {
   #ticks = 0;
   #trimmedAt = Number.NEGATIVE_INFINITY;
   #running = false;
+  /** The dead were looked for since the database was opened: who is found from now on may have died beside this process. */
+  #looked = false;
 
   constructor(parts: {
     store: Store;
@@ -171,12 +173,14 @@ export class Janitor {
     for (let i = 0; i < batches && (await this.#store.work.clearWork(clearing)) > 0; i++);
   }
 
-  /** Everything there is to recover, now. */
-  async recover(): Promise<RecoveryStats> {
+  /** Everything there is to recover, now; `asked`: at whose word. */
+  async recover(asked?: string): Promise<RecoveryStats> {
+    const opening = !this.#looked;
     const dead = (await this.#probe()).filter(({ life }) => isProven(life));
     // The dead first: a lease of theirs may have expired too, and the death is what an operator wants to read.
     const met = await this.#store.damage.findings();
-    const buried = await this.recovery.run(dead, { opening: false, alone: this.#isAlone(), met });
+    const alone = this.#isAlone();
+    const buried = await this.recovery.run(dead, { opening, alone, met, ...(asked === undefined ? {} : { asked }) });
     const entriesReclaimed = buried.entries + (await this.#drain({ dead: [], skewed: true }, "lease expired"));
     const locksCleaned = buried.locks + (await this.#store.cleanLocks());
     await this.orphans("orchestrator_lost");
@@ -289,6 +293,7 @@ export class Janitor {
 
   async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
     this.#lookedAt = this.#clock.monotonic();
+    this.#looked = true;
     const processes = await this.#store.probe();
     this.#lives = new Map(processes.map(({ process, life }) => [process.id, life]));
     return processes;

@@ -41,6 +41,8 @@ export interface NewAuditEntry extends Omit<AuditEntry, "seq" | "at" | "by"> {
 export interface Act {
   action: string;
   name: string;
+  /** The id of the build that it is about, which is then its subject. */
+  build?: string;
   before?: unknown;
   after?: unknown;
 }

@@ -36,8 +36,11 @@ export interface RecoveryStore {
   reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
   /** Sums of all reports that were ever ended, however long ago. It costs the same however many there were. */
   totals(): Promise<ReportTotals>;
-  /** Copies what the write-ahead log holds into the database, if that is a lot, off this thread. On a server there is nothing to do. */
-  shortenLog(): Promise<void>;
+  /**
+   * Copies what the write-ahead log holds into the database, off this thread: all of it where nobody else has it open, else
+   * if it is a lot, since others see to it. On a server there is nothing to do.
+   */
+  shortenLog(alone: boolean): Promise<void>;
   /** What would be done about these. */
   preview(dead: readonly ProcessId[]): Promise<RecoveryPreview>;
 }
@@ -95,6 +98,8 @@ export interface Ending extends Findings {
   by: ProcessId;
   /** How many jobs were pending when all was given back. */
   jobsPending: number;
+  /** At whose word it was done, for the audit; left out: nobody's, it is found by itself. */
+  asked?: string;
 }
 
 export interface StoredReport extends CrashRecoveryReport {

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { type Build, items, open, pipeline } from "../../src/index.ts";
+import { verifyAudit } from "../../src/runtime/audit.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { counts, ONCE, refusal, test, type Yard, yard } from "./parts.ts";
 
@@ -125,7 +126,7 @@ test("a token is good for an hour: after that it changes nothing, and another ca
   // A budget that is too small is refused after the token was found good.
   await assert.rejects(hf.builds.approve(paused.id, { token, budget: { usd: 1 } }), refusal("BUDGET_TOO_SMALL"));
   await clock.advance("1m");
-  const seen = async () => [await hf.builds.get(paused.id), await hf.engine.store.audit.page({ after: 0, limit: 99 })];
+  const seen = async () => [await hf.builds.get(paused.id), await hf.engine.store.builds.getBuild(paused.id)];
   const before = await seen();
   await assert.rejects(hf.builds.resume(docs, paused.id, given), refusal("TOKEN_EXPIRED", /expired/));
   await assert.rejects(hf.builds.approve(paused.id, given), refusal("TOKEN_EXPIRED"));
@@ -142,9 +143,7 @@ test("a wrong, used or foreign token changes nothing", async (t) => {
   const docs = dear(here);
   const paused = await here.build(docs);
   const { builds } = here.hf;
-  const seen = async () =>
-    JSON.stringify([await builds.get(paused.id), await here.hf.engine.store.audit.page({ after: 0, limit: 99 })]);
-  const before = await seen();
+  const before = JSON.stringify(await builds.get(paused.id));
   const budget = { usd: 10 };
   const resume = (token?: string) => builds.resume(docs, paused.id, { budget, ...(token === undefined ? {} : { token }) });
   await assert.rejects(resume(), refusal("TOKEN_NEEDED"));
@@ -156,13 +155,49 @@ test("a wrong, used or foreign token changes nothing", async (t) => {
   );
   await assert.rejects(resume(other.token), refusal("TOKEN_OF_ANOTHER_BUILD"));
   const now = await builds.get(paused.id);
-  assert.equal(JSON.stringify(now), JSON.stringify(JSON.parse(before)[0]));
+  assert.equal(JSON.stringify(now), before);
   // A budget that is used up already is refused, and the token is not spent on it.
   await assert.rejects(
     builds.resume(docs, paused.id, { token: paused.token ?? "", budget: { usd: 4 } }),
     refusal("BUDGET_TOO_SMALL"),
   );
   assert.equal((await (await resume(paused.token)).done()).state, "SUCCESS");
+});
+
+test("a token that is refused leaves who tried it, on which build and why, and is itself nowhere", async (t) => {
+  const here = await yard(t);
+  const docs = dear(here);
+  const { id, token: old = "" } = await here.build(docs);
+  const { builds, engine } = here.hf;
+  const token = await builds.mintToken(id);
+  const made = `hft_${"A".repeat(43)}`;
+  const tried = [old, "hunter2", made, "", token];
+  const budget = { usd: 10 };
+  for (const one of tried.slice(0, 4)) await assert.rejects(builds.approve(id, { token: one, budget }));
+  await assert.rejects(builds.resume(docs, id, { token: made, budget }), refusal("TOKEN_UNKNOWN"));
+  await assert.rejects(builds.resume(docs, id, { token, budget: { usd: 1 } }), refusal("BUDGET_TOO_SMALL"));
+  await assert.rejects(builds.resume(docs, id), refusal("TOKEN_NEEDED"), "nobody has tried one");
+  await builds.approve(id, { token, budget });
+  await assert.rejects(builds.approve(id, { token, budget }), refusal("TOKEN_USED"));
+  await assert.rejects(builds.approve("b00000000000000000", { token, budget }), refusal("NO_SUCH_BUILD"));
+  const entries = await engine.store.audit.page({ after: 0, limit: 99, subject: id });
+  const refused = entries.filter(({ action }) => action === "build.token_refused");
+  assert.deepEqual(
+    refused.map(({ by, before, after }) => [by, before, after]),
+    ["TOKEN_REPLACED", "TOKEN_MALFORMED", "TOKEN_UNKNOWN", "TOKEN_UNKNOWN", "BUDGET_TOO_SMALL", "TOKEN_USED"].map((code) => [
+      engine.actor,
+      null,
+      { refused: code },
+    ]),
+  );
+  const told = await engine.store.events({ after: 0, limit: 99, types: ["build.token_refused"] });
+  assert.deepEqual(
+    told.map(({ build, data }) => [build, data]),
+    refused.map(() => [id, { build: id }]),
+  );
+  const text = JSON.stringify([await engine.store.audit.page({ after: 0, limit: 99 }), told]);
+  for (const one of tried) assert.ok(one === "" || !text.includes(one));
+  assert.equal((await verifyAudit(engine.store)).ok, true);
 });
 
 test("a minted token takes the place of those before it", async (t) => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
-import { readFile } from "node:fs/promises";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import type { Build, Why } from "../../src/index.ts";
@@ -63,6 +63,27 @@ test("builds export writes a folder, artifacts get reads bytes, and sweep takes 
   );
   assert.equal(existsSync(join(place.folder, "x")), false);
   assert.equal((await place.json<{ removed: number }>(["artifacts", "sweep"])).removed, 0);
+
+  const nobodys = join(`${place.db}-artifacts`, "ab");
+  await mkdir(nobodys, { recursive: true });
+  await writeFile(join(nobodys, "c".repeat(62)), "nobody needs it");
+  const sweep = ["artifacts", "sweep", "--older-than", "0ms"];
+  assert.deepEqual(
+    await place.json<{ removed: number; bytes: number }>(sweep).then(({ removed, bytes }) => [removed, bytes]),
+    [1, 15],
+  );
+  assert.equal((await place.json<{ removed: number }>(sweep)).removed, 0);
+  const { stdout } = await place.run(["audit", "--subject", `artifacts:${place.db}-artifacts`, "--json"]);
+  const entries = stdout
+    .trimEnd()
+    .split("\n")
+    .map((line) => JSON.parse(line) as { action: string; by: string; after: unknown });
+  assert.deepEqual(
+    entries.map(({ action, after }) => [action, after]),
+    [["artifacts.swept", { removed: 1, bytes: 15, olderThan: 0 }]],
+    "one that removed something is written down",
+  );
+  assert.match(entries[0]?.by ?? "", /^holdfast artifacts sweep \(pid \d+ on .*, by /);
 });
 
 test("unlock refuses while the leader lives unless it is forced, and that is in the audit", async () => {

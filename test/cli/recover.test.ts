@@ -26,6 +26,20 @@ test("recover gives back the jobs of a killed worker, and tells what was recover
     worker.child.kill("SIGKILL");
     await worker.ended;
   }
+  interface Waiting {
+    report: unknown;
+    waiting: { jobs: number; crashed: { pid: number }[] };
+  }
+  const { report, waiting } = await place.json<Waiting>(["recover", "--last"]);
+  assert.deepEqual([report, waiting.jobs, waiting.crashed.map(({ pid }) => pid)], [null, 1, [worker.child.pid]]);
+  for (const look of ["--last", "--history"]) {
+    const { stdout } = await place.run(["recover", look]);
+    assert.match(
+      stdout,
+      /^A crash has not been recovered from yet\.\nThis would be done:\n {2}strike off pid \d+ on .*\n {2}take back 1 job\n/,
+    );
+    assert.match(stdout, /\nA worker that starts does it by itself; holdfast recover does it now\.\n$/);
+  }
   const { recovered, left, totals, history } = await place.json<Recovered>(["recover"]);
   assert.deepEqual([recovered.entriesReclaimed, left, totals.entriesReclaimed], [1, 0, 1]);
   assert.equal(history.length, 1);
@@ -40,7 +54,8 @@ test("recover gives back the jobs of a killed worker, and tells what was recover
 });
 
 test("every crash has a report: --last shows it, --history lists it, health and status know of it", async () => {
-  const { report } = await place.json<{ report: CrashRecoveryReport }>(["recover", "--last"]);
+  const { report, waiting } = await place.json<{ report: CrashRecoveryReport; waiting: null }>(["recover", "--last"]);
+  assert.equal(waiting, null);
   assert.deepEqual([report.jobsRecovered, report.jobsResetToPending, report.errors, report.wasSuccessful], [1, 1, [], true]);
   assert.match(report.crashed[0]?.program ?? "", /^holdfast work /);
   const last = await place.run(["recover", "--last"]);
@@ -115,12 +130,24 @@ test("where the config says so, nothing is recovered before somebody has seen wh
     shown.stdout,
     /^This would be done:\n {2}strike off pid \d+ on .*\n {2}take back 1 job\n\nholdfast recover --apply does it\.\n$/,
   );
+  const last = await place.run(["recover", "--last"]);
+  assert.match(last.stdout, /^A crash has not been recovered from yet\.\n(.*\n)*holdfast recover --apply does it\.\n$/);
+  const { processes } = await place.json<{ processes: { pid: number; life: string }[] }>(["status"]);
+  assert.deepEqual(
+    processes.map(({ pid, life }) => [pid, life]),
+    [[worker.child.pid, "dead"]],
+    "who only looks tells a crash from a reboot",
+  );
   const { error } = await place.json<JsonError>(["queues", "pause", "hang"], 1);
   assert.deepEqual([error.code, /--apply/.test(error.hint)], ["RECOVERY_PENDING", true]);
   const unwell = await place.json<{ reasons: { code: string }[] }>(["health"], 1);
   assert.ok(unwell.reasons.some(({ code }) => code === "RECOVERY_PENDING"));
   const { recovered } = await place.json<Recovered>(["recover", "--apply"]);
   assert.equal(recovered.entriesReclaimed, 1);
+  const { stdout: audit } = await place.run(["audit", "--json"]);
+  const { action, by } = JSON.parse(audit.trimEnd().split("\n").at(-1) ?? "") as { action: string; by: string };
+  assert.equal(action, "recovery.completed");
+  assert.match(by, /^holdfast recover \(pid \d+ on .*, by /, "who has said so");
   assert.deepEqual(await place.json<object>(["recover", "--dry-run"]), { plan: null });
   assert.equal((await place.run(["queues", "pause", "hang"])).code, 0);
 });

@@ -73,8 +73,8 @@ export function auditCases(check: Check): void {
     await store.acquireLock("nightly", "agent-1", "the token", 5_000);
     const nextAt = clock.now() + 60_000;
     const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
-    const { revision } = await store.saveSchedule({ key: "hourly", ...when, template: newJob(), nextAt });
     await store.openSink("hook", "webhook");
+    const { revision } = await store.saveSchedule({ key: "hourly", ...when, template: newJob(), nextAt });
     const process = await store.register({ pid: 7, host: "here", boot: "boot", program: "worker", stoppable: true });
     await store.pause("q");
     await store.resume("q");
@@ -91,6 +91,7 @@ export function auditCases(check: Check): void {
     assert.deepEqual(
       entries.map(({ action, subject, before, after }) => [action, subject, before, after]),
       [
+        ["schedule.saved", "schedule:hourly", null, { job: "work", ...when, paused: false, nextAt }],
         ["queue.paused", "queue:q", { paused: false }, { paused: true }],
         ["queue.resumed", "queue:q", { paused: true }, { paused: false }],
         ["lock.broken", "lock:nightly", lock, null],
@@ -109,6 +110,32 @@ export function auditCases(check: Check): void {
       "and each is told by the same name",
     );
     assert.doesNotMatch(JSON.stringify([entries, told]), /the token/);
+    await isWhole(store);
+  });
+
+  check("a schedule that is changed is written down, as it was and is, and one that is saved as it is is not", async (ground) => {
+    const { store, clock } = ground;
+    const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
+    const nextAt = clock.now() + 60_000;
+    const save = (more: object) =>
+      store.saveSchedule({ key: "k", ...when, template: newJob({ input: '{"password":"hunter2"}' }), nextAt, ...more });
+    await save({});
+    await save({ nextAt: nextAt + 60_000 });
+    await save({ cron: "30 * * * *", nextAt: nextAt + 1 });
+    await save({ cron: "30 * * * *", template: newJob({ input: '{"password":"hunter3"}' }) });
+    const entries = await store.audit.page({ after: 0, limit: 10 });
+    const hourly = { job: "work", ...when, paused: false, nextAt };
+    const later = { ...hourly, cron: "30 * * * *", nextAt: nextAt + 1 };
+    assert.deepEqual(
+      entries.map(({ action, subject, before, after }) => [action, subject, before, after]),
+      [
+        ["schedule.saved", "schedule:k", null, hourly],
+        ["schedule.saved", "schedule:k", hourly, later],
+        ["schedule.saved", "schedule:k", later, { ...later, template: "changed" }],
+      ],
+    );
+    assert.equal((await store.events({ after: 0, limit: 10 })).length, 3);
+    assert.doesNotMatch(JSON.stringify(entries), /hunter/);
     await isWhole(store);
   });
 
@@ -225,6 +252,11 @@ export function auditCases(check: Check): void {
     });
     const [event] = await store.events({ after: 0, limit: 10 });
     assert.deepEqual([event?.type, event?.data], ["backup.made", { backup: "/backups/1.db" }]);
+    await store.audit.record({ action: "build.token_refused", name: "b1", build: "b1", after: { refused: "TOKEN_USED" } });
+    const [refused] = await store.audit.page({ after: 1, limit: 10 });
+    assert.deepEqual([refused?.subject, refused?.after], ["b1", { refused: "TOKEN_USED" }], "a build's subject is its id");
+    const [, told] = await store.events({ after: 0, limit: 10 });
+    assert.deepEqual([told?.type, told?.build, told?.data], ["build.token_refused", "b1", { build: "b1" }]);
   });
 
   check("pages go on after a number, from the first or up to the newest, of all or of one subject", async ({ store }) => {

@@ -1,6 +1,11 @@
 import assert from "node:assert/strict";
+import { readdirSync } from "node:fs";
+import { hostname } from "node:os";
+import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { describe, test } from "node:test";
-import type { CrashRecoveryReport, Holdfast } from "../../src/index.ts";
+import type { CrashRecoveryReport, Holdfast, OpenOptions } from "../../src/index.ts";
+import { openToOperate } from "../../src/runtime/holdfast.ts";
 import { workJob } from "./jobs.ts";
 import type { Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
@@ -131,28 +136,84 @@ wherever((stage, place) => {
       assert.deepEqual(new Set(items.map(({ crashes, attempt }) => `${crashes} ${attempt}`)), new Set(["0 0"]));
     });
 
-    if (place === "file") {
-      test("the database is checked when all is given back: what is wrong stands open until it is acknowledged", async (t) => {
+    test("the database is checked when all is given back: what is wrong stands open until it is acknowledged", async (t) => {
+      const scene = await stage(t);
+      await leftBehind(scene);
+      const hash = "a".repeat(64);
+      const row = `1, 'parse', 'a.md', 'text', '${hash}', 1`;
+      await scene.witness.query(`insert into {artifacts} (build, stage, path, name, hash, size) values (${row}) returning hash`);
+      const hf = await scene.open({ log: SILENT, artifacts: artifactsOf(scene) });
+      const report = await lastReport(hf);
+      assert.deepEqual(countsOf(report), LEFT);
+      assert.deepEqual(
+        [report.errors, report.wasSuccessful],
+        [[`Artifacts that something refers to are missing: ${hash}.`], false],
+      );
+      assert.deepEqual(await told(hf), ["recovery.failed"]);
+      assert.equal((await hf.engine.store.recoveries.reports({ limit: 9, which: "open" })).length, 1);
+      assert.deepEqual(await hf.recovery.acknowledge(), [report]);
+      assert.equal((await hf.engine.store.recoveries.reports({ limit: 9, which: "open" })).length, 0);
+    });
+
+    for (const finder of ["who opens next", "who has been there all the time"] as const) {
+      test(`what the dead one was writing beside the database is removed by ${finder}`, async (t) => {
         const scene = await stage(t);
-        await leftBehind(scene);
-        const hash = "a".repeat(64);
-        const row = `1, 'parse', 'a.md', 'text', '${hash}', 1`;
-        await scene.witness.query(
-          `insert into {artifacts} (build, stage, path, name, hash, size) values (${row}) returning hash`,
-        );
-        const hf = await scene.open({ log: SILENT });
-        const report = await lastReport(hf);
-        assert.deepEqual(countsOf(report), LEFT);
-        assert.deepEqual(
-          [report.errors, report.wasSuccessful],
-          [[`Artifacts that something refers to are missing: ${hash}.`], false],
-        );
-        assert.deepEqual(await told(hf), ["recovery.failed"]);
-        assert.equal((await hf.engine.store.recoveries.reports({ limit: 9, which: "open" })).length, 1);
-        assert.deepEqual(await hf.recovery.acknowledge(), [report]);
-        assert.equal((await hf.engine.store.recoveries.reports({ limit: 9, which: "open" })).length, 0);
+        const artifacts = artifactsOf(scene);
+        const drafts = () => readdirSync(join(artifacts, "tmp"));
+        const beside = finder === "who opens next" ? null : await scene.open({ artifacts });
+        await beside?.engine.artifacts();
+        const doomed = await opened(scene, { artifacts });
+        doomed.send({ type: "draft" });
+        await doomed.next("drafted");
+        assert.equal(drafts().length, 1);
+        doomed.kill();
+        await doomed.end();
+        const hf = beside ?? (await scene.open({ artifacts }));
+        await hf.recovery.recoverStale();
+        assert.deepEqual((await lastReport(hf)).errors, []);
+        assert.deepEqual(drafts(), []);
       });
     }
+
+    if (place === "file") {
+      test("the log that it has left is in the database when the report is there", async (t) => {
+        const scene = await stage(t);
+        await leftBehind(scene);
+        const hf = await scene.open({});
+        const { walFramesReplayed } = await lastReport(hf);
+        const look = new DatabaseSync(scene.path, { readOnly: true });
+        const { log, checkpointed } = look.prepare("pragma wal_checkpoint(noop)").get() as { log: number; checkpointed: number };
+        look.close();
+        // But for what the end of the report itself has written.
+        assert.ok(walFramesReplayed > 50 && log - checkpointed < 20, `${log - checkpointed} of ${walFramesReplayed} are left`);
+      });
+    }
+
+    test("who has an operator's word stands in the audit, and finds what whoever opens finds", async (t) => {
+      const scene = await stage(t);
+      await leftBehind(scene);
+      await using operator = await openToOperate(scene.path, { program: "holdfast recover", user: "anna" });
+      await operator.recovery.recoverStale();
+      const report = await lastReport(operator);
+      assert.deepEqual(countsOf(report), LEFT);
+      if (place === "file") assert.ok(report.walFramesReplayed > 0 && report.walSizeBeforeRecoveryBytes > 0);
+      const entries = await operator.engine.store.audit.page({ after: 0, limit: 100 });
+      const { by } = entries.find(({ action }) => action === "recovery.completed") ?? assert.fail();
+      assert.equal(by, `holdfast recover (pid ${process.pid} on ${hostname()}, by anna)`);
+    });
+
+    test("by hand: who is started beside workers is not refused for one that they are about to bury", async (t) => {
+      const scene = await stage(t);
+      const doomed = await handsFull(scene);
+      const worker = await scene.worker();
+      doomed.kill();
+      await doomed.end();
+      const hf = await scene.open({ recovery: "manual" });
+      assert.deepEqual([hf.engine.isSealed, await hf.recovery.preview()], [false, null]);
+      assert.deepEqual(countsOf(await lastReport(hf)), LEFT);
+      worker.kill("SIGTERM");
+      await worker.end();
+    });
 
     test("by hand: what is left is read and shown as it is, and nothing is written, until somebody says so", async (t) => {
       const scene = await stage(t);
@@ -221,12 +282,16 @@ async function handsFull(scene: Scene): Promise<Child> {
   return child;
 }
 
-async function opened(scene: Scene): Promise<Child> {
-  const child = scene.start("recoverer");
+async function opened(scene: Scene, options: OpenOptions = {}): Promise<Child> {
+  const child = scene.start("recoverer", { options });
   await child.next("ready");
   child.send({ type: "open" });
   await child.next("opened");
   return child;
+}
+
+function artifactsOf(scene: Scene): string {
+  return join(scene.folder, "artifacts");
 }
 
 async function nothingLeft(scene: Scene, hf: Holdfast): Promise<void> {

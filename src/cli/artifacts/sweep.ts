@@ -18,7 +18,16 @@ export function sweepCommand(parent: Command): void {
       const olderThan = toMillis(options.olderThan as Duration, "--older-than");
       await using hf = await openExisting(command);
       const artifacts = await hf.engine.artifacts();
-      const swept = await artifacts.sweep((hashes) => hf.engine.store.work.referenced(hashes), { olderThan });
+      const { store, artifactFolder } = hf.engine;
+      const swept = await artifacts.sweep((hashes) => store.work.referenced(hashes), { olderThan });
+      const { removed, bytes } = swept;
+      // What is gone is gone, also where nobody could write it down.
+      if (removed > 0)
+        await store.audit.record({
+          action: "artifacts.swept",
+          name: String(artifactFolder.path),
+          after: { removed, bytes, olderThan },
+        });
       answer(command, swept, () => {
         return `Removed ${plural(swept.removed, "artifact")} of ${number(swept.seen)}, ${number(swept.bytes)} bytes.`;
       });

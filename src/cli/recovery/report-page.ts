@@ -63,6 +63,21 @@ export function planPage(plan: RecoveryPlan, now: number): string {
   return `This would be done:\n${lines.map((line) => `  ${line}`).join("\n")}`;
 }
 
+/** What a crash has left, and nobody has seen to yet; empty: nothing. */
+export function waitingPage(
+  { waiting, lost, byHand }: { waiting: RecoveryPlan | null; lost: readonly string[]; byHand: boolean },
+  now: number,
+): string {
+  if (waiting === null && lost.length === 0) return "";
+  const parts = [paint("yellow", "A crash has not been recovered from yet.")];
+  if (waiting !== null) parts.push(planPage(waiting, now));
+  if (lost.length > 0) parts.push(`This will be reported:\n${lost.map((what) => `  ${paint("red", oneLine(what))}`).join("\n")}`);
+  const how = byHand
+    ? "holdfast recover --apply does it."
+    : "A worker that starts does it by itself; holdfast recover does it now.";
+  return [...parts, paint("dim", how)].join("\n");
+}
+
 export function reportTable(reports: readonly CrashRecoveryReport[], now: number): string {
   return reports.length === 0 ? paint("dim", "No process has crashed so far.") : table(columns(now), reports);
 }

@@ -25,6 +25,7 @@ import { programHash } from "./program.ts";
 import { explainBuild } from "./reasons.ts";
 import { conflict, noBuild, paused, refuseElsewhere, refuseOtherOptions } from "./refusals.ts";
 import { type BuildOptions, checkBuildOptions, type CheckedOptions } from "./settings.ts";
+import { watched } from "./token-use.ts";
 import { Values } from "./values.ts";
 import { viewBuild } from "./view.ts";
 import { sourceChanges, watchBuilds } from "./watch.ts";
@@ -94,13 +95,15 @@ export class Builds {
     const lead = await this.#lead();
     const approval =
       options.token === undefined ? {} : { approval: { token: options.token, budget: options.budget ?? fromBudget(row.budget) } };
-    const answer = await this.#engine.store.builds.resume({
-      build: id,
-      hash: model.hash,
-      description: JSON.stringify(model.description),
-      lead,
-      ...approval,
-    });
+    const resume = () =>
+      this.#engine.store.builds.resume({
+        build: id,
+        hash: model.hash,
+        description: JSON.stringify(model.description),
+        lead,
+        ...approval,
+      });
+    const answer = await (options.token === undefined ? resume() : watched(this.#engine, id, resume));
     return this.#leading(site, answer, lead, checked);
   }
 
@@ -125,7 +128,8 @@ export class Builds {
   async approve(id: string, { token, budget }: { token: string; budget: Cost }): Promise<Build> {
     this.#parts.refuseClosed();
     toBudget(budget, "The new budget");
-    const row = await this.#engine.store.builds.approve(id, { token, budget }, this.#engine.actor);
+    const { store, actor } = this.#engine;
+    const row = await watched(this.#engine, id, () => store.builds.approve(id, { token, budget }, actor));
     return this.#view(row ?? (await this.#need(id)));
   }
 

@@ -21,7 +21,7 @@ export interface CheckCircumstances {
  */
 export type Check = (engine: Engine, circumstances: CheckCircumstances) => Promise<Partial<Findings>>;
 
-/** In this order, after each recovery in a file. A server looks after itself. */
+/** In this order, after each recovery. A server looks after its own log and pages; artifacts are Holdfast's on both. */
 export const CHECKS: readonly Check[] = [shortenLog, clearTemporary, checkPages];
 
 /** All that they find. Null: the process leaves before they are done. */
@@ -52,19 +52,22 @@ async function attempt(check: Check, engine: Engine, circumstances: CheckCircums
 }
 
 /** A log that a crash has left long makes every opening slow until somebody copies it. */
-async function shortenLog({ store }: Engine): Promise<Partial<Findings>> {
-  await store.recoveries.shortenLog();
+async function shortenLog({ store }: Engine, { alone }: CheckCircumstances): Promise<Partial<Findings>> {
+  await store.recoveries.shortenLog(alone);
   return {};
 }
 
-/** Opening the folder of artifacts removes what the dead were writing there. */
-async function clearTemporary(engine: Engine, { opening }: CheckCircumstances): Promise<Partial<Findings>> {
+/** What the dead were writing into the folder of artifacts, which may have been open here long before. */
+async function clearTemporary(engine: Engine): Promise<Partial<Findings>> {
   const { path } = engine.artifactFolder;
-  if (opening && path !== null && existsSync(path)) await engine.artifacts();
+  if (path !== null && existsSync(path)) await (await engine.artifacts()).clear();
   return {};
 }
 
-/** Where others live, they would have met damage; and they have just been reading what is there. */
+/** With the artifacts that something refers to. Where others live, they would have met damage; they have just been reading. */
 async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCircumstances): Promise<Partial<Findings>> {
-  return alone || rebooted ? { errors: await checkAll(engine, "quick", signal) } : {};
+  if (!alone && !rebooted) return {};
+  // There is nothing to look for on a server where nobody has said where artifacts are.
+  if (engine.location.kind === "postgres" && engine.artifactFolder.path === null) return {};
+  return { errors: await checkAll(engine, "quick", signal) };
 }

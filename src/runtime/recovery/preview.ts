@@ -1,9 +1,14 @@
+import { setTimeout as pause } from "node:timers/promises";
 import { HoldfastError } from "../../core/errors.ts";
 import { isProven } from "../../core/lease.ts";
 import type { CrashedProcess } from "../../core/recovery-report.ts";
 import type { RecoveryPreview } from "../../store/recoveries.ts";
 import type { Store } from "../../store/store.ts";
 import { bootId } from "../boot.ts";
+
+/** How long, and how often, those who work are given the time to bury. In milliseconds. */
+const PATIENCE = 3_000;
+const PAUSE = 50;
 
 /** What there is to recover, and what a recovery would do about it. */
 export interface RecoveryPlan extends RecoveryPreview {
@@ -22,6 +27,20 @@ export async function previewOf(store: Store): Promise<RecoveryPlan | null> {
   if (dead.length === 0 && !goesOn) return null;
   const crashed = dead.map(({ host, pid, program, startedAt }) => ({ host, pid, program, startedAt }));
   return { crashed, goesOn, ...(await store.recoveries.preview(dead.map(({ id }) => id))) };
+}
+
+/**
+ * Whether a crash has left something that waits for an operator. Whoever dies beside workers is buried by them, in a moment,
+ * so that is waited for: a worker that is started again at once would else be refused for nothing.
+ */
+export async function isLeftBehind(store: Store): Promise<boolean> {
+  for (let waited = 0; ; waited += PAUSE) {
+    if ((await previewOf(store)) === null) return false;
+    const others = await store.probe(bootId());
+    const works = others.some(({ process, life }) => life === "alive" && process.works.length > 0);
+    if (!works || waited >= PATIENCE) return true;
+    await pause(PAUSE);
+  }
 }
 
 export function recoveryPending(name: string): HoldfastError {

@@ -28,6 +28,8 @@ export interface Circumstances {
   met?: readonly Finding[];
   /** At most so many jobs in the first transaction: somebody waits for it. */
   first?: number;
+  /** At whose word, where it was somebody's: he stands in the audit. */
+  asked?: string;
 }
 
 /** What was given back. */
@@ -44,6 +46,7 @@ interface Owned {
   /** By the checks; null: they are to be made. */
   found: Findings | null;
   jobsPending: number;
+  asked: string | undefined;
 }
 
 /**
@@ -148,8 +151,9 @@ export class Recovery {
     const rebooted = dead.some(({ life }) => life === "rebooted");
     const jobsPending = (await this.#store.counts({})).pending;
     const context = { opening, alone, rebooted, signal: this.#leaving.signal };
-    if (this.#owned?.report === report) this.#owned.jobsPending = jobsPending;
-    else this.#owned = { report, reason: burial.reason, context, found: null, jobsPending };
+    const { asked } = circumstances;
+    if (this.#owned?.report === report) Object.assign(this.#owned, { jobsPending, asked: asked ?? this.#owned.asked });
+    else this.#owned = { report, reason: burial.reason, context, found: null, jobsPending, asked };
     this.goOn();
     if (this.#check === null) await this.#ending;
     return recovered;
@@ -187,8 +191,9 @@ export class Recovery {
       owned.found ??= this.#check === null ? NO_FINDINGS : await this.#check(owned.context);
       if (owned.found === null) return;
       for (;;) {
-        const { report, jobsPending, found } = owned;
-        const ended = await this.#store.recoveries.close(report, { by: this.#self, jobsPending, ...found });
+        const { report, jobsPending, found, asked } = owned;
+        const ending = { by: this.#self, jobsPending, ...found, ...(asked === undefined ? {} : { asked }) };
+        const ended = await this.#store.recoveries.close(report, ending);
         if (ended !== null && "left" in ended) {
           await this.#others(owned, ended.left);
           continue;

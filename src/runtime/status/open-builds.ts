@@ -2,6 +2,7 @@ import { hasEnded } from "../../core/build.ts";
 import type { Build } from "../../core/build-view.ts";
 import type { LeadView } from "../../store/builds.ts";
 import type { Life, ProcessView } from "../../store/store.ts";
+import { bootId } from "../boot.ts";
 import type { Holdfast } from "../holdfast.ts";
 
 /** A build that has not ended, and who leads it. */
@@ -19,7 +20,7 @@ const MOST = 150;
 
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
   const { builds } = hf.engine.store;
-  const [leads, probed, newest] = await Promise.all([builds.leads(), hf.engine.store.probe(), builds.newestBuilds()]);
+  const [leads, probed, newest] = await Promise.all([builds.leads(), hf.engine.store.probe(bootId()), builds.newestBuilds()]);
   const unended = newest.filter(({ state }) => !hasEnded(state)).toSorted((a, b) => a.key - b.key);
   return Promise.all(
     unended.slice(0, MOST).map(async ({ id, approved }): Promise<OpenBuild> => {

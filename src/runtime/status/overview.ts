@@ -2,6 +2,7 @@ import { JOB_STATES, type JobState } from "../../core/job.ts";
 import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
 import type { Schedule } from "../../core/schedule.ts";
 import type { WalView } from "../../core/wal.ts";
+import { bootId } from "../boot.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { RecoveryPlan } from "../recovery/preview.ts";
 import { reportOf, type StoredReport } from "../../store/recoveries.ts";
@@ -76,7 +77,7 @@ export async function overviewOf(hf: Holdfast): Promise<Overview> {
     await Promise.all([
       store.queues(),
       store.lanes(),
-      store.probe(),
+      store.probe(bootId()),
       store.running(),
       store.locks(),
       hf.schedules.list(),

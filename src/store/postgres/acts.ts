@@ -15,8 +15,8 @@ export class Acts {
   }
 
   /** `data`: what is told of it, where that is more than its name. */
-  async add(tx: Tx, { action, name, before, after }: Act, data?: object): Promise<void> {
-    await this.#audit.add(tx, { action, subject: subjectOf(action, name), before, after });
-    await this.#events.act(tx, action, name, data);
+  async add(tx: Tx, { action, name, build, before, after }: Act, data?: object): Promise<void> {
+    await this.#audit.add(tx, { action, subject: build ?? subjectOf(action, name), before, after });
+    await this.#events.act(tx, action, name, data, build);
   }
 }

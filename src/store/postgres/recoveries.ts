@@ -194,7 +194,7 @@ export class Recoveries implements RecoveryStore {
     if (left.length > 0) return { left };
     const { errors } = await this.#reports.find(tx, report, ending);
     const ended = await this.#reports.end(tx, report, { by, state: endedAs(errors), pending: jobsPending });
-    await this.#record(tx, `recovery.${endedAs(errors)}`, RECOVERY, { before: null, report: ended });
+    await this.#record(tx, `recovery.${endedAs(errors)}`, ending.asked ?? RECOVERY, { before: null, report: ended });
     return ended;
   }
 

@@ -1,7 +1,7 @@
 import { generatedId, type JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { firing, type Missed } from "../../core/schedule.ts";
-import { auditedSchedule, jobsOf, madeLast, toSchedule } from "../schedule-row.ts";
+import { auditedSchedule, jobsOf, madeLast, scheduleSaved, toSchedule } from "../schedule-row.ts";
 import type { DueSchedules, Enqueued, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
 import type { Acts } from "./acts.ts";
 import type { Rows } from "./driver.ts";
@@ -71,9 +71,20 @@ export class Schedules {
   async save(tx: Tx, draft: ScheduleDraft): Promise<StoredSchedule> {
     const { key, cron, timezone, missed, within, overlap, template, nextAt } = draft;
     const made = [JSON.stringify(template), template.name] as const;
+    const before = await this.#saved(tx, key);
     const saved = await tx.rows<Row>(this.#sql.save, tx.at, key, cron, timezone, missed, within, overlap, ...made, nextAt);
     tx.wrote();
-    return read(saved[0] as Row);
+    const schedule = read(saved[0] as Row);
+    const act = scheduleSaved(before, { schedule, template: made[0] });
+    if (act !== null) await this.#acts.add(tx, act);
+    return schedule;
+  }
+
+  /** Locked: of two who save it at once, the second finds what the first has made of it. */
+  async #saved(tx: Tx, key: string): Promise<{ schedule: StoredSchedule; template: string } | null> {
+    const [made] = await tx.rows<Made>(this.#sql.template, key);
+    const [schedule] = made === undefined ? [] : await this.all(tx.rows, key);
+    return made === undefined || schedule === undefined ? null : { schedule, template: made[0] };
   }
 
   async all(rows: Rows, key: string | null): Promise<StoredSchedule[]> {

@@ -15,8 +15,8 @@ export class Acts {
   }
 
   /** `data`: what is told of it, where that is more than its name. */
-  add(tx: Tx, { action, name, before, after }: Act, data?: object): void {
-    this.#audit.add(tx, { action, subject: subjectOf(action, name), before, after });
-    this.#events.act(tx, action, name, data);
+  add(tx: Tx, { action, name, build, before, after }: Act, data?: object): void {
+    this.#audit.add(tx, { action, subject: build ?? subjectOf(action, name), before, after });
+    this.#events.act(tx, action, name, data, build);
   }
 }

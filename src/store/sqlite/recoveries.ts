@@ -31,8 +31,9 @@ import type { Processes } from "./processes.ts";
 import { Reports } from "./reports.ts";
 import type { Settle } from "./settle.ts";
 
-/** A write-ahead log of this many bytes is worth a thread. */
+/** A write-ahead log of this many bytes is worth a thread while others work. */
 const LONG = 4 * 1024 * 1024;
+const SHORT = 1024 * 1024;
 
 interface Parts {
   settle: Settle;
@@ -58,12 +59,14 @@ export class Recoveries implements RecoveryStore {
   readonly #reports: Reports;
   readonly #inHand: Statement;
   readonly #leases: Statement;
+  readonly #copyLog: Statement;
 
   constructor(db: Connection, parts: Parts, access: Access) {
     this.#access = access;
     this.#parts = parts;
     this.#reports = new Reports(db);
     this.#inHand = db.prepare("select count(*) from holdfast_jobs where state = 'running' and holder = ?");
+    this.#copyLog = db.prepare("pragma wal_checkpoint(passive)");
     this.#leases = db.prepare(
       "select key, fence, expires_at from holdfast_jobs where state = 'running' and holder = ? order by expires_at limit ?",
     );
@@ -119,8 +122,12 @@ export class Recoveries implements RecoveryStore {
     return this.#access.read(() => this.#reports.totals());
   }
 
-  async shortenLog(): Promise<void> {
-    if (this.#parts.log.size() >= LONG) await this.#parts.log.shorten();
+  async shortenLog(alone: boolean): Promise<void> {
+    const size = this.#parts.log.size();
+    if (size === 0 || (size < LONG && !alone)) return;
+    // A short one is copied sooner than a thread is started.
+    if (size < SHORT) await this.#access.read(() => this.#copyLog.row());
+    else await this.#parts.log.shorten();
   }
 
   preview(dead: readonly ProcessId[]): Promise<RecoveryPreview> {
@@ -199,7 +206,7 @@ export class Recoveries implements RecoveryStore {
     if (left.length > 0) return { left };
     const { errors } = this.#reports.find(tx, report, ending);
     const ended = this.#reports.end(tx, report, { by, state: endedAs(errors), pending });
-    this.#record(tx, `recovery.${endedAs(errors)}`, RECOVERY, { before: null, report: ended });
+    this.#record(tx, `recovery.${endedAs(errors)}`, ending.asked ?? RECOVERY, { before: null, report: ended });
     return ended;
   }
 

@@ -2,7 +2,7 @@ import { damagedRow } from "../../core/errors.ts";
 import { generatedId, type JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { firing } from "../../core/schedule.ts";
-import { auditedSchedule, jobsOf, madeLast, type ScheduleRow, toSchedule } from "../schedule-row.ts";
+import { auditedSchedule, jobsOf, madeLast, type ScheduleRow, scheduleSaved, toSchedule } from "../schedule-row.ts";
 import type { DueSchedules, Enqueued, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
 import type { Acts } from "./acts.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -90,6 +90,7 @@ export class Schedules {
 
   save(tx: Tx, draft: ScheduleDraft): StoredSchedule {
     const { template, overlap, nextAt, ...rest } = draft;
+    const before = this.#saved(draft.key);
     const row: Summed = { ...rest, overlap: overlap ? 1 : 0, template: JSON.stringify(template), name: template.name };
     this.#save.runNamed({
       ...row,
@@ -99,7 +100,15 @@ export class Schedules {
       now: tx.now,
     });
     tx.wrote();
-    return this.all(draft.key)[0] as StoredSchedule;
+    const schedule = this.all(draft.key)[0] as StoredSchedule;
+    const act = scheduleSaved(before, { schedule, template: row.template });
+    if (act !== null) this.#acts.add(tx, act);
+    return schedule;
+  }
+
+  #saved(key: string): { schedule: StoredSchedule; template: string } | null {
+    const [schedule] = this.all(key);
+    return schedule === undefined ? null : { schedule, template: (this.#template.get<Made>({ key }) as Made).template };
   }
 
   all(key: string | null): StoredSchedule[] {

@@ -1,3 +1,5 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { open, type OpenOptions } from "../../../src/index.ts";
 import { crashAt } from "../../../src/testing/index.ts";
 import { ledBuild } from "../builds.ts";
@@ -27,6 +29,12 @@ hear("take", async ({ jobs }) => {
   await hf.lock("nightly").acquire("doomed", "1h");
   await store.builds.start(await ledBuild(work, self));
   await say("taken");
+});
+/** Half of what it is about to store. */
+hear("draft", async () => {
+  const folder = (await hf.engine.artifacts()).privateFolderNow();
+  writeFileSync(join(folder, "half"), "half of it");
+  await say("drafted");
 });
 hear("disconnect", () => {
   process.removeAllListeners("disconnect");

@@ -123,7 +123,7 @@ export function fromThrown(thrown: unknown): { code: string | null; message: str
   return { code, message: error.message, hint, stack: error.stack ?? error.message };
 }
 
-function toThrown({ code, message, hint, stack }: ReturnType<typeof fromThrown>): Error {
+export function toThrown({ code, message, hint, stack }: ReturnType<typeof fromThrown>): Error {
   const error = code === null ? new Error(message) : new HoldfastError(code, message, hint);
   error.stack = stack;
   return error;

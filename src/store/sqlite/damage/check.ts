@@ -40,7 +40,7 @@ export function checkFile({ driver, path, how, damaged }: CheckRequest): Checked
   }
 }
 
-/** In place, on the live file: a copy would need as much room again, and one that is made row by row heals the indexes. */
+/** On whatever is open: the live file for a quick look, a copy of it for all. */
 export function checkDatabase(db: Connection, driver: DriverName, how: Thoroughness): CheckedPages {
   const pages = readable(() => pragma(db, how === "quick" ? "quick_check" : "integrity_check"));
   if (how === "quick") return { findings: pages, structural: pages.length > 0, artifacts: artifactsOf(db) };
@@ -52,7 +52,9 @@ export function checkDatabase(db: Connection, driver: DriverName, how: Thoroughn
 
 function pragma(db: Connection, name: string): string[] {
   const lines = db.prepare(`pragma ${name}(${MOST})`).rows();
-  return lines.map(([line]) => String(line)).filter((line) => line !== "ok");
+  // One answer may have many lines, the first of which only says which database it is about.
+  const said = lines.flatMap(([line]) => String(line).split("\n"));
+  return said.filter((line) => line !== "ok" && !line.startsWith("*** in database")).slice(0, MOST);
 }
 
 function readable(look: () => string[]): string[] {
@@ -67,14 +69,16 @@ function readable(look: () => string[]): string[] {
 /** An older schema, as it is before a migration, knows nothing of them. */
 function artifactsOf(db: Connection): string[] {
   if (db.prepare("select 1 from pragma_table_info('holdfast_artifacts')").row() === undefined) return [];
-  return readable(() =>
-    db
-      .prepare(
-        `select hash from holdfast_artifacts
-         union select output_file from holdfast_results where output_file is not null
-         union select value_file from holdfast_targets where value_file is not null`,
-      )
-      .rows()
-      .map(([hash]) => hash as string),
+  const referred = db.prepare(
+    `select hash from holdfast_artifacts
+     union select output_file from holdfast_results where output_file is not null
+     union select value_file from holdfast_targets where value_file is not null`,
   );
+  try {
+    return referred.rows().map(([hash]) => hash as string);
+  } catch (error) {
+    // What the pages have to do with it was found with them.
+    if (faultOf(error) !== "CORRUPT") throw error;
+    return [];
+  }
 }

@@ -8,6 +8,7 @@ import { epochIn } from "../epoch.ts";
 import { explain, faultOf } from "../faults.ts";
 import { readSlots } from "../witness/slots.ts";
 import { checkDatabase } from "./check.ts";
+import { checkCopy } from "./check-copy.ts";
 import { Findings } from "./findings.ts";
 
 /** A file of so many bytes takes some milliseconds to look through. */
@@ -78,10 +79,11 @@ export class Damage implements DamageStore {
 
   async check(how: Thoroughness): Promise<Checked> {
     const { driver } = this.#options;
+    const request = { driver, path: this.#path, how, damaged: this.#what !== null };
     const { structural, findings, artifacts } =
       this.#path === ":memory:" || (how === "quick" && this.#isSmall())
         ? checkDatabase(this.#db as Connection, driver, how)
-        : await runTask("check", { driver, path: this.#path, how, damaged: this.#what !== null });
+        : await (how === "quick" ? runTask("check", request) : checkCopy(request));
     const [first = "", ...others] = findings;
     const more = others.length === 0 ? "" : ` (and ${others.length} findings more)`;
     if (structural) this.found({ severity: "damage", what: `A check has found damage: ${first}${more}.` });

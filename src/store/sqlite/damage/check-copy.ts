@@ -1,0 +1,44 @@
+import { fork } from "node:child_process";
+import { once } from "node:events";
+import { Staging } from "../backup/staging.ts";
+import { toThrown } from "../backup/tasks.ts";
+import { explain } from "../faults.ts";
+import type { CheckedPages, CheckRequest } from "./check.ts";
+import type { CopyCheckAnswer, CopyCheckRequest } from "./check-process.ts";
+
+/**
+ * Everything about a copy of it, in a child: nobody is held up, and the log can start anew while the copy is looked through.
+ * What a killed one leaves is cleared away by the next, or by the next backup in that folder.
+ */
+export async function checkCopy(request: CheckRequest): Promise<CheckedPages> {
+  const staging = stage(request);
+  try {
+    return await inChild({ ...request, copy: staging.database });
+  } finally {
+    staging.discard();
+  }
+}
+
+function stage({ path, driver }: CheckRequest): Staging {
+  try {
+    return new Staging(`${path}-checked`, driver);
+  } catch (error) {
+    throw explain(error, path);
+  }
+}
+
+async function inChild(request: CopyCheckRequest): Promise<CheckedPages> {
+  const here = import.meta.url;
+  const url = new URL(here.endsWith(".ts") ? "./check-process.ts" : "./check-process.js", here);
+  const child = fork(url, [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
+  const ended = once(child, "exit").then(([code, signal]) => {
+    throw new Error(`the process that checks a copy of the database ended (${signal ?? `code ${code}`}) without an answer`);
+  });
+  ended.catch(() => {});
+  child.send(request);
+  const [answer] = (await Promise.race([once(child, "message"), ended])) as [CopyCheckAnswer];
+  // Before its place is removed: it has closed the copy by then.
+  await ended.catch(() => {});
+  if ("failure" in answer) throw toThrown(answer.failure);
+  return answer.checked;
+}
