@@ -39,9 +39,10 @@ test("until then every run exits 3 and does nothing, and status says so", async 
   assert.equal((await place.run(["health"])).code, 0);
 });
 
-test("a wrong token, and a budget without room, change nothing", async () => {
+test("a wrong token, and a budget without room, change nothing, and show in what was done", async () => {
   const id = (await newest(place)).id;
-  const before = await place.json<object>(["builds", "show", id]);
+  const shown = () => place.json<{ history: { action: string; after: unknown }[] }>(["builds", "show", id]);
+  const before = await shown();
   const wrong = `hft_${"x".repeat(43)}`;
   const cases: [string[], string][] = [
     [["run", DOCS, "--token", "hft_short", "--budget", "1"], "TOKEN_MALFORMED"],
@@ -54,7 +55,12 @@ test("a wrong token, and a budget without room, change nothing", async () => {
     const answer = await place.json<JsonError>(args, 2);
     assert.equal(answer.error.code, code);
   }
-  assert.deepEqual(await place.json<object>(["builds", "show", id]), before);
+  const { history, ...after } = await shown();
+  assert.deepEqual({ ...after, history: history.slice(0, before.history.length) }, before);
+  assert.deepEqual(
+    history.slice(before.history.length).map(({ action, after: why }) => [action, why]),
+    cases.map(([, code]) => ["build.token_refused", { refused: code }]),
+  );
 });
 
 test("with the token and a new budget it goes on, once, and costs no more than one pass", async () => {

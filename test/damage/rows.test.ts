@@ -117,7 +117,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await assert.rejects(store.triggerSchedule("nightly"), DAMAGED);
       await store.retry("nobody");
       await store.cancel(held.id);
-      assert.equal((await store.events({ after: 0, limit: 10 })).length, 1);
+      assert.equal((await store.events({ after: 0, limit: 10 })).length, 2);
       alter("update holdfast_events set data = replace(data, 'work', 'word')");
       await assert.rejects(store.events({ after: 0, limit: 10 }), DAMAGED);
     });

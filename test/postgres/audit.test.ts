@@ -122,14 +122,14 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     const waits = Promise.all([store().breakLock("one"), store().pauseSchedule("hourly")]);
     await handles.blocked(1);
     assert.equal(await store(1).breakLock("two"), true, "others act, and it is written down");
-    assert.equal((await store(1).audit.head()).seq, 1);
+    assert.equal((await store(1).audit.head()).seq, 2);
     await slow.end("commit");
     assert.deepEqual(await waits, [true, true]);
     assert.deepEqual(
       (await store(1).audit.page({ after: 0, limit: 10 })).map(({ subject }) => subject),
-      ["lock:two", "lock:one", "schedule:hourly"],
+      ["schedule:hourly", "lock:two", "lock:one", "schedule:hourly"],
     );
-    assert.equal(await verdict(), 3);
+    assert.equal(await verdict(), 4);
   });
 
   test("whoever waits for the head comes after the one who has it, with the next number", async () => {

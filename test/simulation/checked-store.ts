@@ -236,7 +236,7 @@ export class CheckedStore {
   }
 
   saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
-    return this.#call("saveSchedule", [draft], (answer) => this.#model.schedules.save(draft, answer));
+    return this.#call("saveSchedule", [draft], (answer) => this.#model.schedules.save(this.#now, draft, answer));
   }
 
   schedules(): Promise<StoredSchedule[]> {

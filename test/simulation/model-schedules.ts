@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from "node:util";
 import { parseGeneratedId } from "../../src/core/ids.ts";
 import type { DueSchedules, Enqueued, NewJob, ScheduleDraft, StoredSchedule, Tick } from "../../src/store/store.ts";
 import type { Model } from "./model.ts";
@@ -35,7 +36,7 @@ export class ModelSchedules {
     return [...this.#schedules.values()].map(view).sort((a, b) => (a.key < b.key ? -1 : 1));
   }
 
-  save(draft: ScheduleDraft, answer: StoredSchedule): void {
+  save(at: number, draft: ScheduleDraft, answer: StoredSchedule): void {
     const { template, ...rest } = draft;
     const old = this.#schedules.get(draft.key);
     const same = old?.cron === draft.cron && old.timezone === draft.timezone;
@@ -54,6 +55,7 @@ export class ModelSchedules {
     must(answer.revision >= (old?.revision ?? 0), "the revision of a schedule rises");
     this.#schedules.set(draft.key, schedule);
     mustEqual(answer, view(schedule), `the schedule ${draft.key}`);
+    if (old === undefined || isOther(old, schedule)) this.#model.events.tell(at, "schedule.saved", draft.key);
   }
 
   due(at: number, answer: DueSchedules): void {
@@ -159,4 +161,10 @@ function view({
 }: ModelSchedule): StoredSchedule {
   const shown = { key, job, cron, timezone, missed, within, overlap, paused, nextAt, revision };
   return lastAt === undefined ? shown : { ...shown, lastAt };
+}
+
+/** What is changed by saving it: not its number, nor what it has done so far. */
+function isOther(old: ModelSchedule, schedule: ModelSchedule): boolean {
+  const kept = ({ revision: _, lastAt: __, lastJob: ___, ticked: ____, ...rest }: ModelSchedule) => rest;
+  return !isDeepStrictEqual(kept(old), kept(schedule));
 }
