@@ -165,6 +165,6 @@ function view({
 
 /** What is changed by saving it: not its number, nor what it has done so far. */
 function isOther(old: ModelSchedule, schedule: ModelSchedule): boolean {
-  const kept = ({ revision: _, lastAt: __, lastJob: ___, ticked: ____, ...rest }: ModelSchedule) => rest;
+  const kept = (one: ModelSchedule) => ({ ...one, revision: 0, lastAt: 0, lastJob: null, ticked: null });
   return !isDeepStrictEqual(kept(old), kept(schedule));
 }
