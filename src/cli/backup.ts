@@ -3,17 +3,17 @@ import { join, resolve } from "node:path";
 import type { Command } from "commander";
 import { clock } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { bytes, number, plural } from "../core/words.ts";
+import { bytes, plural } from "../core/words.ts";
 import { makeBackup, verifyWhole } from "../runtime/backup.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import { backupName, backupsFolder } from "../store/backup-folder.ts";
-import type { Manifest, Progress } from "../store/backups.ts";
+import type { Manifest } from "../store/backups.ts";
 import { driverOf, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
-import { Longer } from "./terminal/longer.ts";
 import { answer } from "./terminal/output.ts";
+import { shown } from "./terminal/shown.ts";
 
 export function backupCommand(parent: Command): void {
   parent
@@ -95,18 +95,4 @@ function sayJobs({ jobs }: Manifest["counts"]): string {
     Object.values(jobs).reduce((sum, n) => sum + n, 0),
     "job",
   );
-}
-
-/** With a word on how far it is, where it takes longer. */
-export async function shown<T>(work: (tell: (progress: Progress) => void) => Promise<T>): Promise<T> {
-  using longer = new Longer();
-  return await work((progress) => longer.tell(sayProgress(progress)));
-}
-
-function sayProgress({ step, done, total }: Progress): string {
-  if (step === "checking") return "checking …";
-  const share = total === 0 ? 100 : Math.min(100, Math.floor((done / total) * 100));
-  const of =
-    step === "artifacts" || step === "replaying" ? `${number(done)} of ${number(total)}` : `${bytes(done)} of ${bytes(total)}`;
-  return `${step} ${share} % (${of})`;
 }

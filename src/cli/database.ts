@@ -1,7 +1,8 @@
 import { existsSync, mkdirSync } from "node:fs";
-import { userInfo } from "node:os";
+import { hostname, userInfo } from "node:os";
 import { dirname } from "node:path";
 import type { Command } from "commander";
+import { actorText } from "../core/audit.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import type { Log } from "../runtime/log.ts";
@@ -141,6 +142,12 @@ export function pathOf(command: Command): string {
 /** `holdfast jobs list`: what the process is called while it has the database open. */
 export function programOf(command: Command): string {
   return command.parent === null ? command.name() : `${programOf(command.parent)} ${command.name()}`;
+}
+
+/** Whoever acts by a command that has no database open: `holdfast restore (pid 4711 on here, by alice)`. */
+export function actorOf(command: Command): string {
+  const { user = userName() } = optionsOf(command);
+  return actorText({ program: programOf(command), pid: process.pid, host: hostname(), user });
 }
 
 /** Who has typed the command; in a container there may be no name for the number. */

@@ -1,4 +1,3 @@
-import { hostname } from "node:os";
 import { join, resolve } from "node:path";
 import type { Command } from "commander";
 import { clock } from "../core/age.ts";
@@ -7,11 +6,11 @@ import { plural } from "../core/words.ts";
 import { databaseAt, restoreWhole, type RestoredWhole } from "../runtime/restore.ts";
 import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import { isAddress } from "../store/open-store.ts";
-import { shown } from "./backup.ts";
-import { artifactsOf, backupsOf, driverOf, fileOf, programOf } from "./database.ts";
+import { actorOf, artifactsOf, backupsOf, driverOf, fileOf } from "./database.ts";
 import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
+import { shown } from "./terminal/shown.ts";
 
 export function restoreCommand(parent: Command): void {
   parent
@@ -49,7 +48,7 @@ export function restoreCommand(parent: Command): void {
           path,
           backup,
           driver,
-          by: `${programOf(command)} (pid ${process.pid} on ${hostname()})`,
+          by: actorOf(command),
           now: Date.now(),
           force,
           ...(at === undefined ? {} : { at }),

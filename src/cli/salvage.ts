@@ -1,4 +1,3 @@
-import { hostname } from "node:os";
 import type { Command } from "commander";
 import { clock } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
@@ -7,12 +6,11 @@ import { salvageWhole } from "../runtime/salvage.ts";
 import { isAddress } from "../store/open-store.ts";
 import type { SalvageReport } from "../store/sqlite/salvage/report.ts";
 import type { SalvagedDatabase } from "../store/sqlite/salvage/salvage.ts";
-import { shown } from "./backup.ts";
-import { configOf } from "./config.ts";
-import { driverOf, fileOf, programOf } from "./database.ts";
+import { actorOf, backupsOf, driverOf, fileOf } from "./database.ts";
 import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
+import { shown } from "./terminal/shown.ts";
 
 /** How many ids and ranges are named; all of them stand in the report. */
 const NAMED = 10;
@@ -36,12 +34,12 @@ export function salvageCommand(parent: Command): void {
     .action(async ({ from, backup }: { from?: string; backup: boolean }, command: Command) => {
       const path = fileOf(command);
       if (isAddress(path)) throw byServer();
-      const folder = configOf(command)?.options.backups?.folder;
+      const folder = backupsOf(command);
       const salvaged = await shown((tell) =>
         salvageWhole({
           path,
           driver: driverOf(command),
-          by: `${programOf(command)} (pid ${process.pid} on ${hostname()})`,
+          by: actorOf(command),
           now: Date.now(),
           onProgress: tell,
           ...(backup ? {} : { backup: null }),

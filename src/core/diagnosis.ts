@@ -1,5 +1,6 @@
 import { sayMillis } from "./duration.ts";
 import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "./wal.ts";
+import { bytes, plural } from "./words.ts";
 
 /** "damage": what was written is not there as it was. "error": something does not work. "warning": it will not, or not well. */
 export type Grade = "damage" | "error" | "warning" | "note";
@@ -113,12 +114,12 @@ function ofDisk({ disk, size, schema }: Circumstance): Diagnosis[] {
   }
   const needed = size?.bytes ?? 0;
   if (disk !== null && disk.free < NO_ROOM)
-    say("error", "disk", `There are only ${sayBytes(disk.free)} left on the disk.`, "free some space");
+    say("error", "disk", `There are only ${bytes(disk.free)} left on the disk.`, "free some space");
   else if (disk !== null && disk.free < needed) {
     say(
       "warning",
       "disk",
-      `There are ${sayBytes(disk.free)} left, and a backup or a salvage needs ${sayBytes(needed)}.`,
+      `There are ${bytes(disk.free)} left, and a backup or a salvage needs ${bytes(needed)}.`,
       "free some space",
     );
   }
@@ -126,7 +127,7 @@ function ofDisk({ disk, size, schema }: Circumstance): Diagnosis[] {
     say(
       "note",
       "disk",
-      `${sayBytes(size.unused)} of ${sayBytes(size.bytes)} are unused.`,
+      `${bytes(size.unused)} of ${bytes(size.bytes)} are unused.`,
       "holdfast backup, then holdfast restore of it, makes it small",
     );
   }
@@ -154,7 +155,7 @@ function ofSettings({ settings }: Circumstance): Diagnosis[] {
 function ofWal({ wal }: Circumstance): Diagnosis[] {
   if (wal === null || !isLong(wal)) return [];
   const who = sayReaders(wal.readers);
-  const message = `The write-ahead log has ${sayBytes(wal.bytes)}${who === null ? "" : `; ${who} reads an earlier state and pins it`}.`;
+  const message = `The write-ahead log has ${bytes(wal.bytes)}${who === null ? "" : `; ${who} reads an earlier state and pins it`}.`;
   const mend =
     who === null
       ? "end transactions that are open for long, in programs that use this file"
@@ -176,7 +177,7 @@ function ofProcesses({ processes, locks }: Circumstance): Diagnosis[] {
   const stale = locks.filter((lock) => lock.stale);
   return [
     ...dead.slice(0, NAMED).map(({ pid, host, program, running }): Diagnosis => {
-      const message = `${program} (pid ${pid} on ${host}) is dead, and has left ${running === 1 ? "1 job" : `${running} jobs`}.`;
+      const message = `${program} (pid ${pid} on ${host}) is dead, and has left ${plural(running, "job")}.`;
       return { grade: "warning", area: "processes", message, mend: "holdfast recover --apply" };
     }),
     ...more(dead.length, "processes", "dead processes", "holdfast recover --apply"),
@@ -212,7 +213,8 @@ function ofArtifacts({ artifacts }: Circumstance): Diagnosis[] {
   const found: Diagnosis[] = [];
   const [first] = artifacts.missing;
   if (first !== undefined) {
-    const message = `${artifacts.missing.length} artifacts that something refers to are missing, ${first} among them.`;
+    const others = artifacts.missing.length === 1 ? "" : ` and ${artifacts.missing.length - 1} more`;
+    const message = `Artifacts that something refers to are missing: ${first}${others}.`;
     found.push({ grade: "error", area: "artifacts", message, mend: "holdfast restore a backup that was made --with-artifacts" });
   }
   if (artifacts.orphaned > 0) {
@@ -286,12 +288,4 @@ function ofReports({ reports, now }: Circumstance): Diagnosis[] {
 
 function more(count: number, area: Area, what: string, mend: string): Diagnosis[] {
   return count <= NAMED ? [] : [{ grade: "warning", area, message: `And ${count - NAMED} more ${what}.`, mend }];
-}
-
-function sayBytes(n: number): string {
-  return n < MIB
-    ? `${Math.ceil(n / 1024)} KiB`
-    : n < 1024 * MIB
-      ? `${Math.round(n / MIB)} MiB`
-      : `${(n / 1024 / MIB).toFixed(1)} GiB`;
 }

@@ -137,20 +137,22 @@ function besides(name: string): URL {
   return new URL(`${name}${here.endsWith(".ts") ? ".ts" : ".js"}`, here);
 }
 
-function early(path: string, { stdout, stderr }: Program, { code, signal }: Ended): HoldfastError {
+function early(path: string, program: Program, { code, signal }: Ended): HoldfastError {
   return new HoldfastError(
     "ENDED_EARLY",
-    `${path} ended (${signal ?? `code ${code}`}) before it was to crash.\nIt printed: ${stdout}\nOn standard error: ${stderr}`,
+    `${path} ended (${signal ?? `code ${code}`}) before it was to crash.\n${sayOutput(program)}`,
     "Check `when`, and that the program runs by itself; `timeout` is how long it may take.",
   );
 }
 
-function deaf(path: string, { stdout, stderr }: Program): HoldfastError {
+function deaf(path: string, program: Program): HoldfastError {
   return new HoldfastError(
     "NOT_ENDED",
-    `${path} did not come to its end in time.
-It printed: ${stdout}
-On standard error: ${stderr}`,
+    `${path} did not come to its end in time.\n${sayOutput(program)}`,
     "Check `when`. A longer `timeout` gives it more time; a program that ignores SIGTERM has to be killed.",
   );
+}
+
+function sayOutput({ stdout, stderr }: Program): string {
+  return `It printed: ${stdout}\nOn standard error: ${stderr}`;
 }

@@ -38,6 +38,9 @@ test("holdfast restore puts a backup back, and a claim of before settles nothing
     (await hf.jobs.list()).items.map(({ id, state }) => [id, state]),
     [["first", "pending"]],
   );
+  const audit = await hf.engine.store.audit.page({ after: 0, limit: 100 });
+  const entry = audit.find(({ action }) => action === "database.restored");
+  assert.match(entry?.by ?? "", /^holdfast restore \(pid \d+ on .+, by .+\)$/, "the audit knows who typed it");
 });
 
 test("of a server it says what to do there", async () => {
