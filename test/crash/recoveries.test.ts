@@ -207,11 +207,12 @@ wherever((stage, place) => {
       const scene = await stage(t);
       const doomed = await handsFull(scene);
       const worker = await scene.worker();
+      await until(async () => (await scene.witness.query("select id from {processes} where works is not null"))[0]);
       doomed.kill();
       await doomed.end();
       const hf = await scene.open({ recovery: "manual" });
       assert.deepEqual([hf.engine.isSealed, await hf.recovery.preview()], [false, null]);
-      assert.deepEqual(countsOf(await lastReport(hf)), LEFT);
+      assert.deepEqual(countsOf(await until(async () => (await hf.recovery.history())[0])), LEFT);
       worker.kill("SIGTERM");
       await worker.end();
     });

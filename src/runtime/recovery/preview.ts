@@ -7,7 +7,7 @@ import type { Store } from "../../store/store.ts";
 import { bootId } from "../boot.ts";
 
 /** How long, and how often, those who work are given the time to bury. In milliseconds. */
-const PATIENCE = 3_000;
+const PATIENCE = 5_000;
 const PAUSE = 50;
 
 /** What there is to recover, and what a recovery would do about it. */
