@@ -2,6 +2,7 @@ import { open, rm } from "node:fs/promises";
 import { faultOf, isAbsent } from "./faults.ts";
 import { makeFolder, syncFolder } from "./folder.ts";
 import { Layout } from "./layout.ts";
+import { writeNew } from "./new-file.ts";
 import { hashOf } from "./verified.ts";
 
 export interface Collected {
@@ -60,19 +61,10 @@ async function isWhole(path: string, hash: string): Promise<boolean> {
 }
 
 async function copy(pieces: AsyncIterable<Buffer>, to: string): Promise<number | null> {
-  const handle = await open(to, "wx", 0o444);
   try {
-    let size = 0;
-    for await (const piece of pieces) {
-      await handle.writeFile(piece);
-      size += piece.length;
-    }
-    await handle.sync();
-    return size;
+    return await writeNew(to, pieces, 0o444);
   } catch (error) {
     if (!["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"].includes(faultOf(error) ?? "")) throw error;
-  } finally {
-    await handle.close();
   }
   await rm(to, { force: true });
   return null;

@@ -10,6 +10,7 @@ import { makeFolder, syncFolder } from "./folder.ts";
 import { LATEST, pointLatest, refuseOthersLatest } from "./latest.ts";
 import { type Layout, nameFor } from "./layout.ts";
 import { RECORD, WORKSHOP } from "./leftovers.ts";
+import { writeNew } from "./new-file.ts";
 import { passArtifactPoint } from "./points.ts";
 
 /** One file of an export: its path in the folder, with `/` between the parts, and the artifact or the text in it. */
@@ -115,7 +116,7 @@ class Staging {
     const pieces = "hash" in entry ? this.#pieces(hash) : [Buffer.from(entry.text)];
     try {
       await this.#makeFolders(parts.slice(0, -1));
-      this.#bytes += await this.#write(join(this.#root, ...parts), pieces);
+      this.#bytes += await writeNew(join(this.#root, ...parts), pieces);
     } catch (error) {
       throw faultOf(error) === "ENAMETOOLONG" ? invalidPath(path, "is too long for this disk") : error;
     }
@@ -125,7 +126,7 @@ class Staging {
   }
 
   async finish(manifest: string): Promise<{ files: number; bytes: number }> {
-    await this.#write(join(this.#root, MANIFEST), [Buffer.from(manifest)]);
+    await writeNew(join(this.#root, MANIFEST), [Buffer.from(manifest)]);
     await this.#note(digest("sha256", manifest), MANIFEST);
     await this.#flush();
     await this.#checksums.sync();
@@ -135,21 +136,6 @@ class Staging {
 
   async close(): Promise<void> {
     await this.#checksums.close();
-  }
-
-  async #write(path: string, pieces: AsyncIterable<Buffer> | Iterable<Buffer>): Promise<number> {
-    const handle = await open(path, "wx");
-    try {
-      let size = 0;
-      for await (const piece of pieces) {
-        await handle.writeFile(piece);
-        size += piece.length;
-      }
-      await handle.sync();
-      return size;
-    } finally {
-      await handle.close();
-    }
   }
 
   async #makeFolders(parts: string[]): Promise<void> {

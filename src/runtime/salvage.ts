@@ -40,9 +40,10 @@ async function newest(
 ): Promise<VerifiedBackup | null> {
   const folders = new Set([backupsFolder(canonicalPath(path)), ...(given === undefined ? [] : [given])]);
   const found = [...folders]
-    .flatMap((folder) => backupsIn(folder, databaseId).map(({ file, takenAt }) => ({ path: join(folder, file), takenAt })))
+    .flatMap((folder) => backupsIn(folder, databaseId).map((manifest) => ({ manifest, path: join(folder, manifest.file) })))
     .filter((one) => existsSync(one.path))
-    .sort((a, b) => b.takenAt - a.takenAt);
+    // Not by clocks; and one of before a restore has what was done away with by it.
+    .sort(({ manifest: a }, { manifest: b }) => b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt);
   for (const one of found) {
     try {
       return await verifyBackup(one.path, driver, tell);

@@ -44,6 +44,12 @@ export function isOfContent(error: unknown): boolean {
   return fault !== null && ["OTHER", "TOOBIG", "CONSTRAINT", "MISMATCH"].includes(fault);
 }
 
+/** Whether it is about the file or the disk: whatever else was to be written would not have been, either. */
+export function isOfDisk(error: unknown): boolean {
+  const fault = faultOf(error);
+  return fault !== null && ["BUSY", "LOCKED", "READONLY", "IOERR", "FULL", "CANTOPEN"].includes(fault);
+}
+
 /** The same trouble met by the file system's own calls, beside the database. */
 function systemFault(error: unknown): SqliteFault | null {
   const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;

@@ -21,7 +21,8 @@ import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
 import { connect } from "./driver.ts";
-import { FRAME_HEADER, LOG_HEADER, readWalIndex, type WalIndex } from "./wal/wal-index.ts";
+import { FRAME_HEADER, LOG_HEADER } from "./wal/frame.ts";
+import { readWalIndex, type WalIndex } from "./wal/wal-index.ts";
 
 export interface PowerCutOptions {
   /** Where the database is. Whoever writes to it is stopped. */

@@ -7,7 +7,7 @@ import type { Access } from "./builds/access.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { SCHEMA_VERSION, versionOf } from "./migrate.ts";
 import { readersOf } from "./readers.ts";
-import { FRAME_HEADER } from "./wal/wal-index.ts";
+import { FRAME_HEADER } from "./wal/frame.ts";
 
 interface Parts {
   path: string;

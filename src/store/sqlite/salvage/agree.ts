@@ -22,7 +22,7 @@ export interface Agreement {
 export function agree(db: Connection, { tables }: Harvest, { backup, now, databaseId, report, restored }: Agreement): void {
   using source = backup === null ? null : new Source(db, backup);
   db.exec("begin immediate");
-  const bad = badRows(db);
+  const bad = replaceInputs(db, tables, badRows(db), { source, restored, said: saidOf(report, "holdfast_inputs") });
   for (const [table, rows] of Map.groupBy(bad, (row) => row.table)) {
     replace(db, tables.get(table) as Gathered, rows, { source, restored, said: saidOf(report, table) });
   }
@@ -35,6 +35,20 @@ export function agree(db: Connection, { tables }: Harvest, { backup, now, databa
     mended,
   });
   db.exec("commit");
+}
+
+/** A large input stands apart from its job, and never changes: where it alone was damaged, the backup's is as good. */
+function replaceInputs(
+  db: Connection,
+  tables: Harvest["tables"],
+  bad: BadRow[],
+  means: { source: Source | null; restored: Set<number>; said: SalvagedTable },
+): BadRow[] {
+  const has = db.prepare("select 1 from holdfast_inputs where job = ?");
+  const apart = bad.filter(({ table, key }) => table === "holdfast_jobs" && has.row(key[0] as number) !== undefined);
+  if (apart.length === 0) return bad;
+  replace(db, tables.get("holdfast_inputs") as Gathered, apart, means);
+  return badRows(db);
 }
 
 /** Rows that are not what was written give way to what the backup has in their place, or to nothing. */

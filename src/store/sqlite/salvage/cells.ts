@@ -11,9 +11,17 @@ export interface Cell {
   /** In a table's tree; of an inner page, no row below it on the left has a higher one. */
   rowid: bigint | null;
   /** Null in the inner pages of a table. */
-  payload: (() => Buffer) | null;
+  payload: (() => Payload) | null;
   /** Only inner pages have children. */
   child: number | null;
+  /** Where it ends on its page. */
+  end: number;
+}
+
+export interface Payload {
+  bytes: Buffer;
+  /** From here on it stood on a page that is all zeros; null: on none. */
+  blank: number | null;
 }
 
 export interface Page {
@@ -22,6 +30,8 @@ export interface Page {
   cells: (Cell | null)[];
   /** The last child of an inner page. */
   right: number | null;
+  /** False: what it says of itself is not so; there may be cells that were given up, or that are not counted. */
+  sound: boolean;
 }
 
 /** Null: it is no page of a tree. Cells that cannot be read are null. */
@@ -36,12 +46,49 @@ export function pageOf(pages: Pages, number: number): Page | null {
   const count = bytes.readUInt16BE(start + 3);
   if (from + 2 * count > pages.usable) return null;
   const right = isInner ? bytes.readUInt32BE(start + 8) : null;
+  const spans: Span[] = [];
   const cells = Array.from({ length: count }, (_, i) => {
     const at = bytes.readUInt16BE(from + 2 * i);
     if (at < from + 2 * count || at >= pages.usable) return null;
-    return orNull(() => cellAt(pages, bytes, kind, at));
+    const cell = orNull(() => cellAt(pages, bytes, kind, at));
+    // The least that SQLite gives away.
+    if (cell !== null) spans.push({ at, end: Math.max(cell.end, at + 4) });
+    return cell;
   });
-  return { number, kind, cells, right };
+  const sound = spans.length === count && isSound(bytes, { start, pointers: from + 2 * count, usable: pages.usable }, spans);
+  return { number, kind, cells, right, sound };
+}
+
+interface Span {
+  at: number;
+  end: number;
+}
+
+/** Cells, free blocks and lost bytes are, one beside the other, all that there is behind the start of the content. */
+function isSound(
+  bytes: Buffer,
+  { start, pointers, usable }: { start: number; pointers: number; usable: number },
+  cells: readonly Span[],
+): boolean {
+  const content = bytes.readUInt16BE(start + 5) || 65_536;
+  if (content < pointers || content > usable) return false;
+  const spans = [...cells];
+  for (let at = bytes.readUInt16BE(start + 1); at !== 0;) {
+    if (at < content || at + 4 > usable) return false;
+    const end = at + bytes.readUInt16BE(at + 2);
+    const next = bytes.readUInt16BE(at);
+    if (end < at + 4 || (next !== 0 && next <= end)) return false;
+    spans.push({ at, end });
+    at = next;
+  }
+  spans.sort((a, b) => a.at - b.at);
+  let [last, used] = [content, 0];
+  for (const { at, end } of spans) {
+    if (at < last || end > usable) return false;
+    used += end - at;
+    last = end;
+  }
+  return used + (bytes[start + 7] as number) === usable - content;
 }
 
 function cellAt(pages: Pages, bytes: Buffer, kind: number, start: number): Cell {
@@ -53,7 +100,10 @@ function cellAt(pages: Pages, bytes: Buffer, kind: number, start: number): Cell 
     child = bytes.readUInt32BE(at);
     at += 4;
   }
-  if (kind === KIND.innerTable) return { rowid: rowidAt(bytes, at, end)[0], payload: null, child };
+  if (kind === KIND.innerTable) {
+    const [rowid, taken] = rowidAt(bytes, at, end);
+    return { rowid, payload: null, child, end: at + taken };
+  }
   const [length, width] = varint(bytes, at, end);
   at += width;
   let rowid: bigint | null = null;
@@ -63,27 +113,35 @@ function cellAt(pages: Pages, bytes: Buffer, kind: number, start: number): Cell 
     at += taken;
   }
   if (length > pages.usable * pages.count) throw new Unreadable("a row that is longer than its database");
-  return { rowid, child, payload: () => payload(pages, bytes, at, length, kind) };
+  const local = localOf(pages.usable, length, kind);
+  return {
+    rowid,
+    child,
+    payload: () => payload(pages, bytes, at, length, local),
+    end: at + local + (local < length ? 4 : 0),
+  };
 }
 
 /** What does not fit into a cell goes on, page by page. */
-function payload(pages: Pages, bytes: Buffer, at: number, length: number, kind: number): Buffer {
-  const local = localOf(pages.usable, length, kind);
+function payload(pages: Pages, bytes: Buffer, at: number, length: number, local: number): Payload {
   if (at + local + (local < length ? 4 : 0) > pages.usable) throw new Unreadable("a cell beyond its page");
-  if (local === length) return bytes.subarray(at, at + length);
+  if (local === length) return { bytes: bytes.subarray(at, at + length), blank: null };
   const parts = [bytes.subarray(at, at + local)];
   const passed = new Set<number>();
   let page = bytes.readUInt32BE(at + local);
+  let blank: number | null = null;
   for (let left = length - local; left > 0;) {
     const more = pages.read(page);
     if (more === null || passed.has(page)) throw new Unreadable("a row whose rest is not there");
     passed.add(page);
+    // Of the last page, zeros are also what says that there is no other.
+    if (more.every((byte) => byte === 0)) blank = length - left;
     const taken = Math.min(left, pages.usable - 4);
     parts.push(more.subarray(4, 4 + taken));
     left -= taken;
     page = more.readUInt32BE(0);
   }
-  return Buffer.concat(parts);
+  return { bytes: Buffer.concat(parts), blank };
 }
 
 function localOf(usable: number, length: number, kind: number): number {
@@ -94,8 +152,8 @@ function localOf(usable: number, length: number, kind: number): number {
   return fitting <= most ? fitting : least;
 }
 
-/** The values of a row; whatever is not exactly as long as it says is refused. */
-export function valuesOf(record: Buffer, encoding: Pages["encoding"]): Datum[] {
+/** The values of a row; whatever is not exactly as long as it says is refused, and a text that ends in a page of zeros. */
+export function valuesOf({ bytes: record, blank }: Payload, encoding: Pages["encoding"]): Datum[] {
   const [header, first] = varint(record, 0, record.length);
   if (header > record.length || header < first) throw new Unreadable("a row whose header is not one");
   const values: Datum[] = [];
@@ -105,6 +163,8 @@ export function valuesOf(record: Buffer, encoding: Pages["encoding"]): Datum[] {
     at += length;
     const width = widthOf(type);
     if (body + width > record.length) throw new Unreadable("a value beyond its row");
+    const isText = type > 12 && type % 2 === 1;
+    if (blank !== null && isText && body + width > blank) throw new Unreadable("a text whose rest was wiped out");
     values.push(valueOf(type, record.subarray(body, body + width), encoding));
     body += width;
   }

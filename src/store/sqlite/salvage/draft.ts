@@ -1,7 +1,8 @@
 import { connect, type Connection, type DriverName, type Statement, type Value, withoutGuard } from "../driver.ts";
+import { isOfDisk } from "../faults.ts";
 import { migrate } from "../migrate.ts";
 import type { Definition } from "./definitions.ts";
-import { quoted, type Shape, shapeOf } from "./shape.ts";
+import { indexesOf, type IndexShape, quoted, type Shape, shapeOf } from "./shape.ts";
 import type { FoundRow } from "./trees.ts";
 
 export interface DraftOptions {
@@ -78,6 +79,10 @@ export class Draft implements Disposable {
     return shape;
   }
 
+  indexes(): IndexShape[] {
+    return indexesOf(this.db);
+  }
+
   /** False: there is one of its key already, or it breaks a rule of its table. */
   insert(shape: Shape, { rowid, values }: FoundRow): boolean {
     const given = values.map((value, i) => (i === shape.alias ? rowid : value));
@@ -86,7 +91,8 @@ export class Draft implements Disposable {
     try {
       // Whole numbers are given as such, whatever the library makes of others.
       return this.#insertOf(shape, values.length).run(...((withRowid ? [rowid, ...params] : params) as Value[])) > 0;
-    } catch {
+    } catch (error) {
+      if (isOfDisk(error)) throw error;
       return false;
     }
   }
@@ -122,7 +128,8 @@ export class Draft implements Disposable {
     try {
       this.db.exec(sql as string);
       return true;
-    } catch {
+    } catch (error) {
+      if (isOfDisk(error)) throw error;
       return false;
     }
   }

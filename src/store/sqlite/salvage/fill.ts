@@ -43,7 +43,7 @@ export class Source implements Disposable {
       if (shape.odd) take("true", []);
       else take(...between(key as string, after, before));
     }
-    for (const one of bad) take(`${shape.keys === null ? "rowid" : key} = ${marks(one)}`, one);
+    for (const one of bad) take(`${shape.keys === null ? "rowid" : key} = ${marks(one)}`, one as Value[]);
     return filled;
   }
 

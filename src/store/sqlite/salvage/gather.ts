@@ -1,8 +1,8 @@
-import { pageOf } from "./cells.ts";
+import { type Datum, pageOf } from "./cells.ts";
 import type { Definition } from "./definitions.ts";
 import { type Draft, isOurs } from "./draft.ts";
 import { KIND, type Pages } from "./pages.ts";
-import { fits, type Shape } from "./shape.ts";
+import { fits, fitsIndex, type IndexShape, type Shape } from "./shape.ts";
 import { type FoundRow, type LostKeys, type LostRowids, readIndex, readTable, rowsOn } from "./trees.ts";
 
 /** What came of one table. */
@@ -17,7 +17,7 @@ export interface Gathered {
   lostRowids: LostRowids[];
   lostKeys: LostKeys[];
   /** Keys of rows that are there, and are not what was written. */
-  bad: (string | number)[][];
+  bad: Datum[][];
 }
 
 export interface Harvest {
@@ -48,12 +48,14 @@ export function gather(pages: Pages, definitions: readonly Definition[], draft: 
     else readIndex(pages, root, shape.keys, found, (gap) => gathered.lostKeys.push(gap));
   }
   readOthers(pages, definitions, harvest);
-  gatherStrays(pages, draft, harvest);
+  const known = new Set(definitions.filter(({ root }) => root > 0).map(({ name }) => name));
+  const indexes = draft.indexes().filter(({ name }) => !known.has(name) || harvest.indexes.includes(name));
+  gatherStrays(pages, draft, harvest, indexes);
   return harvest;
 }
 
-export function hasLost({ lostRowids, lostKeys }: Gathered): boolean {
-  return lostRowids.length > 0 || lostKeys.length > 0;
+export function hasLost({ lostRowids, lostKeys, bad }: Gathered): boolean {
+  return lostRowids.length + lostKeys.length + bad.length > 0;
 }
 
 function take(draft: Draft, gathered: Gathered, row: FoundRow, strictly: boolean): void {
@@ -64,7 +66,8 @@ function take(draft: Draft, gathered: Gathered, row: FoundRow, strictly: boolean
     return;
   }
   gathered.refused++;
-  if (row.rowid !== null) gathered.lostRowids.push({ after: row.rowid - 1n, before: row.rowid + 1n });
+  if (shape.keys !== null) gathered.bad.push(row.values.slice(0, shape.keys));
+  else if (row.rowid !== null) gathered.lostRowids.push({ after: row.rowid - 1n, before: row.rowid + 1n });
 }
 
 /** What is no table of rows: indexes, so that their pages are known for what they are, and SQLite's own counts. */
@@ -95,7 +98,7 @@ function readOthers(pages: Pages, definitions: readonly Definition[], harvest: H
 }
 
 /** Where an inner page is damaged, those below it are there and nothing leads to them. What they hold tells whose they are. */
-function gatherStrays(pages: Pages, draft: Draft, { tables, stray }: Harvest): void {
+function gatherStrays(pages: Pages, draft: Draft, { tables, stray }: Harvest, indexes: readonly IndexShape[]): void {
   const lacking = [...tables.values()].filter(hasLost);
   for (const number of pages.unclaimed()) {
     const page = pageOf(pages, number);
@@ -105,9 +108,11 @@ function gatherStrays(pages: Pages, draft: Draft, { tables, stray }: Harvest): v
     const owners =
       rows.length === 0 ? [] : lacking.filter((one) => (one.shape.keys === null) === isTable && couldHave(one, rows));
     const [owner] = owners;
+    const isOfIndex = !isTable && indexes.some((index) => rows.every(({ values }) => fitsIndex(index, values)));
     if (owner === undefined || owners.length > 1) {
-      if (rows.length > 0) stray.pages++;
-      stray.rows += rows.length;
+      // What an index holds is in its table, too.
+      if (rows.length > 0 && !isOfIndex) stray.pages++;
+      if (!isOfIndex) stray.rows += rows.length;
       continue;
     }
     pages.claim(number);

@@ -1,9 +1,5 @@
 import { closeSync, openSync, readSync, statSync } from "node:fs";
-import { sum, type Sum } from "../wal/frames.ts";
-
-const HEADER = 32;
-const FRAME = 24;
-const MAGIC = 0x377f_0682;
+import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, saltsAt } from "../wal/frame.ts";
 
 /** The pages that a write-ahead log holds, by where their newest committed image stands in it. */
 export interface Log {
@@ -25,7 +21,7 @@ export interface Log {
  */
 export function readLog(path: string): Log | null {
   const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0;
-  if (size < HEADER + FRAME) return null;
+  if (size < LOG_HEADER + FRAME_HEADER) return null;
   const fd = openSync(path, "r");
   try {
     return readFrames(fd, size);
@@ -35,32 +31,26 @@ export function readLog(path: string): Log | null {
 }
 
 function readFrames(fd: number, size: number): Log {
-  const header = take(fd, 0, HEADER);
-  const little = (header.readUInt32BE(0) & 1) === 0;
-  const said = header.readUInt32BE(8);
-  const isWhole = (header.readUInt32BE(0) & ~1) >>> 0 === MAGIC && said >= 512 && said <= 65_536 && (said & (said - 1)) === 0;
-  const pageSize = isWhole ? said : 4_096;
+  const header = headerOf(take(fd, 0, LOG_HEADER));
+  const { pageSize } = header;
   const log: Log = { pageSize, at: new Map(), outdated: new Set(), pages: 0, damaged: 0, beyond: 0 };
-  // What a damaged header says is not relied on: the first frame has the same salts.
-  const salts = isWhole ? header.subarray(16, 24) : take(fd, HEADER + 8, 8);
-  let sums: Sum[] = [[header.readUInt32BE(24), header.readUInt32BE(28)]];
+  let { sums } = header;
   let open: { page: number; at: number | null }[] = [];
-  for (let at = HEADER; at + FRAME + pageSize <= size; at += FRAME + pageSize) {
-    const frame = take(fd, at, FRAME + pageSize);
+  const length = FRAME_HEADER + pageSize;
+  for (let at = LOG_HEADER; at + length <= size; at += length) {
+    const bytes = take(fd, at, length);
+    header.salts ??= saltsAt(bytes, 0);
+    const frame = frameAt(bytes, 0, header, sums);
     // Of the log before this one, which it is written over.
-    if (frame.compare(salts, 0, 8, 8, 16) !== 0) break;
-    const stored: Sum = [frame.readUInt32BE(16), frame.readUInt32BE(20)];
-    const computed = sums.map((base) => sum(sum(base, frame, 0, 8, little), frame, FRAME, pageSize, little));
-    const fits = computed.some((one) => one[0] === stored[0] && one[1] === stored[1]);
-    const [page, pages] = [frame.readUInt32BE(0), frame.readUInt32BE(4)];
-    sums = fits ? [stored] : [stored, ...computed];
-    open.push({ page, at: fits ? at + FRAME : null });
-    if (!fits || pages === 0) continue;
+    if (!frame.salted) break;
+    sums = frame.sums;
+    open.push({ page: frame.page, at: frame.fits ? at + FRAME_HEADER : null });
+    if (!frame.fits || frame.pages === 0) continue;
     const damaged = open.filter((one) => one.at === null).length;
     log.damaged += damaged;
     if (log.damaged > 0) log.beyond++;
     for (const one of open) apply(log, one);
-    log.pages = pages;
+    log.pages = frame.pages;
     open = [];
   }
   return log;

@@ -60,7 +60,8 @@ export function mend(db: Connection, { now, databaseId, waitsLost }: Circumstanc
     ["holdfast_notes", "job"],
     ["holdfast_waits", "job"],
   ] as const) {
-    run(`delete from ${table} where ${column} not in (select key from holdfast_jobs)`);
+    const gone = run(`delete from ${table} where ${column} not in (select key from holdfast_jobs)`);
+    if (gone > 0) notes.push(`${gone} rows of ${table} were of jobs that are not there, and went with them.`);
   }
   const abandoned = abandonBuilds(db, now);
   resetLimits(db, now);

@@ -40,7 +40,7 @@ export interface SalvageReport {
 export interface SalvagedTable {
   table: string;
   saved: number;
-  /** From a page whose newer image is damaged: they may be older than what was acknowledged. */
+  /** From a page whose newer image is damaged, or whose own account of itself is: they may be older than what was acknowledged. */
   outdated: number;
   restored: number;
   /** Rows that were read, and were none, or not what was written. */

@@ -76,6 +76,35 @@ function isOdd(db: Connection, table: string): boolean {
   );
 }
 
+/** What stands in each row of an index; null: whatever an expression has given. */
+export interface IndexShape {
+  name: string;
+  columns: (Affinity | null)[];
+}
+
+export function indexesOf(db: Connection): IndexShape[] {
+  const rows = db
+    .prepare(
+      `select entry.name, info.cid, column.type from sqlite_schema as entry
+         join pragma_index_xinfo(entry.name) as info
+         left join pragma_table_xinfo(entry.tbl_name) as column on column.cid = info.cid
+       where entry.type = 'index' order by entry.name, info.seqno`,
+    )
+    .rows() as [string, number, string | null][];
+  return [...Map.groupBy(rows, ([name]) => name)].map(([name, columns]) => ({
+    name,
+    columns: columns.map(([, cid, type]) => (cid === -1 ? "integer" : type === null ? null : affinityOf(type))),
+  }));
+}
+
+export function fitsIndex({ columns }: IndexShape, values: readonly Datum[]): boolean {
+  if (values.length !== columns.length) return false;
+  return values.every((value, i) => {
+    const affinity = columns[i] as Affinity | null;
+    return value === null || affinity === null || isOf(affinity, value);
+  });
+}
+
 /** Whether values could be a row of this table. `strictly`: as they are, not only as SQLite would take them. */
 export function fits({ columns, alias }: Shape, values: readonly Datum[], strictly: boolean): boolean {
   if (values.length > columns.length || values.length === 0) return false;

@@ -9,6 +9,7 @@ import { leaveOn } from "../changes/journal.ts";
 import type { Replay } from "../changes/replay.ts";
 import type { Change } from "../changes/segments.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
+import { explain } from "../faults.ts";
 import { migrate, SCHEMA_VERSION } from "../migrate.ts";
 import { agree } from "./agree.ts";
 import { type Definition, readDefinitions } from "./definitions.ts";
@@ -19,7 +20,8 @@ import { goOn, readJournal } from "./journal.ts";
 import { Pages } from "./pages.ts";
 import { keyRanges, rangesOf, type SalvageReport } from "./report.ts";
 import { quoted, type Shape } from "./shape.ts";
-import { type FoundRow, type LostRowids, readTable } from "./trees.ts";
+import type { Datum } from "./cells.ts";
+import { type FoundRow, type LostKeys, type LostRowids, readTable } from "./trees.ts";
 
 export interface Identity {
   databaseId: string | null;
@@ -75,6 +77,14 @@ export interface Salvaged extends Prepared {
 
 /** Makes a new database of what can be read of a damaged one, and of its backup; ready to take its place. */
 export function salvageInto(input: SalvageInput, tell: OnProgress): Salvaged {
+  try {
+    return make(input, tell);
+  } catch (error) {
+    throw explain(error, input.preparation.path);
+  }
+}
+
+function make(input: SalvageInput, tell: OnProgress): Salvaged {
   const { driver, from, mode, backup, schema, preparation } = input;
   const { path, now } = preparation;
   using pages = new Pages(from);
@@ -167,15 +177,22 @@ function fillTable(
   jobs: Set<number>,
   { sequences }: Harvest,
 ): SalvageReport["tables"][number] {
-  const { shape, saved, outdated, refused, lostRowids, lostKeys } = gathered;
+  const { shape, saved, outdated, refused, lostRowids, lostKeys, bad } = gathered;
   const isJobs = shape.table === "holdfast_jobs";
   const restored = source === null || !hasLost(gathered) ? 0 : source.fill(gathered, isJobs ? (key) => jobs.add(key) : undefined);
   const highest = sequences.get(shape.table);
   const lost =
     shape.keys === null
       ? rangesOf(lostRowids, (gap) => rowidsIn(db, shape, gap), highest === undefined ? null : BigInt(highest))
-      : keyRanges(lostKeys);
+      : keyRanges([...lostKeys, ...missing(db, shape, bad)]);
   return { table: shape.table, saved, outdated, restored, refused, lost };
+}
+
+/** Of rows that are known by their keys, those that are not there. */
+function missing(db: Connection, { table, columns, keys }: Shape, bad: readonly Datum[][]): LostKeys[] {
+  const named = columns.slice(0, keys ?? 0).map(({ name }) => `${quoted(name)} is ?`);
+  const isThere = db.prepare(`select 1 from ${quoted(table)} where ${named.join(" and ")}`);
+  return bad.filter((key) => isThere.row(...(key as never[])) === undefined).map((key) => ({ after: key, before: key }));
 }
 
 function* rowidsIn(db: Connection, { table }: Shape, { after, before }: LostRowids): Generator<bigint> {

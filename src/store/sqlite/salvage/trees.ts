@@ -5,7 +5,7 @@ import { KIND, type Pages } from "./pages.ts";
 export interface FoundRow {
   rowid: bigint | null;
   values: Datum[];
-  /** It stands on a page whose newer image is damaged. */
+  /** It stands on a page whose newer image is damaged, or which is not what it says of itself: it may have been given up. */
   outdated: boolean;
 }
 
@@ -27,7 +27,7 @@ export function readTable(pages: Pages, root: number, found: (row: FoundRow) => 
   const go = (number: number, after: bigint | null, before: bigint | null, depth: number): void => {
     const page = enter(pages, number, depth, [KIND.leafTable, KIND.innerTable]);
     if (page === null) return lost({ after, before });
-    const outdated = pages.isOutdated(number);
+    const outdated = isOutdated(pages, page);
     // What its newer image had besides, nobody knows.
     if (outdated) lost({ after, before });
     let last = after;
@@ -71,7 +71,7 @@ export function readIndex(
   const go = (number: number, depth: number): void => {
     const page = enter(pages, number, depth, [KIND.leafIndex, KIND.innerIndex]);
     if (page === null) return void (gap = true);
-    const outdated = pages.isOutdated(number);
+    const outdated = isOutdated(pages, page);
     if (outdated) gap = true;
     for (const cell of page.cells) {
       if (cell?.child) go(cell.child, depth + 1);
@@ -94,11 +94,15 @@ export function readIndex(
 
 /** Of a page that no tree leads to. */
 export function rowsOn(pages: Pages, page: Page): FoundRow[] {
-  const outdated = pages.isOutdated(page.number);
+  const outdated = isOutdated(pages, page);
   return page.cells.flatMap((cell) => {
     const values = cell === null ? null : readValues(pages, cell);
     return values === null ? [] : [{ rowid: cell?.rowid ?? null, values, outdated }];
   });
+}
+
+function isOutdated(pages: Pages, page: Page): boolean {
+  return pages.isOutdated(page.number) || !page.sound;
 }
 
 function enter(pages: Pages, number: number, depth: number, kinds: readonly number[]): Page | null {

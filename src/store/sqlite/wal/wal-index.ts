@@ -1,10 +1,6 @@
 import { closeSync, openSync, readSync, statSync } from "node:fs";
 import { endianness } from "node:os";
 
-/** Where a frame of the log begins: after a header of the log, each frame is a header and a page. */
-export const LOG_HEADER = 32;
-export const FRAME_HEADER = 24;
-
 /** What those who have a database open tell each other about its log, in the `-shm` file. */
 export interface WalIndex {
   pageSize: number;
