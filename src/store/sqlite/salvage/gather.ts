@@ -109,10 +109,11 @@ function gatherStrays(pages: Pages, draft: Draft, { tables, stray }: Harvest, in
       rows.length === 0 ? [] : lacking.filter((one) => (one.shape.keys === null) === isTable && couldHave(one, rows));
     const [owner] = owners;
     const isOfIndex = !isTable && indexes.some((index) => rows.every(({ values }) => fitsIndex(index, values)));
-    if (owner === undefined || owners.length > 1) {
+    if (owner === undefined || owners.length > 1 || isOfIndex) {
       // What an index holds is in its table, too.
-      if (rows.length > 0 && !isOfIndex) stray.pages++;
-      if (!isOfIndex) stray.rows += rows.length;
+      if (rows.length === 0 || (isOfIndex && owner === undefined)) continue;
+      stray.pages++;
+      stray.rows += rows.length;
       continue;
     }
     pages.claim(number);
