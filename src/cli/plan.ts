@@ -2,7 +2,7 @@ import { hostname } from "node:os";
 import type { Command } from "commander";
 import { sayCost } from "../core/cost.ts";
 import { pipelineOf } from "../core/pipeline.ts";
-import { number, plural } from "../core/words.ts";
+import { plural } from "../core/words.ts";
 import { Model } from "../runtime/builds/model.ts";
 import type { Plan } from "../runtime/builds/plan.ts";
 import { checkBuildOptions } from "../runtime/builds/settings.ts";
@@ -12,7 +12,7 @@ import { findPipeline } from "./pipelines.ts";
 import { buildOptions, type RunOptions, withChoice } from "./run/options.ts";
 import { paint, type Style } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
-import { type Column, table } from "./terminal/table.ts";
+import { type Column, count, table } from "./terminal/table.ts";
 
 export function planCommand(parent: Command): void {
   const plan = parent
@@ -62,18 +62,13 @@ function page(plan: Plan): string {
 }
 
 function columns(total: Row): Column<Row>[] {
-  const count = (title: string, of: (row: Row) => number, style: Style | null): Column<Row> => ({
-    title,
-    right: true,
-    value: (row) => number(of(row)),
-    style: (row) => (of(row) === 0 ? "dim" : row === total ? "bold" : style),
-  });
+  const styled = (style: Style | null) => (row: Row) => (row === total ? "bold" : style);
   const isFree = ({ estimate: { usd = 0, tokens = 0 } }: Row) => usd === 0 && tokens === 0;
   return [
     { title: "STAGE", value: ({ name }) => name, least: 8, style: (row) => (row === total ? "bold" : null) },
-    count("RUN", ({ run }) => run, "cyan"),
-    count("CACHED", ({ cached }) => cached, "green"),
-    count("UNKNOWN", ({ unknown }) => unknown, "yellow"),
+    count("RUN", ({ run }) => run, styled("cyan")),
+    count("CACHED", ({ cached }) => cached, styled("green")),
+    count("UNKNOWN", ({ unknown }) => unknown, styled("yellow")),
     {
       title: "ESTIMATE",
       right: true,

@@ -12,7 +12,7 @@ import { examples } from "./help.ts";
 import { planPage, reportPage, reportTable, waitingPage } from "./recovery/report-page.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
-import { type Column, table } from "./terminal/table.ts";
+import { count, table } from "./terminal/table.ts";
 
 type Entry = RecoveryTotals["log"][number];
 
@@ -140,12 +140,6 @@ function sayLeft(left: number): string {
 
 function history(log: readonly Entry[], now: number): string {
   if (log.length === 0) return "";
-  const count = (title: string, of: (entry: Entry) => number): Column<Entry> => ({
-    title,
-    right: true,
-    value: (entry) => number(of(entry)),
-    style: (entry) => (of(entry) === 0 ? "dim" : null),
-  });
   return table<Entry>(
     [
       { title: "AGO", right: true, value: ({ at }) => age(now - at) },

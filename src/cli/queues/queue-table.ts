@@ -5,7 +5,7 @@ import { isPipelineQueue } from "../../core/work.ts";
 import type { QueueOverview } from "../../store/store.ts";
 import { paint } from "../terminal/colours.ts";
 import { stateStyle } from "../terminal/state.ts";
-import { type Column, table, terminalWidth } from "../terminal/table.ts";
+import { type Column, count, table, terminalWidth } from "../terminal/table.ts";
 
 /** Below this many columns what is over and done gives way to what is going on. */
 const WIDE = 96;
@@ -25,14 +25,14 @@ export function queueTable(queues: readonly QueueOverview[], now: number, rates?
       value: (queue) => (isHeld(queue) ? "paused" : ""),
       style: () => "yellow",
     },
-    any("waiting") && count("waiting"),
-    count("pending"),
-    count("running"),
+    any("waiting") && countOf("waiting"),
+    countOf("pending"),
+    countOf("running"),
     { title: rates === undefined ? "DONE/MIN" : "DONE/S", right: true, value: (queue) => rateOf(queue, rates), style: isIdle },
-    wide && count("succeeded"),
-    count("failed"),
-    wide && any("cancelled") && count("cancelled"),
-    any("quarantined") && count("quarantined"),
+    wide && countOf("succeeded"),
+    countOf("failed"),
+    wide && any("cancelled") && countOf("cancelled"),
+    any("quarantined") && countOf("quarantined"),
     { title: "OLDEST", right: true, value: ({ oldestAt }) => (oldestAt === undefined ? "–" : age(now - oldestAt)) },
   ];
   return table(
@@ -65,11 +65,6 @@ function rateOf(queue: QueueOverview, rates: Rates | undefined): string {
   return sayRate(rates === undefined ? lastMinute(queue) : (rates.get(queue.name) ?? 0));
 }
 
-function count(state: JobState): Column<QueueOverview> {
-  return {
-    title: state.toUpperCase(),
-    right: true,
-    value: ({ counts }) => number(counts[state]),
-    style: ({ counts }) => (counts[state] === 0 ? "dim" : stateStyle(state)),
-  };
+function countOf(state: JobState): Column<QueueOverview> {
+  return count(state.toUpperCase(), ({ counts }) => counts[state], stateStyle(state));
 }

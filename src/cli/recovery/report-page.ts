@@ -3,7 +3,7 @@ import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
 import { number, plural } from "../../core/words.ts";
 import type { RecoveryPlan } from "../../runtime/recovery/preview.ts";
 import { paint } from "../terminal/colours.ts";
-import { type Column, table } from "../terminal/table.ts";
+import { type Column, count, table } from "../terminal/table.ts";
 import { oneLine } from "../terminal/text.ts";
 
 /** In one line. */
@@ -98,13 +98,4 @@ function columns(now: number): Column<CrashRecoveryReport>[] {
       style: ({ wasSuccessful }) => (wasSuccessful ? "dim" : "red"),
     },
   ];
-}
-
-function count(title: string, of: (report: CrashRecoveryReport) => number): Column<CrashRecoveryReport> {
-  return {
-    title,
-    right: true,
-    value: (report) => number(of(report)),
-    style: (report) => (of(report) === 0 ? "dim" : null),
-  };
 }

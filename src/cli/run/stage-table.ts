@@ -1,7 +1,5 @@
 import type { Build } from "../../core/build-view.ts";
-import { number } from "../../core/words.ts";
-import type { Style } from "../terminal/colours.ts";
-import type { Column } from "../terminal/table.ts";
+import { type Column, count } from "../terminal/table.ts";
 
 export type StageRow = Build["stages"][string] & { name: string };
 
@@ -13,12 +11,8 @@ export function stageColumns(): Column<StageRow>[] {
   return [
     { title: "STAGE", value: ({ name }) => name, least: 8 },
     count("DONE", ({ ran }) => ran, "green"),
-    count("CACHED", ({ cached }) => cached, null),
+    count("CACHED", ({ cached }) => cached),
     count("FAILED", ({ failed }) => failed, "yellow"),
-    count("LEFT", ({ left }) => left, null),
+    count("LEFT", ({ left }) => left),
   ];
-}
-
-function count(title: string, of: (row: StageRow) => number, style: Style | null): Column<StageRow> {
-  return { title, right: true, value: (row) => number(of(row)), style: (row) => (of(row) === 0 ? "dim" : style) };
 }

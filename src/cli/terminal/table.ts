@@ -1,3 +1,4 @@
+import { number } from "../../core/words.ts";
 import { paint, type Style } from "./colours.ts";
 import { cut, oneLine, widthOf } from "./text.ts";
 
@@ -11,6 +12,20 @@ export interface Column<Row> {
 }
 
 const GAP = 2;
+
+/** How many; nothing stands back. */
+export function count<Row>(
+  title: string,
+  of: (row: Row) => number,
+  style: Style | null | ((row: Row) => Style | null) = null,
+): Column<Row> {
+  return {
+    title,
+    right: true,
+    value: (row) => number(of(row)),
+    style: (row) => (of(row) === 0 ? "dim" : typeof style === "function" ? style(row) : style),
+  };
+}
 
 /** Lines up columns. In a pipe nothing is cut: programs read it. */
 export function table<Row>(columns: readonly Column<Row>[], rows: readonly Row[], room = terminalWidth()): string {
