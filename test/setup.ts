@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { packagedBinaries, prepareBinaries, RUNS_AS } from "./postgres/binaries.ts";
 import { makeCluster, memoryFolder } from "./postgres/cluster.ts";
+import { strip } from "./stripped.ts";
 
 /**
  * Once for all files of a run (`--test-global-setup`): what each of them, and each process that they start, would do
@@ -15,6 +16,10 @@ export async function globalSetup(): Promise<void> {
   await moveToMemory();
   // A third of a second of each process is the reading of TypeScript, and there are thousands.
   process.env["NODE_COMPILE_CACHE"] ??= await made("holdfast-compiled-");
+  process.env["HOLDFAST_TEST_STRIPPED"] = await made("holdfast-stripped-");
+  strip(process.env["HOLDFAST_TEST_STRIPPED"]);
+  // Some processes are started as nobody.
+  await chmod(process.env["HOLDFAST_TEST_STRIPPED"], 0o755);
   const quickly = `--import=${new URL("./imports.ts", import.meta.url).href}`;
   process.env["NODE_OPTIONS"] = [process.env["NODE_OPTIONS"], quickly].filter(Boolean).join(" ");
   const native = process.env["DATABASE_URL"] ? null : packagedBinaries();

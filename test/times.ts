@@ -1,10 +1,17 @@
-import { relative } from "node:path";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, relative } from "node:path";
 import type { TestEvent } from "node:test/reporters";
 
 /**
- * A reporter (`--test-reporter=./test/times.ts`): how long each file took, the longest first, and what failed in it. With
+ * A reporter (`--test-reporter=./test/times.ts`): what each file took, the dearest first, and what failed in it. Where the
+ * system says so it is seconds of the processors, which are the same whatever else runs, and then those of the clock. With
  * `HOLDFAST_TIMES=5` also its five longest tests.
  */
+const folder = mkdtempSync(join(tmpdir(), "holdfast-times-"));
+// Every test file adds itself, at its end: see `cpu.ts`.
+const taken = (process.env["HOLDFAST_TEST_CPU"] = join(folder, "taken"));
+
 export default async function* times(events: AsyncIterable<TestEvent>): AsyncGenerator<string> {
   const most = Number(process.env["HOLDFAST_TIMES"] ?? 0);
   const tests = new Map<string, { name: string; millis: number }[]>();
@@ -20,12 +27,22 @@ export default async function* times(events: AsyncIterable<TestEvent>): AsyncGen
       files.push({ file: data.file, millis: data.duration_ms, count: data.counts.tests });
     }
   }
-  for (const { file, millis, count } of files.toSorted((a, b) => b.millis - a.millis)) {
-    yield `${seconds(millis)}  ${relative(process.cwd(), file)} (${count} tests)\n`;
+  const worked = new Map<string, number>(existsSync(taken) ? readLines(taken) : []);
+  rmSync(folder, { recursive: true, force: true });
+  const cost = ({ file, millis }: { file: string; millis: number }) => worked.get(file) ?? millis;
+  for (const one of files.toSorted((a, b) => cost(b) - cost(a))) {
+    const { file, millis, count } = one;
+    yield `${seconds(cost(one))} ${seconds(millis)}  ${relative(process.cwd(), file)} (${count} tests)\n`;
     const longest = (tests.get(file) ?? []).toSorted((a, b) => b.millis - a.millis).slice(0, most);
     for (const { name, millis } of longest) yield `        ${seconds(millis)}  ${name}\n`;
   }
-  yield `${seconds(files.reduce((sum, { millis }) => sum + millis, 0))}  all files together\n`;
+  const sum = (of: (one: (typeof files)[number]) => number) => seconds(files.reduce((all, one) => all + of(one), 0));
+  yield `${sum(cost)} ${sum(({ millis }) => millis)}  all files together\n`;
+}
+
+function readLines(path: string): [file: string, millis: number][] {
+  const lines = readFileSync(path, "utf8").trimEnd().split("\n");
+  return lines.map((line) => JSON.parse(line) as [string, number]);
 }
 
 function seconds(millis: number): string {

@@ -73,7 +73,7 @@ export class PostgresServer {
   /** A fresh empty database. */
   async createDatabase(): Promise<string> {
     const name = `holdfast_test_${randomBytes(6).toString("hex")}`;
-    await this.query(`create database ${name} template template0`);
+    await this.query(`create database ${name} template template0 strategy file_copy`);
     this.#made.add(name);
     return this.url(name);
   }
