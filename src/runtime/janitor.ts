@@ -278,9 +278,11 @@ export class Janitor {
 
   /** In small steps: what is handed in meanwhile comes in between. */
   async #trim(): Promise<void> {
-    if (this.#clock.monotonic() - this.#trimmedAt < TRIM_EVERY) return;
-    this.#trimmedAt = this.#clock.monotonic();
+    const now = this.#clock.monotonic();
+    if (now - this.#trimmedAt < TRIM_EVERY) return;
     while (this.#running && (await this.#store.trimEvents({ olderThan: KEPT, limit: TRIM })) === TRIM);
+    // One that failed is tried again at the next tick.
+    this.#trimmedAt = now;
   }
 
   /** Nothing proves its life or its death, e.g. in a copied database: struck off after a while, once it holds nothing. */

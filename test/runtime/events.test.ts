@@ -368,6 +368,19 @@ test("old events are trimmed by whoever works or listens, and only those that ev
   on.calls[1]?.end();
 });
 
+test("what could not be trimmed is trimmed a moment later, not with the next minute", async (t) => {
+  const { hf, clock } = await memory(t);
+  const { store } = hf.engine;
+  const trim = store.trimEvents.bind(store);
+  let tries = 0;
+  store.trimEvents = (what) => (++tries === 1 ? Promise.reject(new Error("busy")) : trim(what));
+  await happens(hf, "a", "b");
+  clock.set(clock.now() + 8 * 86_400_000);
+  hf.events.subscribe(() => {}, { name: "new" });
+  await clock.advance("2s");
+  assert.deepEqual([tries, await store.events({ after: 0, limit: 9 })], [2, []]);
+});
+
 async function alone(t: TestContext) {
   const { path, clock, another } = await file(t);
   return { path, clock, hf: await another() };
