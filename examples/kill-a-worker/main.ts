@@ -1,5 +1,5 @@
 /**
- * Fills a queue, works it with several processes, kills one of them in the middle with SIGKILL, and then asks the
+ * Starts several processes, fills a queue for them, kills one of them in the middle with SIGKILL, and then asks the
  * database what happened.
  *
  *   node examples/kill-a-worker/main.ts [jobs]
@@ -24,10 +24,11 @@ const hf = await open(path);
 const workers: ChildProcess[] = [];
 
 try {
+  // Before there is work: on a busy machine the first would be done with it when the last has started.
+  for (let i = 0; i < WORKERS; i++) workers.push(await startWorker());
   const pages = Array.from({ length: JOBS }, (_, page) => ({ page }));
   const accepted = await hf.enqueueMany(index, pages);
-  console.log(`${JOBS} jobs are on the disk; ${WORKERS} worker processes start.`);
-  for (let i = 0; i < WORKERS; i++) workers.push(await startWorker());
+  console.log(`${WORKERS} worker processes are there; ${JOBS} jobs are on the disk.`);
   const killed = await watch(workers[0] as ChildProcess);
   await report(
     accepted.map(({ id }) => id),

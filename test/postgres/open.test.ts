@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import { setTimeout as passes } from "node:timers/promises";
 import { job, type JobContext, open, type OpenOptions } from "../../src/index.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { code, see, stage } from "../runtime/parts.ts";
@@ -103,7 +104,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     await hf.close();
     assert.equal((await server.query("select id from holdfast.processes", url)).length, 0);
     // The server takes a moment to notice.
-    while ((await connections()) > 0);
+    while ((await connections()) > 0) await passes(5);
   });
 
   test("a server that is not there is said to be so at once", async () => {

@@ -395,5 +395,5 @@ async function steps(store: Store, job: number): Promise<number[]> {
 /** Resolves when somebody waits for this connection's transaction. */
 async function isWaiting(server: PostgresServer, pid: number): Promise<void> {
   const waiting = `select 1 from pg_stat_activity where ${pid} = any(pg_blocking_pids(pid))`;
-  while ((await server.query(waiting)).length === 0);
+  while ((await server.query(waiting)).length === 0) await stall(5);
 }

@@ -4,6 +4,7 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, sta
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import { setTimeout as passes } from "node:timers/promises";
 import type { ProcessId } from "../../src/core/ids.ts";
 import { Alive } from "../../src/store/alive.ts";
 import { findPlace, type Place, sweepOld } from "../../src/store/postgres/place.ts";
@@ -58,7 +59,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     const [{ class: its }] = (await locks()).filter((lock) => lock["id"] === self) as [{ class: string }];
     await store.probe();
     const held = server.query(`select pg_advisory_lock(${Number(its) | 0}, ${id}), pg_sleep(60)`, url).catch(() => []);
-    while (!(await locks()).some((lock) => lock["id"] === id));
+    while (!(await locks()).some((lock) => lock["id"] === id)) await passes(5);
     return async () => {
       await server.query(
         "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid()",
@@ -91,7 +92,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     const letGo = await hold(store, self, id);
     assert.equal(await lifeOf(store, id), "alive");
     await letGo();
-    while ((await lifeOf(store, id)) !== "dead");
+    while ((await lifeOf(store, id)) !== "dead") await passes(5);
   });
 
   test("one elsewhere is alive while its connection is, whatever its host and path are called; then nobody knows", async (t) => {
@@ -100,9 +101,9 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     writeFileSync(join(place.folder, "a.lock"), "");
     const id = await enter({ place: randomUUID(), alive: "a" });
     const letGo = await hold(store, self, id);
-    while ((await lifeOf(store, id)) !== "alive");
+    while ((await lifeOf(store, id)) !== "alive") await passes(5);
     await letGo();
-    while ((await lifeOf(store, id)) !== "unknown");
+    while ((await lifeOf(store, id)) !== "unknown") await passes(5);
   });
 
   test("its lock is taken again over a new connection", async (t) => {

@@ -108,9 +108,14 @@ describe("a finished job whose end the server does not take", { skip: noServer }
       Array.from({ length: 50 }, () => "poison"),
     );
     hf.work([echo], { concurrency: 50 });
-    await passes(2_500);
-    const said = logged.filter((message) => message.includes("could not be recorded")).length;
-    assert.ok(said >= 2 && said <= 8, `${said} times`);
+    // The third pause is a second; on a busy machine one before it may be as long.
+    let said = 0;
+    for (let since = performance.now(); said < 2 || performance.now() - since < 900; await passes(10)) {
+      const before = said;
+      said = logged.filter((message) => message.includes("could not be recorded")).length;
+      if (said > before) since = performance.now();
+      assert.ok(said <= 8, `${said} times`);
+    }
     await relent();
     const ends = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
     assert.ok(ends.every(({ state, attempt }) => state === "succeeded" && attempt === 1));

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, test } from "node:test";
+import { setTimeout as passes } from "node:timers/promises";
 import { Client, Pool, TypeOverrides } from "pg";
 import postgres from "postgres";
 import { HoldfastError } from "../../src/core/errors.ts";
@@ -177,7 +178,7 @@ test("so is the second of two transactions of pg", { skip }, async () => {
   await store.enqueueWithin(client, [newJob({ id: "a" })]);
   const late = other.enqueueWithin(second, [newJob({ id: "a" })]);
   const waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
-  while ((await server.query(waits)).length === 0);
+  while ((await server.query(waits)).length === 0) await passes(5);
   await client.query("commit");
   assert.deepEqual(await late, [{ id: "a", duplicate: true }]);
   await second.query("commit");

@@ -198,7 +198,7 @@ async function whileItWorks(db: string, enough: (jobs: Job[]) => boolean): Promi
       hf ??= await open(db);
       const jobs = await everyJob(hf);
       if (enough(jobs)) return jobs;
-      await new Promise((resolve) => setImmediate(resolve));
+      await new Promise((resolve) => setTimeout(resolve, 5));
     }
   } finally {
     await hf?.close();
