@@ -10,7 +10,7 @@ const free: Schema[] = [];
 before(async () => void (server = noServer === false ? await startServer() : undefined));
 after(() => server?.close());
 
-const EVERY = 10;
+const EVERY = 15;
 let met = SEED;
 
 standOn({

@@ -1,6 +1,7 @@
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Build } from "../../src/index.ts";
+import { openToLook } from "../../src/runtime/open.ts";
 import { fixture, Place } from "./holdfast.ts";
 
 export const DOCS = fixture("docs.ts");
@@ -36,6 +37,6 @@ export function linesOf(stdout: string): ({ type: "progress" | "build" } & Build
 
 /** The newest build there is. */
 export async function newest(place: Place): Promise<Build> {
-  const { items } = await place.json<{ items: Build[] }>(["builds", "list"]);
-  return items.at(-1) as Build;
+  await using hf = await openToLook(place.db, {});
+  return (await hf.builds.list()).items.at(-1) as Build;
 }

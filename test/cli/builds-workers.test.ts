@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import { openToLook } from "../../src/runtime/open.ts";
 import { DOCS, linesOf, newest, openGate, placeWith, shutGate, writeDoc } from "./build-place.ts";
 import type { Place, Running } from "./holdfast.ts";
 
@@ -15,9 +16,11 @@ interface Status {
 /** The workers of a run, once they are at work. */
 async function workersOf(count: number): Promise<number[]> {
   for (;;) {
-    const { processes } = await place.json<Status>(["status"]);
+    await using hf = await openToLook(place.db, {});
+    const processes = await hf.engine.store.processes();
     const pids = processes.filter(({ program, works }) => program.startsWith("holdfast work") && works.length > 0);
     if (pids.length === count) return pids.map(({ pid }) => pid);
+    await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
 

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type Holdfast, job, type Job, open } from "../../src/index.ts";
-import { isTaken } from "../crash/random.ts";
+import { someOf } from "../crash/random.ts";
 import { page, snippets } from "../docs/pages.ts";
 import { type JsonError, Place } from "./holdfast.ts";
 
@@ -103,23 +103,23 @@ test("what is no claim of this database is refused, and so is what contradicts i
     [["claim", "four", "--name", "four", "--worker", "anna"], "USAGE"],
     [["claim", "four"], "USAGE"],
   ];
-  const some = cases.filter((_, i) => isTaken(i, 3));
+  const some = someOf(cases, 3);
   const answers = await Promise.all(some.map(([args]) => place.json<JsonError>(args, 2)));
   for (const [i, { error }] of answers.entries()) assert.equal(error.code, some[i]?.[1], some[i]?.[0].join(" "));
   assert.equal(await stateOf(id), "running");
 });
 
 test("claims at once never get the same job", async () => {
-  const ids = await hf.enqueueMany(named("five"), [1, 2, 3, 4]);
+  const ids = await hf.enqueueMany(named("five"), [1, 2, 3]);
   const ended = await Promise.all(
-    Array.from({ length: 6 }, (_, i) => place.run(["claim", "five", "--worker", `w${i}`, "--json"])),
+    Array.from({ length: 4 }, (_, i) => place.run(["claim", "five", "--worker", `w${i}`, "--json"])),
   );
   const got = ended.flatMap(({ stdout }) => (JSON.parse(stdout) as Handed | null)?.job.id ?? []);
   assert.deepEqual(
     got.toSorted(),
     ids.map(({ id }) => id),
   );
-  assert.equal(ended.filter(({ code }) => code === 1).length, 2);
+  assert.equal(ended.filter(({ code }) => code === 1).length, 1);
 });
 
 test("when its lease has ended another claims the job, and the first can neither renew nor settle", async () => {
@@ -208,7 +208,7 @@ test("the script in the docs: two at once, one killed in the middle, and every j
   await bash("review", `echo "begun $JOB_ID $CLAIM $1" >&2; read -r word; echo "\\"$NAME \${word}\\""\n`);
   await writeFile(join(place.folder, "reviewer.sh"), script ?? "");
 
-  const inputs = ["it's", '"; touch stolen; "', "$(touch stolen)", 4, 5];
+  const inputs = ["it's", '"; touch stolen; "', "$(touch stolen)", 4];
   const ids = (await hf.enqueueMany(named("reviews"), inputs)).map(({ id }) => id);
   const start = (name: string) => new Script(place, bin, name, { LEASE: "5s", WAIT: "1m" });
   const [first, second] = [start("first"), start("second")];

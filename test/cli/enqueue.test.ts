@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { open } from "../../src/index.ts";
+import { someOf } from "../crash/random.ts";
 import { fixture, JOBS, type JsonError, Place } from "./holdfast.ts";
 
 let place: Place;
@@ -46,7 +47,7 @@ test("enqueue --after makes a job that waits for all of them, and refuses one th
 });
 
 test("bad input is refused with exit 2 and changes nothing", async () => {
-  const cases: [string[], string, RegExp][] = [
+  const known: [string[], string, RegExp][] = [
     [["enqueue", "echo", "{text"], "USAGE", /no JSON/],
     [["enqueue", "double", '"x"', "--module", JOBS], "INPUT_INVALID", /does not fit its schema: Give a number/],
     [["enqueue", "nope", "--module", JOBS], "USAGE", /exports no job "nope"/],
@@ -54,11 +55,12 @@ test("bad input is refused with exit 2 and changes nothing", async () => {
     [["enqueue", "echo", "--delay", "soon"], "DURATION_INVALID", /"soon"/],
     [["enqueue", "echo", "--run-at", "soon"], "USAGE", /Give a date/],
   ];
+  const cases = someOf(known, 2);
   await using hf = await open(place.db);
   const before = await hf.jobs.counts();
   const answers = await Promise.all(cases.map(([args]) => place.json<JsonError>(args, 2)));
   for (const [i, { error }] of answers.entries()) {
-    const [, code, message] = cases[i] as (typeof cases)[number];
+    const [, code, message] = cases[i] as (typeof known)[number];
     assert.equal(error.code, code);
     assert.match(error.message, message);
     assert.notEqual(error.hint, "");

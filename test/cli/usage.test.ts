@@ -6,6 +6,7 @@ import { DatabaseSync } from "node:sqlite";
 import { after, before, test } from "node:test";
 import type { Command } from "commander";
 import { program } from "../../src/cli/program.ts";
+import { someOf } from "../crash/random.ts";
 import { type JsonError, Place } from "./holdfast.ts";
 
 let place: Place;
@@ -52,7 +53,7 @@ function commandsOf(command: Command): Command[] {
 }
 
 test("wrong usage exits 2 with a line that helps", async () => {
-  const cases: [string[], RegExp][] = [
+  const known: [string[], RegExp][] = [
     [["stats"], /unknown command 'stats'\. Did you mean status\? \[USAGE\]\nhint: {2}There is run, plan, work, stop, /],
     [["jobs", "lits"], /unknown command 'lits'\. Did you mean list\? \[USAGE\]\nhint: {2}There is list, show, retry, cancel\./],
     [["queues", "frob"], /unknown command 'frob' \[USAGE\]\nhint: {2}There is list, pause, resume\./],
@@ -72,6 +73,7 @@ test("wrong usage exits 2 with a line that helps", async () => {
     [["jobs", "list", "--state", "done"], /Allowed choices are waiting, pending, running/],
     [["quarantine", "retry"], /Neither an id nor --all was given/],
   ];
+  const cases = someOf(known, 3);
   const all = await Promise.all(cases.map(([args]) => place.run(args)));
   for (const [i, { code, stdout, stderr }] of all.entries()) {
     assert.equal(code, 2);
@@ -108,7 +110,7 @@ test("every option that is a number takes whole numbers in its range, and nothin
 });
 
 test("a number, a date or a duration that is none is wrong usage, before anything is done", async () => {
-  const cases: [string[], RegExp][] = [
+  const known: [string[], RegExp][] = [
     [["run", "docs.ts", "--workers", "-1"], /'--workers <number>' argument '-1' is invalid\. Give a whole number of at least 1/],
     [["run", "docs.ts", "--workers", "0"], /at least 1/],
     [["enqueue", "echo", "--run-at", "-5"], /Give a date/],
@@ -116,6 +118,7 @@ test("a number, a date or a duration that is none is wrong usage, before anythin
     [["claim", "echo", "--worker", "w", "--wait", "x"], /no duration/],
     [["recover", "--expired-for", "-1m"], /no duration/],
   ];
+  const cases = someOf(known, 2);
   const ended = await Promise.all(cases.map(([args]) => place.run(args)));
   for (const [i, { code, stdout, stderr }] of ended.entries()) {
     const [args, says] = cases[i] as [string[], RegExp];

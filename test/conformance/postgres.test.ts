@@ -11,6 +11,6 @@ describe("PostgreSQL", { skip: noServer }, () => {
   // Each case needs connections that nobody has used, and those are what it costs.
   conformance(
     postgresOn(() => server),
-    { every: 3 },
+    { every: 6 },
   );
 });

@@ -32,7 +32,7 @@ if (LONG) KILLS.push(["as it says that it lives", { operation: "beat", how: { ho
 wherever((stage, place) => {
   describe("a build that is killed", { concurrency: 3 }, () => {
     for (const [at, [name, { operation, after, how }]] of KILLS.entries()) {
-      if (!isTaken(at, place === "file" ? 2 : 7)) continue;
+      if (!isTaken(at, place === "file" ? 3 : 7)) continue;
       for (const moment of sample(MOMENTS, at >> 1)) {
         test(`at ${operation}:${moment}, ${name}, goes on where it was`, async (t) => {
           const scene = await stage(t);

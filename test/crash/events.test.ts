@@ -56,7 +56,7 @@ wherever((stage, place) => {
     describe(`a deliverer to ${kind}`, { concurrency: 2 }, () => {
       for (const [at, [point, found]] of Object.entries(POINTS).entries()) {
         if (!sample(kinds, at + Number(place === "file")).includes(kind)) continue;
-        if (place === "server" && !isTaken(at, 2)) continue;
+        if (place === "server" && !isTaken(at, 4)) continue;
         test(`killed at ${point}: every event arrives, in order, and what comes twice can be told`, async (t) => {
           const { scene, outlet, hf } = await stageFor(stage, t, outletFor);
           const child = await start(scene, outlet, { point });

@@ -173,8 +173,8 @@ wherever((stage, place) => {
       if (operation === "transaction" && place === "server") continue;
       // Not there yet.
       if ((operation === "build" || operation === "beat") && place === "server") continue;
-      if (place === "server" && !isTaken(at, 2)) continue;
-      for (const moment of moments(place, at >> 1)) {
+      if (place === "server" && !isTaken(at, 3)) continue;
+      for (const moment of moments(place, at)) {
         test(`${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`, async (t) => {
           const scene = await stage(t, { bare: operation === "migrate" });
           if (operation === "reclaim") await dies(scene, "claim:committed");

@@ -16,6 +16,11 @@ export function isTaken(turn: number, many: number): boolean {
   return Boolean(process.env["HOLDFAST_LONG"]) || (turn + SEED) % many === 0;
 }
 
+/** Of a list an ordinary run takes one of so `many`: others with each seed. */
+export function someOf<T>(all: readonly T[], many: number): readonly T[] {
+  return all.filter((_, turn) => isTaken(turn, many));
+}
+
 /** For a test, in its options: an ordinary run takes one of so `many`, others with each seed. */
 export function oneOf(many: number, turn: number): { skip?: string } {
   const skip = `one of ${many} is a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;

@@ -10,7 +10,7 @@ import { noServer, type PostgresServer, startServer } from "../postgres/server.t
 import { pages, ROOT, type Snippet, snippets } from "./pages.ts";
 
 /*
- * Every ```ts block of the docs is checked by the compiler, and run: those of the README, and a third of the others by the seed.
+ * Every ```ts block of the docs is checked by the compiler, and run: those of the README, and a fifth of the others by the seed.
  * - A block is a module. "holdfast" is src/index.ts; its working directory is an empty folder of its own.
  * - `// jobs.ts` as its first line names it, and later blocks of the page may import "./jobs.ts".
  * - `// → text` is a line that it prints. Where there are such comments, it prints these lines and no others, in any order.
@@ -23,7 +23,7 @@ const folder = mkdtempSync(join(tmpdir(), "holdfast-docs-"));
 symlinkSync(join(ROOT, "node_modules"), join(folder, "node_modules"), "junction");
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-const LEFT = `one of three is a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
+const LEFT = `one of five is a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
 const ON_SERVER = "postgres://localhost/shop";
 
 interface Example {
@@ -33,16 +33,25 @@ interface Example {
   printed: string[];
   /** It, or a block that it may import, needs a server. */
   onServer: boolean;
+  /** Why it is not run this time, or false. */
+  skip: string | false;
 }
 
-const examples = pages().flatMap((page) => examplesOf(snippets(page)));
+const examples = pages()
+  .flatMap((page) => examplesOf(snippets(page)))
+  .map((example, turn): Example => {
+    const { where, onServer } = example;
+    return Object.assign(example, {
+      skip: (onServer && noServer) || (!where.startsWith("README.md") && !isTaken(turn, 5) && LEFT),
+    });
+  });
 
 describe("every example in the docs", { concurrency: 2 }, () => {
   let server: PostgresServer | undefined;
   before(async () => {
     if (noServer) return;
     server = await startServer();
-    for (const { folder, onServer } of examples) if (onServer) moveIn(folder, await server.createDatabase());
+    for (const { folder, onServer, skip } of examples) if (onServer && !skip) moveIn(folder, await server.createDatabase());
   });
   after(() => server?.close());
 
@@ -57,8 +66,7 @@ describe("every example in the docs", { concurrency: 2 }, () => {
     assert.equal(code, 0, output.replaceAll(folder, ""));
   });
 
-  for (const [turn, { where, folder, file, printed, onServer }] of examples.entries()) {
-    const skip = (onServer && noServer) || (!where.startsWith("README.md") && !isTaken(turn, 3) && LEFT);
+  for (const { where, folder, file, printed, skip } of examples) {
     test(`${where} runs, and ends by itself`, { skip }, async () => {
       const { code, stdout, output } = await run(["--import", RESOLVE, file], folder);
       assert.equal(code, 0, output);
@@ -75,7 +83,7 @@ test("a block that is not run says why", () => {
 });
 
 /** Each in a folder of its own, with the named ones of its page before it. */
-function examplesOf(blocks: Snippet[]): Example[] {
+function examplesOf(blocks: Snippet[]): Omit<Example, "skip">[] {
   const named = new Map<string, string>();
   return blocks
     .filter(({ info }) => info === "ts")

@@ -123,9 +123,9 @@ export function openAt(url: string, options: { patience?: number } = {}): Promis
   return PostgresStore.open(url, { clock: systemClock, injected: false, random: Math.random, ...options });
 }
 
-/** Of many statements each fifth is cut in an ordinary run; the first and the last ones always. */
+/** Of many statements each eighth is cut in an ordinary run; the first and the last ones always. */
 function isLeftOut(at: number, all: number): boolean {
-  return !process.env["HOLDFAST_LONG"] && at > 3 && at < all - 2 && (at + SEED) % 5 !== 0;
+  return !process.env["HOLDFAST_LONG"] && at > 3 && at < all - 2 && (at + SEED) % 8 !== 0;
 }
 
 /** How it begins, and how it ends if it is several statements in one. */

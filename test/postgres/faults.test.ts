@@ -15,6 +15,7 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import { setTimeout as passes } from "node:timers/promises";
 import tls from "node:tls";
 import { fileURLToPath } from "node:url";
 import { HoldfastError } from "../../src/core/errors.ts";
@@ -22,6 +23,7 @@ import { systemClock } from "../../src/runtime/system-clock.ts";
 import { refuseOld } from "../../src/store/postgres/open.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
 import { add, addOne, claim, running, SUCCEEDED } from "../conformance/parts.ts";
+import { oneOf } from "../crash/random.ts";
 import { RUNS_AS } from "./binaries.ts";
 import { noRestart, type PostgresServer, startServer } from "./server.ts";
 
@@ -60,7 +62,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
   const refuses = async (t: TestContext, where: string, ...what: Parameters<typeof says>) =>
     assert.rejects(openAt(t, where), says(...what));
 
-  test("nobody listens there", async (t) => {
+  test("nobody listens there", oneOf(2, 0), async (t) => {
     await refuses(
       t,
       "postgres://u:r1ght@127.0.0.1:1/d",
@@ -92,7 +94,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
-  test("of several hosts one is there", async (t) => {
+  test("of several hosts one is there", oneOf(2, 1), async (t) => {
     const port = new URL(url).port;
     const store = await openAt(t, url.replace(`127.0.0.1:${port}`, `127.0.0.1:1,127.0.0.1:${port}`));
     await addOne(store);
@@ -105,7 +107,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
-  test("the password is wrong, or there is no such user, or none was given", async (t) => {
+  test("the password is wrong, or there is no such user, or none was given", oneOf(2, 2), async (t) => {
     const { url: right } = await makeRole(t);
     for (const [user, password] of [
       ["tester_1", "wr0ng"],
@@ -117,7 +119,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     }
   });
 
-  test("there is no such database", async (t) => {
+  test("there is no such database", oneOf(2, 3), async (t) => {
     await refuses(
       t,
       Object.assign(new URL(url), { pathname: "/nowhere" }).href,
@@ -127,12 +129,12 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
-  test("the address asks for something that the server does not know, or does not take", async (t) => {
+  test("the address asks for something that the server does not know, or does not take", oneOf(2, 4), async (t) => {
     for (const asked of ["shmeckel=1", "schema=other", "statement_timeout=soon"])
       await refuses(t, `${url}?${asked}`, "ADDRESS_INVALID", new RegExp(`parameter "${asked.split("=")[0]}"`), /leave it out/);
   });
 
-  test("the user may make no schema, or not write into one", async (t) => {
+  test("the user may make no schema, or not write into one", oneOf(2, 5), async (t) => {
     const { url: own, name } = await makeRole(t);
     await refuses(t, own, "NO_RIGHTS", /permission denied for database/, /grant create on database/);
     const direct = await openAt(t);
@@ -146,7 +148,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     assert.deepEqual(await direct.list({ limit: 10 }), { items: [] });
   });
 
-  test("the user, or the database, is set to read only", async (t) => {
+  test("the user, or the database, is set to read only", oneOf(2, 6), async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
     const store = await openAt(t, own);
@@ -160,40 +162,45 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(store);
   });
 
-  test("a statement takes longer than it may, waits for longer than it may, or is cancelled by an operator", async (t) => {
-    const direct = await openAt(t);
-    const [held, locked] = [await running(direct, { name: "a" }), await running(direct, { name: "b" })];
-    await server.query(
-      `create function dawdle() returns trigger language plpgsql as $$ begin perform pg_sleep(30); return new; end $$;
+  test(
+    "a statement takes longer than it may, waits for longer than it may, or is cancelled by an operator",
+    oneOf(2, 7),
+    async (t) => {
+      const direct = await openAt(t);
+      const [held, locked] = [await running(direct, { name: "a" }), await running(direct, { name: "b" })];
+      await server.query(
+        `create function dawdle() returns trigger language plpgsql as $$ begin perform pg_sleep(30); return new; end $$;
        create trigger dawdle before update on holdfast.jobs for each row when (new.key = ${held.job}) execute function dawdle()`,
-      url,
-    );
-    const impatient = await openAt(t, `${url}?statement_timeout=100&lock_timeout=50`);
-    const settle = ({ job, fence }: typeof held, store = impatient) => store.settle([{ job, fence, outcome: SUCCEEDED }]);
-    await assert.rejects(settle(held), says("STATEMENT_TIMEOUT", /due to statement timeout/, /statement_timeout/));
-    // Its neighbours in the transaction have their answers.
-    const [late, id] = await Promise.allSettled([settle(held), addOne(impatient, { name: "c" })]);
-    assert.deepEqual([late.status, id.status], ["rejected", "fulfilled"]);
+        url,
+      );
+      const impatient = await openAt(t, `${url}?statement_timeout=100&lock_timeout=50`);
+      const settle = ({ job, fence }: typeof held, store = impatient) => store.settle([{ job, fence, outcome: SUCCEEDED }]);
+      await assert.rejects(settle(held), says("STATEMENT_TIMEOUT", /due to statement timeout/, /statement_timeout/));
+      // Its neighbours in the transaction have their answers.
+      const [late, id] = await Promise.allSettled([settle(held), addOne(impatient, { name: "c" })]);
+      assert.deepEqual([late.status, id.status], ["rejected", "fulfilled"]);
 
-    const lock = server.query(
-      `begin; select 1 from holdfast.jobs where key = ${locked.job} for update; select pg_sleep(1); commit`,
-      url,
-    );
-    while ((await server.query("select 1 from pg_stat_activity where wait_event = 'PgSleep'", url)).length === 0);
-    await assert.rejects(settle(locked), says("BUSY", /locked by somebody else/, /transaction that stays open/));
-    await lock;
-    assert.deepEqual(await settle(locked), ["held"]);
+      const lock = server.query(
+        `begin; select 1 from holdfast.jobs where key = ${locked.job} for update; select pg_sleep(1); commit`,
+        url,
+      );
+      while ((await server.query("select 1 from pg_stat_activity where wait_event = 'PgSleep'", url)).length === 0)
+        await passes(5);
+      await assert.rejects(settle(locked), says("BUSY", /locked by somebody else/, /transaction that stays open/));
+      await lock;
+      assert.deepEqual(await settle(locked), ["held"]);
 
-    const patient = await openAt(t);
-    const cancelled = settle(held, patient);
-    cancelled.catch(() => {});
-    const asleep = "from pg_stat_activity where wait_event = 'PgSleep' and application_name = 'holdfast writes'";
-    while ((await server.query(`select pg_cancel_backend(pid) ${asleep}`, url)).length === 0);
-    await assert.rejects(cancelled, says("STATEMENT_CANCELLED", /due to user request/, /pg_cancel_backend/));
-    assert.deepEqual(await direct.inspect([held, locked]), ["held", "lost"]);
-  });
+      const patient = await openAt(t);
+      const cancelled = settle(held, patient);
+      cancelled.catch(() => {});
+      const asleep = "from pg_stat_activity where wait_event = 'PgSleep' and application_name = 'holdfast writes'";
+      while ((await server.query(`select pg_cancel_backend(pid) ${asleep}`, url)).length === 0) await passes(5);
+      await assert.rejects(cancelled, says("STATEMENT_CANCELLED", /due to user request/, /pg_cancel_backend/));
+      assert.deepEqual(await direct.inspect([held, locked]), ["held", "lost"]);
+    },
+  );
 
-  test("there are too many connections: for good, and for a while", async (t) => {
+  test("there are too many connections: for good, and for a while", oneOf(2, 8), async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(
       `grant create on database ${new URL(url).pathname.slice(1)} to ${name}; alter role ${name} connection limit 1`,
@@ -201,15 +208,15 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
     await refuses(t, own, "TOO_MANY_CONNECTIONS", /takes no more connections \(too many connections for role/, /max_connections/);
     const there = async () => (await server.query(`select 1 from pg_stat_activity where usename = '${name}'`, url)).length;
-    while ((await there()) > 0);
+    while ((await there()) > 0) await passes(5);
     const opening = openAt(t, own, { patience: 10_000 });
     opening.catch(() => {});
-    while ((await there()) === 0);
+    while ((await there()) === 0) await passes(5);
     await server.query(`alter role ${name} connection limit 5`, url);
     await addOne(await opening);
   });
 
-  test("the schema is dropped under an open store, and made anew by whoever opens it then", async (t) => {
+  test("the schema is dropped under an open store, and made anew by whoever opens it then", oneOf(2, 9), async (t) => {
     const store = await openAt(t);
     await addOne(store);
     await server.query("drop schema holdfast cascade", url);
@@ -220,7 +227,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(await openAt(t));
   });
 
-  test("the schema holds somebody else's tables, which are left as they are", async (t) => {
+  test("the schema holds somebody else's tables, which are left as they are", oneOf(2, 10), async (t) => {
     const theirs = [
       "create table holdfast.jobs (id integer primary key)",
       "create table holdfast.migrations (id integer primary key, name text)",
@@ -245,7 +252,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(await openAt(t));
   });
 
-  test("the database cannot store every text", async (t) => {
+  test("the database cannot store every text", oneOf(2, 11), async (t) => {
     for (const encoding of ["LATIN1", "SQL_ASCII"]) {
       const name = `tester_${encoding.toLowerCase()}`;
       await server.query(`create database ${name} template template0 encoding '${encoding}' locale_provider libc locale 'C'`);
@@ -261,7 +268,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     }
   });
 
-  test("a name, an id or a key holds a NUL", async (t) => {
+  test("a name, an id or a key holds a NUL", oneOf(2, 12), async (t) => {
     const store = await openAt(t);
     for (const bad of [{ name: "a\0b" }, { id: "a\0b" }, { key: "a\0b" }, { queue: "a\0b" }]) {
       const [refused, other] = await Promise.allSettled([addOne(store, bad), addOne(store)]);
@@ -272,7 +279,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await assert.rejects(store.get("a\0b"), says("TEXT_INVALID", /which cannot be stored/, /number zero/));
   });
 
-  test("the disk is full", async (t) => {
+  test("the disk is full", oneOf(2, 13), async (t) => {
     const small = smallDisk();
     if (small === null) return t.skip("only root can make a small disk, where there is mount");
     const own = await startServer();
@@ -294,7 +301,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(store, { input: noise() });
   });
 
-  test("the disk is full, as a trigger makes believe", async (t) => {
+  test("the disk is full, as a trigger makes believe", oneOf(2, 14), async (t) => {
     const store = await openAt(t);
     await addOne(store);
     await server.query(
@@ -348,7 +355,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
       await server.query("alter system reset ssl", url);
       await server.query("select pg_reload_conf()", url);
     });
-    while ((await server.query("show ssl", url))[0]?.["ssl"] !== "on");
+    while ((await server.query("show ssl", url))[0]?.["ssl"] !== "on") await passes(5);
     await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
     await refuses(t, plain, "ACCESS_DENIED", /no encryption/, /sslmode=require/);
     await refuses(
@@ -371,7 +378,8 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await server.query("alter system set ssl_min_protocol_version = 'TLSv1.3'", url);
     await server.query("select pg_reload_conf()", url);
     t.after(() => server.query("alter system reset ssl_min_protocol_version", url));
-    while ((await server.query("show ssl_min_protocol_version", url))[0]?.["ssl_min_protocol_version"] !== "TLSv1.3");
+    while ((await server.query("show ssl_min_protocol_version", url))[0]?.["ssl_min_protocol_version"] !== "TLSv1.3")
+      await passes(5);
     const { DEFAULT_MAX_VERSION } = tls;
     t.after(() => void (tls.DEFAULT_MAX_VERSION = DEFAULT_MAX_VERSION));
     tls.DEFAULT_MAX_VERSION = "TLSv1.2";
@@ -392,7 +400,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     writeFileSync(signal, "");
     chownSync(signal, RUNS_AS.uid, RUNS_AS.gid);
     await server.start();
-    while (!(await isUp(server)));
+    while (!(await isUp(server))) await passes(5);
     await refuses(t, `${url}?target_session_attrs=read-write`, "READ_ONLY", /takes no writes/, /primary/);
     await refuses(t, await otherDatabase(url), "READ_ONLY", /takes no writes/, /primary/);
     await assert.rejects(addOne(store), says("READ_ONLY", /takes no writes/, /primary/));

@@ -72,7 +72,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   // ── locks ──
 
-  test("of twenty that acquire one lock, one has it, each time", oneOf(2, 0), async () => {
+  test("of twenty that acquire one lock, one has it, each time", oneOf(3, 0), async () => {
     const twenty = await processes(20);
     for (let round = 0; round < 16; round++) {
       const got = await Promise.all(twenty.map((one, n) => one.acquireLock("l", `agent-${n}`, `${round}-${n}`, 1_000)));
@@ -89,7 +89,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("whoever takes an expired lock over keeps it, however many clean at that instant", oneOf(2, 1), async () => {
+  test("whoever takes an expired lock over keeps it, however many clean at that instant", oneOf(3, 1), async () => {
     const [cleaners, takers] = halves(await processes(12));
     for (let round = 0; round < 12; round++) {
       await store.acquireLock("l", "old", `${round}`, 1_000);
@@ -110,7 +110,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   for (const before of ["nobody had", "had expired"]) {
     test(
       `a lock that ${before}, taken by an exclusive claim while others wait for its row, is not taken or cleaned by them`,
-      oneOf(2, 2),
+      oneOf(3, 2),
       async () => {
         const [taker, cleaner] = (await processes(2)) as [PostgresStore, PostgresStore];
         const { job } = await running(store, { queue: "q" });
@@ -134,7 +134,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     );
   }
 
-  test("of those who claim exclusively and those who acquire its lock, one has the queue", oneOf(2, 3), async () => {
+  test("of those who claim exclusively and those who acquire its lock, one has the queue", oneOf(3, 3), async () => {
     const [claimers, takers] = halves(await processes(12));
     for (let round = 0; round < 15; round++) {
       await add(store, ...Array.from({ length: 8 }, () => ({ queue: "q" })));
@@ -154,7 +154,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("a lock whose taking is undone goes to who waits for it", oneOf(2, 4), async () => {
+  test("a lock whose taking is undone goes to who waits for it", oneOf(3, 4), async () => {
     const { tx, end } = await transaction();
     const s = `"${schema}"`;
     const lock = { name: "l", holder: "first", token: "t", ttl: 1_000, process: null };
@@ -169,7 +169,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   // ── schedules ──
 
-  test("of eight that see the same tick, one makes its job, tick after tick", oneOf(2, 5), async () => {
+  test("of eight that see the same tick, one makes its job, tick after tick", oneOf(3, 5), async () => {
     const eight = await processes(8);
     let schedule = await save(store, { nextAt: clock.now() });
     for (let round = 0; round < 20; round++) {
@@ -186,7 +186,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   test(
     "of eight that trigger a schedule without overlap, one makes a job, and the others are told of it",
-    oneOf(2, 6),
+    oneOf(3, 6),
     async () => {
       const eight = await processes(8);
       await save(store, { nextAt: clock.now() + HOUR, overlap: false });
@@ -206,7 +206,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   test(
     "of those who save, pause, trigger and remove a schedule at once nobody fails, and a tick of it is one or none",
-    oneOf(2, 7),
+    oneOf(3, 7),
     async () => {
       const eight = await processes(8);
       const [pauser, remover, saver] = (await processes(3)) as [PostgresStore, PostgresStore, PostgresStore];
@@ -238,7 +238,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     return claimed;
   }
 
-  test("a lease that is settled and taken back at once goes one way, and the job with it", oneOf(2, 8), async () => {
+  test("a lease that is settled and taken back at once goes one way, and the job with it", oneOf(3, 8), async () => {
     const [settlers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
     const ways = await Promise.all(
@@ -263,7 +263,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.equal((await store.recovery()).entriesReclaimed, ways.filter((fate) => fate !== "held").length);
   });
 
-  test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", oneOf(2, 9), async () => {
+  test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", oneOf(3, 9), async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const settlements = leases.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }));
@@ -277,7 +277,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.equal((await store.counts({})).succeeded, JOBS);
   });
 
-  test("leases that many take back at once are taken back once, whatever the order", oneOf(2, 10), async () => {
+  test("leases that many take back at once are taken back once, whatever the order", oneOf(3, 10), async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const judgements = leases.map((lease) => judged(lease, "crashed"));
@@ -290,7 +290,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     for (const { id } of leases) assert.equal((await see(store, id)).crashes, 1);
   });
 
-  test("a lease that is renewed and taken back at once is held, and not stale, or lost", oneOf(2, 11), async () => {
+  test("a lease that is renewed and taken back at once is held, and not stale, or lost", oneOf(3, 11), async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const renewals = leases.map(({ job, fence }) => ({ job, fence, lease: LEASE }));
@@ -304,7 +304,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: JOBS }), []);
   });
 
-  test("what is noted while a lease is taken back is dropped with it, or refused", oneOf(2, 12), async () => {
+  test("what is noted while a lease is taken back is dropped with it, or refused", oneOf(3, 12), async () => {
     const [savers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
     const reclaims = leases.map((lease, n) => turn(reclaimers, n).reclaim([judged(lease, "crashed")], "test"));
@@ -319,7 +319,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   test(
     "a row that somebody's own transaction has locked keeps no other lease from being renewed or taken back",
-    oneOf(2, 13),
+    oneOf(3, 13),
     async () => {
       const [locked, free] = await expired(2);
       assert.ok(locked && free);
@@ -341,7 +341,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     },
   );
 
-  test("a lease whose row is free again in a moment is renewed at the first call", oneOf(2, 14), async () => {
+  test("a lease whose row is free again in a moment is renewed at the first call", oneOf(3, 14), async () => {
     const [lease] = await expired(1);
     assert.ok(lease);
     const { tx, end } = await transaction(`select 1 from "${schema}".jobs where key = ${lease.job} for update`);

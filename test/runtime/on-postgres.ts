@@ -20,8 +20,8 @@ standOn({
     if (noServer !== false) return noServer;
     if (slow.delete(name)) return ALL ? null : "it takes long on a server: HOLDFAST_LONG=1 runs it";
     const turn = met++;
-    if (ALL || (turn % every === 0 && isTaken(turn / every, 2))) return null;
-    return `one of ${2 * every} is enough of a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
+    if (ALL || (turn % every === 0 && isTaken(turn / every, 3))) return null;
+    return `one of ${3 * every} is enough of a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
   },
   async fresh() {
     const home = server as PostgresServer;
@@ -35,7 +35,7 @@ standOn({
   shared: () => (server as PostgresServer).createDatabase(),
 });
 
-/** The tests of this file: of one in every so many half, by the seed, and without those that take long. */
+/** The tests of this file: of one in every so many a third, by the seed, and without those that take long. */
 export async function take(suite: string, sample: { every: number; slow?: readonly string[] } = { every: 1 }): Promise<void> {
   every = sample.every;
   slow = new Set(sample.slow);

@@ -6,7 +6,7 @@ import { onPostgres } from "./postgres-place.ts";
 import { describe, runSchedule, shorten } from "./schedule.ts";
 
 /** Bounded by time, since a step is a hundred times as slow as in memory. */
-const SECONDS = 9;
+const SECONDS = 6;
 
 const skip = noServer;
 const given = process.env["HOLDFAST_SEED"];

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { describe, runSchedule, shorten } from "./schedule.ts";
 
 /** Bounded by time and by count; whichever comes first is said in the output. */
-const SECONDS = 12;
+const SECONDS = 8;
 const SCHEDULES = 5_000;
 /** The first seed whose schedule is on a file. */
 const FILE = 74;
