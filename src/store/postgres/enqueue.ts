@@ -110,8 +110,7 @@ export class Enqueue {
       parts: sole("$7::text", ""),
       values: 7,
       made: "select key, created_at, null::text from job",
-      columns: "job.key, job.created_at",
-      joined: "cross join job",
+      answer: "select key, created_at, verdict from job, verdict",
     };
     // Keys are given in the order of the list. Where nobody else took one meanwhile, the first of them tells all.
     this.#alike = {
@@ -123,8 +122,7 @@ export class Enqueue {
           from job)`,
       values: 7,
       made: "select first, created_at, keys from added",
-      columns: "added.first, added.created_at, added.keys",
-      joined: "cross join added",
+      answer: "select first, created_at, keys, verdict from added, verdict",
     };
   }
 
@@ -182,7 +180,7 @@ export class Enqueue {
       statement: jobs.length === 1 ? this.#one : this.#alike,
       values: [tx.at, this.#catalog.laneOf(job), priority, this.#catalog.policyIdOf(policy), runAt, delay, inputs],
       read: (rows) => {
-        const [made, madeAt, keys = null] = rows[0] as [number, number, string | null];
+        const [made, madeAt, keys] = rows[0] as [number, number, string | null];
         return this.recall({ made, madeAt, keys }, batches);
       },
     };

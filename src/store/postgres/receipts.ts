@@ -25,9 +25,8 @@ export interface SoleStatement {
   values: number;
   /** What its answer is found by when it is lost, a select of what `Made` has; no row: nothing was written. */
   made: string;
-  /** The columns of its answer; and of what, joined to something that always has one row. */
-  columns: string;
-  joined: string;
+  /** Its answer, a select; every row of it, or one, has the only one of `verdict`, which ends it where it must not be. */
+  answer: string;
 }
 
 /** What came of a transaction that was one statement. */
@@ -88,12 +87,13 @@ export class Receipts {
       select ${written}, ${refusal(written, ["$2", "$3", "$4"])}
       from ${s}.counter where id = 1`;
     // All of it is of one instant: what others commit later comes after it as a whole.
-    this.#sealed = ({ parts, values, made, columns, joined }) => {
+    this.#sealed = ({ parts, values, made, answer }) => {
       const [batch, ...relied] = [1, 2, 3, 4].map((n) => `$${values + n}`) as [string, ...string[]];
       return `
-        with ${parts}, made (made, made_at, keys) as (${made}), ${receipt(batch, "made, made_at, keys from made")}
-        select ${columns}, ${refusal("exists (select 1 from made)", relied)}
-        from ${s}.counter as counter ${joined} where counter.id = 1`;
+        with ${parts}, made (made, made_at, keys) as (${made}), ${receipt(batch, "made, made_at, keys from made")},
+        verdict as materialized (
+          select ${refusal("exists (select 1 from made)", relied)} as verdict from ${s}.counter where id = 1)
+        ${answer}`;
     };
     this.#sql = {
       end: end(receipt("$1", nothing)),

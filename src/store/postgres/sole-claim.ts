@@ -3,7 +3,7 @@ import type { ClaimRequest } from "../store.ts";
 import { byStartedTurn, laneOf, type Started } from "./claimed-row.ts";
 import { listOf, type Value } from "./driver.ts";
 import type { SoleStatement } from "./receipts.ts";
-import { soleTakingSql } from "./taking.ts";
+import { type SoleStarted, soleTakingSql } from "./taking.ts";
 import type { Sole, Tx } from "./transaction.ts";
 
 /** So many claims go the longer way without asking when one had to. */
@@ -29,14 +29,15 @@ export class SoleClaim {
     const [only, ...others] = shares;
     if (only === undefined || (this.#longer > 0 && this.#longer-- > 0)) return null;
     const common: Value[] = [tx.at, holder, holder === null ? worker : null];
+    const leases = new Map(shares.map(({ lane, lease }) => [lane.id, lease]));
+    const answer = (rows: readonly (readonly unknown[])[], inOrder: (a: Started, b: Started) => number) => {
+      const started = this.#started(rows as readonly SoleStarted[], leases);
+      return started === null ? null : read(started.sort(inOrder));
+    };
     if (others.length === 0) {
       const { lane, lease, budget } = only;
-      const known = (rows: Started[]): Started[] => {
-        for (const row of rows) [row[11], row[12]] = [lane.id, lease];
-        return rows.sort(byStartedTurn);
-      };
       const values = [...common, Math.min(max, budget.left), lane.id, lane.queue, lease];
-      return { statement: this.#sql.one, values, read: (rows) => this.#read(rows as Started[], known, read) };
+      return { statement: this.#sql.one, values, read: (rows) => answer(rows, byStartedTurn) };
     }
     const places = new Map(queues.flatMap((lanes, place) => lanes.map(({ lane }) => [lane.id, place])));
     const place = (lane: number): number => places.get(lane) as number;
@@ -55,23 +56,40 @@ export class SoleClaim {
       listOf(shares.map(({ budget }) => Math.min(max, budget.left))),
       share,
     ];
-    const inOrder = (rows: Started[]): Started[] =>
-      rows.sort((a, b) => place(laneOf(a)) - place(laneOf(b)) || byStartedTurn(a, b));
-    return { statement: this.#sql.many, values, read: (rows) => this.#read(rows as Started[], inOrder, read) };
+    const inOrder = (a: Started, b: Started): number => place(laneOf(a)) - place(laneOf(b)) || byStartedTurn(a, b);
+    return { statement: this.#sql.many, values, read: (rows) => answer(rows, inOrder) };
   }
 
-  /** There is always a row, also where nothing was taken. */
-  #read<T>(
-    rows: Started[],
-    inOrder: (rows: Started[]) => Started[],
-    read: (rows: Started[]) => T | Promise<T>,
-  ): T | Promise<T> | null {
-    const [first] = rows as [Started | [null, ...unknown[]]];
-    // The last but one: behind the columns of the job.
-    if (first.at(-2) === true) {
+  /** Null: the longer way. */
+  #started(rows: readonly SoleStarted[], leases: ReadonlyMap<number, number>): Started[] | null {
+    const common = rows.find(([key]) => key === null) as SoleStarted;
+    const [fence, now, longer] = [common[9], common[10], common[11]];
+    if (longer) {
       this.#longer = LONGER;
       return null;
     }
-    return read(first[0] === null ? [] : inOrder(rows));
+    const started: Started[] = [];
+    for (const [key, priority, policy, attempt, createdAt, id, input, scheduledFor, lane] of rows) {
+      if (key === null) continue;
+      const lease = leases.get(lane) as number;
+      // Suspects go the longer way.
+      const row: Started = [
+        key,
+        priority ?? 0,
+        policy,
+        attempt ?? 1,
+        createdAt,
+        id,
+        input,
+        scheduledFor,
+        fence,
+        now + lease,
+        false,
+        lane,
+        lease,
+      ];
+      started.push(row);
+    }
+    return started;
   }
 }

@@ -1,3 +1,4 @@
+import type { Fence, JobKey } from "../../core/ids.ts";
 import { holdsSuspect, READY, STARTED, STARTED_OF_LANE, startSql, SUSPECT } from "./claimed-row.ts";
 import { LOCKED } from "./locks.ts";
 import type { SoleStatement } from "./receipts.ts";
@@ -18,6 +19,14 @@ const taken = (s: string, lease: string, returned: string): string => `
     job as (
       update ${s}.jobs as job set ${startSql(lease)}
       from chosen, clock where job.ctid = chosen.spot
+      returning ${returned}),
+    started as (${startedBySpotSql(s)})`;
+
+/** The same where all have one lease: each is found by one walk over the list of places, not by a look-up of its own. */
+const takenAlike = (s: string, lease: string, returned: string): string => `
+    job as (
+      update ${s}.jobs as job set ${startSql(lease, "(select now from clock)")}
+      where job.ctid = any(array(select spot from chosen))
       returning ${returned}),
     started as (${startedBySpotSql(s)})`;
 
@@ -43,7 +52,7 @@ export function takeOneSql(s: string): string {
         select * from (${headSql(s, SUSPECT, "$6::integer", "(select least(most, 1) from lane)")}) as suspect
         where ${MAY_BE_SUSPECT(s)}) as head
       order by priority desc, key limit $5),
-    ${taken(s, "$8::bigint", STARTED_OF_LANE)}
+    ${takenAlike(s, "$8::bigint", STARTED_OF_LANE)}
     select * from job`;
 }
 
@@ -78,6 +87,36 @@ export function takeManySql(s: string): string {
     select * from job`;
 }
 
+/** What the statements below give back of each job: see `SoleStarted`. */
+const SOLE_STARTED = `job.key, nullif(job.priority, 0), job.policy, nullif(job.attempt, 1), job.created_at, job.id, job.input,
+      job.scheduled_for, job.lane`;
+
+/** A job, or, first, what all of them have in common: then it has no key. */
+export type SoleStarted = [
+  key: JobKey | null,
+  priority: number | null,
+  policy: number,
+  attempt: number | null,
+  createdAt: number,
+  id: string | null,
+  input: string | null,
+  scheduledFor: number | null,
+  lane: number,
+  fence: Fence,
+  now: number,
+  longer: boolean,
+  verdict: null,
+];
+
+/**
+ * The answer of such a statement. What all jobs have in common stands in a row of its own, and what most of them have is
+ * left out: each value costs something on either side of the connection.
+ */
+const answer = (longer: string): string => `
+    select null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
+      null::integer, fence, now, longer, verdict from fence, clock, verdict, (select ${longer}) as longer (longer)
+    union all select *, null, null, null, null from job`;
+
 /** None, where it takes the longer way. */
 const unlessLonger = (limit: string): string => `(select case when longer then 0 else ${limit} end from longer)`;
 
@@ -94,23 +133,18 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
           where gate = 'time' and lane = ${lanes} and run_at <= (select now from clock) and limits is null)
         or exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = ${lanes})
         or exists (select 1 from ${s}.locks where name = ${queues}) as longer)`;
-  const taking = (chosen: string, lease: string, returned: string) => `
-    chosen as (${chosen}),
-    ${taken(s, lease, returned)}`;
   const made = "select fence, null::bigint, null::text from fence where exists (select 1 from chosen)";
   return {
     one: {
       parts: `
         ${CLOCK(s)}, ${longer("$5::integer", "$6")},
-        ${taking(
-          `select spot, key, $7::bigint as lease from (${headSql(s, READY, "$5::integer", unlessLonger("$4::integer"))}) as head`,
-          "$7::bigint",
-          STARTED_OF_LANE,
-        )}`,
+        chosen as (
+          select spot, key, $7::bigint as lease from (
+            ${headSql(s, READY, "$5::integer", unlessLonger("$4::integer"))}) as head),
+        ${takenAlike(s, "$7::bigint", SOLE_STARTED)}`,
       values: 7,
       made,
-      columns: "job.*, longer.longer",
-      joined: "cross join longer left join job on true",
+      answer: answer("longer from longer"),
     },
     // Of each source at most what it may give.
     many: {
@@ -127,16 +161,13 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
           where nth <= budget),
         uneven as materialized (
           select count(*) filter (where turn <= $12) < $4 and count(*) filter (where turn > $12) > 0 as uneven from head),
-        ${taking(
-          `select spot, key, lease from head where turn <= $12 and not (select uneven from uneven)
-          order by place, turn limit $4`,
-          "chosen.lease",
-          STARTED,
-        )}`,
+        chosen as (
+          select spot, key, lease from head where turn <= $12 and not (select uneven from uneven)
+          order by place, turn limit $4),
+        ${taken(s, "chosen.lease", SOLE_STARTED)}`,
       values: 12,
       made,
-      columns: "job.*, longer.longer or uneven.uneven",
-      joined: "cross join longer cross join uneven left join job on true",
+      answer: answer("longer or uneven from longer, uneven"),
     },
   };
 }
