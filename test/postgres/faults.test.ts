@@ -107,6 +107,33 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
+  test("of several hosts another takes the writes by now", { timeout: 60_000, ...oneOf(2, 1) }, async (t) => {
+    const hosts: string[] = [];
+    const stores: PostgresStore[] = [];
+    const servers = [await startServer(), await startServer()] as const;
+    for (const one of servers) {
+      t.after(() => one.close());
+      await one.query("create role everywhere login superuser password 'r1ght'");
+      const { host, pathname } = new URL(one.url());
+      hosts.push(host);
+      stores.push(await openAt(t, `postgres://everywhere:r1ght@${host}${pathname}`));
+    }
+    const [first, second] = stores as [PostgresStore, PostgresStore];
+    const { pathname } = new URL(servers[0].url());
+    const address = `postgres://everywhere:r1ght@${hosts.join()}${pathname}?target_session_attrs=read-write`;
+    const store = await openAt(t, address, { patience: 10_000 });
+    await addOne(store);
+    assert.deepEqual([(await first.counts({})).pending, (await second.counts({})).pending], [1, 0]);
+    // Every connection stays, and is told at its next statement.
+    await servers[0].query("alter system set default_transaction_read_only = on");
+    await servers[0].query("select pg_reload_conf()");
+    const shown = () => servers[0].query("show default_transaction_read_only");
+    while ((await shown())[0]?.["default_transaction_read_only"] !== "on");
+    await addOne(store);
+    assert.equal((await second.counts({})).pending, 1);
+    assert.equal((await store.counts({})).pending, 1, "and what is read is read there");
+  });
+
   test("the password is wrong, or there is no such user, or none was given", oneOf(2, 2), async (t) => {
     const { url: right } = await makeRole(t);
     for (const [user, password] of [

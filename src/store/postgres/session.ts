@@ -83,6 +83,7 @@ export class Session {
       },
       server.silence,
     );
+    OPEN.set(server, (OPEN.get(server) ?? new Set()).add(this));
     this.#connection = connect(server, host, {
       name,
       onClose: (cause) => this.lose(cause),
@@ -98,6 +99,7 @@ export class Session {
   lose(cause?: unknown): void {
     if (this.#lost !== null) return;
     this.#lost = cause instanceof ConnectionLost ? cause : new ConnectionLost(cause);
+    OPEN.get(this.#server)?.delete(this);
     for (const reject of this.#open) reject(this.#lost);
     this.#open.clear();
     this.#pulse.stop();
@@ -204,10 +206,16 @@ export class Session {
           this.#over(reject);
           // Whatever the driver calls it: the connection it had is the only one it has.
           if (isLost(error)) this.lose(error);
+          else if (this.#server.address.writable && codeOf(error) === NO_WRITES) this.#leave(error);
           reject(this.#lost ?? (error as Error));
         },
       );
     });
+  }
+
+  /** Of several hosts another takes the writes by now, and what is read here may be of before. */
+  #leave(cause: unknown): void {
+    for (const session of OPEN.get(this.#server) ?? []) session.lose(cause);
   }
 
   #over(statement: (error: Error) => void): void {
@@ -217,8 +225,13 @@ export class Session {
   }
 }
 
+/** All that there are, for whoever finds that they are with the wrong one. */
+const OPEN = new WeakMap<Server, Set<Session>>();
+
+const NO_WRITES = "25006";
+
 function takesNoWrites(): Error {
-  return Object.assign(new Error("it takes no writes"), { code: "25006" });
+  return Object.assign(new Error("it takes no writes"), { code: NO_WRITES });
 }
 
 /** The tables are not what they were when it was prepared. */
