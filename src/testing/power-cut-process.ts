@@ -1,16 +1,18 @@
 /** Takes the image: in a process of its own, because whoever tests may have the database open. */
+import { hostname } from "node:os";
 import { HoldfastError } from "../core/errors.ts";
+import { bootId } from "../runtime/boot.ts";
 import { cutPower, type PowerCutImage, type PowerCutOptions } from "../store/sqlite/power-cut.ts";
 
 export type PowerCutAnswer = { image: PowerCutImage } | { failure: { code: string; message: string; hint: string } };
 
-process.once("message", (options: PowerCutOptions) => {
+process.once("message", (options: Omit<PowerCutOptions, "booted">) => {
   process.send?.(answerTo(options), () => process.disconnect());
 });
 
-function answerTo(options: PowerCutOptions): PowerCutAnswer {
+function answerTo(options: Omit<PowerCutOptions, "booted">): PowerCutAnswer {
   try {
-    return { image: cutPower(options) };
+    return { image: cutPower({ ...options, booted: { host: hostname(), boot: bootId() } }) };
   } catch (error) {
     const { message } = error as Error;
     const [code, hint] =

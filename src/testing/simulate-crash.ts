@@ -5,9 +5,13 @@ import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/power-cut.ts";
+import { confine } from "./kernel-limit.ts";
 import { EAT } from "./memory-eater.ts";
 import type { PowerCutAnswer } from "./power-cut-process.ts";
 import { type Ended, Program, type ProgramOptions } from "./program.ts";
+
+/** What a program may have when its memory is to run out, in megabytes. */
+const MEMORY = 128;
 
 export interface CrashOptions extends ProgramOptions {
   /** How it ends. */
@@ -17,8 +21,13 @@ export interface CrashOptions extends ProgramOptions {
    * may also run by itself, without.
    */
   when?: string | RegExp | ((program: { readonly pid: number; readonly stdout: string }) => unknown);
-  /** Of its heap, in megabytes, when memory is to run out: 128. A program that needs more from the start says so. */
+  /** In megabytes, when memory is to run out: 128. Of its heap, from the start, or beyond what it has when it is to end. */
   memory?: number;
+  /**
+   * Who refuses it memory. "heap", the default: V8, which limits what JavaScript has. "kernel": all that the process has,
+   * buffers and what SQLite and native modules take, too. That takes Linux and `when`.
+   */
+  limit?: "heap" | "kernel";
   /** For a power cut: the database, and where its image goes. `torn`: a number by which some unsynced sectors are kept. */
   image?: { from: string; to: string; torn?: number };
   /** After that much time without `when`, or without its end, it is killed, and the test fails: 60s. */
@@ -42,9 +51,9 @@ export interface Crash extends Ended {
  */
 export async function simulateCrash(file: string | URL, options: CrashOptions): Promise<Crash> {
   check(options);
-  const { by, when, memory = 128, timeout = "60s" } = options;
+  const { by, when, timeout = "60s" } = options;
   const path = file instanceof URL || file.startsWith("file:") ? fileURLToPath(file) : resolve(options.cwd ?? "", file);
-  const program = new Program(path, by === "out-of-memory" ? withLittleMemory(options, memory) : started(options));
+  const program = new Program(path, by === "out-of-memory" ? withLittleMemory(options) : started(options));
   let late = false;
   const deadline = setTimeout(
     () => {
@@ -68,12 +77,21 @@ export async function simulateCrash(file: string | URL, options: CrashOptions): 
   }
 }
 
-function check({ by, when, image }: CrashOptions): void {
+function check({ by, when, image, limit = "heap" }: CrashOptions): void {
   if (!["SIGKILL", "SIGTERM", "out-of-memory", "power-cut"].includes(by)) {
     throw wrong(`A program does not end by ${JSON.stringify(by)}.`, 'Give "SIGKILL", "SIGTERM", "out-of-memory" or "power-cut".');
   }
   if (when === undefined && by !== "out-of-memory") {
     throw wrong("It is not said when the program is to end.", "Give `when`: a line that it prints, or a function to wait for.");
+  }
+  if (limit !== "heap" && limit !== "kernel") {
+    throw wrong(`Nobody called ${JSON.stringify(limit)} limits memory.`, 'Give "heap" or "kernel".');
+  }
+  if (limit === "kernel" && (by !== "out-of-memory" || when === undefined)) {
+    throw wrong(
+      "The kernel limits a program that runs already, and is to run out of memory.",
+      'Give `by: "out-of-memory"` and `when`, or leave `limit` out.',
+    );
   }
   if ((by === "power-cut") !== (image !== undefined)) {
     throw wrong("An image belongs to a power cut.", 'Give `image: { from, to }` with `by: "power-cut"`, and with nothing else.');
@@ -89,11 +107,11 @@ function started({ args = [], cwd, env = {}, execArgv = process.execArgv }: Prog
   return { args, ...(cwd === undefined ? {} : { cwd }), env, execArgv };
 }
 
-function withLittleMemory(options: ProgramOptions, memory: number): ProgramOptions {
+function withLittleMemory({ memory = MEMORY, limit = "heap", ...options }: CrashOptions): ProgramOptions {
   const { env, execArgv = [], ...rest } = started(options);
   const eater = besides("./memory-eater");
-  const limit = [`--max-old-space-size=${memory}`, `--import=${eater.href}`];
-  return { ...rest, env: { ...env, HOLDFAST_EATEN: "1" }, execArgv: [...execArgv, ...limit] };
+  const limits = limit === "heap" ? [`--max-old-space-size=${memory}`] : [];
+  return { ...rest, env: { ...env, HOLDFAST_EATEN: "1" }, execArgv: [...execArgv, ...limits, `--import=${eater.href}`] };
 }
 
 async function until(program: Program, when: NonNullable<CrashOptions["when"]>): Promise<void> {
@@ -101,13 +119,17 @@ async function until(program: Program, when: NonNullable<CrashOptions["when"]>):
   else await program.printed(when);
 }
 
-async function end(program: Program, { by, when, image }: CrashOptions): Promise<PowerCutImage | undefined> {
+async function end(
+  program: Program,
+  { by, when, image, limit, memory = MEMORY }: CrashOptions,
+): Promise<PowerCutImage | undefined> {
   switch (by) {
     case "SIGKILL":
     case "SIGTERM":
       program.kill(by);
       return undefined;
     case "out-of-memory":
+      if (limit === "kernel") confine(program.pid, memory);
       if (when !== undefined) program.tell(EAT);
       return undefined;
     case "power-cut": {
@@ -120,9 +142,10 @@ async function end(program: Program, { by, when, image }: CrashOptions): Promise
   }
 }
 
-async function imageOf(options: PowerCutOptions): Promise<PowerCutImage> {
+async function imageOf(options: Omit<PowerCutOptions, "booted">): Promise<PowerCutImage> {
   const child = fork(besides("./power-cut-process"), [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
-  const gone = once(child, "exit").then(([code]) => {
+  // What it has said is read before its channel ends, and it may be over before that.
+  const gone = Promise.all([once(child, "exit"), once(child, "disconnect")]).then(([[code]]) => {
     throw new Error(`The process that takes the image of a power cut ended with ${code}.`);
   });
   child.send(options);

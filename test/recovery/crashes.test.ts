@@ -30,14 +30,18 @@ test("crashes in a row, each of another kind, lose nothing, and each has its rep
   const before = await everyJob(hf);
   assert.deepEqual(validateRecovery(accepted, before), SOUND);
   const reports = await hf.recovery.history();
+  // One that comes while the last is still looked into stands in the same report.
+  const pids = reports.flatMap(({ crashed }) => crashed.map(({ pid }) => pid));
+  assert.deepEqual([pids.length, new Set(pids).size], [ways.length, ways.length]);
   assert.deepEqual(
-    reports.map(({ crashed, errors }) => [crashed.length, errors]),
-    ways.map(() => [1, []]),
+    reports.flatMap(({ errors }) => errors),
+    [],
   );
   // The first of each is never done by the shop itself.
   const held = before.filter(({ input }) => (input as { item: number }).item === 0);
   assert.equal(held.length, ways.length);
-  assert.ok(held.every(({ state, crashes }) => state === "pending" && crashes > 0));
+  assert.ok(held.every(({ state }) => state === "pending"));
+  assert.ok(held.some(({ crashes }) => crashes > 0));
   await drain(hf, [order]);
   const late = before.filter(({ state }) => state === "succeeded");
   const after = await everyJob(hf);

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, test } from "node:test";
@@ -12,6 +13,8 @@ const MANY = /(accepted \S+\n){24}/;
 const SOUND = { ok: true, reasons: [] };
 const SILENT = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
 const notOnWindows = { skip: process.platform === "win32" && "no SIGSTOP" };
+
+const noPrlimit = spawnSync("prlimit", ["--version"]).status === 0 ? false : "there is no prlimit here";
 
 describe("a user's program that is ended", { concurrency: 2 }, () => {
   test("by SIGKILL has lost nothing that it was told is safe, and leaves nothing in a dead hand", async (t) => {
@@ -58,6 +61,19 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
     assert.deepEqual((await hf.recovery.lastReport())?.errors, []);
   });
 
+  test("by the kernel, which gives it no more memory, has lost nothing", { skip: noPrlimit }, async (t) => {
+    const db = join(await folderOf(t), "work.db");
+    const options = { by: "out-of-memory", limit: "kernel", memory: 48 } as const;
+    const crash = await simulateCrash(SHOP, { ...options, args: [db], when: "accepted" });
+    assert.notEqual(crash.signal, null, `it ended with code ${crash.code}: ${crash.stderr}`);
+    assert.match(crash.stderr, /out of memory|bad_alloc|allocation failed/i);
+    await using hf = await open(db);
+    assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
+    const report = await hf.recovery.lastReport();
+    assert.deepEqual([report?.crashed.length, report?.errors], [1, []]);
+    assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+  });
+
   test("by a handler of its own that takes all memory is charged a crash", async (t) => {
     const db = join(await folderOf(t), "work.db");
     const crash = await simulateCrash(programOf("hungry"), { by: "out-of-memory", memory: 64, args: [db] });
@@ -84,6 +100,8 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
       assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
       const report = await hf.recovery.lastReport();
       assert.deepEqual([report?.errors, (report?.jobsRecovered ?? 0) > 0], [[], true]);
+      const charged = (await everyJob(hf)).filter(({ crashes }) => crashes > 0);
+      assert.deepEqual(charged, [], "the host went down, so nobody has crashed");
       assert.deepEqual(await hf.check(), { ok: true, findings: [] });
       assert.deepEqual((await drain(hf, [sold])).failed, []);
     });
@@ -118,6 +136,7 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
     await using hf = await open(image, { log: SILENT });
     const report = await hf.recovery.lastReport();
     assert.ok((report?.commitsMissing ?? 0) > 0, "and it is said that something is missing");
+    assert.deepEqual(report?.errors, [], "which a power cut may take, and no error");
     assert.deepEqual(await hf.check(), { ok: true, findings: [] });
   });
 
@@ -163,6 +182,9 @@ describe("a crash that does not come about", () => {
       [{ by: "SIGKILL" }, /not said when/],
       [{ by: "power-cut", when: "ready" }, /image/],
       [{ by: "SIGKILL", when: "ready", image: { from: "a", to: "b" } }, /image/],
+      [{ by: "out-of-memory", limit: "kernel" }, /runs already/],
+      [{ by: "SIGKILL", when: "ready", limit: "kernel" }, /runs already/],
+      [{ by: "out-of-memory", when: "ready", limit: "cgroup" }, /Nobody called "cgroup"/],
     ];
     for (const [options, message] of invalid) {
       await assert.rejects(simulateCrash(SHOP, options as CrashOptions), { code: "OPTION_INVALID", message });

@@ -20,6 +20,7 @@ import {
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
+import { type Booted, bootAnew } from "./boot-anew.ts";
 import { connect } from "./driver.ts";
 import { FRAME_HEADER, LOG_HEADER } from "./wal/frame.ts";
 import { readWalIndex, type WalIndex } from "./wal/wal-index.ts";
@@ -31,6 +32,8 @@ export interface PowerCutOptions {
   to: string;
   /** Null: what is not synced is gone. Else a disk has kept some of its sectors, by this number. */
   torn: number | null;
+  /** The run of the host that ends with it. */
+  booted: Booted;
 }
 
 /** What is left after a power cut. */
@@ -58,7 +61,7 @@ const NOT_IN_IMAGE = new Set(["-wal", "-shm", "-backups"]);
  * committed; with NORMAL it syncs the log only before it copies it, and says how far. A page of which the log has a newer
  * version may be half copied in the database, so it is blanked there: nothing may rely on it.
  */
-export function cutPower({ from, to, torn }: PowerCutOptions): PowerCutImage {
+export function cutPower({ from, to, torn, booted }: PowerCutOptions): PowerCutImage {
   if (!existsSync(from)) throw new HoldfastError("NO_DATABASE", `There is no database at ${from}.`, "Check the path.");
   if (existsSync(to)) {
     throw new HoldfastError("IMAGE_EXISTS", `There is something at ${to} already.`, "Give a path where there is nothing yet.");
@@ -72,6 +75,7 @@ export function cutPower({ from, to, torn }: PowerCutOptions): PowerCutImage {
     const durability = durabilityOf(image, join(scratch, "whole"));
     const facts = cutLog(image, index, durability, torn);
     if (index !== null) blankCopied(image, facts.framesKept, index.pageSize);
+    bootAnew(image, booted);
     for (const entry of readdirSync(scratch)) renameSync(join(scratch, entry), join(folder, entry));
     return { path: resolve(to), durability, ...facts };
   } finally {

@@ -31,7 +31,8 @@ async function inChild(request: CopyCheckRequest): Promise<CheckedPages> {
   const here = import.meta.url;
   const url = new URL(here.endsWith(".ts") ? "./check-process.ts" : "./check-process.js", here);
   const child = fork(url, [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
-  const ended = once(child, "exit").then(([code, signal]) => {
+  // What it has said is read before its channel ends, and it may be over before that.
+  const ended = Promise.all([once(child, "exit"), once(child, "disconnect")]).then(([[code, signal]]) => {
     throw new Error(`the process that checks a copy of the database ended (${signal ?? `code ${code}`}) without an answer`);
   });
   ended.catch(() => {});

@@ -1,0 +1,22 @@
+import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { HoldfastError } from "../core/errors.ts";
+
+const MEGABYTE = 1024 * 1024;
+
+/** From now on the kernel gives this process no more than so many megabytes beyond what it has: `prlimit`, of util-linux. */
+export function confine(pid: number, megabytes: number): void {
+  try {
+    const [, kilobytes] = /^VmData:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];
+    if (kilobytes === undefined) throw new Error("/proc does not say what it has");
+    const most = Number(kilobytes) * 1024 + Math.round(megabytes * MEGABYTE);
+    execFileSync("prlimit", ["--pid", String(pid), `--data=${most}`], { stdio: "pipe" });
+  } catch (cause) {
+    throw new HoldfastError(
+      "NO_KERNEL_LIMIT",
+      `The kernel cannot be told here how much memory a program may have: ${(cause as Error).message}`,
+      "It takes Linux, and prlimit of util-linux. Leave `limit` out: then V8 limits the heap, which works everywhere.",
+      { cause },
+    );
+  }
+}
