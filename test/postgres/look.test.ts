@@ -5,6 +5,7 @@ import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { add, claim, claimIds, declaring, LEASE, limitRule, newJob } from "../conformance/parts.ts";
+import { oneOf } from "../crash/random.ts";
 import { until } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -56,8 +57,8 @@ describe("what a look reads on PostgreSQL", { skip: noServer }, () => {
     describe(`is never history, ${analysed ? "as the planner knows the table" : "before the planner knows the table"}`, () => {
       before(async () => void (analysed && (await server.query("analyze holdfast.jobs", url))));
 
-      for (const [name, look] of Object.entries(LOOKS)) {
-        test(name, async () => {
+      for (const [turn, [name, look]] of Object.entries(LOOKS).entries()) {
+        test(name, oneOf(2, turn + Number(analysed)), async () => {
           const read = await readBy(look);
           assert.ok(read < 500, `${read} rows and entries were read of ${2 * HISTORY}`);
         });
