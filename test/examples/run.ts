@@ -13,12 +13,15 @@ export function folder(t: TestContext): string {
   return path;
 }
 
+/** Generous: it ends an example that hangs, and decides nothing else. */
+const LIMIT = 180_000;
+
 /** Runs an example as a newcomer would, to its end. What it printed, line by line. */
 export function run(example: string, args: string[] = [], env: NodeJS.ProcessEnv = {}): Promise<string[]> {
   const { NODE_TEST_CONTEXT: _, FORCE_COLOR: __, ...others } = process.env;
   return new Promise((resolve) => {
     const file = join(ROOT, "examples", example, "main.ts");
-    const options = { env: { ...others, ...env }, timeout: 60_000 };
+    const options = { env: { ...others, ...env }, timeout: LIMIT };
     const child = execFile(process.execPath, [file, ...args], options, (error, stdout, stderr) => {
       assert.equal(child.exitCode, 0, `${example}: ${error?.killed ? "it did not end by itself" : ""}\n${stdout}${stderr}`);
       assert.equal(stderr, "");
