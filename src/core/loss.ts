@@ -14,6 +14,11 @@ export interface Circumstances {
   rebooted: boolean;
   /** It was not there, and was made just now. */
   isNew: boolean;
+  /**
+   * The host has been up since what must be there was written down: that is all there was. Otherwise the last second of it
+   * may have gone down with the host.
+   */
+  isExact: boolean;
   /** Its write-ahead log, before anybody opened it. */
   log: "there" | "missing" | "cut";
 }
@@ -22,7 +27,7 @@ export interface Circumstances {
 export interface Loss {
   severity: "loss" | "expected";
   what: string;
-  /** At least. */
+  /** Of those that are known: there may be more, where `what` says "at least". */
   commitsMissing: number;
 }
 
@@ -35,9 +40,11 @@ export function lossOf(seen: Extent | null, here: Extent, circumstances: Circums
   const missing = here.epoch < seen.epoch ? commitsOf(seen) : seen.commits - here.commits;
   const fewer = seen.key - here.key;
   if (missing <= 0 && fewer <= 0) return null;
-  // Commits that only add jobs have no number of their own; the jobs tell that there was one.
+  // A database of before commits that only add jobs had numbers: the jobs tell that there was one.
   const commitsMissing = Math.max(missing, 1);
-  const both = [commits(commitsMissing), ...(fewer > 0 ? [jobs(fewer)] : [])].join(", with ");
+  const both = fewer > 0 ? `${commits(commitsMissing)}, with ${jobs(fewer)},` : commits(commitsMissing);
+  // Numbers of an epoch that is not there any more say nothing of what came before it.
+  const exactly = circumstances.isExact && missing > 0 && here.epoch === seen.epoch;
   const isExpected = circumstances.durability === "process" && circumstances.rebooted;
   const why = isExpected
     ? `The host went down, and durability "process" lets that take the last of them`
@@ -46,7 +53,7 @@ export function lossOf(seen: Extent | null, here: Extent, circumstances: Circums
       : WHY[circumstances.log];
   return {
     severity: isExpected ? "expected" : "loss",
-    what: `At least ${both}, were acknowledged and are gone. ${why}.`,
+    what: `${exactly ? "" : "At least "}${both} were acknowledged and are gone. ${why}.`,
     commitsMissing,
   };
 }
@@ -77,11 +84,11 @@ export const EPOCH = 2 ** 40;
  * "power" each commit is on the disk before the next is begun, so two whole ones beyond mean that the bad one was whole.
  */
 export function logDamage(
-  bad: { frame: number; beyond: number } | null,
+  bad: { frame: number; ended: boolean; beyond: number } | null,
   { durability, rebooted }: Pick<Circumstances, "durability" | "rebooted">,
 ): { severity: "damage" | "expected"; what: string; commitsMissing: number } | null {
   if (bad === null || bad.beyond < 2) return null;
-  const commitsMissing = bad.beyond + 1;
+  const commitsMissing = bad.beyond + (bad.ended ? 1 : 0);
   const where = bad.frame === 0 ? "Its header" : `Frame ${bad.frame} of it`;
   if (durability === "process" && rebooted) {
     const what = `The host went down, and durability "process" lets that take commits: ${commitsMissing} are gone.`;

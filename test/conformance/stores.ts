@@ -2,6 +2,8 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Clock } from "../../src/core/clock.ts";
+import { checkRows } from "../../src/store/sqlite/damage/rows.ts";
+import { connect } from "../../src/store/sqlite/driver.ts";
 import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Store } from "../../src/store/store.ts";
 
@@ -21,6 +23,8 @@ export interface OpenStore {
   another(): Promise<Store>;
   /** Closes every handle and opens the data again. */
   reopen(): Promise<Store>;
+  /** What a look at every row finds wrong, when all is over; left out where rows have no checksums. */
+  findings?(): Promise<string[]>;
   cleanup(): Promise<void>;
 }
 
@@ -61,6 +65,15 @@ function openFile(driver: SqliteStoreOptions["driver"]): StoreUnderTest["open"] 
       async reopen() {
         await close();
         return another();
+      },
+      async findings() {
+        await close();
+        const db = connect(driver, join(folder, "work.db"), { busyTimeout: 20, mustExist: true });
+        try {
+          return checkRows(db);
+        } finally {
+          db.close();
+        }
       },
       async cleanup() {
         await close();

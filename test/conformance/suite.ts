@@ -1,3 +1,4 @@
+import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import type { Store } from "../../src/store/store.ts";
@@ -102,9 +103,11 @@ export function conformance(under: StoreUnderTest, { missing = {}, every = 1 }: 
     const skip = isTaken(turn++, every) ? reason : left;
     void test(promise, { timeout: LIMIT, ...(skip === null ? {} : { skip }) }, async () => {
       const clock = testClock();
-      const { cleanup, ...opened } = await under.open(clock);
+      const { cleanup, findings, ...opened } = await under.open(clock);
       try {
         await attempt({ clock, ...opened });
+        // Whatever was done, every statement has kept the sums of the rows that it changed.
+        assert.deepEqual((await findings?.()) ?? [], []);
       } finally {
         await cleanup();
       }

@@ -4,11 +4,26 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, test, type TestContext } from "node:test";
 import type { Fence } from "../../src/core/ids.ts";
+import { items, open, pipeline } from "../../src/index.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { knownIn, raiseEpoch } from "../../src/store/sqlite/epoch.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { testClock } from "../../src/testing/index.ts";
-import { add, addOne, claim, claimIds, claimOne, ERROR, newJob, running, settle } from "../conformance/parts.ts";
+import {
+  add,
+  addOne,
+  claim,
+  claimIds,
+  claimOne,
+  declaring,
+  ERROR,
+  limitRule,
+  newJob,
+  running,
+  settle,
+  SUCCEEDED,
+} from "../conformance/parts.ts";
+import { silent } from "./place.ts";
 
 const DAMAGED = { code: "DAMAGED" };
 const LARGE = JSON.stringify("x".repeat(5_000));
@@ -122,12 +137,93 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await assert.rejects(store.events({ after: 0, limit: 10 }), DAMAGED);
     });
 
-    test("is believed when it is older than checksums", async (t) => {
+    test("is damaged without a checksum: one bit makes nothing of a number", async (t) => {
       const { store, alter } = await place(t, driver);
-      const id = await addOne(store, { input: LARGE });
+      const id = await addOne(store);
       alter("update holdfast_jobs set sum = null");
-      await settle(store, await claimOne(store), { kind: "succeeded", output: "[1]" });
-      assert.deepEqual((await store.get(id))?.output, [1]);
+      await assert.rejects(store.get(id), DAMAGED);
+      assert.deepEqual(await claim(store), []);
+    });
+
+    // Numbers that every attempt changes are in no index, and whoever reads the job is told.
+    for (const change of [
+      "attempt = attempt + 1",
+      "errors = 1",
+      "crashes = 1",
+      "fence = fence + 4294967296",
+      "holder = 5",
+      "lease = lease + 1",
+      "expires_at = expires_at - 1",
+      "run_at = run_at + 2",
+      "started_at = started_at + 1024",
+      "finished_at = 1",
+    ]) {
+      test(`is refused to whoever asks for it: ${change}`, async (t) => {
+        const { store, alter } = await place(t, driver);
+        const held = await running(store);
+        alter(`update holdfast_jobs set ${change}`);
+        await assert.rejects(store.get(held.id), DAMAGED);
+        assert.equal((await store.list({ limit: 10 })).items[0]?.error?.code, "DAMAGED");
+      });
+    }
+
+    test("stops everything where it is the counter of commits", async (t) => {
+      const { store, alter } = await place(t, driver);
+      await addOne(store);
+      alter("update holdfast_counter set lanes = lanes + 1");
+      await assert.rejects(store.enqueue([newJob()]), DAMAGED);
+      assert.match(store.damage.damaged ?? "", /counter of commits/);
+    });
+
+    test("is refused where it is the counter of a limit", async (t) => {
+      const { store, alter } = await place(t, driver);
+      const limited = { declares: declaring([limitRule({ concurrency: 1 })]), limitKeys: ["a"] };
+      await add(store, limited, limited);
+      const first = await claimOne(store);
+      alter("update holdfast_counters set running = running - 1");
+      await assert.rejects(settle(store, first, SUCCEEDED), DAMAGED);
+    });
+
+    test("is refused where it is a build, a target or a result, and a damaged result is not reused", async (t) => {
+      const { path } = await place(t, driver);
+      let made = 0;
+      const built = pipeline("docs")
+        .source(items(() => ["a", "b"], { id: (value) => value }))
+        .stage("shout", {}, ({ input }) => {
+          made++;
+          return input.toUpperCase();
+        });
+      await using hf = await open(path, { driver, log: silent });
+      const { id } = await (await hf.builds.start(built)).done();
+      const { store } = hf.engine;
+      const damage = (sql: string) => damaged(path, driver, sql);
+      {
+        using _ = damage("update holdfast_builds set description = replace(description, 'shout', 'shoot')");
+        await assert.rejects(store.builds.getBuild(id), DAMAGED);
+      }
+      {
+        using _ = damage("update holdfast_builds set sum = sum + 1");
+        await assert.rejects(store.builds.getBuild(id), DAMAGED);
+      }
+      {
+        using _ = damage("update holdfast_targets set value_text = replace(value_text, 'a', 'c')");
+        await assert.rejects(store.work.targets("docs", 0, ["a"]), DAMAGED);
+        assert.equal((await store.work.targets("docs", 0, ["b"])).length, 1);
+      }
+      const [result] = await store.work.resultsOf(id, "shout", { limit: 1 });
+      const asked = [{ stage: "shout", hash: result?.hash as string }];
+      assert.notEqual((await store.work.lookUp("docs", asked))[0], null);
+      for (const change of [
+        "parts = parts || ' '",
+        "micros = micros + 1",
+        "output_hash = replace(output_hash, 'json', 'jton')",
+      ]) {
+        using _ = damage(`update holdfast_results set ${change} where key = ${result?.key as number}`);
+        await assert.rejects(store.work.resultsOf(id, "shout", { limit: 1 }), DAMAGED);
+        assert.deepEqual(await store.work.lookUp("docs", asked), [null]);
+      }
+      assert.equal(made, 2);
+      assert.deepEqual(await hf.check(), { ok: true, findings: [] }, "it was put back each time");
     });
   });
 
@@ -150,6 +246,20 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     assert.ok(next.job > 800 + 2 ** 20);
     assert.deepEqual(await after.renew([{ ...next, fence: (next.fence - 1) as Fence, lease: 1_000 }]), ["lost"]);
   });
+}
+
+/** Until it is disposed of. */
+function damaged(path: string, driver: DriverName, sql: string): Disposable {
+  const db = connect(driver, path, { busyTimeout: 1_000 });
+  const [, table] = /^update (\w+)/.exec(sql) as unknown as [string, string];
+  db.exec(`create temp table before as select * from ${table}`);
+  db.exec(sql);
+  return {
+    [Symbol.dispose]: () => {
+      db.exec(`replace into ${table} select * from before`);
+      db.close();
+    },
+  };
 }
 
 async function place(t: TestContext, driver: DriverName) {

@@ -24,7 +24,7 @@ import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Locks } from "./locks.ts";
-import { isWhole, jobSum } from "./row-sum.ts";
+import { isWhole, jobSum, summing } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 
 interface Head extends Candidate {
@@ -86,7 +86,8 @@ export class Claim {
     // database's only write lock, so nobody can have come between.
     this.#take = db.prepare(
       `update holdfast_jobs set
-         state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?
+         state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?,
+         ${summing({ sets: ["fence", "holder", "started_at", "lease", "expires_at", "finished_at"] })}
        where key in (select value from json_each(?)) and state = 'pending'`,
     );
     this.#promote = db.prepare(
@@ -240,7 +241,9 @@ export class Claim {
       const keys = chosen.filter((one) => one.share === share).map(({ key }) => key);
       if (keys.length === 0) continue;
       const { lease } = share;
-      const taken = this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
+      const expiresAt = tx.now + lease;
+      const total = 1 + tx.commit + (request.holder ?? 0) + tx.now + lease + expiresAt;
+      const taken = this.#take.run(tx.commit, request.holder, worker, tx.now, lease, expiresAt, total, JSON.stringify(keys));
       // The index has shown jobs that the table does not have, or not as pending.
       if (taken !== keys.length) throw corrupt("the index of jobs that are ready is not that of the jobs");
     }

@@ -8,20 +8,22 @@ import type { Enqueued, NewJob } from "../store.ts";
 import type { NewWork } from "../work.ts";
 import type { Items } from "../work/items.ts";
 import type { Catalog } from "./catalog.ts";
+import { idSum } from "./damage/sums.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import { answerSum, jobSum } from "./row-sum.ts";
+import { answerSum, bookSum, jobSum } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
 import type { ItemTable } from "./work/item-table.ts";
 
 const ROWS = 25;
 
-const COLUMNS = "key, state, gate, lane, priority, policy, run_at, created_at, id, slot, input, sum";
-const PLAIN = 11;
+/** The number of a commit that only adds jobs stands in them, as their fence, and nowhere else. */
+const COLUMNS = "key, state, gate, lane, priority, policy, fence, run_at, created_at, id, slot, input, sum";
+const PLAIN = 12;
 
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
@@ -68,18 +70,18 @@ export class Enqueue {
     this.#events = parts.events;
     this.#table = parts.table;
     this.#items = parts.items;
-    this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
+    this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
     // Many rows a statement: half again as fast as one by one.
     this.#insertMany = db.prepare(
-      `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
+      `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
     );
     // What only some jobs have, so that the others need not carry it.
     this.#insertWhole = db.prepare(
       `insert into holdfast_jobs (${COLUMNS}, scheduled_for, limits, error, finished_at)
-       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     );
     this.#insertInput = db.prepare("insert into holdfast_inputs (job, body) values (?, ?)");
-    this.#insertId = db.prepare("insert into holdfast_ids (id, job, name, chosen) values (?, ?, ?, ?)");
+    this.#insertId = db.prepare("insert into holdfast_ids (id, job, name, chosen, sum) values (?, ?, ?, ?, ?)");
     this.#byId = db.prepare("select name, job from holdfast_ids where id = ?");
     this.#byKey = db.prepare("select lane, key from holdfast_jobs where key = ? and created_at = ? and id is null");
     // By holdfast_jobs_slot.
@@ -120,14 +122,15 @@ export class Enqueue {
       const sum = jobSum(key, lane, priority, policy, tx.now, id, slot, job.input, scheduledFor, limits);
       let broken = false;
       if (limits === null && job.after === undefined && job.scheduledFor === undefined) {
-        plain.push(key, gate, lane, priority, policy, runAt, tx.now, id, slot, input, sum);
+        const whole = sum + bookSum(tx.commit + runAt);
+        plain.push(key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, whole);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
         const row = { key, gate, lane, priority, policy, runAt, id, slot, input, sum, scheduledFor, limits };
         broken = this.#writeWhole(tx, row, admission.standing(job)) === "cancelled";
       }
       if (large) this.#insertInput.run(key, job.input);
-      if (id !== null) this.#insertId.run(id, key, job.name, job.id === undefined ? 0 : 1);
+      if (id !== null) this.#named(id, key, job);
       if (job.work !== undefined) this.#items.add(key, job.work);
       if (job.work !== undefined && broken) this.#items.cancelled(tx.now, key, "waiting");
       if (this.#settings.view.tells(job.queue)) {
@@ -156,13 +159,18 @@ export class Enqueue {
     let gate: string | null = state === "pending" ? row.gate : null;
     if (state === "pending" && gate === null && limits !== null) gate = this.#limits.admit(tx, { key, lane, priority, limits });
     const error = state === "cancelled" ? JSON.stringify(standing.error) : null;
-    const ended = error === null ? [null, null] : [error, tx.now];
-    const sum = row.sum + (answerSum(error) ?? 0);
-    const values = [key, state, gate, lane, priority, row.policy, row.runAt, tx.now, row.id, row.slot, row.input, sum];
-    this.#insertWhole.run(...values, row.scheduledFor, limits, ...ended);
+    const endedAt = error === null ? null : tx.now;
+    const sum = row.sum + (answerSum(error) ?? 0) + bookSum(tx.commit + row.runAt + (endedAt ?? 0));
+    const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input, sum];
+    this.#insertWhole.run(...values, row.scheduledFor, limits, error, endedAt);
     if (state === "cancelled") this.#endings.add(key, lane, "cancelled");
     if (state === "waiting") for (const { job } of standing.for) this.#waits.add(key, job);
     return state;
+  }
+
+  #named(id: string, key: JobKey, job: NewJob): void {
+    const chosen = job.id === undefined ? 0 : 1;
+    this.#insertId.run(id, key, job.name, chosen, idSum(id, key, job.name, chosen));
   }
 
   /** A work item is open once. */

@@ -1,4 +1,5 @@
 import { EPOCH } from "../../core/loss.ts";
+import { COUNTER, totalOf } from "./damage/balance.ts";
 import type { Connection } from "./driver.ts";
 import { corrupt } from "./faults.ts";
 
@@ -13,10 +14,16 @@ export interface Known {
   key: number;
 }
 
+/**
+ * The number of the last commit. One that only adds jobs leaves the counter alone, which would be a page more to write: its
+ * number is the fence of the newest job, until that is claimed in a later one.
+ */
+export const COMMITS = "max(commits, coalesce((select fence from holdfast_jobs order by key desc limit 1), 0))";
+
 export function knownIn(db: Connection): Known {
   const row = db
     .prepare(
-      `select epoch, commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0))
+      `select epoch, ${COMMITS}, max(jobs, coalesce((select max(key) from holdfast_jobs), 0))
        from holdfast_database, holdfast_counter where holdfast_database.id = 1 and holdfast_counter.id = 1`,
     )
     .row() as [number, number, number];
@@ -42,5 +49,6 @@ export function raiseEpoch(db: Connection, known: Known): number {
   const commits = Math.max(here.commits, known.commits, epoch * EPOCH);
   db.prepare("update holdfast_database set epoch = ? where id = 1").run(epoch);
   db.prepare("update holdfast_counter set commits = ?, jobs = ? where id = 1").run(commits, Math.max(here.key, known.key) + KEYS);
+  db.exec(`update holdfast_counter set balance = ${totalOf(COUNTER)}`);
   return epoch;
 }

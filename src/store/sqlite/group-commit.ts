@@ -2,8 +2,10 @@ import { randomInt } from "node:crypto";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { type Operation, passPoint } from "../points.ts";
+import { COUNTER, totalOf } from "./damage/balance.ts";
 import type { Connection, Statement } from "./driver.ts";
-import { explain, faultOf, isBusy, isOfContent } from "./faults.ts";
+import { COMMITS } from "./epoch.ts";
+import { corrupt, explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
 /** One transaction, as the operations inside it see it. */
 export interface Tx {
@@ -36,8 +38,12 @@ export interface Committed {
 }
 
 /** Keys go on from the highest there is, or ever was where the highest were pruned. */
-export const COUNTED = `select commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer, settings
+export const COUNTED = `
+  select ${COMMITS}, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer, settings,
+    balance - (${totalOf(COUNTER)})
   from holdfast_counter where id = 1`;
+
+export type CountedRow = [commits: number, jobs: number, lanes: number, writer: number, settings: number, off: number];
 
 /** The operation that only adds jobs. */
 const ENQUEUE = "enqueue";
@@ -102,7 +108,9 @@ export class GroupCommit {
     this.#commit = db.prepare("commit");
     this.#rollback = db.prepare("rollback");
     this.#counted = db.prepare(COUNTED);
-    this.#count = db.prepare("update holdfast_counter set commits = ?, writer = ? where id = 1");
+    this.#count = db.prepare(
+      "update holdfast_counter set commits = ?, writer = ?, balance = ? + jobs + lanes + settings where id = 1",
+    );
     this.#madeAt = db.prepare("select created_at from holdfast_jobs where key = ?");
   }
 
@@ -263,12 +271,14 @@ export class GroupCommit {
       return new Failed(error, isBusy(error), false);
     }
     try {
-      const [commits, jobs, lanes, , settings] = this.#counted.row() as [number, number, number, number, number];
-      mark = { now: this.#options.now(), commit: commits, key: jobs + 1 };
-      // New jobs are counted by their keys. To count their commit too would be a page more to write, a fifth of its cost.
-      if (items.some(({ operation }) => operation !== ENQUEUE)) this.#count.run(++mark.commit, this.#writer);
+      const [commits, jobs, lanes, , settings, off] = this.#counted.row() as CountedRow;
+      if (off !== 0) throw corrupt("the counter of commits is not what was written");
+      const commit = commits + 1;
+      mark = { now: this.#options.now(), commit, key: jobs + 1 };
+      // The number of a commit that only adds jobs stands in them: the counter would be a page more, a fifth of its cost.
+      const counts = items.some(({ operation }) => operation !== ENQUEUE);
+      if (counts) this.#count.run(commit, this.#writer, commit + this.#writer);
       let nextKey = jobs;
-      committed.commit = mark.commit;
       let wrote = false;
       for (const item of items) passPoint(item.operation, "begun");
       body({
@@ -284,6 +294,8 @@ export class GroupCommit {
       });
       // Keys that were taken by what was undone since are in no row; whoever is undone says so.
       committed.key = undone() ? jobs : nextKey;
+      // Nor is a number that no job was given.
+      committed.commit = counts || committed.key > jobs ? commit : commits;
       for (const item of items) passPoint(item.operation, "written");
       if (!wrote) {
         this.#rollback.run();
@@ -317,7 +329,7 @@ export class GroupCommit {
   /** A commit that threw may have happened. The counters tell, unless others have written since. */
   #happened(mark: Mark, items: Item[]): "yes" | "no" | "unknown" {
     try {
-      const [commits, jobs, , writer] = this.#counted.row() as [number, number, number, number];
+      const [commits, jobs, , writer] = this.#counted.row() as CountedRow;
       if (items.every(({ operation }) => operation === ENQUEUE)) {
         if (jobs < mark.key) return "no";
         return this.#madeAt.row(mark.key)?.[0] === mark.now ? "yes" : "unknown";

@@ -9,6 +9,7 @@ import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
+import { summing } from "./row-sum.ts";
 import type { Settle } from "./settle.ts";
 
 const LEASE = "select key, fence, holder, expires_at, lease from holdfast_jobs where state = 'running'";
@@ -39,7 +40,8 @@ export class Healing {
     this.#skewed = db.prepare(`${LEASE} and expires_at > ? + lease limit ?`);
     this.#heldBy = db.prepare(`${LEASE} and holder = ? limit ?`);
     this.#cut = db.prepare(
-      "update holdfast_jobs set expires_at = ? + lease where key = ? and fence = ? and expires_at = ? and state = 'running'",
+      `update holdfast_jobs set expires_at = ? + lease, ${summing({ sets: ["expires_at"], total: "? + lease" })}
+       where key = ? and fence = ? and expires_at = ? and state = 'running'`,
     );
     this.#sum = db.prepare(
       "update holdfast_recovery_totals set entries = entries + :entries, locks = locks + :locks, recovered_at = :at where id = 1",
@@ -69,7 +71,7 @@ export class Healing {
     for (const judgement of judgements) {
       const { job, fence, expiresAt, verdict } = judgement;
       if (verdict === "cut") {
-        if (this.#cut.run(tx.now, job, fence, expiresAt) > 0) tx.wrote();
+        if (this.#cut.run(tx.now, tx.now, job, fence, expiresAt) > 0) tx.wrote();
         continue;
       }
       // Null: it is no longer the lease that was judged.

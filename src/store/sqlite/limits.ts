@@ -1,10 +1,12 @@
 import type { Start } from "../../core/claiming.ts";
+import { damagedRow } from "../../core/errors.ts";
 import type { Facts } from "../../core/facts.ts";
 import type { JobKey } from "../../core/ids.ts";
 import type { LimitRule } from "../../core/limit.ts";
 import type { Parked, Share, Stored, Turn } from "../../core/share.ts";
 import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../core/turnstile.ts";
 import type { Catalog } from "./catalog.ts";
+import { counterSum } from "./damage/sums.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settings } from "./settings.ts";
@@ -123,14 +125,15 @@ class Rows implements Facts {
   constructor(db: Connection, settings: Settings) {
     this.#settings = settings;
     this.#load = db.prepare(
-      "select id, lane, running, passed, beyond, parked, lowest, last, bucket, due_at from holdfast_counters where rule = ? and key = ?",
+      "select id, lane, running, passed, beyond, parked, lowest, last, bucket, due_at, sum from holdfast_counters where rule = ? and key = ?",
     );
     this.#add = db.prepare(
-      `insert into holdfast_counters (rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, due_at)
-       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning id`,
+      `insert into holdfast_counters (rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, due_at, sum)
+       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning id`,
     );
     this.#save = db.prepare(
-      "update holdfast_counters set running = ?, passed = ?, beyond = ?, parked = ?, lowest = ?, last = ?, bucket = ? where id = ?",
+      `update holdfast_counters set running = ?, passed = ?, beyond = ?, parked = ?, lowest = ?, last = ?, bucket = ?, sum = ?
+       where id = ?`,
     );
     this.#remove = db.prepare("delete from holdfast_counters where id = ?");
     this.#setDue = db.prepare("update holdfast_counters set due_at = ? where id = ?");
@@ -157,7 +160,7 @@ class Rows implements Facts {
   }
 
   shares(rule: number, key: string): Stored[] {
-    return this.#load.rows(rule, key).map(toStored);
+    return this.#load.rows(rule, key).map((row) => toStored(rule, key, row));
   }
 
   parked(share: number, after: Turn | null): Parked[] {
@@ -190,15 +193,16 @@ class Rows implements Facts {
 
   #write(share: Share): void {
     const { counter, lane, running, passed, beyond, parked, lowest, last, bucket } = share;
-    if (share.id !== null) return void this.#save.run(running, passed, beyond, parked, lowest, last, bucket, share.id);
     const { rule, key } = counter;
-    const row = this.#add.row(rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, share.dueAt);
+    const sum = counterSum({ rule, key, lane, running, passed, beyond, parked, lowest, last, bucket });
+    if (share.id !== null) return void this.#save.run(running, passed, beyond, parked, lowest, last, bucket, sum, share.id);
+    const row = this.#add.row(rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, share.dueAt, sum);
     [share.id] = row as [number];
   }
 }
 
-function toStored(row: unknown[]): Stored {
-  const [id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt] = row as [
+function toStored(rule: number, key: string, row: unknown[]): Stored {
+  const [id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt, sum] = row as [
     number,
     number,
     number,
@@ -209,6 +213,10 @@ function toStored(row: unknown[]): Stored {
     number,
     number,
     number | null,
+    number | null,
   ];
+  // Whoever counts on from it would let too many run, or none.
+  if (sum !== counterSum({ rule, key, lane, running, passed, beyond, parked, lowest, last, bucket }))
+    throw damagedRow(`The counter of the limit of ${JSON.stringify(key)}`);
   return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
 }

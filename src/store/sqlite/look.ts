@@ -8,7 +8,7 @@ import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { damagedError } from "./damaged-jobs.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
-import { isAnswer, isWhole, jobSum } from "./row-sum.ts";
+import { answerSum, BOOK, jobSum } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 import { ENDED_WITH_WORK } from "./work/leftovers.ts";
 import type { Tally } from "./tally.ts";
@@ -17,7 +17,7 @@ import type { Tally } from "./tally.ts";
 export const SUMMED = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
   job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message, body.body,
-  job.policy, job.scheduled_for, job.limits, job.sum
+  job.policy, job.scheduled_for, job.limits, job.sum, ${BOOK} as book
   from holdfast_jobs as job
   left join holdfast_notes as note on note.job = job.key
   left join holdfast_inputs as body on body.job = job.key and job.input = '${ELSEWHERE}'`;
@@ -159,13 +159,20 @@ export type SummedRow = JobRow & {
   scheduled_for: number | null;
   limits: string | null;
   sum: number | null;
+  /** What its numbers add to it. */
+  book: number;
 };
 
 export function isDamaged(row: SummedRow): boolean {
+  return row.sum !== wholeSum(row);
+}
+
+/** Of all of it. */
+export function wholeSum(row: SummedRow): number {
   const { key, lane, priority, policy, created_at, id, slot, scheduled_for, limits } = row;
   const input = row.body ?? row.input;
-  if (!isWhole(row.sum, jobSum(key, lane, priority, policy, created_at, id, slot, input, scheduled_for, limits))) return true;
-  return !isAnswer(row.sum, row.output ?? row.error);
+  const made = jobSum(key, lane, priority, policy, created_at, id, slot, input, scheduled_for, limits);
+  return made + (answerSum(row.output ?? row.error) ?? 0) + row.book;
 }
 
 function withheld(row: SummedRow): SummedRow {

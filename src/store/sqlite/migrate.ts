@@ -11,6 +11,7 @@ import * as builds from "./migrations/006-builds.ts";
 import * as checksums from "./migrations/007-checksums.ts";
 import * as audit from "./migrations/008-audit.ts";
 import * as recoveries from "./migrations/009-recoveries.ts";
+import * as wholeRows from "./migrations/010-whole-rows.ts";
 
 interface Migration {
   name: string;
@@ -20,7 +21,18 @@ interface Migration {
 }
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, checksums, audit, recoveries];
+const MIGRATIONS: readonly Migration[] = [
+  jobs,
+  queues,
+  dependencies,
+  schedules,
+  events,
+  builds,
+  checksums,
+  audit,
+  recoveries,
+  wholeRows,
+];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 /** From here on there is a chain to write to. */
 const AUDITED = MIGRATIONS.indexOf(audit) + 1;

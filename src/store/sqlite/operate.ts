@@ -9,6 +9,7 @@ import type { Acts } from "./acts.ts";
 import type { Audit } from "./audit.ts";
 import type { Cancel } from "./cancel.ts";
 import type { Catalog } from "./catalog.ts";
+import { endedSum } from "./damage/sums.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Expiring } from "./expiring.ts";
@@ -16,6 +17,7 @@ import type { Tx } from "./group-commit.ts";
 import type { Look } from "./look.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
+import { summing } from "./row-sum.ts";
 import type { Tally } from "./tally.ts";
 
 interface Row {
@@ -78,7 +80,8 @@ export class Operate {
     this.#cancel = parts.cancel;
     this.#row = db.prepare(`select ${ROW} from holdfast_jobs where key = :key`);
     this.#retry = db.prepare(
-      `update holdfast_jobs set state = 'pending', gate = :gate, errors = 0, crashes = 0, run_at = :now, finished_at = null
+      `update holdfast_jobs set state = 'pending', gate = :gate, errors = 0, crashes = 0, run_at = :now, finished_at = null,
+         ${summing({ sets: ["errors", "crashes", "run_at", "finished_at"], total: ":now" })}
        where key = :key`,
     );
     this.#unfinished = db.prepare(
@@ -95,11 +98,13 @@ export class Operate {
     );
     // A key is never used again, also not the highest: a zombie's (job, fence) must not fit a stranger.
     this.#keepHighest = db.prepare(
-      "update holdfast_counter set jobs = max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) where id = 1",
+      `update holdfast_counter set jobs = highest, balance = balance + highest - jobs
+       from (select max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) as highest from holdfast_counter) where id = 1`,
     );
     // The ids that callers chose stay: one job ever. How it ended stays with them, for what is to come after it.
     this.#remember = db.prepare(
-      "update holdfast_ids set ended = ? where chosen = 1 and id = (select id from holdfast_jobs where key = ?)",
+      `update holdfast_ids set ended = ?, sum = sum + ?
+       where chosen = 1 and ended is null and id = (select id from holdfast_jobs where key = ?)`,
     );
     this.#remove = [
       "delete from holdfast_ids where chosen = 0 and id = (select id from holdfast_jobs where key = ?)",
@@ -166,7 +171,7 @@ export class Operate {
     if (jobs.length === 0) return;
     this.#keepHighest.run();
     for (const { job, lane, state } of jobs) {
-      this.#remember.run(state, job);
+      this.#remember.run(state, endedSum(state), job);
       for (const remove of this.#remove) remove.run(job);
       this.#tally.add(lane, state, -1);
     }

@@ -1,12 +1,70 @@
 import { crc32 } from "node:zlib";
 import type { JobKey } from "../../core/ids.ts";
 
-/** A job's sum holds two: of what never changes in its row, and above these bits, of what it has answered. */
-const BITS = 27;
-const HIGH = 2 ** BITS;
+/**
+ * A job's sum holds three: of what never changes in its row; above that, of what it has answered; and above that, of the
+ * numbers in it that change with every attempt. So many bits that JavaScript can still read it as a number.
+ */
+const MADE = 26;
+const ANSWER = 21;
+const HIGH = 2 ** MADE;
+const HIGHER = 2 ** (MADE + ANSWER);
+/** Of a total: no single bit of any number in it can flip without changing what is left. */
+const ODD = 61;
 
-/** What sets the upper one, for a text that may be null: then it stays as it is. It needs one parameter. */
-export const ANSWERED = `sum = coalesce((sum & ${HIGH - 1}) | ?, sum)`;
+const NUMBERS = [
+  "attempt",
+  "errors",
+  "crashes",
+  "fence",
+  "holder",
+  "lease",
+  "expires_at",
+  "run_at",
+  "started_at",
+  "finished_at",
+] as const;
+type NumberOf = (typeof NUMBERS)[number];
+const NULLABLE: ReadonlySet<NumberOf> = new Set(["holder", "lease", "expires_at", "started_at", "finished_at"]);
+/** Also of one that runs. */
+const WAITING: ReadonlySet<NumberOf> = new Set(["holder"]);
+
+/** What has to be said by every statement that changes one of a job's numbers: which it sets, and the total of what to. */
+interface Changed {
+  /** Columns that it sets; they count as `total` says. */
+  sets: readonly NumberOf[];
+  /** SQL for the total of what they are set to; default one parameter, given with `total`. */
+  total?: string;
+  /** It sets what the job has answered, too: a parameter before the other, of `answerSum`; null leaves it as it is. */
+  answers?: boolean;
+  /** The job has no answer any more. */
+  unanswers?: boolean;
+  /** It runs: then it has a lease, and has started. */
+  running?: boolean;
+}
+
+export function summing({ sets, total = "?", answers = false, unanswers = false, running = false }: Changed): string {
+  const kept = `sum & ${(answers || unanswers ? HIGH : HIGHER) - 1}`;
+  const answer = answers ? ` | coalesce(?, sum & ${HIGHER - HIGH})` : "";
+  return `sum = (${kept})${answer} | (${booked(total, sets, "", running ? WAITING : NULLABLE)})`;
+}
+
+/** Of the numbers of a job's row, as SQL. */
+export const BOOK = booked("0", [], "job.");
+/** After numbers were set by a statement of their own. */
+export const REBOOKED = `sum = (sum & ${HIGHER - 1}) | (${booked("0", [])})`;
+
+function booked(total: string, but: readonly NumberOf[], row = "", nullable = NULLABLE): string {
+  const others = NUMBERS.filter((name) => !but.includes(name)).map((name) =>
+    nullable.has(name) ? `coalesce(${row}${name}, 0)` : row + name,
+  );
+  return `((${[total, ...others].join(" + ")}) % ${ODD} & 63) << ${MADE + ANSWER}`;
+}
+
+/** The same where their total is known. */
+export function bookSum(total: number): number {
+  return ((total % ODD) & 63) * HIGHER;
+}
 
 /**
  * A checksum of what never changes in a job's row, its key among it, so that neither a flipped bit nor a row in another's
@@ -30,22 +88,17 @@ export function jobSum(
   if (id !== null) sum = add(mix(sum, ID), id);
   if (slot !== null) sum = add(mix(sum, SLOT), slot);
   if (limits !== null) sum = add(mix(sum, LIMITS), limits);
-  return sum >>> (32 - BITS);
+  return sum >>> (32 - MADE);
 }
 
-/** Of a job's output or error, for `ANSWERED`. */
+/** Of a job's output or error. */
 export function answerSum(text: string | null): number | null {
-  return text === null ? null : (add(0, text) >>> 6) * HIGH;
+  return text === null ? null : (add(0, text) >>> (32 - ANSWER)) * HIGH;
 }
 
-/** Whether a job's row is what was written there; one that is older than checksums has none. */
+/** Whether what never changes in a job's row is what was written there. */
 export function isWhole(stored: number | null, computed: number): boolean {
-  return stored === null || stored % HIGH === computed;
-}
-
-/** The same of what it has answered. */
-export function isAnswer(stored: number | null, text: string | null): boolean {
-  return stored === null || text === null || stored - (stored % HIGH) === answerSum(text);
+  return stored !== null && stored % HIGH === computed;
 }
 
 /** Of all that stands in one row of another table; which of them are null counts, too. */
@@ -56,7 +109,7 @@ export function rowSum(...values: readonly (string | number | null)[]): number {
 }
 
 export function isSame(stored: number | null, computed: number): boolean {
-  return stored === null || stored === computed;
+  return stored === computed;
 }
 
 const SEED = 0x1db3_4f05;

@@ -2,9 +2,14 @@ import type { Budget } from "../../../core/budget.ts";
 import { type BuildState, type BuildTransition, hasEnded } from "../../../core/build.ts";
 import { buildId, type BuildKey } from "../../../core/ids.ts";
 import { BUILD, type BuildColumns, buildPage, keyOfBuildCursor, toBuild } from "../../build-row.ts";
+import { damagedRow } from "../../../core/errors.ts";
 import type { BuildFilter, BuildRow, NewBuild, StageCounts } from "../../builds.ts";
+import { BUILDS, totalOf } from "../damage/balance.ts";
+import { buildSum } from "../damage/sums.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
+
+type SummedRow = BuildColumns & { sum: number | null; balanced: 0 | 1 };
 
 /** The rows of builds. */
 export class Runs {
@@ -24,7 +29,7 @@ export class Runs {
   readonly #nextRound: Statement;
 
   constructor(db: Connection) {
-    const read = `select ${BUILD} from holdfast_builds`;
+    const read = `select ${BUILD}, sum, balance = ${totalOf(BUILDS)} as balanced from holdfast_builds`;
     this.#byId = db.prepare(`${read} where id = :id`);
     this.#byKey = db.prepare(`${read} where key = :key`);
     this.#stages = db.prepare(
@@ -55,11 +60,11 @@ export class Runs {
     this.#highest = db.prepare("select coalesce((select seq from sqlite_sequence where name = 'holdfast_builds'), 0)");
     this.#insert = db.prepare(
       `insert into holdfast_builds (key, id, pipeline, queue, state, reason, hash, description, options,
-         budget_micros, budget_tokens, max_failures, created_at)
+         budget_micros, budget_tokens, max_failures, created_at, sum, balance)
        values (:key, :id, :pipeline, :queue, 'PENDING', 'started', :hash, :description, :options,
-         :micros, :tokens, :maxFailures, :now)`,
+         :micros, :tokens, :maxFailures, :now, :sum, coalesce(:micros, 0) + coalesce(:tokens, 0))`,
     );
-    this.#insertStage = db.prepare("insert into holdfast_build_stages (build, place, stage) values (?, ?, ?)");
+    this.#insertStage = db.prepare("insert into holdfast_build_stages (build, place, stage, balance) values (?, ?, ?, ?)");
     // What the budget refused is of no account when the build goes on: it will be asked again.
     this.#move = db.prepare(
       `update holdfast_builds set state = :to, reason = :reason, note = :note, seq = :seq, approved = 0,
@@ -80,28 +85,28 @@ export class Runs {
   }
 
   find(id: string): BuildRow | null {
-    return this.#whole(this.#byId.get<BuildColumns>({ id }));
+    return this.#whole(this.#byId.get<SummedRow>({ id }));
   }
 
   get(key: BuildKey): BuildRow {
-    return this.#whole(this.#byKey.get<BuildColumns>({ key })) as BuildRow;
+    return this.#whole(this.#byKey.get<SummedRow>({ key })) as BuildRow;
   }
 
   unended(pipeline: string): BuildRow | null {
-    return this.#whole(this.#unended.get<BuildColumns>({ pipeline }));
+    return this.#whole(this.#unended.get<SummedRow>({ pipeline }));
   }
 
   newest(pipeline: string, state: BuildState | null): BuildRow | null {
-    return this.#whole(this.#newest.get<BuildColumns>({ pipeline, state }));
+    return this.#whole(this.#newest.get<SummedRow>({ pipeline, state }));
   }
 
   newestOfEach(): BuildRow[] {
-    return this.#newestOfEach.all<BuildColumns>().map((row) => this.#whole(row) as BuildRow);
+    return this.#newestOfEach.all<SummedRow>().map((row) => this.#whole(row) as BuildRow);
   }
 
   list({ pipeline, state, limit, after }: BuildFilter): { items: BuildRow[]; next?: string } {
     const of = { pipeline: pipeline ?? null, state: state ?? null };
-    const rows = this.#list.all<BuildColumns>({ ...of, after: keyOfBuildCursor(after), limit: limit + 1 });
+    const rows = this.#list.all<SummedRow>({ ...of, after: keyOfBuildCursor(after), limit: limit + 1 });
     return buildPage(
       rows.map((row) => this.#whole(row) as BuildRow),
       limit,
@@ -120,8 +125,9 @@ export class Runs {
     const key = ((this.#highest.row() as [number])[0] + 1) as BuildKey;
     const id = buildId(tx.now, key);
     const row = { key, id, pipeline, queue, hash, description, options, maxFailures, now: tx.now };
-    this.#insert.runNamed({ ...row, micros: budget.micros, tokens: budget.tokens });
-    for (const [place, stage] of stages.entries()) this.#insertStage.run(key, place, stage);
+    const sum = buildSum({ ...row, max_failures: maxFailures, created_at: tx.now });
+    this.#insert.runNamed({ ...row, sum, micros: budget.micros, tokens: budget.tokens });
+    for (const [place, stage] of stages.entries()) this.#insertStage.run(key, place, stage, place);
     tx.wrote();
     return this.get(key);
   }
@@ -148,7 +154,9 @@ export class Runs {
     return moved;
   }
 
-  #whole(row: BuildColumns | undefined): BuildRow | null {
-    return row === undefined ? null : toBuild(row, this.#stages.all<StageCounts>({ build: row.key }));
+  #whole(row: SummedRow | undefined): BuildRow | null {
+    if (row === undefined) return null;
+    if (row.sum !== buildSum(row) || row.balanced !== 1) throw damagedRow(`Build ${row.id}`);
+    return toBuild(row, this.#stages.all<StageCounts>({ build: row.key }));
   }
 }

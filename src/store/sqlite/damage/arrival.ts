@@ -74,7 +74,8 @@ export class Arrival {
       : this.#scanned === null || this.#scanned.bad === null
         ? "there"
         : "cut";
-    const circumstances = { durability, rebooted: this.#rebooted, isNew: this.#inode === null, log };
+    const isExact = this.#boot !== "" && this.#slots.every(({ seen }) => seen.boot === this.#boot);
+    const circumstances = { durability, rebooted: this.#rebooted, isExact, isNew: this.#inode === null, log };
     const loss = lossOf(seen, { databaseId, ...knownIn(db) }, circumstances);
     const cut = this.#logFinding();
     if (cut === null || cut.severity === "damage") return loss;

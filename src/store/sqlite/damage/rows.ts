@@ -1,13 +1,10 @@
 import { valueHash } from "../../../core/context-hash.ts";
 import type { JobKey } from "../../../core/ids.ts";
-import { type JobRow, publicId } from "../../job-row.ts";
+import { publicId } from "../../job-row.ts";
 import type { Connection } from "../driver.ts";
-import { isDamaged, SUMMED, type SummedRow } from "../look.ts";
-import { isSame, rowSum } from "../row-sum.ts";
-import { SCHEDULE, scheduleSum, type SummedSchedule } from "../schedules.ts";
+import { BALANCED, type Balanced, totalOf } from "./balance.ts";
+import { eachPage, type Row, SUMMED_TABLES, type SummedTable } from "./summed.ts";
 
-/** So many rows are read at once: whoever writes meanwhile is not held up, and the log not pinned for long. */
-const STEP = 5_000;
 /** How many of a kind are named; the others are counted. */
 const NAMED = 5;
 
@@ -18,29 +15,24 @@ export interface BadRow {
   key: (string | number)[];
   /** What people know it by. */
   name: string;
+  kind: string;
 }
 
 /** Rows that are not what was written there, by what they hold. */
 export function checkRows(db: Connection): string[] {
-  const found = Map.groupBy(badRows(db), ({ table }) => table);
-  return [...KINDS.flatMap(([table, kind]) => said(kind, found.get(table) ?? [])), ...strays(db)];
+  const found = Map.groupBy(badRows(db), ({ kind }) => kind);
+  return [...[...found].flatMap(([kind, rows]) => said(kind, rows)), ...strays(db)];
 }
 
-const KINDS = [
-  ["holdfast_jobs", "job"],
-  ["holdfast_notes", "checkpoint of job"],
-  ["holdfast_schedules", "schedule"],
-  ["holdfast_events", "event"],
-  ["holdfast_results", "result"],
-  ["holdfast_targets", "target"],
-] as const;
-
+/** Each once. */
 export function badRows(db: Connection): BadRow[] {
-  return [...jobs(db), ...notes(db), ...schedules(db), ...events(db), ...results(db), ...targets(db)];
+  const found = new Map<string, BadRow>();
+  const all = [...SUMMED_TABLES.flatMap((table) => summed(db, table)), ...BALANCED.flatMap((one) => balanced(db, one))];
+  for (const row of all) found.set(`${row.table} ${JSON.stringify(row.key)}`, row);
+  return [...found.values()];
 }
 
 function said(kind: string, found: readonly BadRow[]): string[] {
-  if (found.length === 0) return [];
   const named = found
     .slice(0, NAMED)
     .map(({ name }) => name)
@@ -49,76 +41,33 @@ function said(kind: string, found: readonly BadRow[]): string[] {
   return [`Not what was written: ${kind} ${named}${more}.`];
 }
 
-function jobs(db: Connection): BadRow[] {
-  const next = db.prepare(`select ${SUMMED} where job.key > :after order by job.key limit ${STEP}`);
+/** What stages have made and are given has a hash of its own, too. */
+function summed(db: Connection, summed: SummedTable): BadRow[] {
+  const { table, kind, key, sumOf, value } = summed;
   const found: BadRow[] = [];
-  for (let after = 0; ;) {
-    const rows = next.all<SummedRow & JobRow>({ after });
+  eachPage(db, summed, (rows) => {
     for (const row of rows) {
-      if (isDamaged(row)) found.push({ table: "holdfast_jobs", key: [row.key], name: publicId(row.id, row.created_at, row.key) });
+      if (row["sum"] === sumOf(row as never) && (value === undefined || isValue(row, value))) continue;
+      found.push({ table, kind, key: key.map((name) => row[name] as string | number), name: nameOf(summed, row) });
     }
-    const last = rows.at(-1);
-    if (last === undefined || last.key <= after) return found;
-    after = last.key;
-  }
+  });
+  return found;
 }
 
-function notes(db: Connection): BadRow[] {
-  const rows = db.prepare("select job, checkpoint, sum from holdfast_notes where checkpoint is not null").rows();
-  return (rows as [JobKey, string, number | null][])
-    .filter(([job, checkpoint, sum]) => !isSame(sum, rowSum(job, checkpoint)))
-    .map(([job]) => ({ table: "holdfast_notes", key: [job], name: String(job) }));
+function isValue(row: Row, column: string): boolean {
+  const [hash, text] = [row[`${column}_hash`], row[`${column}_text`]] as [string, string | null];
+  return text === null || typeof hash !== "string" || !hash.startsWith("json:") || valueHash(text) === hash;
 }
 
-function schedules(db: Connection): BadRow[] {
-  const rows = db.prepare(`select ${SCHEDULE} from holdfast_schedules`).all<SummedSchedule>();
-  return rows
-    .filter((row) => !isSame(row.sum, scheduleSum(row)))
-    .map(({ key }) => ({ table: "holdfast_schedules", key: [key], name: key }));
+function nameOf({ table, key }: SummedTable, row: Row): string {
+  if (table !== "holdfast_jobs") return key.map((name) => row[name]).join("/");
+  return publicId(row["id"] as string | null, row["created_at"] as number, row["key"] as JobKey);
 }
 
-function events(db: Connection): BadRow[] {
-  const next = db.prepare(
-    `select seq, type, at, transition, job, build, data, sum from holdfast_events where seq > ? order by seq limit ${STEP}`,
-  );
-  const found: BadRow[] = [];
-  for (let after = 0; ;) {
-    const rows = next.rows(after) as [number, ...(string | number | null)[]][];
-    for (const [seq, ...rest] of rows) {
-      const sum = rest.pop() as number | null;
-      if (!isSame(sum, rowSum(...rest))) found.push({ table: "holdfast_events", key: [seq], name: String(seq) });
-    }
-    const last = rows.at(-1)?.[0];
-    if (last === undefined || last <= after) return found;
-    after = last;
-  }
-}
-
-/** What stages have made and are given has a hash already. */
-function results(db: Connection): BadRow[] {
-  return values(db, "holdfast_results", ["key"], "output").map((key) => ({
-    table: "holdfast_results",
-    key,
-    name: String(key[0]),
-  }));
-}
-
-function targets(db: Connection): BadRow[] {
-  return values(db, "holdfast_targets", ["pipeline", "segment", "path"], "value").map((key) => ({
-    table: "holdfast_targets",
-    key,
-    name: key.join("/"),
-  }));
-}
-
-function values(db: Connection, table: string, key: string[], column: string): (string | number)[][] {
-  const rows = db
-    .prepare(
-      `select ${column}_hash, ${column}_text, ${key.join(", ")} from ${table}
-       where ${column}_text is not null and substr(${column}_hash, 1, 5) = 'json:'`,
-    )
-    .rows() as [string, string, ...(string | number)[]][];
-  return rows.filter(([hash, text]) => valueHash(text) !== hash).map(([, , ...values]) => values);
+function balanced(db: Connection, one: Balanced): BadRow[] {
+  const { table, kind, key } = one;
+  const rows = db.prepare(`select ${key.join(", ")} from ${table} where balance is not ${totalOf(one)}`).rows();
+  return (rows as (string | number)[][]).map((values) => ({ table, kind, key: values, name: values.join("/") }));
 }
 
 /** Rows of two tables that belong together, and one of them is not there. */
@@ -150,6 +99,14 @@ function strays(db: Connection): string[] {
     count("select count(*) from holdfast_jobs where policy not in (select id from holdfast_policies)"),
     "jobs have a policy that is not there",
   );
+  stray(
+    count("select count(*) from holdfast_notes where job not in (select key from holdfast_jobs)"),
+    "checkpoints are of a job that is not there",
+  );
+  stray(
+    count("select count(*) from holdfast_events where seq > (select seq from sqlite_sequence where name = 'holdfast_events')"),
+    "events have a number that was never given out",
+  );
   stray(count("select count(*) from holdfast_work where job not in (select key from holdfast_jobs)"), "work items have no job");
   stray(
     count(
@@ -164,6 +121,20 @@ function strays(db: Connection): string[] {
        where job.key is null or job.lane <> listed.lane or job.state <> listed.state or job.finished_at <> listed.finished_at`,
     ),
     "jobs are listed to be forgotten otherwise than they ended",
+  );
+  stray(
+    count(
+      `select count(*) from holdfast_parked as listed left join holdfast_jobs as job on job.key = listed.job
+       left join holdfast_counters as counter on counter.id = listed.counter
+       where job.key is null or counter.id is null or job.gate is not 'limit' or job.priority <> listed.priority
+         or counter.lane <> job.lane or not json_valid(job.limits)
+         or listed.more <> iif(json_valid(job.limits), json_array_length(job.limits) > 1, 0)`,
+    ),
+    "jobs are listed before a limit otherwise than they stand there",
+  );
+  stray(
+    count("select count(*) from holdfast_jobs where gate = 'limit' and key not in (select job from holdfast_parked)"),
+    "jobs stand before a limit and are not in its list",
   );
   // Read in one statement, so in one instant.
   stray(

@@ -61,6 +61,20 @@ export function frameAt(bytes: Buffer, at: number, { pageSize, little, salts }: 
   };
 }
 
+/** Whether a frame that does not fit ended a commit: it says so itself, unless a bit of just that is what is wrong with it. */
+export function wasEnd(bytes: Buffer, at: number, { pageSize, little }: LogHeader, sums: readonly Sum[]): boolean {
+  const stored: Sum = [bytes.readUInt32BE(at + 16), bytes.readUInt32BE(at + 20)];
+  const says = bytes.readUInt32BE(at + 4);
+  const head = Buffer.from(bytes.subarray(at, at + 8));
+  for (let bit = 0; bit < 32; bit++) {
+    const was = (says ^ (1 << bit)) >>> 0;
+    head.writeUInt32BE(was, 4);
+    const continued = sums.map((base) => sum(sum(base, head, 0, 8, little), bytes, at + FRAME_HEADER, pageSize, little));
+    if (continued.some((one) => isSame(one, stored))) return was !== 0;
+  }
+  return says !== 0;
+}
+
 /** The salts that stand in a frame. */
 export function saltsAt(bytes: Buffer, at: number): Buffer {
   return Buffer.from(bytes.subarray(at + 8, at + 16));

@@ -1,4 +1,4 @@
-import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type LogHeader, saltsAt, type Sum } from "./frame.ts";
+import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type LogHeader, saltsAt, type Sum, wasEnd } from "./frame.ts";
 
 /** What a write-ahead log holds, read as SQLite would, and beyond where it would stop. */
 export interface Scanned {
@@ -7,10 +7,16 @@ export interface Scanned {
   frames: number;
   commits: number;
   /**
-   * The first frame that is not what was written, counted from 1, 0 for the header; and the commits beyond it that are
-   * whole, each following from what stands before it. Null: all is well up to where it ends.
+   * The first frame that is not what was written, counted from 1, 0 for the header; whether it was the end of a commit; and
+   * the commits beyond it that are whole, each following from what stands before it. Null: all is well up to where it ends.
    */
-  bad: { frame: number; beyond: number } | null;
+  bad: Bad | null;
+}
+
+interface Bad {
+  frame: number;
+  ended: boolean;
+  beyond: number;
 }
 
 /**
@@ -26,7 +32,7 @@ export class Frames {
   #frame = 0;
   #frames = 0;
   #commits = 0;
-  #bad: { frame: number; beyond: number } | null = null;
+  #bad: Bad | null = null;
   #over = false;
 
   add(piece: Buffer): void {
@@ -41,7 +47,7 @@ export class Frames {
       if (bytes.length < LOG_HEADER) return void (this.#left = bytes);
       this.#header = headerOf(bytes);
       this.#sums = this.#header.sums;
-      if (!this.#header.whole) this.#bad = { frame: 0, beyond: 0 };
+      if (!this.#header.whole) this.#bad = { frame: 0, ended: false, beyond: 0 };
       at = LOG_HEADER;
     }
     const whole = FRAME_HEADER + this.#header.pageSize;
@@ -56,9 +62,10 @@ export class Frames {
   #next(bytes: Buffer, at: number, header: LogHeader): void {
     this.#frame++;
     header.salts ??= saltsAt(bytes, at);
-    const { fits, pages, sums } = frameAt(bytes, at, header, this.#sums);
+    const before = this.#sums;
+    const { fits, pages, sums } = frameAt(bytes, at, header, before);
     this.#sums = sums;
-    if (!fits) return this.#stop();
+    if (!fits) return this.#stop(() => wasEnd(bytes, at, header, before));
     if (pages === 0) return;
     if (this.#bad !== null) return void this.#bad.beyond++;
     this.#frames = this.#frame;
@@ -66,9 +73,10 @@ export class Frames {
   }
 
   /** The first that does not fit may be the end, or damage: what follows tells. A second one ends it. */
-  #stop(): void {
+  #stop(ended: () => boolean): void {
     // The frame after a bad header can only be judged by what stands in itself.
     if (this.#bad !== null && !(this.#bad.frame === 0 && this.#frame === 1)) return void (this.#over = true);
-    this.#bad ??= { frame: this.#frame, beyond: 0 };
+    this.#bad ??= { frame: this.#frame, ended: false, beyond: 0 };
+    this.#bad.ended = ended();
   }
 }

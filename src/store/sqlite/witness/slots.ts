@@ -72,7 +72,14 @@ export function takeSlot(path: string, token: string, alive: Alive): number {
       // Somebody else was faster.
     }
   }
-  const fd = openSync(own, "w+");
+  return makeSlot(path, token);
+}
+
+/** One with nothing in it. */
+export function makeSlot(path: string, token: string): number {
+  const folder = witnessFolder(path);
+  mkdirSync(folder, { recursive: true });
+  const fd = openSync(join(folder, token), "w+");
   syncFolder(folder);
   syncFolder(dirname(folder));
   return fd;

@@ -1,33 +1,33 @@
-import { closeSync, fsync, writeSync } from "node:fs";
+import { closeSync, fstatSync, fsync, writeSync } from "node:fs";
 import type { AuditHead } from "../../../core/audit-chain.ts";
 import type { Alive } from "../../alive.ts";
-import { RECORD, RECORDS, type Seen, toRecord } from "./record.ts";
-import { dropSlots, mostSeen, readSlots, takeSlot } from "./slots.ts";
+import { Counts, COUNT, COUNTS, COUNTS_APART, RECORD, RECORDS, type Seen, toRecord } from "./record.ts";
+import { dropSlots, makeSlot, mostSeen, readSlots, takeSlot } from "./slots.ts";
 
 /** It is synced at most this often, in milliseconds. */
 const SYNC = 1_000;
-/**
- * And written at most this often, in milliseconds: where commits follow each other closely, to write it down after each
- * would cost a tenth of them. So much may be missing after a crash without anybody noticing.
- */
-const PAUSE = 5;
 
 /**
- * What this process has seen committed, written down outside the database after each commit of its own. Whoever opens
- * the database later compares: a log that was cut off, a file that was put back, a disk that forgot what it had synced.
+ * What this process has seen committed, written down outside the database after each commit of its own, before anybody
+ * is told of it. Whoever opens the database later compares: a log that was cut off, a file that was put back, a disk that
+ * forgot what it had synced.
  */
 export class Witness {
-  readonly #fd: number;
-  #seen: Seen;
+  readonly #path: string;
+  readonly #token: string;
+  #fd: number;
+  readonly #seen: Seen;
+  readonly #counts: Counts;
   #turn: number;
-  #writtenAt = Number.NEGATIVE_INFINITY;
-  #syncedAt = Number.NEGATIVE_INFINITY;
   #timer: NodeJS.Timeout | null = null;
   #closed = false;
 
-  private constructor(fd: number, seen: Seen, turn: number) {
+  private constructor(path: string, token: string, fd: number, seen: Seen, turn: number) {
+    this.#path = path;
+    this.#token = token;
     this.#fd = fd;
     this.#seen = seen;
+    this.#counts = new Counts(seen);
     this.#turn = turn;
   }
 
@@ -44,54 +44,71 @@ export class Witness {
       seen.key = Math.max(here.key, most.key);
       if ((most.audit?.seq ?? 0) > (here.audit?.seq ?? 0)) seen.audit = most.audit;
     }
-    const witness = new Witness(fd, seen, turn);
-    witness.#write();
+    const witness = new Witness(path, token, fd, seen, turn);
+    witness.#record();
     dropSlots(path, fd, token, alive);
     return witness;
   }
 
   /** After a commit of this process's own, not before. */
   saw(commits: number, key: number): void {
-    if (commits <= this.#seen.commits && key <= this.#seen.key) return;
-    this.#seen.commits = Math.max(commits, this.#seen.commits);
-    this.#seen.key = Math.max(key, this.#seen.key);
-    this.#soon();
+    const seen = this.#seen;
+    if (commits <= seen.commits && key <= seen.key) return;
+    if (commits > seen.commits) seen.commits = commits;
+    if (key > seen.key) seen.key = key;
+    // It survives the death of the process; the sync is nobody's to wait for.
+    const at = COUNTS + (commits % 2) * COUNTS_APART;
+    this.#write(this.#counts.set(seen.commits, seen.key), COUNT, at);
+    this.#timer ??= setTimeout(() => this.#sync(), SYNC).unref();
   }
 
   sawAudit(head: AuditHead): void {
     if (head.seq <= (this.#seen.audit?.seq ?? 0)) return;
     this.#seen.audit = head;
-    this.#soon();
+    this.#record();
+    this.#timer ??= setTimeout(() => this.#sync(), SYNC).unref();
   }
 
   close(): void {
     if (this.#closed) return;
-    if (this.#timer !== null) this.#write();
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#comeBack();
+    this.#record();
     this.#closed = true;
     closeSync(this.#fd);
   }
 
-  #soon(): void {
-    if (this.#timer !== null) return;
-    if (performance.now() - this.#writtenAt >= PAUSE) return this.#write();
-    this.#timer = setTimeout(() => this.#write(), PAUSE).unref();
-  }
-
-  #write(): void {
-    if (this.#timer !== null) clearTimeout(this.#timer);
+  #sync(): void {
     this.#timer = null;
     if (this.#closed) return;
-    this.#turn++;
+    this.#comeBack();
+    this.#record();
+    fsync(this.#fd, () => {});
+  }
+
+  /** Somebody may have removed it: what is written into a file without a name is written for nobody. */
+  #comeBack(): void {
     try {
-      writeSync(this.#fd, toRecord(this.#seen, this.#turn), 0, RECORD, (this.#turn % RECORDS) * RECORD);
+      if (fstatSync(this.#fd).nlink > 0) return;
+      const fd = makeSlot(this.#path, this.#token);
+      closeSync(this.#fd);
+      this.#fd = fd;
+    } catch {
+      // Not now; it is tried again.
+    }
+  }
+
+  #record(): void {
+    this.#turn++;
+    this.#write(toRecord(this.#seen, this.#turn), RECORD, (this.#turn % RECORDS) * RECORD);
+  }
+
+  #write(bytes: Buffer, length: number, at: number): void {
+    if (this.#closed) return;
+    try {
+      writeSync(this.#fd, bytes, 0, length, at);
     } catch {
       // A full disk: the commit itself has happened, and what stands here is only a lower bound.
-      return;
     }
-    this.#writtenAt = performance.now();
-    if (this.#writtenAt - this.#syncedAt < SYNC) return;
-    this.#syncedAt = this.#writtenAt;
-    // Nobody waits for it.
-    fsync(this.#fd, () => {});
   }
 }

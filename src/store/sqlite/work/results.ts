@@ -1,22 +1,27 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { type OutputColumns, type ResultColumns, toOutput, toResult } from "../../result-row.ts";
+import { damagedRow } from "../../../core/errors.ts";
+import { type ResultColumns, toOutput, toResult } from "../../result-row.ts";
 import type { FoundResult, StoredResult } from "../../work.ts";
 import type { MadeResult, ResultRows } from "../../work/rows.ts";
+import { RESULT as SUMMED, resultSum, type SummedResult } from "../damage/sums.ts";
 import type { Connection, Named, Statement } from "../driver.ts";
 import type { ArtifactRefs } from "./artifact-refs.ts";
 
 const OUTPUT = "output_hash, output_text, output_file, output_size";
 const COLUMNS = `result.key, build.id as build, result.stage, result.path, result.target, result.state, result.hash, result.parts,
-  ${OUTPUT}, result.micros, result.tokens, result.error, result.at`;
+  ${OUTPUT}, result.micros, result.tokens, result.error, result.at, result.pipeline, result.sum`;
 const RESULT = `select ${COLUMNS} from holdfast_results as result left join holdfast_builds as build on build.key = result.build`;
+
+const SUMMED_OF = SUMMED.replaceAll(/\w+/g, "result.$&");
+
+type SummedRow = SummedResult & { sum: number | null };
 
 /** The record of what stages have made, and of what went wrong. */
 export class Results implements ResultRows {
   readonly #artifacts: ArtifactRefs;
   readonly #own: Statement;
   readonly #insert: Statement;
-  readonly #copy: Statement;
-  readonly #gone: Statement;
+  readonly #made: Statement;
   readonly #remove: Statement;
   readonly #setAside: Statement;
   readonly #recall: Statement;
@@ -32,23 +37,17 @@ export class Results implements ResultRows {
     this.#artifacts = artifacts;
     this.#own = db.prepare("select key, state from holdfast_results where build = ? and stage = ? and path = ?");
     this.#insert = db.prepare(
-      `insert into holdfast_results (build, pipeline, stage, path, target, state, hash, parts, ${OUTPUT}, micros, tokens, error, at)
-       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning key`,
+      `insert into holdfast_results (build, pipeline, stage, path, target, state, hash, parts, ${OUTPUT}, micros, tokens, error, at,
+         sum)
+       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning key`,
     );
-    this.#copy = db.prepare(
-      `insert into holdfast_results (build, pipeline, stage, path, target, state, hash, parts, ${OUTPUT}, micros, tokens, error, at)
-       select ?, pipeline, stage, ?, ?, 'REUSED', hash, parts, ${OUTPUT}, 0, 0, null, ? from holdfast_results where key = ?`,
-    );
-    this.#gone = db.prepare(
-      `insert into holdfast_results (build, pipeline, stage, path, target, state, hash, output_hash, at)
-       values (?, ?, ?, ?, ?, 'GONE', '', 'none', ?)`,
-    );
+    this.#made = db.prepare(`select ${SUMMED}, sum from holdfast_results where key = :key`);
     this.#remove = db.prepare("delete from holdfast_results where key = ?");
     this.#setAside = db.prepare("update holdfast_results set build = -key where key = ?");
     this.#recall = db.prepare("delete from holdfast_results where key = ? and build = ? and state = 'FAILED' returning stage");
     // Each by holdfast_results_hash, the newest first.
     this.#lookUp = db.prepare(
-      `select one.key as place, result.key, ${OUTPUT} from json_each(:keys) as one cross join holdfast_results as result
+      `select one.key as place, result.key as result, ${SUMMED_OF}, sum from json_each(:keys) as one cross join holdfast_results as result
        on result.key = (
          select key from holdfast_results
          where hash = one.value ->> 1 and state = 'SUCCESS' and pipeline = :pipeline and stage = one.value ->> 0
@@ -104,8 +103,15 @@ export class Results implements ResultRows {
   reuse(by: Pick<MadeResult, "build" | "pipeline" | "stage" | "path" | "target">, result: ResultKey | null, now: number): void {
     const { build, pipeline, stage, path, target } = by;
     this.#replace(by);
-    if (result === null) return void this.#gone.run(build, pipeline, stage, path, target, now);
-    this.#copy.run(build, path, target, now, result);
+    const free = { micros: 0, tokens: 0, error: null, at: now };
+    if (result === null) {
+      const nothing = { parts: null, output_hash: "none", output_text: null, output_file: null, output_size: 0 };
+      this.#write(build, { pipeline, stage, path, target, state: "GONE", hash: "", ...nothing, ...free });
+      return;
+    }
+    const made = this.#made.get<SummedRow>({ key: result }) as SummedRow;
+    refuseDamaged(made);
+    this.#write(build, { ...made, path, target, state: "REUSED", ...free });
     this.#artifacts.copy(result, build, path);
   }
 
@@ -131,8 +137,9 @@ export class Results implements ResultRows {
   lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): (FoundResult | null)[] {
     const found: (FoundResult | null)[] = keys.map(() => null);
     const asked = JSON.stringify(keys.map(({ stage, hash, build }) => [stage, hash, build ?? null]));
-    const rows = this.#lookUp.all<OutputColumns & { place: number; key: ResultKey }>({ pipeline, keys: asked });
-    for (const row of rows) found[row.place] = { key: row.key, output: toOutput(row) };
+    const rows = this.#lookUp.all<SummedRow & { place: number; result: ResultKey }>({ pipeline, keys: asked });
+    // One that is not what was written is as good as none: it is made again.
+    for (const row of rows) if (isSound(row)) found[row.place] = { key: row.result, output: toOutput(row) };
     return found;
   }
 
@@ -160,25 +167,30 @@ export class Results implements ResultRows {
 
   #add(made: MadeResult, now: number): ResultKey {
     const { build, pipeline, stage, path, target, hash, parts, output, cost, error } = made;
-    const row = this.#insert.row(
-      build,
+    return this.#write(build, {
       pipeline,
       stage,
       path,
       target,
-      error === null ? "SUCCESS" : "FAILED",
+      state: error === null ? "SUCCESS" : "FAILED",
       hash,
       parts,
-      output.hash,
-      output.text,
-      output.artifact,
-      output.size,
-      cost.micros,
-      cost.tokens,
-      error === null ? null : JSON.stringify(error),
-      now,
-    );
-    return (row as [ResultKey])[0];
+      output_hash: output.hash,
+      output_text: output.text,
+      output_file: output.artifact,
+      output_size: output.size,
+      micros: cost.micros,
+      tokens: cost.tokens,
+      error: error === null ? null : JSON.stringify(error),
+      at: now,
+    });
+  }
+
+  #write(build: BuildKey, row: SummedResult): ResultKey {
+    const { pipeline, stage, path, target, state, hash, parts } = row;
+    const output = [row.output_hash, row.output_text, row.output_file, row.output_size];
+    const end = [row.micros, row.tokens, row.error, row.at, resultSum(row)];
+    return (this.#insert.row(build, pipeline, stage, path, target, state, hash, parts, ...output, ...end) as [ResultKey])[0];
   }
 }
 
@@ -187,5 +199,16 @@ function isGone({ state }: { state: string }): boolean {
 }
 
 function read(statement: Statement, asked: Named): StoredResult[] {
-  return statement.all<ResultColumns>(asked).map(toResult);
+  return statement.all<ResultColumns & SummedRow>(asked).map((row) => {
+    refuseDamaged(row);
+    return toResult(row);
+  });
+}
+
+function isSound(row: SummedRow): boolean {
+  return row.sum === resultSum(row);
+}
+
+function refuseDamaged(row: SummedRow): void {
+  if (!isSound(row)) throw damagedRow(`What stage ${row.stage} has made of ${row.target}`);
 }
