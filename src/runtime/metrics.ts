@@ -14,10 +14,11 @@ const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
  */
 export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { folder?: string } } = {}): Promise<Facts> {
   const { store, location, clock, isSealed } = hf.engine;
+  // All of them: a queue that is empty by now has ended jobs, too.
+  const counted = store.queues();
   const [overview, queues, builds, schedules, sinks, healed, reports, last, gauged, wal] = await Promise.all([
-    readable(() => overviewOf(hf)),
-    // All of them: a queue that is empty by now has ended jobs, too.
-    readable(() => store.queues()),
+    readable(() => overviewOf(hf, counted)),
+    readable(() => counted),
     readable(() => store.builds.newestBuilds()),
     readable(() => store.schedules()),
     readable(() => store.sinks()),

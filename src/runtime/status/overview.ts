@@ -71,11 +71,12 @@ export interface Overview {
   pending: RecoveryPlan | null;
 }
 
-export async function overviewOf(hf: Holdfast): Promise<Overview> {
+/** `counted`: all queues, where they were asked for already: what is pending is counted one by one. */
+export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queues()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
   const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
     await Promise.all([
-      store.queues(),
+      counted,
       store.lanes(),
       store.probe(bootId()),
       store.running(),
