@@ -12,6 +12,7 @@ import * as builds from "./migrations/006-builds.ts";
 import * as audit from "./migrations/007-audit.ts";
 import * as recoveries from "./migrations/008-recoveries.ts";
 import * as receipts from "./migrations/009-receipts.ts";
+import * as reportTotals from "./migrations/010-report-totals.ts";
 import type { Session } from "./session.ts";
 import type { Tx } from "./transaction.ts";
 
@@ -23,7 +24,18 @@ interface Migration {
 }
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, audit, recoveries, receipts];
+const MIGRATIONS: readonly Migration[] = [
+  jobs,
+  queues,
+  dependencies,
+  schedules,
+  events,
+  builds,
+  audit,
+  recoveries,
+  receipts,
+  reportTotals,
+];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 
 export interface Migrated {

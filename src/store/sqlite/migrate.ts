@@ -11,7 +11,8 @@ import * as builds from "./migrations/006-builds.ts";
 import * as checksums from "./migrations/007-checksums.ts";
 import * as audit from "./migrations/008-audit.ts";
 import * as recoveries from "./migrations/009-recoveries.ts";
-import * as wholeRows from "./migrations/010-whole-rows.ts";
+import * as reportTotals from "./migrations/010-report-totals.ts";
+import * as wholeRows from "./migrations/011-whole-rows.ts";
 
 interface Migration {
   name: string;
@@ -31,6 +32,7 @@ const MIGRATIONS: readonly Migration[] = [
   checksums,
   audit,
   recoveries,
+  reportTotals,
   wholeRows,
 ];
 export const SCHEMA_VERSION = MIGRATIONS.length;

@@ -41,20 +41,6 @@ create table ${s}.recovery_processes (
   primary key (recovery, process)
 );
 
--- Sums of all reports that were ended, also of those that are not kept: they never fall. One row, from the first on.
-create table ${s}.report_totals (
-  id               integer primary key check (id = 1),
-  reports          bigint not null,
-  spent            bigint not null,
-  running_before   bigint not null,
-  jobs             bigint not null,
-  reset            bigint not null,
-  quarantined      bigint not null,
-  builds           bigint not null,
-  locks            bigint not null,
-  commits_missing  bigint not null
-);
-
 -- The process that has taken or extended it: where that is proven dead, the lock is free. Null: its time alone decides.
 alter table ${s}.locks add column process bigint;
 `;

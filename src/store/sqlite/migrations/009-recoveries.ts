@@ -41,20 +41,6 @@ create table holdfast_recovery_processes (
   primary key (recovery, process)
 ) without rowid;
 
--- Sums of all reports that were ended, also of those that are not kept: they never fall. One row, from the first on.
-create table holdfast_report_totals (
-  id               integer primary key check (id = 1),
-  reports          integer not null,
-  spent            integer not null,
-  running_before   integer not null,
-  jobs             integer not null,
-  reset            integer not null,
-  quarantined      integer not null,
-  builds           integer not null,
-  locks            integer not null,
-  commits_missing  integer not null
-);
-
 -- The process that has taken or extended it: where that is proven dead, the lock is free. Null: its time alone decides.
 alter table holdfast_locks add column process integer;
 `;
