@@ -21,6 +21,7 @@ export class Audit {
   readonly #about: Statement;
   readonly #lastAbout: Statement;
   readonly #check: Statement;
+  readonly #entry: Statement;
   readonly #guards: Statement;
 
   constructor(db: Connection, actor: string | null) {
@@ -39,6 +40,7 @@ export class Audit {
     this.#lastAbout = db.prepare(newest("subject = ? and seq > ?"));
     const tables = { entries: "holdfast_audit", head: "holdfast_audit_head" };
     this.#check = db.prepare(CHECKED({ ...tables, after: "?", limit: "?" }));
+    this.#entry = db.prepare("select 1 from holdfast_audit where seq = ? and hash = ?");
     this.#guards = db.prepare("select sql from sqlite_master where type = 'trigger' and name = ?");
   }
 
@@ -65,6 +67,11 @@ export class Audit {
   /** Null where somebody has removed it. */
   head(): AuditHead | null {
     return toHead(this.#head.row() as HeadRow | undefined);
+  }
+
+  /** Whether this very entry is there. */
+  has({ seq, hash }: AuditHead): boolean {
+    return this.#entry.row(seq, hash) !== undefined;
   }
 
   page({ after, limit, subject, last = false }: AuditQuery): AuditEntry[] {

@@ -451,7 +451,8 @@ export class SqliteStore implements Store {
     this.#witness?.close();
     const { databaseId, durability } = this;
     const here = { databaseId, durability, boot: this.#boot, audit: this.#areas.audit.head(), ...knownIn(this.#db) };
-    this.#witness = Witness.open(this.#path, { token, alive: this.#alive, here });
+    const { audit } = this.#areas;
+    this.#witness = Witness.open(this.#path, { token, alive: this.#alive, here, has: (entry) => audit.has(entry) });
   }
 
   actAs(id: ProcessId): void {

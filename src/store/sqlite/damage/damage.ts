@@ -108,7 +108,7 @@ export class Damage implements DamageStore {
     const epoch = this.#epochIn(this.#db);
     // What was written down before a restore is not what the database goes on from.
     const seen = readSlots(this.#path).filter((slot) => slot.seen.databaseId === this.#databaseId && slot.seen.epoch === epoch);
-    return seen.flatMap((slot) => slot.seen.audit ?? []);
+    return seen.flatMap(({ seen: { audit, missed } }) => [audit ?? [], missed ?? []].flat());
   }
 
   #epochIn(db: Connection): number {

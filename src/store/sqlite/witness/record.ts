@@ -10,6 +10,8 @@ export interface Seen extends Known {
   boot: string;
   /** The last entry of the audit. */
   audit: AuditHead | null;
+  /** One that was there once, and is not any more: it stays here whatever is written since, or a cut would heal by itself. */
+  missed?: AuditHead;
 }
 
 /** One sector: it is written whole, or not. */

@@ -45,7 +45,8 @@ export function mostSeen(slots: readonly Slot[], databaseId?: string): Seen | nu
   return others.reduce<Seen>((most, seen) => {
     const newer = seen.commits > most.commits || (seen.commits === most.commits && seen.key > most.key) ? seen : most;
     const audit = (seen.audit?.seq ?? 0) > (most.audit?.seq ?? 0) ? seen.audit : most.audit;
-    return { ...newer, key: Math.max(seen.key, most.key), audit };
+    const missed = seen.missed ?? most.missed;
+    return { ...newer, key: Math.max(seen.key, most.key), audit, ...(missed === undefined ? {} : { missed }) };
   }, first);
 }
 

@@ -2,7 +2,7 @@ import { closeSync, fstatSync, fsync, writeSync } from "node:fs";
 import type { AuditHead } from "../../../core/audit-chain.ts";
 import type { Alive } from "../../alive.ts";
 import { Counts, COUNT, COUNTS, COUNTS_APART, RECORD, RECORDS, type Seen, toRecord } from "./record.ts";
-import { dropSlots, makeSlot, mostSeen, readSlots, takeSlot } from "./slots.ts";
+import { dropSlots, makeSlot, mostSeen, readSlots, type Slot, takeSlot } from "./slots.ts";
 
 /** It is synced at most this often, in milliseconds. */
 const SYNC = 1_000;
@@ -31,8 +31,11 @@ export class Witness {
     this.#turn = turn;
   }
 
-  /** `here` is what is in the database now, as it was found to be all that should be. */
-  static open(path: string, { token, alive, here }: { token: string; alive: Alive; here: Seen }): Witness {
+  /** `here` is what is in the database now, as it was found to be all that should be; `has`: whether an entry of the audit is. */
+  static open(
+    path: string,
+    { token, alive, here, has }: { token: string; alive: Alive; here: Seen; has: (entry: AuditHead) => boolean },
+  ): Witness {
     const slots = readSlots(path);
     const most = mostSeen(slots, here.databaseId);
     const turn = Math.max(0, ...slots.map(({ seen }) => seen.turn));
@@ -43,6 +46,8 @@ export class Witness {
       seen.commits = Math.max(here.commits, most.commits);
       seen.key = Math.max(here.key, most.key);
       if ((most.audit?.seq ?? 0) > (here.audit?.seq ?? 0)) seen.audit = most.audit;
+      const missed = most.missed ?? missedIn(slots, here, has);
+      if (missed !== undefined) seen.missed = missed;
     }
     const witness = new Witness(path, token, fd, seen, turn);
     witness.#record();
@@ -63,7 +68,9 @@ export class Witness {
   }
 
   sawAudit(head: AuditHead): void {
-    if (head.seq <= (this.#seen.audit?.seq ?? 0)) return;
+    const { audit } = this.#seen;
+    // Numbers only rise: what had this one, or a higher one, was cut off.
+    if (audit !== null && head.seq <= audit.seq) this.#seen.missed ??= audit;
     this.#seen.audit = head;
     this.#record();
     this.#timer ??= setTimeout(() => this.#sync(), SYNC).unref();
@@ -111,4 +118,14 @@ export class Witness {
       // A full disk: the commit itself has happened, and what stands here is only a lower bound.
     }
   }
+}
+
+/** The first entry that somebody has seen, and that is not there as it was. */
+function missedIn(
+  slots: readonly Slot[],
+  { databaseId, epoch }: Seen,
+  has: (entry: AuditHead) => boolean,
+): AuditHead | undefined {
+  const own = slots.filter(({ seen }) => seen.databaseId === databaseId && seen.epoch === epoch);
+  return own.flatMap(({ seen }) => seen.audit ?? []).find((entry) => entry.seq > 0 && !has(entry));
 }
