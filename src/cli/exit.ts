@@ -2,6 +2,7 @@
 export const EXIT = { done: 0, failed: 1, usage: 2, paused: 3, locked: 4, damaged: 5, interrupted: 130 } as const;
 
 const CODES: Record<string, number> = {
+  BACKUP_CHANGED: EXIT.damaged,
   BACKUP_DAMAGED: EXIT.damaged,
   BACKUP_INVALID: EXIT.damaged,
   BUDGET_PAUSED: EXIT.paused,

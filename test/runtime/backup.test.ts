@@ -277,6 +277,27 @@ suite("to verify a backup", () => {
     await assert.rejects(verify("alone.db"), code("BACKUP_DAMAGED"));
   });
 
+  test("says of one that was opened as a database since that it was", async (t) => {
+    const base = await folder(t);
+    const to = join(base, "backup.db");
+    {
+      await using hf = await open(join(base, "work.db"));
+      await hf.enqueue(note, 1);
+      await hf.backup(to);
+    }
+    await (await open(to)).close();
+    await assert.rejects(
+      verifyWhole(to, "node:sqlite", () => {}),
+      code("BACKUP_CHANGED"),
+    );
+    rmSync(`${to}.json`);
+    assert.equal(
+      (await verifyWhole(to, "node:sqlite", () => {})).facts.jobs,
+      1,
+      "without its manifest it is taken as it was left",
+    );
+  });
+
   test("finds a value that no rule allows, writes nothing to it, and takes no database with a log for one", async (t) => {
     const base = await folder(t);
     const to = join(base, "backup.db");

@@ -33,6 +33,8 @@ export async function verifyBackup(backup: string, driver: DriverName, tell?: On
   );
   if (manifest !== null && (manifest.size !== size || manifest.sha256 !== sha256)) {
     const said = manifest.size === size ? "its bytes are others" : `it has ${size} bytes instead of ${manifest.size}`;
+    // Whoever opens a database enters himself in it.
+    if (existsSync(`${path}-alive`)) throw opened(path, said);
     throw damaged(path, `it is not what its manifest says: ${said}`);
   }
   if (survey === null) throw none(path);
@@ -61,6 +63,14 @@ export function readManifest(path: string, driver: DriverName): Manifest | null 
 function none(path: string): HoldfastError {
   const hint = "Give the path of the database file that `holdfast backup` has made.";
   return new HoldfastError("NOT_A_DATABASE", `${path} is no database of Holdfast's.`, hint);
+}
+
+function opened(path: string, said: string): HoldfastError {
+  return new HoldfastError(
+    "BACKUP_CHANGED",
+    `The backup ${path} is not what its manifest says: ${said}. Somebody has opened it as a database since it was made.`,
+    `Use another copy. To go on from this one as it was left, take it without its manifest: put ${basename(manifestPath(path))} away.`,
+  );
 }
 
 /** A backup is one file. What has a log beside it is a database that somebody may work in. */
