@@ -47,7 +47,10 @@ async function look(command: Command): Promise<Overview | HoldfastError> {
   try {
     await using hf = await openExisting(command);
     hf.engine.refuseDamaged();
-    return await overviewOf(hf);
+    const overview = await overviewOf(hf);
+    // It may have been met just now.
+    hf.engine.refuseDamaged();
+    return overview;
   } catch (error) {
     // A wrong path is no illness of the database.
     if (error instanceof HoldfastError && exitCodeOf(error.code) !== EXIT.usage) return error;

@@ -11,7 +11,7 @@ import { verifyAudit } from "./audit.ts";
 import { bootId } from "./boot.ts";
 import type { Engine } from "./engine.ts";
 import { readable } from "./readable.ts";
-import { backupsOf, diskOf } from "./surroundings.ts";
+import { backupsOf, diskOf, schemaOf } from "./surroundings.ts";
 
 /** What is stored and not referenced yet may belong to an attempt that is under way. */
 const JUST_STORED = 86_400_000;
@@ -31,7 +31,7 @@ export interface Examination {
 
 export interface ExamineOptions {
   location: StoreLocation;
-  /** Null: not even opening it was possible. */
+  /** Null: not even opening it was possible, or it would have changed it. */
   engine: Engine | null;
   backups: { folder?: string; every?: number };
   now: number;
@@ -48,7 +48,7 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
     now,
     disk: diskOf(location),
     size: vitals?.size ?? null,
-    schema: vitals?.schema ?? null,
+    schema: vitals?.schema ?? schemaOf(location),
     settings: vitals?.settings ?? [],
     wal: store && (await readable(() => store.vitals.wal({ readers: true }))),
     processes: (store && (await readable(() => processesOf(store)))) ?? [],

@@ -17,7 +17,8 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
   // All of them: a queue that is empty by now has ended jobs, too.
   const counted = store.queues();
   const [overview, queues, builds, schedules, sinks, healed, reports, last, gauged, wal] = await Promise.all([
-    readable(() => overviewOf(hf, counted)),
+    // What is empty only because it could not be read is no figure.
+    overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     readable(() => counted),
     readable(() => store.builds.newestBuilds()),
     readable(() => store.schedules()),

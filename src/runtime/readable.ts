@@ -5,7 +5,11 @@ export async function readable<T>(look: () => Promise<T>): Promise<T | null> {
   try {
     return await look();
   } catch (error) {
-    if (error instanceof HoldfastError && error.code === "DAMAGED") return null;
+    if (isDamage(error)) return null;
     throw error;
   }
+}
+
+export function isDamage(error: unknown): boolean {
+  return error instanceof HoldfastError && error.code === "DAMAGED";
 }

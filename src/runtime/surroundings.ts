@@ -1,8 +1,9 @@
-import { statfsSync } from "node:fs";
+import { existsSync, statfsSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import type { Circumstance } from "../core/diagnosis.ts";
 import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import type { StoreLocation } from "../store/open-store.ts";
+import { schemaAt } from "../store/sqlite/schema-at.ts";
 import { networkFileSystem } from "../store/sqlite/file-system.ts";
 
 /** The disk that a file is on; null: it is none. */
@@ -25,4 +26,16 @@ export function backupsOf(
   const whole = backupsIn(where, databaseId).filter(({ findings }) => findings.length === 0);
   const newest = whole.length === 0 ? null : Math.max(...whole.map(({ takenAt }) => takenAt));
   return { folder: where, count: whole.length, newest, every: every ?? null };
+}
+
+/** Of a file, whether or not it can be opened. */
+export function schemaOf(location: StoreLocation): Circumstance["schema"] {
+  if (location.kind !== "sqlite" || !existsSync(location.path)) return null;
+  return schemaAt(location.path, location.driver);
+}
+
+/** To open it would bring it up to date. */
+export function isOfBefore(location: StoreLocation): boolean {
+  const schema = schemaOf(location);
+  return schema !== null && schema.version > 0 && schema.version < schema.known;
 }

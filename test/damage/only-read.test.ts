@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
-import { job, open } from "../../src/index.ts";
+import { items, job, open, pipeline } from "../../src/index.ts";
 import { clearFindings } from "../../src/store/sqlite/damage/findings.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { testClock } from "../../src/testing/index.ts";
@@ -189,6 +189,45 @@ test("health says 5, status says why, and a command that writes says DAMAGED", a
   const cancelled = await cli.run(["jobs", "cancel", "first"]);
   assert.equal(cancelled.code, 5);
   assert.match(cancelled.stderr, /holdfast restore/);
+});
+
+test("status, lists, exports, artifacts and a backup with them are to be had by commands; what cannot be read is named", async (t) => {
+  const cli = await Place.make();
+  t.after(() => cli.remove());
+  const large = pipeline("large")
+    .source(items(() => ["a", "b"], { id: (name) => name }))
+    .stage("grow", {}, ({ input }) => input.repeat(100_000));
+  let build: string;
+  {
+    await using hf = await open(cli.db);
+    await hf.enqueue(greet, { name: "me" }, { id: "first" });
+    const started = await hf.builds.start(large);
+    build = (await started.done()).id;
+  }
+  scribble(cli.db, offsetOf(rootOf(cli.db, "holdfast_locks")), Uint8Array.of(0xff));
+  // The first to meet it.
+  const seen = await cli.json<{ damaged: string | null; unreadable: string[]; counts: { pending: number } }>(["status"]);
+  assert.ok(seen.damaged !== null);
+  assert.deepEqual([seen.unreadable[0], seen.counts.pending], ["locks", 1]);
+  assert.match((await cli.run(["status"])).stdout, /Not to be read any more: locks/);
+  assert.equal((await cli.run(["health"])).code, 5);
+  for (const args of [["jobs", "list"], ["jobs", "show", "first"], ["builds", "list"], ["builds", "show", build], ["audit"]]) {
+    assert.equal((await cli.run(args)).code, 0, args.join(" "));
+  }
+  const out = join(cli.folder, "out");
+  await cli.json(["builds", "export", build, out]);
+  const exported = readdirSync(out, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+  assert.ok(exported.length >= 2, exported.map(({ name }) => name).join());
+  const backup = join(cli.folder, "backup.db");
+  const made = await cli.json<{ findings: string[]; artifacts: { hashes: string[]; missing: string[] } }>(
+    ["backup", "--with-artifacts", backup],
+    5,
+  );
+  assert.deepEqual([made.findings.length > 0, made.artifacts.hashes.length, made.artifacts.missing], [true, 2, []]);
+  const [hash] = made.artifacts.hashes;
+  const got = await cli.run(["artifacts", "get", hash as string]);
+  assert.deepEqual([got.code, got.stdout.length > 100_000], [0, true]);
+  assert.equal((await cli.run(["backup", "--verify", backup])).code, 5);
 });
 
 async function damaged(t: TestContext, table?: string) {

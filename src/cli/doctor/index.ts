@@ -3,7 +3,8 @@ import { toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { examine } from "../../runtime/doctor.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
-import { locate } from "../../store/open-store.ts";
+import { isOfBefore } from "../../runtime/surroundings.ts";
+import { isAddress, locate } from "../../store/open-store.ts";
 import { configOf } from "../config.ts";
 import { driverOf, fileOf, openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
@@ -32,13 +33,13 @@ export function doctorCommand(parent: Command): void {
         else if (grades.has("error")) process.exitCode = EXIT.failed;
         answer(command, { ok: !grades.has("damage") && !grades.has("error"), ...examined }, () => doctorPage(examined));
       } finally {
-        if (!(opened instanceof HoldfastError)) await opened.close();
+        if (!(opened instanceof HoldfastError)) await opened?.close();
       }
     });
 }
 
-async function examineAll(command: Command, opened: Holdfast | HoldfastError): Promise<Examined> {
-  const engine = opened instanceof HoldfastError ? null : opened.engine;
+async function examineAll(command: Command, opened: Holdfast | HoldfastError | null): Promise<Examined> {
+  const engine = opened === null || opened instanceof HoldfastError ? null : opened.engine;
   const location = engine?.location ?? locate(fileOf(command), { driver: driverOf(command) });
   const { folder, every } = configOf(command)?.options.backups ?? {};
   const { engine: store, ...examination } = await examine({
@@ -64,8 +65,10 @@ async function examineAll(command: Command, opened: Holdfast | HoldfastError): P
   };
 }
 
-/** One that cannot even be opened is what this is for. */
-async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError> {
+/** One that cannot even be opened is what this is for. Null: of an older schema, which to open it would change. */
+async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError | null> {
+  const where = fileOf(command);
+  if (!isAddress(where) && isOfBefore(locate(where, { driver: driverOf(command) }))) return null;
   try {
     return await openExisting(command);
   } catch (error) {

@@ -20,6 +20,7 @@ export function statusPage(path: string, overview: Overview, alarms: readonly Al
   return [
     headline(path, overview, rates),
     sayAlarms(alarms),
+    overview.unreadable.length === 0 ? "" : paint("red", `Not to be read any more: ${overview.unreadable.join(", ")}.`),
     queueTable(overview.queues, overview.at, rates),
     openBuildTable(overview.builds, overview.at),
     processes(overview),

@@ -3,6 +3,7 @@ import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
 import type { Schedule } from "../../core/schedule.ts";
 import type { WalView } from "../../core/wal.ts";
 import { bootId } from "../boot.ts";
+import { isDamage } from "../readable.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { RecoveryPlan } from "../recovery/preview.ts";
 import { reportOf, type StoredReport } from "../../store/recoveries.ts";
@@ -46,6 +47,8 @@ export interface Overview {
   database: { path: string; id: string; durability: Durability };
   /** Why it is only read; null: it is whole, as far as is known. */
   damaged: string | null;
+  /** What of the rest cannot be read for that, and is left empty. */
+  unreadable: string[];
   /** What was acknowledged, is not there, and stands in no report yet. */
   lost: string[];
   counts: Record<JobState, number>;
@@ -74,23 +77,25 @@ export interface Overview {
 /** `counted`: all queues, where they were asked for already: what is pending is counted one by one. */
 export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queues()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
+  const read = new PartialReading();
   const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
     await Promise.all([
-      counted,
-      store.lanes(),
-      store.probe(bootId()),
-      store.running(),
-      store.locks(),
-      hf.schedules.list(),
-      store.sinks(),
-      store.recovery(),
-      openBuilds(hf),
-      store.recoveries.reports({ limit: 1 }),
-      store.recoveries.reports({ limit: 20, which: "open" }),
-      store.vitals.wal(),
+      read.of("queues", [], () => counted),
+      read.of("names", [], () => store.lanes()),
+      read.of("processes", [], () => store.probe(bootId())),
+      read.of("running jobs", new Map(), () => store.running()),
+      read.of("locks", [], () => store.locks()),
+      read.of("schedules", [], () => hf.schedules.list()),
+      read.of("sinks", [], () => store.sinks()),
+      read.of("recoveries", NO_RECOVERY, () => store.recovery()),
+      read.of("builds", [], () => openBuilds(hf)),
+      read.of("reports", [], () => store.recoveries.reports({ limit: 1 })),
+      read.of("open reports", [], () => store.recoveries.reports({ limit: 20, which: "open" })),
+      read.of("log", null, () => store.vitals.wal()),
       store.damage.findings(),
     ]);
-  const { ready } = await store.outlook(queues.map(({ name }) => ({ queue: name, lease: 1 })));
+  const asked = queues.map(({ name }) => ({ queue: name, lease: 1 }));
+  const { ready } = await read.of("what could start", { ready: false, nextIn: null }, () => store.outlook(asked));
   const processes = probed
     .map(({ process, life }): ProcessStatus => {
       const { id, pid, host, program, startedAt, works, stop } = process;
@@ -101,6 +106,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queues(
     at: clock.now(),
     database: { path: location.name, id: store.databaseId, durability: store.durability },
     damaged: store.damage.damaged,
+    unreadable: read.unreadable,
     lost: findings.filter(({ severity }) => severity === "loss").map(({ what }) => what),
     counts: sum(queues),
     queues: queues.filter(({ paused, counts }) => paused || JOB_STATES.some((state) => counts[state] > 0)),
@@ -117,6 +123,23 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queues(
     crashes: { last: last === undefined ? null : reportOf(last), open },
     pending: hf.engine.isSealed ? await hf.recovery.preview() : null,
   };
+}
+
+const NO_RECOVERY: RecoveryTotals = { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] };
+
+/** Of a damaged database, what can be read; what cannot is named. */
+class PartialReading {
+  readonly unreadable: string[] = [];
+
+  async of<T>(what: string, otherwise: T, look: () => Promise<T>): Promise<T> {
+    try {
+      return await look();
+    } catch (error) {
+      if (!isDamage(error)) throw error;
+      this.unreadable.push(what);
+      return otherwise;
+    }
+  }
 }
 
 /** As far as can be told from here: one elsewhere may live. */
