@@ -52,6 +52,25 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
+  test("of a rate, as many start as it allows, however many claim at the same instant", async () => {
+    const handles = await openHandles(server, 8);
+    try {
+      const declares = declaring([limitRule({ rate: { starts: 5, per: 3_600_000 } })]);
+      const [first] = handles.stores as [PostgresStore];
+      for (const key of ["a", "b"]) {
+        await add(first, ...Array.from({ length: 40 }, () => ({ declares, limitKeys: [key] })));
+      }
+      const claimed = (await Promise.all(handles.stores.map((store) => claim(store, { max: 10 })))).flat();
+      assert.equal(new Set(claimed.map(({ job }) => job)).size, claimed.length, "each once");
+      // Those that come to their end do not give their starts back.
+      await first.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+      for (const store of handles.stores) claimed.push(...(await claim(store, { max: 10 })));
+      assert.equal(claimed.length, 10, "five of each key");
+    } finally {
+      await handles.close();
+    }
+  });
+
   test("of a batch over many keys are decided in a handful of statements, however many wait at each", async (t) => {
     const handles = await openHandles(server, 1);
     const [store] = handles.stores as [PostgresStore];

@@ -2,7 +2,11 @@ import assert from "node:assert/strict";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
 import { job, type JobContext, open, type OpenOptions } from "../../src/index.ts";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+import { SCHEMA_VERSION } from "../../src/store/postgres/migrate.ts";
+import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { testClock } from "../../src/testing/index.ts";
+import { newJob } from "../conformance/parts.ts";
 import { code, see, stage } from "../runtime/parts.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -41,6 +45,21 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     await one.enqueue(echo, 1, { id: "x" });
     assert.equal(await two.jobs.get("x"), null);
     assert.deepEqual(await two.enqueue(echo, 1, { id: "x" }), { id: "x", duplicate: false });
+  });
+
+  test("of eight that come to an empty database at the same instant one makes the tables, and all work on them", async (t) => {
+    const options = { clock: systemClock, injected: false, random: Math.random };
+    const opening = Array.from({ length: 8 }, () => PostgresStore.open(url, options));
+    const stores = await Promise.all(opening);
+    for (const store of stores) t.after(() => store.close());
+    assert.equal(new Set(stores.map(({ databaseId }) => databaseId)).size, 1);
+    await Promise.all(stores.map((store) => store.enqueue([newJob()])));
+    assert.equal((await stores[0]?.counts({}))?.pending, 8);
+    const made = await server.query("select version from holdfast.migrations order by version", url);
+    assert.deepEqual(
+      made.map(({ version }) => version),
+      Array.from({ length: SCHEMA_VERSION }, (_, i) => i + 1),
+    );
   });
 
   test("without `create` makes nothing", async () => {

@@ -1,0 +1,94 @@
+import assert from "node:assert/strict";
+import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
+import { type Holdfast, job, open } from "../../src/index.ts";
+import { oneOf } from "../crash/random.ts";
+import { until } from "./handles.ts";
+import { noServer, type PostgresServer, startServer } from "./server.ts";
+
+/** What the server says to a claim, as a trigger makes believe. */
+const CODES = {
+  "a full disk": "53100",
+  "a lack of memory": "53200",
+  "a statement timeout": "57014",
+  "a lock that somebody has": "55P03",
+  "a server that takes no writes": "25006",
+  "rights that were taken away": "42501",
+  "something that nobody foresaw": "XX000",
+};
+
+/** What cuts a user off, what lets him in again, and what is logged in between. */
+const DOORS = {
+  "too many connections": ["connection limit 0", "connection limit -1", /takes no more connections/],
+  "another password": ["password 'another'", "password 'r1ght'", /does not let this user in/],
+  "a user who may not log in": ["nologin", "login", /does not let this user in/],
+} as const;
+
+describe("a worker that the server refuses", { skip: noServer }, () => {
+  let server: PostgresServer;
+  let url: string;
+  before(async () => void (server = await startServer()));
+  after(() => server.close());
+  beforeEach(async () => void (url = await server.createDatabase()));
+
+  const echo = job<number, number>({ name: "echo", run: ({ input }) => input });
+
+  /** A worker, and what it has logged. */
+  const start = async (t: TestContext, where = url) => {
+    const logged: string[] = [];
+    const note = (message: string, given?: object) => void logged.push(`${message} ${JSON.stringify(given)}`);
+    const hf = await open(where, { log: { debug: note, info: note, warn: note, error: note } });
+    t.after(() => hf.close());
+    hf.work([echo]);
+    await runs(hf, 1);
+    return { hf, logged };
+  };
+
+  const runs = async (hf: Holdfast, n: number) => {
+    assert.equal((await hf.jobs.wait(await hf.enqueue(echo, n), { timeout: "30s" })).output, n);
+  };
+
+  for (const [turn, [what, code]] of Object.entries(CODES).entries()) {
+    test(`because of ${what} goes on by itself when that is over`, { timeout: 60_000, ...oneOf(4, turn) }, async (t) => {
+      const { hf, logged } = await start(t);
+      await server.query(
+        `create function refuses() returns trigger language plpgsql as
+           $$ begin raise 'refused for a test' using errcode = '${code}'; end $$;
+         create trigger refuses before insert on holdfast.claims for each row execute function refuses()`,
+        url,
+      );
+      const waiting = await hf.enqueue(echo, 2);
+      await until(async () => logged.some((line) => /claiming failed/.test(line)), "it says so");
+      await server.query("drop trigger refuses on holdfast.claims", url);
+      const { state, attempt, output } = await hf.jobs.wait(waiting, { timeout: "30s" });
+      assert.deepEqual([state, attempt, output], ["succeeded", 1, 2]);
+      await runs(hf, 3);
+    });
+  }
+
+  let roles = 0;
+  for (const [turn, [what, [shut, opened, words]]] of Object.entries(DOORS).entries()) {
+    test(`because of ${what} goes on by itself when that is over`, { timeout: 60_000, ...oneOf(3, turn) }, async (t) => {
+      const name = `worker_${++roles}`;
+      const database = new URL(url).pathname.slice(1);
+      await server.query(`create role ${name} login password 'r1ght'`, url);
+      await server.query(`grant create on database ${database} to ${name}`, url);
+      const own = Object.assign(new URL(url), { username: name, password: "r1ght" }).href;
+      // Whoever opens it first owns it.
+      await (await open(own)).close();
+      const { logged } = await start(t, own);
+      // Somebody else, who is let in all the while.
+      const hf = await open(url);
+      t.after(() => hf.close());
+      await server.query(`alter role ${name} ${shut}`, url);
+      const theirs = `from pg_stat_activity where usename = '${name}'`;
+      await server.query(`select pg_terminate_backend(pid) ${theirs}`, url);
+      await until(async () => (await server.query(`select 1 ${theirs}`, url)).length === 0, "it is cut off");
+      const waiting = await hf.enqueue(echo, 2);
+      await until(async () => logged.some((line) => words.test(line)), "it says so");
+      await server.query(`alter role ${name} ${opened}`, url);
+      const { state, attempt, output } = await hf.jobs.wait(waiting, { timeout: "30s" });
+      assert.deepEqual([state, attempt, output], ["succeeded", 1, 2]);
+      await runs(hf, 3);
+    });
+  }
+});
