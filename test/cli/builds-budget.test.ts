@@ -45,14 +45,15 @@ test("a wrong token, and a budget without room, change nothing, and show in what
   const shown = () => place.json<{ history: { action: string; after: unknown }[] }>(["builds", "show", id]);
   const before = await shown();
   const wrong = `hft_${"x".repeat(43)}`;
-  const cases: [string[], string][] = [
+  const known: [string[], string][] = [
     [["run", DOCS, "--token", "hft_short", "--budget", "1"], "TOKEN_MALFORMED"],
     [["run", DOCS, "--token", wrong, "--budget", "1"], "TOKEN_UNKNOWN"],
     [["run", DOCS, "--token", token, "--budget", "0.25"], "BUDGET_TOO_SMALL"],
     [["builds", "resume", id, "--file", DOCS, "--token", wrong, "--budget", "1"], "TOKEN_UNKNOWN"],
     [["builds", "approve", id, "--token", wrong, "--budget", "1"], "TOKEN_UNKNOWN"],
   ];
-  for (const [args, code] of someOf(cases, 2)) {
+  const cases = someOf(known, 2);
+  for (const [args, code] of cases) {
     const answer = await place.json<JsonError>(args, 2);
     assert.equal(answer.error.code, code);
   }
