@@ -1,3 +1,6 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { type PostgresServer, startServer } from "../../test/postgres/server.ts";
 import { quantile } from "../measure.ts";
@@ -34,7 +37,9 @@ const REST = 5;
 export class Contests {
   readonly #server: PostgresServer;
   readonly #sizes: Sizes;
-  readonly #stages = NAMES.map((name) => new Stage(name));
+  /** The others come as JavaScript; ours would be stripped of its types again by each thread. */
+  readonly #compiled = mkdtempSync(join(tmpdir(), "holdfast-bench-"));
+  readonly #stages = NAMES.map((name) => new Stage(name, this.#compiled));
 
   static async begin(sizes: Sizes): Promise<Contests> {
     const server = await startServer({ durable: true });
@@ -89,7 +94,7 @@ export class Contests {
     ]);
     await this.#rounds("latency", async (stage, url) => {
       if (stage.name === "raw SQL") return;
-      const worker = new Stage(stage.name);
+      const worker = new Stage(stage.name, this.#compiled);
       try {
         await worker.tell("open", { url, purpose: "latency" });
         await worker.tell("listen", null);
@@ -143,6 +148,7 @@ export class Contests {
 
   async close(): Promise<void> {
     for (const stage of this.#stages) await stage.end();
+    rmSync(this.#compiled, { recursive: true, force: true });
     await this.#server.close();
   }
 }

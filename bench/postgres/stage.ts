@@ -21,9 +21,11 @@ export class Stage {
   readonly name: Name;
   readonly #process: ChildProcess;
 
-  constructor(name: Name) {
+  /** `kept`: the folder where what was compiled once is kept, for threads that start while it is measured. */
+  constructor(name: Name, kept: string) {
     this.name = name;
-    this.#process = fork(new URL("./stage-process.ts", import.meta.url), [name]);
+    const env = { ...process.env, NODE_COMPILE_CACHE: kept };
+    this.#process = fork(new URL("./stage-process.ts", import.meta.url), [name], { env });
   }
 
   async tell<K extends keyof Acts>(act: K, ask: Acts[K]["ask"]): Promise<Acts[K]["answer"]> {
