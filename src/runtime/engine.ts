@@ -130,6 +130,8 @@ export class Engine {
       return engine;
     } catch (error) {
       await store.close();
+      // It was met just now, and stands in the findings: from here on it is only read.
+      if (store.damage.damaged !== null) return Engine.open(location, options);
       throw error;
     }
   }

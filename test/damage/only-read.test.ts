@@ -120,6 +120,22 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await assert.rejects(open(path, { driver }), { code: "DAMAGED" });
       assert.deepEqual(readFileSync(path), before);
     });
+
+    test("that is no database any more is refused as damaged by all who come", async (t) => {
+      const { path } = await damaged(t);
+      scribble(path, 0, Buffer.alloc(PAGE, 7));
+      for (let time = 0; time < 3; time++) await assert.rejects(open(path, { driver }), { code: "DAMAGED" });
+    });
+
+    for (const table of ["holdfast_processes", "holdfast_audit_head", "holdfast_counter", "sqlite_sequence"]) {
+      test(`is only read by the first who opens it, too, where a page of ${table} is gone`, async (t) => {
+        const { path } = await damaged(t);
+        scribble(path, offsetOf(rootOf(path, table)), Buffer.alloc(PAGE));
+        await using hf = await open(path, { driver, log: silent });
+        assert.equal((await hf.jobs.list()).items.length, 3);
+        await assert.rejects(hf.enqueue(greet, { name: "me" }), DAMAGED);
+      });
+    }
   });
 }
 

@@ -6,6 +6,7 @@ import { runTask } from "../backup/tasks.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { epochIn } from "../epoch.ts";
 import { explain, faultOf } from "../faults.ts";
+import { walSize } from "../wal/size.ts";
 import { readSlots } from "../witness/slots.ts";
 import { checkDatabase } from "./check.ts";
 import { checkCopy } from "./check-copy.ts";
@@ -92,7 +93,7 @@ export class Damage implements DamageStore {
 
   /** It is looked through sooner than a thread is started. */
   #isSmall(): boolean {
-    return this.#db !== null && (statSync(this.#path, { throwIfNoEntry: false })?.size ?? 0) < SMALL;
+    return this.#db !== null && (statSync(this.#path, { throwIfNoEntry: false })?.size ?? 0) + walSize(this.#path) < SMALL;
   }
 
   async findings(): Promise<Finding[]> {
