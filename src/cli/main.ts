@@ -4,10 +4,12 @@ import { program } from "./program.ts";
 
 /** Runs one command and ends the process with its exit code. */
 export async function main(args: readonly string[]): Promise<void> {
-  // `holdfast jobs list | head` closes the pipe early, which is no failure of ours.
-  process.stdout.on("error", (error: NodeJS.ErrnoException) => {
-    if (error.code !== "EPIPE") throw error;
-  });
+  // `holdfast jobs list | head` closes the pipe early, and a terminal may be gone: no failures of ours.
+  for (const stream of [process.stdout, process.stderr]) {
+    stream.on("error", (error: NodeJS.ErrnoException) => {
+      if (error.code !== "EPIPE" && error.code !== "EIO") throw error;
+    });
+  }
   try {
     await (await program(args)).parseAsync(args, { from: "user" });
   } catch (error) {

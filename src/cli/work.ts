@@ -3,6 +3,7 @@ import { type Duration, sayMillis, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { Pipeline } from "../core/pipeline.ts";
 import type { Definition } from "../runtime/definition.ts";
+import { isImpatient, SIGNALS } from "../runtime/signals.ts";
 import { atLeastOne } from "./arguments.ts";
 import { configOf, modulesOf } from "./config.ts";
 import { openOrMake, pathOf, programOf } from "./database.ts";
@@ -22,8 +23,6 @@ interface Options {
   /** Started by a run of this pipeline: it works on nothing else, and ends with it. */
   forRun?: string;
 }
-
-const SIGNALS = ["SIGINT", "SIGTERM"] as const;
 
 export function workCommand(parent: Command): void {
   parent
@@ -125,8 +124,8 @@ function listen(
   for (const name of SIGNALS) {
     process.on(name, (signal) => {
       // A terminal sends it to both; the parent says when it is over.
-      if (withParent && signal === "SIGINT") return;
-      if (stopping) process.exit(EXIT.interrupted);
+      if (withParent && signal !== "SIGTERM") return;
+      if (stopping && isImpatient(signal)) process.exit(EXIT.interrupted);
       stopping = true;
       resolve({ signal, drain });
     });

@@ -235,7 +235,9 @@ export class Janitor {
     // Not only after a jump: another process's clock may be wrong all the time.
     const skewed = ++this.#ticks % SKEW_TICKS === 0 || jumped;
     const dead = processes.filter(({ life }) => isProven(life));
-    if (dead.length > 0) await this.recovery.run(dead, { opening: false, alone: this.#isAlone() });
+    const circumstances = { opening: false, alone: this.#isAlone() };
+    if (dead.length > 0) await this.recovery.run(dead, circumstances);
+    else if (skewed) await this.recovery.takeOver(circumstances);
     this.recovery.goOn();
     for (const { process, life } of processes) {
       if (life === "unknown") await this.#doubt(process);

@@ -1,4 +1,11 @@
-const SIGNALS = ["SIGINT", "SIGTERM"] as const;
+/** Those that ask to end. A terminal that was closed ends every program of Node's, `nohup` or not: better in good order. */
+export const SIGNALS = ["SIGHUP", "SIGINT", "SIGTERM"] as const;
+const CODES: Partial<Record<NodeJS.Signals, number>> = { SIGHUP: 129, SIGINT: 130, SIGTERM: 143 };
+
+/** A second one asks to end at once; but a closed terminal is told by its kernel and by its shell, and means the same. */
+export function isImpatient(signal: NodeJS.Signals): boolean {
+  return signal !== "SIGHUP";
+}
 
 /** Everybody in this process who wants to stop gracefully. */
 const stoppers = new Set<() => Promise<void>>();
@@ -18,8 +25,9 @@ export function onSignals(stop: () => Promise<void>): () => void {
 }
 
 function heard(signal: NodeJS.Signals): void {
-  const code = signal === "SIGINT" ? 130 : 143;
-  if (stopping) process.exit(code);
+  const code = CODES[signal] ?? 143;
+  if (stopping && isImpatient(signal)) process.exit(code);
+  if (stopping) return;
   stopping = true;
   void Promise.allSettled([...stoppers].map((stop) => stop())).then((ends) =>
     process.exit(ends.every(({ status }) => status === "fulfilled") ? code : 1),

@@ -1,12 +1,11 @@
+import { isImpatient, SIGNALS } from "../../runtime/signals.ts";
 import { EXIT } from "../exit.ts";
-
-const SIGNALS = ["SIGINT", "SIGTERM"] as const;
 
 /** Aborts at the first signal that asks to end, for commands that wait. A second one ends the process, as ever. */
 export function untilInterrupted(): AbortSignal & Disposable {
   const controller = new AbortController();
   const heard = (signal: NodeJS.Signals) => controller.abort(signal);
-  for (const signal of SIGNALS) process.once(signal, heard);
+  for (const signal of SIGNALS) process[isImpatient(signal) ? "once" : "on"](signal, heard);
   return Object.assign(controller.signal, {
     [Symbol.dispose]: () => {
       for (const signal of SIGNALS) process.off(signal, heard);
@@ -35,7 +34,7 @@ export class Interrupts implements Disposable {
   }
 
   readonly #heard = (signal: NodeJS.Signals): void => {
-    if (this.#controller.signal.aborted) process.exit(EXIT.interrupted);
+    if (this.#controller.signal.aborted && isImpatient(signal)) process.exit(EXIT.interrupted);
     this.stop(signal);
   };
 }

@@ -98,6 +98,11 @@ export class Recovery {
     return this.start(dead, circumstances).all;
   }
 
+  /** A report that somebody has left unended, beside whom this process lives. Costs a look when there is none. */
+  async takeOver(circumstances: Circumstances): Promise<void> {
+    if (this.#owned === null) await this.run([], circumstances);
+  }
+
   /** Ends a report that could not be ended when it should have been. */
   goOn(): void {
     const owned = this.#owned;

@@ -18,6 +18,7 @@ import type { NewJob } from "../../../store/store.ts";
 import { addFollowUp, Ending } from "../../attempt.ts";
 import { definitionOf } from "../../definition.ts";
 import { failForGood, outcomeOf } from "../../outcome.ts";
+import { SIGNALS } from "../../signals.ts";
 import { systemClock } from "../../system-clock.ts";
 import { ClaimedFile } from "../../targets/file-target.ts";
 import type { Calls, FromGuest, Member, Tells, ToGuest, ToldTarget, ToldTask } from "./messages.ts";
@@ -33,7 +34,7 @@ let isOver = false;
 let artifacts: Artifacts | null = null;
 
 // Ctrl-C reaches it, too; how it is stopped is for whoever started it to say.
-for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => {});
+for (const signal of SIGNALS) process.on(signal, () => {});
 // Whoever started it is gone: nobody is left to hear how it ends.
 process.on("disconnect", () => process.exit(isOver ? 0 : 1));
 process.on("message", (message: ToGuest) => {
