@@ -5,16 +5,18 @@ import { FINISHED_STATES } from "../../src/core/job.ts";
 import type { Outcome } from "../../src/core/retry.ts";
 import { verifyAudit } from "../../src/runtime/audit.ts";
 import type { Claimed, NewJob, Store } from "../../src/store/store.ts";
-import { claim, declaring, ERROR, limitRule, newJob } from "../conformance/parts.ts";
+import { claim, declaring, ERROR, LEASE, limitRule, newJob } from "../conformance/parts.ts";
 import { misjudged } from "../conformance/postgres-store.ts";
 import { Random } from "../simulation/random.ts";
 import { agree, type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const HANDLES = 4;
-const ROUNDS = 25;
+const ROUNDS = process.env["HOLDFAST_LONG"] ? 250 : 25;
 /** What the definition of one of the jobs says: two of each key at once. */
 const LIMITED = declaring([limitRule({ concurrency: 2 })], { queue: "q0", name: "n2" });
+/** One object, as a definition has: else each job is looked up before it goes in. */
+const POLICY = newJob({ policy: { attempts: 2, crashes: 2 } }).policy;
 const OUTCOMES: Outcome[] = [
   { kind: "succeeded", output: null },
   { kind: "error", error: ERROR, delay: 0 },
@@ -53,6 +55,8 @@ async function rage(store: Store, random: Random): Promise<void> {
       await store.enqueue([anyJob(random, jobs.length === 0 ? [] : [random.pick(jobs).id, random.pick(jobs).id])]);
     },
     async () => held.push(...(await claim(store, { max: random.int(1, 6) }))),
+    // From a queue without limits, which takes one statement.
+    async () => held.push(...(await claim(store, { from: [{ queue: "q1", lease: LEASE }], max: random.int(1, 3) }))),
     async () => {
       const ended = held.splice(0, random.int(1, 4));
       await store.settle(ended.map(({ job, fence }) => ({ job, fence, outcome: random.pick(OUTCOMES) })));
@@ -79,16 +83,16 @@ async function rage(store: Store, random: Random): Promise<void> {
 
 function anyJob(random: Random, after: string[]): NewJob {
   const n = random.int(0, 2);
-  return newJob({
+  const job = newJob({
     name: `n${n}`,
     queue: `q${n % 2}`,
     priority: random.int(0, 2),
-    policy: { attempts: 2, crashes: 2 },
     ...(random.chance(0.3) && { key: `k${random.int(0, 3)}` }),
     ...(n === 2 && { declares: LIMITED, limitKeys: [`l${random.int(0, 1)}`] }),
     ...(random.chance(0.2) && { id: `id${random.int(0, 50)}` }),
     ...(after.length > 0 && { after: [...new Set(after)] }),
   });
+  return { ...job, policy: POLICY };
 }
 
 async function hold(handles: Handles): Promise<void> {
