@@ -22,7 +22,7 @@ import { HoldfastError } from "../../src/core/errors.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import { refuseOld } from "../../src/store/postgres/open.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
-import { add, addOne, claim, running, SUCCEEDED } from "../conformance/parts.ts";
+import { add, addOne, claim, declaring, limitRule, running, SUCCEEDED } from "../conformance/parts.ts";
 import { oneOf } from "../crash/random.ts";
 import { RUNS_AS } from "./binaries.ts";
 import { noRestart, type PostgresServer, startServer } from "./server.ts";
@@ -302,6 +302,18 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
       assert.ok(refused.status === "rejected");
       says("TEXT_INVALID", /which cannot be stored/, /number zero/)(refused.reason);
       assert.equal(other.status, "fulfilled");
+    }
+    // Those of several calls that are locked by name before anything else.
+    const declares = declaring([limitRule({ concurrency: 1 })], { queue: "a\0b" });
+    const lock = (name: string) => store.acquireLock(name, "me", "token", 1_000);
+    for (const bad of [() => lock("a\0b"), () => addOne(store, { queue: "a\0b", declares, limitKeys: [""] })]) {
+      const [refused, ...others] = await Promise.allSettled([bad(), lock("c"), lock("d"), addOne(store)]);
+      assert.ok(refused?.status === "rejected");
+      says("TEXT_INVALID", /which cannot be stored/, /number zero/)(refused.reason);
+      assert.deepEqual(
+        others.map(({ status }) => status),
+        ["fulfilled", "fulfilled", "fulfilled"],
+      );
     }
     await assert.rejects(store.get("a\0b"), says("TEXT_INVALID", /which cannot be stored/, /number zero/));
   });

@@ -117,7 +117,9 @@ const FREE: Pick<Item, "wants" | "row"> = { wants: () => [], row: null };
  */
 export function wantedBy(items: readonly Item[]): string[] {
   const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
-  return [...(rows.size > 1 ? rows : []), ...items.flatMap(({ wants }) => wants())];
+  const names = [...(rows.size > 1 ? rows : []), ...items.flatMap(({ wants }) => wants())];
+  // Under such a name nothing can be stored: whoever has it is refused, and the others are not.
+  return names.filter((name) => !name.includes("\0"));
 }
 
 export function isClaimOrEnd({ operation, quick }: Item): boolean {
