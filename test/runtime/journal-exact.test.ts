@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import fs, { readdirSync, rmSync } from "node:fs";
+import fs, { existsSync, readdirSync, rmSync } from "node:fs";
 import { syncBuiltinESMExports } from "node:module";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -115,6 +115,31 @@ suite("a journal brings back", { concurrency: 2 }, () => {
       "insert into t values (1, 'x'), (2, 'y')",
       "update t set b = 'go' where a = 2",
     ));
+});
+
+suite("a journal", () => {
+  test("of a table with very many columns has all of them", (t) => {
+    const columns = Array.from({ length: 260 }, (_, i) => `c${i}`);
+    return comesBack(
+      t,
+      `create table wide (${columns.join(", ")})`,
+      `insert into wide values (${columns.map((_, i) => (i % 3 === 0 ? "null" : i % 3 === 1 ? String(i) : `'text ${i}'`)).join(", ")})`,
+      "update wide set c0 = 'first', c150 = null, c259 = x'00'",
+    );
+  });
+
+  test("costs nothing where there is none: no trigger, and no table that a statement could write to", async (t) => {
+    const { path } = await ground(t);
+    await using hf = await open(path);
+    hf.work([note]);
+    await hf.jobs.wait((await hf.enqueue(note, 1)).id);
+    const db = new DatabaseSync(path, { readOnly: true });
+    const found = db
+      .prepare("select name from sqlite_schema where name like 'holdfast_change%' or name = 'holdfast_journal'")
+      .all();
+    db.close();
+    assert.deepEqual([found, existsSync(changesFolder(path))], [[], false]);
+  });
 });
 
 suite("what no journal has seen is not passed over", { concurrency: 2 }, () => {

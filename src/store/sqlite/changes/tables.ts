@@ -8,6 +8,8 @@ export interface Journaled {
   /** Columns, or the rowid where no column is it. */
   key: string[];
   columns: string[];
+  /** Those of them that hold whole numbers, or nothing, and never anything else. */
+  integers: ReadonlySet<string>;
 }
 
 /** What the journal itself is made of. */
@@ -39,10 +41,25 @@ function describe(db: Connection, name: string, sql: string, withoutRowid: boole
   const columns = info.map(([column]) => column);
   const primary = info.filter(([, , pk]) => pk > 0).toSorted((a, b) => a[2] - b[2]);
   const isAlias = primary.length === 1 && primary[0]?.[1].toUpperCase() === "INTEGER";
-  if (withoutRowid || isAlias) return { name, sql, columns, key: primary.map(([column]) => column) };
+  const key = primary.map(([column]) => column);
+  // What a user declares to be one may be anything.
+  const declared = isOwn(name) ? info.filter(([, type]) => type.toUpperCase() === "INTEGER").map(([column]) => column) : [];
+  if (withoutRowid) return { name, sql, columns, key, integers: new Set(declared) };
+  if (isAlias) return { name, sql, columns, key, integers: new Set([...declared, ...key]) };
   const taken = new Set(columns.map((column) => column.toLowerCase()));
-  const rowid = ["rowid", "oid", "_rowid_"].find((one) => !taken.has(one)) ?? "rowid";
-  return { name, sql, columns: [rowid, ...columns], key: [rowid] };
+  const free = ["rowid", "oid", "_rowid_"].find((one) => !taken.has(one));
+  const rowid = free ?? "rowid";
+  return {
+    name,
+    sql,
+    columns: [rowid, ...columns],
+    key: [rowid],
+    integers: new Set(free === undefined ? declared : [...declared, free]),
+  };
+}
+
+function isOwn(table: string): boolean {
+  return table.startsWith("holdfast_");
 }
 
 /** The same as long as no table has changed its shape, and nobody else's trigger was made, changed or removed. */
@@ -62,30 +79,43 @@ export function triggersIn(db: Connection): { ours: string[]; others: string[] }
 }
 
 /** Each change of a row becomes a row of the journal, in the same commit: values as SQL writes them. */
-export function triggersOf({ name, key, columns }: Journaled): string[] {
+export function triggersOf({ name, key, columns, integers }: Journaled): string[] {
   const [table, text] = [quoted(name), literal(name)];
-  const written = name.startsWith("holdfast_") ? plainly : exactly;
-  const keyOf = (row: string) => key.map((column) => written(`${row}.${quoted(column)}`)).join(" || ',' || ");
-  const values = columns.map((column) => written(`new.${quoted(column)}`)).join(" || ',' || ");
-  const changed = columns
-    .map((column) => {
-      const [now, before] = [`new.${quoted(column)}`, `old.${quoted(column)}`];
-      return `iif(${now} is ${before}, '', ${literal(`,${quoted(column)}=`)} || ${written(now)})`;
-    })
-    .join(" || ");
+  const write = isOwn(name) ? plainly : exactly;
+  const value = (row: string, column: string) => {
+    const one = `${row}.${quoted(column)}`;
+    // `quote` costs most of all this.
+    return integers.has(column) ? `coalesce(${one}, 'NULL')` : write(one);
+  };
+  const keyOf = (row: string) => joined(key.map((column) => value(row, column)));
+  const changed = columns.map((column) => {
+    const [now, before] = [`new.${quoted(column)}`, `old.${quoted(column)}`];
+    return `iif(${now} is ${before}, '', ${literal(`,${quoted(column)}=`)} || ${value("new", column)})`;
+  });
   const into = "insert into holdfast_changes (kind, name, key, row)";
   return [
     `create trigger ${quoted(`${PREFIX}put_${name}`)} after insert on ${table} begin
-  ${into} values ('put', ${text}, null, ${values});
+  ${into} values ('put', ${text}, null, ${joined(columns.map((column) => value("new", column)))});
 end`,
     `create trigger ${quoted(`${PREFIX}set_${name}`)} after update on ${table} begin
-  ${into} select 'set', ${text}, ${keyOf("old")}, substr(changed, 2) from (select ${changed} as changed) where changed <> '';
+  ${into} select 'set', ${text}, ${keyOf("old")}, substr(changed, 2) from (select ${joined(changed, "")} as changed) where changed <> '';
 end`,
     `create trigger ${quoted(`${PREFIX}gone_${name}`)} after delete on ${table} begin
   ${into} values ('gone', ${text}, ${keyOf("old")}, null);
 end`,
   ];
 }
+
+/** In one go, and not one by one, which would copy what is there for each. */
+function joined(texts: readonly string[], by = ","): string {
+  const [first, ...others] = Array.from({ length: Math.ceil(texts.length / ARGUMENTS) }, (_, i) => {
+    return `concat_ws(${literal(by)}, ${texts.slice(i * ARGUMENTS, (i + 1) * ARGUMENTS).join(", ")})`;
+  });
+  return [first, ...others].join(` || ${literal(by)} || `);
+}
+
+/** A function takes no more of them everywhere. */
+const ARGUMENTS = 100;
 
 function plainly(value: string): string {
   return `quote(${value})`;
