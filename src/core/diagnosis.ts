@@ -44,6 +44,8 @@ export interface Circumstance {
   artifacts: { there: number; orphaned: number; missing: readonly string[] } | null;
   audit: { entries: number; fault: string | null } | null;
   backups: { folder: string; count: number; newest: number | null; every: number | null } | null;
+  /** Changes that are in no file of the journal yet, and since when. */
+  journal: { changes: number; since: number | null } | null;
   clock: { latest: number; store: number; stepsBack: readonly { at: number; by: number }[] } | null;
   reports: readonly { state: string; errors: readonly string[]; begunAt: number }[];
   /** What was found wrong so far, and by a check just now. */
@@ -58,6 +60,8 @@ const DAY = 86_400_000;
 const NO_ROOM = 64 * MIB;
 /** A newest backup that is older than this is an old one, where no plan says otherwise. */
 const OLD_BACKUP = 7 * DAY;
+/** What is committed is in a file of the journal within a second or two. */
+const LATE = 60_000;
 /** Clocks of two processes are never the same. */
 const SKEW = 2_000;
 /** How many of a kind are named. */
@@ -76,6 +80,7 @@ export function diagnose(seen: Circumstance): Diagnosis[] {
     ...ofArtifacts(seen),
     ...ofAudit(seen),
     ...ofBackups(seen),
+    ...ofJournal(seen),
     ...ofClock(seen),
     ...ofReports(seen),
   ];
@@ -252,6 +257,13 @@ function ofBackups({ backups, now }: Circumstance): Diagnosis[] {
       mend: "holdfast backup",
     },
   ];
+}
+
+function ofJournal({ journal, now }: Circumstance): Diagnosis[] {
+  if (journal === null || journal.since === null || now - journal.since <= LATE) return [];
+  const message = `The journal's files lack ${plural(journal.changes, "change")}, the oldest of ${sayMillis(now - journal.since)} ago: they are in the database alone.`;
+  const mend = "see that DATABASE-changes/ can be written, and that its disk is not full";
+  return [{ grade: "warning", area: "backups", message, mend }];
 }
 
 function ofClock({ clock, now }: Circumstance): Diagnosis[] {

@@ -58,6 +58,7 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
       checked === null || folder === null ? null : await countOrphans(folder, new Set(checked.artifacts), now - JUST_STORED),
     audit: audit && { entries: audit.entries, fault: audit.fault?.message ?? null },
     backups: backupsOf(location, store?.databaseId ?? null, backups),
+    journal: store && (await readable(() => store.backups.journalLag())),
     clock: vitals &&
       store && { latest: vitals.latest, store: vitals.now, stepsBack: (await readable(() => stepsBack(store))) ?? [] },
     reports: (store && (await readable(() => store.recoveries.reports({ limit: 20, which: "open" })))) ?? [],

@@ -11,8 +11,16 @@ export interface BackupStore {
    * asked publishes it, or discards it. Refused (`BACKUP_EXISTS`) where there is something at `path` already.
    */
   stage(path: string, options: StageOptions): Promise<StagedBackup>;
+  /** How much of the journal is in no file yet, and since when; null: there is none. */
+  journalLag(): Promise<JournalLag | null>;
   /** Of the journal, what none of these needs is removed. */
   trimJournal(kept: readonly Manifest[]): Promise<void>;
+}
+
+export interface JournalLag {
+  changes: number;
+  /** When the oldest of them was committed; null: there are none, or nobody has said. */
+  since: number | null;
 }
 
 export interface StageOptions {

@@ -122,6 +122,22 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     finds(old, ["warning", /The newest backup is 9d/, /^holdfast backup$/]);
   });
 
+  test("a journal whose files cannot be written", async (t) => {
+    const place = await placed(t);
+    await (await open(place.db, { journal: true })).close();
+    // As a disk that is full keeps it from being: what is there is no folder any more.
+    rmSync(`${place.db}-changes`, { recursive: true });
+    writeFileSync(`${place.db}-changes`, "");
+    {
+      await using hf = await open(place.db, { log: silent });
+      await hf.enqueue(note, {});
+    }
+    alter(place.db, `update holdfast_changes set at = at - ${DAY} where at is not null`);
+    await place.run(["backup"]);
+    const [late] = await found(place, "backups", 0);
+    finds(late, ["warning", /The journal's files lack \d+ changes, the oldest of \d+[dh] ago/, /DATABASE-changes/]);
+  });
+
   test("an older schema, and leaves it as it is", async (t) => {
     const place = await placed(t);
     oldDatabase(place.db, 6);

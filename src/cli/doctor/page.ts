@@ -31,7 +31,7 @@ function facts({ versions, databaseId, seen, lastReport }: Examined): string {
   const dead = seen.processes.filter((process) => process.dead).length;
   const rows: [string, string][] = [
     ["versions", [`holdfast ${holdfast}`, `Node ${node}`, platform, store ?? "store unknown"].join(", ")],
-    ["database", databaseId ?? "cannot be opened"],
+    ["database", databaseId ?? "not opened"],
   ];
   const add = (name: string, text: string | null) => {
     if (text !== null) rows.push([name, text]);
@@ -55,6 +55,7 @@ function facts({ versions, databaseId, seen, lastReport }: Examined): string {
     backups &&
       `${number(backups.count)} in ${backups.folder}${backups.newest === null ? "" : `, the newest ${age(now - backups.newest)} old`}`,
   );
+  add("journal", seen.journal && `${plural(seen.journal.changes, "change")} in no file yet`);
   add(
     "crashes",
     lastReport === null ? "none so far" : `the last ${age(now - lastReport.recoveredAt)} ago, ${outcome(lastReport)}`,

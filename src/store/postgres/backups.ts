@@ -14,6 +14,10 @@ export class Backups implements BackupStore {
     this.#schema = schema;
   }
 
+  async journalLag(): Promise<null> {
+    return null;
+  }
+
   async trimJournal(): Promise<void> {}
 
   async stage(path: string): Promise<StagedBackup> {

@@ -1,7 +1,15 @@
 import { stat } from "node:fs/promises";
 import type { Clock } from "../../../core/clock.ts";
 import { HoldfastError } from "../../../core/errors.ts";
-import type { BackupArtifacts, BackupStore, Manifest, OnProgress, StagedBackup, StageOptions } from "../../backups.ts";
+import type {
+  BackupArtifacts,
+  BackupStore,
+  JournalLag,
+  Manifest,
+  OnProgress,
+  StagedBackup,
+  StageOptions,
+} from "../../backups.ts";
 import { changesFolder, trimSegments } from "../changes/segments.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { explain } from "../faults.ts";
@@ -63,6 +71,19 @@ export class Backups implements BackupStore {
     } catch (error) {
       staging.discard();
       throw error;
+    }
+  }
+
+  async journalLag(): Promise<JournalLag | null> {
+    if (!this.journaled) return null;
+    try {
+      const [changes, since] = this.#db.prepare("select count(*), min(at) from holdfast_changes").row() as [
+        number,
+        number | null,
+      ];
+      return { changes, since };
+    } catch (error) {
+      throw explain(error, this.#path);
     }
   }
 
