@@ -1,6 +1,7 @@
 import { EXIT } from "./exit.ts";
 import { report } from "./failure.ts";
 import { program } from "./program.ts";
+import { sayGoodbye } from "./terminal/goodbye.ts";
 
 /** Runs one command and ends the process with its exit code. */
 export async function main(args: readonly string[]): Promise<void> {
@@ -10,12 +11,15 @@ export async function main(args: readonly string[]): Promise<void> {
       if (error.code !== "EPIPE" && error.code !== "EIO") throw error;
     });
   }
+  const isLeaving = sayGoodbye();
   try {
     await (await program(args)).parseAsync(args, { from: "user" });
   } catch (error) {
+    if (isLeaving()) return;
     const end = args.indexOf("--");
     process.exitCode = report(error, (end === -1 ? args : args.slice(0, end)).includes("--json"));
   }
+  if (isLeaving()) return;
   // A user's module may keep the event loop busy for ever, so the end is ours to make, once all is written.
   process.stdout.write("", () => process.exit(process.exitCode ?? EXIT.done));
 }

@@ -48,10 +48,15 @@ function end(key: string, shared: Shared, engine: Engine): Promise<void> {
 
 /** A program that has nothing more to do, and closed nothing, says goodbye all the same: it has not crashed. */
 function goodbye(): void {
-  for (const [key, shared] of registry) {
-    shared.opened.then(
-      (engine) => (shared.closing ??= end(key, shared, engine)),
-      () => {},
-    );
-  }
+  closeAll().catch(() => {});
+}
+
+/** @internal Everything that this process has open, whoever uses it. */
+export async function closeAll(): Promise<void> {
+  await Promise.all([...registry].map(([key, shared]) => close(key, shared)));
+}
+
+async function close(key: string, shared: Shared): Promise<void> {
+  const engine = await shared.opened.catch(() => null);
+  if (engine !== null) await (shared.closing ??= end(key, shared, engine));
 }

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { DatabaseSync } from "node:sqlite";
 import { after, before, describe, test } from "node:test";
 import { job, open } from "../../src/index.ts";
 import { JOBS, Place } from "./holdfast.ts";
@@ -34,3 +35,23 @@ describe("a terminal that is closed", { skip }, () => {
     assert.deepEqual([await hf.recovery.preview(), (await hf.engine.store.processes()).length], [null, 1]);
   });
 });
+
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+  test(`a command that is ended by ${signal} in the middle of what it does has not crashed`, { skip }, async () => {
+    await using hf = await open(place.db);
+    const { store } = hf.engine;
+    const handle = new DatabaseSync(place.db);
+    // It has the database open, and waits to write.
+    const waiting = place.start(["queues", "pause", "anything", "--ahead"]);
+    while ((await store.processes()).length < 2) await new Promise((resolve) => setImmediate(resolve));
+    handle.exec("begin immediate");
+    waiting.child.kill(signal);
+    await new Promise((resolve) => setImmediate(resolve));
+    handle.exec("rollback");
+    handle.close();
+    const { code } = await waiting.ended;
+    // It may have been done before it was told.
+    assert.ok(code === 130 || code === 0, `it ended with ${code}`);
+    assert.deepEqual([await hf.recovery.preview(), (await store.processes()).length], [null, 1]);
+  });
+}
