@@ -149,7 +149,9 @@ async function acts(store: Store, random: Random): Promise<void> {
   const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
   const one = (name: string): (() => Promise<unknown>)[] => [
     () => store.acquireLock(name, "somebody", `${random.next()}`, 60_000),
+    () => store.acquireLock(name, "somebody", `${random.next()}`, 1),
     () => store.breakLock(name),
+    () => store.cleanLocks(),
     () => store.saveSchedule({ key: name, ...when, template: newJob({ name }), nextAt: Date.now() + 3_600_000 }),
     () => store.pauseSchedule(name),
     () => store.triggerSchedule(name),
