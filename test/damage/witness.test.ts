@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, truncateSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, test, type TestContext } from "node:test";
 import { open } from "../../src/index.ts";
@@ -162,6 +162,17 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const [slot] = readSlots(path);
       assert.deepEqual([slot?.seen.commits, slot?.seen.key], [extent(path, driver).commits, 1]);
       assert.deepEqual((await opened(t, path, { driver })).found, []);
+    });
+
+    test("whose witness cannot be written is not opened, and it is said why", async (t) => {
+      const { path } = place(t);
+      await (await open(path, { driver })).close();
+      rmSync(witnessFolder(path), { recursive: true });
+      writeFileSync(witnessFolder(path), "in its way");
+      await assert.rejects(open(path, { driver }), { code: "CANNOT_OPEN", message: /work\.db-witness/ });
+      rmSync(witnessFolder(path));
+      await using hf = await open(path, { driver });
+      assert.deepEqual(await hf.recovery.history(), []);
     });
 
     test("whose witness has a flipped bit is compared with what else stands there", async (t) => {

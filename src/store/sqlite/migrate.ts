@@ -36,6 +36,8 @@ const MIGRATIONS: readonly Migration[] = [
   wholeRows,
 ];
 export const SCHEMA_VERSION = MIGRATIONS.length;
+/** From here on rows have the sums that are compared. */
+export const WHOLE_ROWS = MIGRATIONS.indexOf(wholeRows) + 1;
 /** From here on there is a chain to write to. */
 const AUDITED = MIGRATIONS.indexOf(audit) + 1;
 
