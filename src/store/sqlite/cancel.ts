@@ -45,7 +45,7 @@ export class Cancel {
     this.#row = db.prepare("select key, state, lane, fence, gate, priority, limits from holdfast_jobs where key = :key");
     this.#cancel = db.prepare(
       `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null,
-         ${summing({ sets: ["finished_at", "expires_at", "holder"], total: ":now" })}
+         ${summing({ sets: ["finished_at"], clears: ["expires_at", "holder"], total: ":now" })}
        where key = :key`,
     );
   }

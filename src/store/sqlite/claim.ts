@@ -24,7 +24,7 @@ import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Locks } from "./locks.ts";
-import { isWhole, jobSum, summing } from "./row-sum.ts";
+import { isWhole, jobSum, NOTHING, summing } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 
 interface Head extends Candidate {
@@ -87,7 +87,7 @@ export class Claim {
     this.#take = db.prepare(
       `update holdfast_jobs set
          state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?,
-         ${summing({ sets: ["fence", "holder", "started_at", "lease", "expires_at", "finished_at"] })}
+         ${summing({ sets: ["fence", "holder", "started_at", "lease", "expires_at"], clears: ["finished_at"] })}
        where key in (select value from json_each(?)) and state = 'pending'`,
     );
     this.#promote = db.prepare(
@@ -242,7 +242,7 @@ export class Claim {
       if (keys.length === 0) continue;
       const { lease } = share;
       const expiresAt = tx.now + lease;
-      const total = 1 + tx.commit + (request.holder ?? 0) + tx.now + lease + expiresAt;
+      const total = 1 + tx.commit + (request.holder ?? NOTHING) + tx.now + lease + expiresAt;
       const taken = this.#take.run(tx.commit, request.holder, worker, tx.now, lease, expiresAt, total, JSON.stringify(keys));
       // The index has shown jobs that the table does not have, or not as pending.
       if (taken !== keys.length) throw corrupt("the index of jobs that are ready is not that of the jobs");

@@ -14,7 +14,7 @@ import type { Endings } from "./endings.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import { answerSum, bookSum, jobSum } from "./row-sum.ts";
+import { answerSum, bookSum, jobSum, NOTHING, UNCLAIMED } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
 import type { ItemTable } from "./work/item-table.ts";
@@ -122,7 +122,7 @@ export class Enqueue {
       const sum = jobSum(key, lane, priority, policy, tx.now, id, slot, job.input, scheduledFor, limits);
       let broken = false;
       if (limits === null && job.after === undefined && job.scheduledFor === undefined) {
-        const whole = sum + bookSum(tx.commit + runAt);
+        const whole = sum + bookSum(tx.commit + runAt + UNCLAIMED);
         plain.push(key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, whole);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
@@ -160,7 +160,8 @@ export class Enqueue {
     if (state === "pending" && gate === null && limits !== null) gate = this.#limits.admit(tx, { key, lane, priority, limits });
     const error = state === "cancelled" ? JSON.stringify(standing.error) : null;
     const endedAt = error === null ? null : tx.now;
-    const sum = row.sum + (answerSum(error) ?? 0) + bookSum(tx.commit + row.runAt + (endedAt ?? 0));
+    const sum =
+      row.sum + (answerSum(error) ?? 0) + bookSum(tx.commit + row.runAt + UNCLAIMED + (endedAt === null ? 0 : endedAt - NOTHING));
     const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input, sum];
     this.#insertWhole.run(...values, row.scheduledFor, limits, error, endedAt);
     if (state === "cancelled") this.#endings.add(key, lane, "cancelled");

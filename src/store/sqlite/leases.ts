@@ -14,7 +14,7 @@ export class Leases {
     this.#settle = settle;
     // Only a lease that is still the job's; an expired one that nobody took yet may be renewed.
     this.#renew = db.prepare(
-      `update holdfast_jobs set expires_at = ?, lease = ?, ${summing({ sets: ["expires_at", "lease", "finished_at"], running: true })}
+      `update holdfast_jobs set expires_at = ?, lease = ?, ${summing({ sets: ["expires_at", "lease"], clears: ["finished_at"], running: true })}
        where key = ? and fence = ? and state = 'running'`,
     );
   }

@@ -81,7 +81,7 @@ export class Operate {
     this.#row = db.prepare(`select ${ROW} from holdfast_jobs where key = :key`);
     this.#retry = db.prepare(
       `update holdfast_jobs set state = 'pending', gate = :gate, errors = 0, crashes = 0, run_at = :now, finished_at = null,
-         ${summing({ sets: ["errors", "crashes", "run_at", "finished_at"], total: ":now" })}
+         ${summing({ sets: ["errors", "crashes", "run_at"], clears: ["finished_at"], total: ":now" })}
        where key = :key`,
     );
     this.#unfinished = db.prepare(

@@ -26,6 +26,10 @@ const NUMBERS = [
 ] as const;
 type NumberOf = (typeof NUMBERS)[number];
 const NULLABLE: ReadonlySet<NumberOf> = new Set(["holder", "lease", "expires_at", "started_at", "finished_at"]);
+/** What null counts as: not as a zero or a one, which SQLite spells in as few bits. */
+export const NOTHING = 7;
+/** What a job has of these before it is claimed. */
+export const UNCLAIMED = NULLABLE.size * NOTHING;
 /** Also of one that runs. */
 const WAITING: ReadonlySet<NumberOf> = new Set(["holder"]);
 
@@ -33,6 +37,8 @@ const WAITING: ReadonlySet<NumberOf> = new Set(["holder"]);
 interface Changed {
   /** Columns that it sets; they count as `total` says. */
   sets: readonly NumberOf[];
+  /** Columns that are null afterwards. */
+  clears?: readonly NumberOf[];
   /** SQL for the total of what they are set to; default one parameter, given with `total`. */
   total?: string;
   /** It sets what the job has answered, too: a parameter before the other, of `answerSum`; null leaves it as it is. */
@@ -43,10 +49,12 @@ interface Changed {
   running?: boolean;
 }
 
-export function summing({ sets, total = "?", answers = false, unanswers = false, running = false }: Changed): string {
+export function summing(changed: Changed): string {
+  const { sets, clears = [], total = "?", answers = false, unanswers = false, running = false } = changed;
   const kept = `sum & ${(answers || unanswers ? HIGH : HIGHER) - 1}`;
   const answer = answers ? ` | coalesce(?, sum & ${HIGHER - HIGH})` : "";
-  return `sum = (${kept})${answer} | (${booked(total, sets, "", running ? WAITING : NULLABLE)})`;
+  const all = clears.length === 0 ? total : `${total} + ${clears.length * NOTHING}`;
+  return `sum = (${kept})${answer} | (${booked(all, [...sets, ...clears], "", running ? WAITING : NULLABLE)})`;
 }
 
 /** Of the numbers of a job's row, as SQL. */
@@ -56,7 +64,7 @@ export const REBOOKED = `sum = (sum & ${HIGHER - 1}) | (${booked("0", [])})`;
 
 function booked(total: string, but: readonly NumberOf[], row = "", nullable = NULLABLE): string {
   const others = NUMBERS.filter((name) => !but.includes(name)).map((name) =>
-    nullable.has(name) ? `coalesce(${row}${name}, 0)` : row + name,
+    nullable.has(name) ? `coalesce(${row}${name}, ${NOTHING})` : row + name,
   );
   return `((${[total, ...others].join(" + ")}) % ${ODD} & 63) << ${MADE + ANSWER}`;
 }

@@ -17,7 +17,7 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { Locks } from "./locks.ts";
 import type { Notes } from "./notes.ts";
-import { answerSum, summing } from "./row-sum.ts";
+import { answerSum, NOTHING, summing } from "./row-sum.ts";
 import type { ItemTable } from "./work/item-table.ts";
 import type { Flows } from "../work/flows.ts";
 import type { Items } from "../work/items.ts";
@@ -90,12 +90,12 @@ export class Settle {
     this.#random = parts.random;
     this.#succeed = db.prepare(
       `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null,
-         ${summing({ sets: ["finished_at", "expires_at"], answers: true, running: true })}
+         ${summing({ sets: ["finished_at"], clears: ["expires_at"], answers: true, running: true })}
        where key = ? and fence = ? and state = 'running'`,
     );
     this.#succeedAll = db.prepare(
       `update holdfast_jobs set state = 'succeeded', output = null, finished_at = ?, expires_at = null, error = null,
-         ${summing({ sets: ["finished_at", "expires_at"], unanswers: true, running: true })}
+         ${summing({ sets: ["finished_at"], clears: ["expires_at"], unanswers: true, running: true })}
        where fence = ? and state = 'running' and key in (select value from json_each(?))`,
     );
     this.#savepoint = db.prepare("savepoint holdfast_successes");
@@ -110,7 +110,8 @@ export class Settle {
          state = ?, gate = ?, run_at = coalesce(?, run_at), attempt = ?, errors = ?, crashes = ?,
          error = coalesce(?, error), finished_at = ?, expires_at = null, holder = null, worker = null,
          ${summing({
-           sets: ["run_at", "attempt", "errors", "crashes", "finished_at", "expires_at", "holder"],
+           sets: ["run_at", "attempt", "errors", "crashes", "finished_at"],
+           clears: ["expires_at", "holder"],
            total: "coalesce(?, run_at) + ?",
            answers: true,
            running: true,
@@ -180,7 +181,7 @@ export class Settle {
       finishedAt,
       answerSum(error),
       runAt,
-      next.attempt + next.errors + next.crashes + (finishedAt ?? 0),
+      next.attempt + next.errors + next.crashes + (finishedAt ?? NOTHING),
       lease.job,
       lease.fence,
     );

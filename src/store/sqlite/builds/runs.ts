@@ -4,7 +4,7 @@ import { buildId, type BuildKey } from "../../../core/ids.ts";
 import { BUILD, type BuildColumns, buildPage, keyOfBuildCursor, toBuild } from "../../build-row.ts";
 import { damagedRow } from "../../../core/errors.ts";
 import type { BuildFilter, BuildRow, NewBuild, StageCounts } from "../../builds.ts";
-import { BUILDS, totalOf } from "../damage/balance.ts";
+import { BUILDS, NULL, totalOf } from "../damage/balance.ts";
 import { buildSum } from "../damage/sums.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
@@ -62,7 +62,7 @@ export class Runs {
       `insert into holdfast_builds (key, id, pipeline, queue, state, reason, hash, description, options,
          budget_micros, budget_tokens, max_failures, created_at, sum, balance)
        values (:key, :id, :pipeline, :queue, 'PENDING', 'started', :hash, :description, :options,
-         :micros, :tokens, :maxFailures, :now, :sum, coalesce(:micros, 0) + coalesce(:tokens, 0))`,
+         :micros, :tokens, :maxFailures, :now, :sum, coalesce(:micros, ${NULL}) + coalesce(:tokens, ${NULL}) + ${NULL})`,
     );
     this.#insertStage = db.prepare("insert into holdfast_build_stages (build, place, stage, balance) values (?, ?, ?, ?)");
     // What the budget refused is of no account when the build goes on: it will be asked again.

@@ -67,8 +67,11 @@ export const COUNTER: Balanced = {
 
 export const BALANCED: readonly Balanced[] = [...TRIGGERED, COUNTER];
 
+/** What null counts as: not as a zero or a one, which SQLite spells in as few bits. */
+export const NULL = 7;
+
 export function totalOf({ numbers }: Pick<Balanced, "numbers">, row = ""): string {
-  return numbers.map((name) => `coalesce(${row}${name}, 0)`).join(" + ");
+  return numbers.map((name) => `coalesce(${row}${name}, ${NULL})`).join(" + ");
 }
 
 /** SQL that keeps a table's totals right whoever writes. */

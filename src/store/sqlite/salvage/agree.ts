@@ -10,7 +10,7 @@ import type { SalvagedTable, SalvageReport } from "./report.ts";
 import { quoted } from "./shape.ts";
 
 export interface Agreement {
-  backup: string | null;
+  backup: { path: string; schema: number } | null;
   now: number;
   databaseId: string | null;
   report: SalvageReport;

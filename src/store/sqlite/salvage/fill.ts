@@ -14,11 +14,10 @@ export class Source implements Disposable {
   /** Of a schema whose rows have other sums, or none: they are made anew. */
   readonly #resums: boolean;
 
-  constructor(db: Connection, backup: string) {
+  constructor(db: Connection, backup: { path: string; schema: number }) {
     this.#db = db;
-    db.prepare(`attach database ? as ${OLD}`).run(backup);
-    const [version] = db.prepare(`select max(version) from ${OLD}.holdfast_migrations`).row() as [number];
-    this.#resums = version < WHOLE_ROWS;
+    this.#resums = backup.schema < WHOLE_ROWS;
+    db.prepare(`attach database ? as ${OLD}`).run(backup.path);
   }
 
   /** The text by which a table was made there, of those that are not Holdfast's. */

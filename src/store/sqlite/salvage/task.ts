@@ -100,7 +100,7 @@ function make(input: SalvageInput, tell: OnProgress): Salvaged {
   {
     const { size: pageSize, encoding, marks } = pages;
     using draft = new Draft({ driver, path, now, schema: schema ?? backup?.schema ?? SCHEMA_VERSION, pageSize, encoding, marks });
-    using source = filler === null ? null : new Source(draft.db, filler.path);
+    using source = filler === null ? null : new Source(draft.db, filler);
     draft.begin();
     const known: Definition[] = whole ? definitions : [...definitions, ...missingFrom(definitions, source?.definitions() ?? [])];
     report.undefined.push(...draft.define(known));
@@ -119,7 +119,7 @@ function make(input: SalvageInput, tell: OnProgress): Salvaged {
       fillSums(db);
       rebalance(db, "balance = 0");
     }
-    agree(db, harvest, { backup: filler?.path ?? null, now, databaseId: input.databaseId, report, restored });
+    agree(db, harvest, { backup: filler, now, databaseId: input.databaseId, report, restored });
     // Where nobody can tell, the backup can.
     if (journal.active ?? (backup !== null && backup.journal !== null)) leaveOn(db);
     db.exec("pragma journal_mode = delete");
@@ -163,11 +163,11 @@ function blank(pages: Pages, whole: boolean, backup: SalvageReport["backup"]): S
 /** What fills the gaps: the backup, or where there is a journal, what became of it. */
 function fillerOf(
   driver: DriverName,
-  { path, journal }: NonNullable<SalvageInput["backup"]>,
+  { path, schema, journal }: NonNullable<SalvageInput["backup"]>,
   beside: string,
   tail: readonly Change[],
-): { path: string; reached: number | null } {
-  return journal === null ? { path, reached: null } : goOn(driver, path, beside, { ...journal, tail });
+): { path: string; schema: number; reached: number | null } {
+  return { schema, ...(journal === null ? { path, reached: null } : goOn(driver, path, beside, { ...journal, tail })) };
 }
 
 /** Tables of others of which only the backup knows. */
