@@ -193,7 +193,7 @@ export class Recovery {
   /** Looks closer, then ends the report. Where that fails, it is tried again, or left to whoever comes next. */
   async #end(owned: Owned): Promise<void> {
     try {
-      owned.found ??= this.#check === null ? NO_FINDINGS : await this.#check(owned.context);
+      owned.found ??= await this.#checked(owned.context);
       if (owned.found === null) return;
       for (;;) {
         const { report, jobsPending, found, asked } = owned;
@@ -210,6 +210,13 @@ export class Recovery {
     } catch (error) {
       this.#log.warn("a recovery could not be ended; it is tried again", { error: String(error) });
     }
+  }
+
+  /** Whoever waits for the opening comes first: to start a thread, or to copy a short log, takes some milliseconds. */
+  async #checked(context: CheckCircumstances): Promise<Findings | null> {
+    if (this.#check === null) return NO_FINDINGS;
+    await new Promise((resolve) => setImmediate(resolve));
+    return this.#check(context);
   }
 
   /** Somebody else has found them dead meanwhile, and may be about to bury them. */
