@@ -1,8 +1,10 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
+import { fileURLToPath } from "node:url";
 import { items, job, open, pipeline } from "../../src/index.ts";
 import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
 import { Scene } from "../crash/scene.ts";
@@ -137,6 +139,23 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     const [late] = await found(place, "backups", 0);
     finds(late, ["warning", /The journal's files lack \d+ changes, the oldest of \d+[dh] ago/, /DATABASE-changes/]);
   });
+
+  test(
+    "a disk that cannot be written: it says so, and what can be seen all the same",
+    { skip: process.platform === "win32" },
+    async (t) => {
+      const place = await placed(t);
+      await (await open(place.db)).close();
+      const bin = fileURLToPath(new URL("../../bin/holdfast.js", import.meta.url));
+      // No file may grow.
+      const args = ["-c", 'ulimit -f 0; exec "$0" "$@"', process.execPath, bin, "doctor", "--json", "--db", place.db];
+      const { status, stdout, stderr } = spawnSync("sh", args, { encoding: "utf8" });
+      assert.equal(status, 1, stderr);
+      const { found: all, seen } = JSON.parse(stdout) as Answer & { seen: { disk: { free: number } } };
+      assert.deepEqual([all[0]?.grade, all[0]?.area], ["error", "disk"]);
+      assert.ok(seen.disk.free > 0);
+    },
+  );
 
   test("an older schema, and leaves it as it is", async (t) => {
     const place = await placed(t);

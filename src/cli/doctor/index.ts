@@ -1,4 +1,5 @@
 import type { Command } from "commander";
+import type { Diagnosis } from "../../core/diagnosis.ts";
 import { toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { examine } from "../../runtime/doctor.ts";
@@ -51,19 +52,25 @@ async function examineAll(command: Command, opened: Holdfast | HoldfastError | n
     },
     now: Date.now(),
   });
-  const unopened: Examined["found"] =
-    opened instanceof HoldfastError
-      ? [{ grade: "damage", area: "damage", message: opened.message, mend: "holdfast salvage, or holdfast restore BACKUP" }]
-      : [];
-  // What kept it from being opened may have been found before.
+  // The damage that kept it from being opened may have been found before.
   const isSaid = examination.found.some(({ grade }) => grade === "damage");
+  const unopened =
+    opened instanceof HoldfastError ? [whyUnopened(opened)].filter(({ grade }) => grade !== "damage" || !isSaid) : [];
   return {
     database: location.name,
     versions: { holdfast: version(), node: process.version, platform: `${process.platform} ${process.arch}`, store },
     ...examination,
-    found: [...(isSaid ? [] : unopened), ...examination.found],
+    found: [...unopened, ...examination.found],
   };
 }
+
+function whyUnopened({ code, message, hint }: HoldfastError): Diagnosis {
+  if (code !== "DAMAGED") return { grade: "error", area: "disk", message, mend: hint };
+  return { grade: "damage", area: "damage", message, mend: "holdfast salvage, or holdfast restore BACKUP" };
+}
+
+/** What keeps a database from being opened, and is found all the same. */
+const UNOPENED = new Set(["DAMAGED", "DISK_FULL", "DISK_ERROR", "READ_ONLY"]);
 
 /** One that cannot even be opened is what this is for. Null: of an older schema, which to open it would change. */
 async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError | null> {
@@ -72,7 +79,7 @@ async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError
   try {
     return await openExisting(command);
   } catch (error) {
-    if (error instanceof HoldfastError && error.code === "DAMAGED") return error;
+    if (error instanceof HoldfastError && UNOPENED.has(error.code)) return error;
     throw error;
   }
 }

@@ -41,9 +41,11 @@ function facts({ versions, databaseId, seen, lastReport }: Examined): string {
   add("disk", disk && `${disk.folder}, ${disk.network ?? "local"}, ${bytes(disk.free)} free`);
   add("settings", seen.settings.length === 0 ? null : seen.settings.map(({ name, value }) => `${name}=${value}`).join(" "));
   add("log", wal && `${bytes(wal.bytes)} in use, ${bytes(wal.copied)} copied${pinned(wal.readers)}`);
-  add("processes", `${number(seen.processes.length - dead)} alive, ${number(dead)} dead`);
-  add("locks", `${number(seen.locks.length)}, ${number(seen.locks.filter(({ stale }) => stale).length)} stale`);
-  add("jobs", `${number(seen.stuck.length)} stuck`);
+  const isOpen = databaseId !== null;
+  add("processes", isOpen ? `${number(seen.processes.length - dead)} alive, ${number(dead)} dead` : null);
+  const stale = seen.locks.filter((lock) => lock.stale).length;
+  add("locks", isOpen ? `${number(seen.locks.length)}, ${number(stale)} stale` : null);
+  add("jobs", isOpen ? `${number(seen.stuck.length)} stuck` : null);
   add(
     "artifacts",
     artifacts &&
@@ -58,7 +60,11 @@ function facts({ versions, databaseId, seen, lastReport }: Examined): string {
   add("journal", seen.journal && `${plural(seen.journal.changes, "change")} in no file yet`);
   add(
     "crashes",
-    lastReport === null ? "none so far" : `the last ${age(now - lastReport.recoveredAt)} ago, ${outcome(lastReport)}`,
+    !isOpen
+      ? null
+      : lastReport === null
+        ? "none so far"
+        : `the last ${age(now - lastReport.recoveredAt)} ago, ${outcome(lastReport)}`,
   );
   const width = Math.max(...rows.map(([name]) => name.length));
   return rows.map(([name, text]) => `${paint("dim", name.padEnd(width))}  ${oneLine(text)}`).join("\n");
