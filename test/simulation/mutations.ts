@@ -1,5 +1,9 @@
 import type { Fence, JobKey } from "../../src/core/ids.ts";
 import type { LeaseRef } from "../../src/core/lease.ts";
+import { rebalance } from "../../src/store/sqlite/damage/balance.ts";
+import { fillSums } from "../../src/store/sqlite/damage/fill.ts";
+import { SUMMED_TABLES } from "../../src/store/sqlite/damage/summed.ts";
+import { through } from "../../src/store/sqlite/driver.ts";
 import type { Claimed, NewJob, Settlement, Store } from "../../src/store/store.ts";
 import type { ScheduleOptions } from "./schedule.ts";
 
@@ -230,9 +234,18 @@ function spoiled<T>(store: Store, done: Promise<T>, sql: string): Promise<T> {
   return done;
 }
 
-/** In the turn of what goes before it, so that nothing comes between and the answers keep their order. */
+/**
+ * In the turn of what goes before it, so that nothing comes between and the answers keep their order. Whoever does wrong
+ * sums up what he has done all the same: a store that finds its rows damaged would be found out by that alone.
+ */
 function spoil(store: Store, sql: string): void {
-  void store.transact((handle) => (handle as { exec(sql: string): void }).exec(sql));
+  void store.transact((handle) => {
+    const db = through("node:sqlite", handle as object);
+    db.exec(sql);
+    for (const { table } of SUMMED_TABLES) if (sql.includes(table)) db.exec(`update ${table} set sum = null`);
+    fillSums(db);
+    rebalance(db);
+  });
 }
 
 /** The real store, with some methods of its own. */
