@@ -7,6 +7,7 @@ const CODES: Record<string, number> = {
   BACKUP_INVALID: EXIT.damaged,
   BUDGET_PAUSED: EXIT.paused,
   DAMAGED: EXIT.damaged,
+  DATABASE_GONE: EXIT.damaged,
   IN_USE: EXIT.locked,
   LOCK_CONFLICT: EXIT.locked,
   LOCK_HELD: EXIT.locked,

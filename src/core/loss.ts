@@ -65,10 +65,13 @@ const WHY: Record<Circumstances["log"], string> = {
 };
 
 function replaced(seen: Extent, isNew: boolean): Loss {
-  const lost = commitsOf(seen);
   const what = isNew ? "The database was gone, and a new one was made" : "Another database was put into its place";
-  const had = `the one that was here had ${commits(lost)} and ${jobs(seen.key)}`;
-  return { severity: "loss", what: `${what}: ${had}.`, commitsMissing: lost };
+  return { severity: "loss", what: `${what}: the one that was here had ${extentOf(seen)}.`, commitsMissing: commitsOf(seen) };
+}
+
+/** In words. */
+export function extentOf(seen: Extent): string {
+  return `${commits(commitsOf(seen))} and ${jobs(seen.key)}`;
 }
 
 /** Those of its last epoch; what came before was given up when it was restored. */

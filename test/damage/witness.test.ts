@@ -291,6 +291,15 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   });
 }
 
+test("a database that is gone with its log is not taken for one that never was", async (t) => {
+  const { path } = place(t);
+  await (await open(path)).close();
+  rmSync(path);
+  await assert.rejects(open(path, { create: false }), { code: "DATABASE_GONE", message: /it had 2 commits and 0 jobs/ });
+  rmSync(witnessFolder(path), { recursive: true });
+  await assert.rejects(open(path, { create: false }), { code: "NO_DATABASE" });
+});
+
 test("what is missing stands in one report, which waits for an operator", async (t) => {
   const { image } = await crashed(t, { driver: "node:sqlite" });
   const path = image();

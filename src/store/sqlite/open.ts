@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import { accessSync, constants, existsSync, lstatSync, readlinkSync, realpathSync, rmSync, statSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
+import { extentOf } from "../../core/loss.ts";
 import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
 import { enter, untilRestored } from "./backup/enter.ts";
@@ -10,6 +11,7 @@ import { setJournal } from "./changes/journal.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
 import { refuseNetwork } from "./file-system.ts";
+import { mostSeen, readSlots } from "./witness/slots.ts";
 import { migrate, SCHEMA_VERSION, versionOf } from "./migrate.ts";
 
 const OLDEST_SQLITE = [3, 51, 3] as const;
@@ -195,10 +197,21 @@ function identityOf(db: Connection): Pick<OpenedSqlite, "databaseId" | "durabili
 }
 
 function noDatabase(path: string): HoldfastError {
+  const seen = path === ":memory:" ? null : mostSeen(readSlots(path));
+  if (seen !== null) return gone(path, extentOf(seen));
   return new HoldfastError(
     "NO_DATABASE",
     `There is no Holdfast database at ${path}, and none was made.`,
     "Check the path, or leave `create: false` out to make one.",
+  );
+}
+
+/** What was seen in it lies beside it. */
+function gone(path: string, had: string): HoldfastError {
+  return new HoldfastError(
+    "DATABASE_GONE",
+    `The database at ${path} is gone, or its write-ahead log (-wal) with all that was in it: it had ${had}.`,
+    "Put both files back, or a backup: holdfast restore. Whoever makes a new one there gets a report of what is missing.",
   );
 }
 

@@ -16,7 +16,8 @@ for (let n = 0; ; n++) {
   } catch (error) {
     const { code } = error as HoldfastError;
     // For an instant nothing has the name.
-    if (code !== "IN_USE" && code !== "NO_DATABASE") await say("trouble", { error: String(error), code });
+    if (code !== "IN_USE" && code !== "NO_DATABASE" && code !== "DATABASE_GONE")
+      await say("trouble", { error: String(error), code });
   }
   // For as long as it was there, about, it is not.
   const there = performance.now() - since;
