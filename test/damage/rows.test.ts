@@ -175,13 +175,15 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.match(store.damage.damaged ?? "", /counter of commits/);
     });
 
-    test("is refused where it is the counter of a limit", async (t) => {
+    test("stops everybody where it is the counter of a limit: a job that could not be settled would be done again", async (t) => {
       const { store, alter } = await place(t, driver);
       const limited = { declares: declaring([limitRule({ concurrency: 1 })]), limitKeys: ["a"] };
       await add(store, limited, limited);
       const first = await claimOne(store);
       alter("update holdfast_counters set running = running - 1");
       await assert.rejects(settle(store, first, SUCCEEDED), DAMAGED);
+      assert.match(store.damage.damaged ?? "", /counter of the limit of "a"/);
+      await assert.rejects(claim(store), DAMAGED);
     });
 
     test("is refused where it is a build, a target or a result, and a damaged result is not reused", async (t) => {

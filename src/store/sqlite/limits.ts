@@ -1,5 +1,4 @@
 import type { Start } from "../../core/claiming.ts";
-import { damagedRow } from "../../core/errors.ts";
 import type { Facts } from "../../core/facts.ts";
 import type { JobKey } from "../../core/ids.ts";
 import type { LimitRule } from "../../core/limit.ts";
@@ -8,6 +7,7 @@ import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../core/
 import type { Catalog } from "./catalog.ts";
 import { counterSum } from "./damage/sums.ts";
 import type { Connection, Statement } from "./driver.ts";
+import { corrupt } from "./faults.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settings } from "./settings.ts";
 
@@ -215,8 +215,10 @@ function toStored(rule: number, key: string, row: unknown[]): Stored {
     number | null,
     number | null,
   ];
-  // Whoever counts on from it would let too many run, or none.
-  if (sum !== counterSum({ rule, key, lane, running, passed, beyond, parked, lowest, last, bucket }))
-    throw damagedRow(`The counter of the limit of ${JSON.stringify(key)}`);
+  // Whoever counts on from it would let too many run, or none. And no job of it can be settled: those that are done would
+  // be done again and again, if anybody went on.
+  if (sum !== counterSum({ rule, key, lane, running, passed, beyond, parked, lowest, last, bucket })) {
+    throw corrupt(`the counter of the limit of ${JSON.stringify(key)} is not what was written`);
+  }
   return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
 }
