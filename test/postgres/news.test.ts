@@ -7,8 +7,8 @@ import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Fence, JobKey } from "../../src/core/ids.ts";
 import type { Change } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
-import { add, addOne, claimOne } from "../conformance/parts.ts";
-import { noServer, type PostgresServer, startServer } from "./server.ts";
+import { add, addOne, claimOne, newJob } from "../conformance/parts.ts";
+import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
 
 describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;
@@ -62,6 +62,59 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
       [null],
       "its own are told by the commit",
     );
+  });
+
+  test("is told by the commit itself where it is one statement, and nothing was told just before", async (t) => {
+    const [one, other] = [await open(t), await open(t)];
+    const ear = listen(one);
+    await ear.heard(isDoubt);
+    /** Whether the newest that was said of jobs or to others was the notice by itself. */
+    const isBehind = async () => {
+      const [row] = await server.query(
+        `select query like 'select pg_notify%' as behind from pg_stat_activity
+         where pid <> pg_backend_pid() and (query like '%insert into%jobs%' or query like 'select pg_notify%')
+         order by query_start desc limit 1`,
+        url,
+      );
+      return row?.["behind"] as boolean;
+    };
+    // One definition, as in a program: else it is looked up each time.
+    const job = newJob({ name: "lone" });
+    const tell = async () => {
+      await other.enqueue([job]);
+      await ear.heard(({ ready }) => ready?.has("lone") === true);
+      return isBehind();
+    };
+    // Until it is known that somebody listens, and the last notice is a while ago.
+    for (let i = 0; await tell(); i++) assert.ok(i < 100);
+  });
+
+  test("is committed also when the server has no room for notices any more", { skip: noRestart }, async (t) => {
+    const crowded = await startServer({ settings: { max_notify_queue_pages: "64" } });
+    t.after(() => crowded.close());
+    const place = await crowded.createDatabase();
+    const [one, other] = [await open(t, place), await open(t, place)];
+    const ear = listen(one);
+    await ear.heard(isDoubt);
+    const job = newJob();
+    await other.enqueue([job]);
+    await ear.heard(({ ready }) => ready !== null);
+    // One who listens, and does not read.
+    const deaf = postgres(place, { max: 1 });
+    t.after(() => deaf.end({ timeout: 0 }));
+    await deaf.unsafe("listen something").simple();
+    await deaf.unsafe("begin; select 1").simple();
+    const fill = postgres(place, { max: 1, onnotice: () => {} });
+    t.after(() => fill.end({ timeout: 0 }));
+    const filled = async () => {
+      for (let i = 0; i < 1_000; i++) await fill`select pg_notify('something', ${String(i) + "x".repeat(7_900)})`;
+    };
+    await assert.rejects(filled(), { code: "54000" });
+    for (let i = 0; i < 20; i++) {
+      await other.enqueue([job]);
+      await passes(6);
+    }
+    assert.equal((await other.counts({})).pending, 21);
   });
 
   test("is told to nobody where nobody listens", async (t) => {

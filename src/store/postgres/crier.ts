@@ -5,6 +5,10 @@ import { channelOf, noticeText } from "./notice.ts";
 /** Between two notices at least, in milliseconds: of what can be claimed, and of anything else. */
 const PACE = 2;
 const EASY_PACE = 5;
+/** A notice goes into a commit only so long after the last one, and not for this long after such a commit was slow, in milliseconds. */
+const RARELY = 5;
+const SLOW = 10;
+const NOT_AGAIN = 1_000;
 /** Whether anybody listens is looked up this often: while nobody does, and while somebody does. */
 const ALONE = 100;
 const IN_COMPANY = 1_000;
@@ -27,6 +31,7 @@ export class Crier {
   #timer: NodeJS.Timeout | null = null;
   #busy = false;
   #saidAt = Number.NEGATIVE_INFINITY;
+  #slowAt = Number.NEGATIVE_INFINITY;
   #company = false;
   #lookedAt = Number.NEGATIVE_INFINITY;
   #closed = false;
@@ -40,14 +45,36 @@ export class Crier {
 
   /** The statement that tells others, for whoever sends it right behind a commit; null: not now, and `say` has to be called. */
   behind(ready: ReadonlySet<string>, ended: readonly { job: JobKey; fence: Fence }[]): [text: string, ...values: Value[]] | null {
+    const notice = this.#atOnce(ready, ended, PACE);
+    return notice === null ? null : [TELL, ...notice];
+  }
+
+  /**
+   * What a statement that is a transaction by itself tells as it is committed; null: not now. Whoever waits for a job hears
+   * of it a statement sooner. Commits that tell wait for each other, so it is done where there are few.
+   */
+  along(ready: ReadonlySet<string>): [channel: string, text: string] | null {
+    return performance.now() < this.#slowAt + NOT_AGAIN ? null : this.#atOnce(ready, [], RARELY);
+  }
+
+  /** How long such a statement took: others may do the same. */
+  took(millis: number): void {
+    if (millis >= SLOW) this.#slowAt = performance.now();
+  }
+
+  #atOnce(
+    ready: ReadonlySet<string>,
+    ended: readonly { job: JobKey; fence: Fence }[],
+    pace: number,
+  ): [channel: string, text: string] | null {
     const now = performance.now();
     if (ready.size + ended.length === 0 || !this.#company || this.#busy || this.#untold || this.#closed) return null;
-    if (now < this.#saidAt + PACE) return null;
+    if (now < this.#saidAt + pace) return null;
     this.#saidAt = now;
     // Nobody waits for that: whoever was there a second ago is told now.
     if (now - this.#lookedAt >= IN_COMPANY) this.#lookSoon(now);
     const pairs = ended.map(({ job, fence }): [JobKey, Fence] => [job, fence]);
-    return [TELL, this.#channel, noticeText({ from: this.#from, ready: [...ready], ended: pairs })];
+    return [this.#channel, noticeText({ from: this.#from, ready: [...ready], ended: pairs })];
   }
 
   say(ready: Iterable<string>, ended: Iterable<{ job: JobKey; fence: Fence }>): void {

@@ -17,7 +17,7 @@ import {
 } from "./calls.ts";
 import type { Rows, Value } from "./driver.ts";
 import { Returned } from "./epoch.ts";
-import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
+import { closedError, codeOf, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
 import { Stalled } from "./queue-locks.ts";
 import { type Outcome, Receipts } from "./receipts.ts";
 import { beginning } from "./relied.ts";
@@ -37,6 +37,10 @@ export interface GroupOptions extends TransactionOptions {
   onCommit: (committed: Committed, told: boolean) => void;
   /** What others are told of a commit, behind it; null: nothing, or not now. */
   notice: (committed: Committed) => Notice | null;
+  /** What others are told by the commit itself, where it is one statement; null: nothing, or not now. */
+  along: (committed: Committed) => [channel: string, text: string] | null;
+  /** How long a commit took that told others, in milliseconds. */
+  onTold: (millis: number) => void;
   /** Nothing that was known of the database is so any more. */
   onReturn: () => void;
   /** Comes before everything else: what an earlier try has shown to be needed, and the locks of these queues. */
@@ -221,16 +225,25 @@ export class Group {
     if (sole === null) return null;
     passPoint(operation, "begun");
     passPoint(operation, "written");
-    const sent = state.alone(this.#receipts, sole);
-    const notice = state.hasWritten ? this.#options.notice(state.news) : null;
+    const along = state.hasWritten ? this.#options.along(state.news) : null;
+    const since = performance.now();
+    const sent = state.alone(this.#receipts, sole, along);
+    const notice = along === null && state.hasWritten ? this.#options.notice(state.news) : null;
     if (notice !== null) tell(session, notice);
     let answers: unknown[];
     try {
-      const read = sole.read(await sent);
+      const rows = await sent;
+      if (along !== null) this.#options.onTold(performance.now() - since);
+      const read = sole.read(rows);
       if (read === null) return null;
       answers = await read;
     } catch (error) {
-      if (!state.isCommitted && !session.isLost && !isLost(error)) return this.#refused(state, error);
+      if (!state.isCommitted && !session.isLost && !isLost(error)) {
+        const isUntold = along !== null && codeOf(error) === NO_ROOM_FOR_NOTICES;
+        // A hint must not keep anything from being committed: the next ones go behind their commits.
+        if (isUntold) this.#options.onTold(Number.POSITIVE_INFINITY);
+        return this.#refused(state, isUntold ? new Overtaken("Nobody can be told.", { soon: true }) : error);
+      }
       if (isLost(error)) session.lose(error);
       const found = await this.#resolve(state.batch, error, (rows, outcome) => lone.recall(rows, outcome, inputs));
       if ("error" in found) {
@@ -242,7 +255,7 @@ export class Group {
     this.#told(
       items,
       state,
-      notice !== null && state.isCommitted,
+      (along ?? notice) !== null && state.isCommitted,
       calls.map((call, i) => () => call.resolve(answers[i])),
     );
     return "done";
@@ -374,6 +387,9 @@ export class Group {
     return new Promise((resolve) => setTimeout(resolve, backoff(losses, this.#options.random)));
   }
 }
+
+/** Somebody who listens has not read for so long that the server keeps no more of them. */
+const NO_ROOM_FOR_NOTICES = "54000";
 
 /** However long it takes a server to come back: the caller is owed an answer. */
 const PATIENCE_FOR_COMMITS = 60_000;

@@ -66,6 +66,15 @@ export class News {
     return this.#crier.behind(ready, ended);
   }
 
+  /** What a statement that is a transaction by itself tells with its commit; null: not now. And how long that took. */
+  along({ ready }: Told): [channel: string, text: string] | null {
+    return this.#crier.along(ready);
+  }
+
+  took(millis: number): void {
+    this.#crier.took(millis);
+  }
+
   /** The statement that tells others when a transaction is committed that is not this handle's. */
   within(ready: ReadonlySet<string>): [text: string, ...values: Value[]] {
     return this.#crier.within(ready);

@@ -175,6 +175,8 @@ export class PostgresStore implements Store {
       durability: this.durability,
       onCommit: (committed, told) => this.#news.committed(committed, told),
       notice: (committed) => this.#news.behind(committed),
+      along: (committed) => this.#news.along(committed),
+      onTold: (millis) => this.#news.took(millis),
       epoch: opened.epoch,
       onStale: () => intake.forget(),
       onReturn: () => intake.forgetAll(),

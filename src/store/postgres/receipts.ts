@@ -54,8 +54,8 @@ export class Receipts {
   readonly #handle = randomUUID();
   readonly #sql: Record<"end" | "endFirst" | "close", string>;
   /** With their ends. */
-  readonly #soles = new Map<SoleStatement, string>();
-  readonly #sealed: (statement: SoleStatement) => string;
+  readonly #soles = { silent: new Map<SoleStatement, string>(), telling: new Map<SoleStatement, string>() };
+  readonly #sealed: (statement: SoleStatement, tells: boolean) => string;
   #batch = 0;
   #isFirst = true;
 
@@ -73,10 +73,10 @@ export class Receipts {
     // It was said once for the connection, which behind a pooler that nobody told us of is somebody else's by now.
     const unsynced =
       durability === "power" ? `when current_setting('synchronous_commit') <> 'on' then ${s}.refuse('${REFUSED.unsynced}')` : "";
-    const refusal = (wrote: string, [known, lanes, settings]: readonly string[]) => `case ${unsynced}
+    const refusal = (wrote: string, [known, lanes, settings]: readonly string[], otherwise = "") => `case ${unsynced}
         when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.returned}')
         when lanes <> ${lanes}::integer or settings <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
-        when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end`;
+        when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') ${otherwise} end`;
     const nothing = `null, null, null where ${written}`;
     const sweep = `
       swept as (
@@ -87,12 +87,14 @@ export class Receipts {
       select ${written}, ${refusal(written, ["$2", "$3", "$4"])}
       from ${s}.counter where id = 1`;
     // All of it is of one instant: what others commit later comes after it as a whole.
-    this.#sealed = ({ parts, values, made, answer }) => {
-      const [batch, ...relied] = [1, 2, 3, 4].map((n) => `$${values + n}`) as [string, ...string[]];
+    this.#sealed = ({ parts, values, made, answer }, tells) => {
+      const [batch, epoch, lanes, settings, channel, text] = [1, 2, 3, 4, 5, 6].map((n) => `$${values + n}`) as string[];
+      // Never null: it is there to be called, after all that could end it.
+      const told = tells ? `when pg_notify(${channel}, ${text})::text is null then ${s}.refuse('${REFUSED.closed}')` : "";
+      const verdict = refusal("exists (select 1 from made)", [epoch, lanes, settings] as string[], told);
       return `
-        with ${parts}, made (made, made_at, keys) as (${made}), ${receipt(batch, "made, made_at, keys from made")},
-        verdict as materialized (
-          select ${refusal("exists (select 1 from made)", relied)} as verdict from ${s}.counter where id = 1)
+        with ${parts}, made (made, made_at, keys) as (${made}), ${receipt(batch as string, "made, made_at, keys from made")},
+        verdict as materialized (select ${verdict} as verdict from ${s}.counter where id = 1)
         ${answer}`;
     };
     this.#sql = {
@@ -120,9 +122,10 @@ export class Receipts {
   }
 
   /** Such a statement with its end, which is the same. */
-  sealed(statement: SoleStatement): string {
-    let text = this.#soles.get(statement);
-    if (text === undefined) this.#soles.set(statement, (text = this.#sealed(statement)));
+  sealed(statement: SoleStatement, tells: boolean): string {
+    const soles = tells ? this.#soles.telling : this.#soles.silent;
+    let text = soles.get(statement);
+    if (text === undefined) soles.set(statement, (text = this.#sealed(statement, tells)));
     return text;
   }
 

@@ -132,15 +132,20 @@ export class Transaction implements Tx {
   }
 
   /** All of it: the statement, its end, and the commit that the server makes of a statement outside of any transaction. */
-  async alone(receipts: Receipts, { statement, values }: Sole<unknown>): Promise<unknown[][]> {
+  async alone(
+    receipts: Receipts,
+    { statement, values }: Sole<unknown>,
+    told: [channel: string, text: string] | null,
+  ): Promise<unknown[][]> {
     const batch = (this.batch = receipts.next());
     const { lanes = null, settings = null } = this.#assumed;
-    const rows = await this.#session.rows<unknown[]>(receipts.sealed(statement), [
+    const rows = await this.#session.rows<unknown[]>(receipts.sealed(statement, told !== null), [
       ...values,
       batch,
       this.#epoch,
       lanes,
       settings,
+      ...(told ?? []),
     ]);
     this.isCommitted = true;
     return rows;
