@@ -31,6 +31,17 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
   const ears = (what: string) =>
     server.query(`select ${what} from pg_stat_activity where application_name like 'holdfast hears%'`, url);
 
+  /** Whether the newest that was said of jobs or to others was the notice by itself. */
+  const isBehind = async () => {
+    const [row] = await server.query(
+      `select query like 'select pg_notify%' as behind from pg_stat_activity
+       where pid <> pg_backend_pid() and (query like '%insert into%jobs%' or query like 'select pg_notify%')
+       order by query_start desc limit 1`,
+      url,
+    );
+    return row?.["behind"] as boolean;
+  };
+
   test("is told to whoever listens, with the queues that have something", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
@@ -68,16 +79,6 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
-    /** Whether the newest that was said of jobs or to others was the notice by itself. */
-    const isBehind = async () => {
-      const [row] = await server.query(
-        `select query like 'select pg_notify%' as behind from pg_stat_activity
-         where pid <> pg_backend_pid() and (query like '%insert into%jobs%' or query like 'select pg_notify%')
-         order by query_start desc limit 1`,
-        url,
-      );
-      return row?.["behind"] as boolean;
-    };
     // One definition, as in a program: else it is looked up each time.
     const job = newJob({ name: "lone" });
     const tell = async () => {
