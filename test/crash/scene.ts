@@ -2,6 +2,8 @@ import { appendFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmS
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
+import { fillSums } from "../../src/store/sqlite/damage/fill.ts";
+import { connect } from "../../src/store/sqlite/driver.ts";
 import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
 import { openToOperate } from "../../src/runtime/open.ts";
 import type { PostgresServer } from "../postgres/server.ts";
@@ -74,9 +76,12 @@ export class Scene {
   /** As if all that was told so far had happened so much earlier. */
   async backdate(millis: number): Promise<void> {
     const tables = this.#server === null ? ["events"] : ["outbox", "events"];
-    // In a file a row without a checksum is older than checksums, and believed.
     const also = this.#server === null ? ", sum = null" : "";
     for (const table of tables) await this.witness.query(`update {${table}} set at = at - ${millis}${also} returning at`);
+    if (this.#server !== null) return;
+    const db = connect("node:sqlite", this.path, { busyTimeout: 5_000 });
+    fillSums(db);
+    db.close();
   }
 
   acknowledged(): string[] {
