@@ -9,11 +9,12 @@ import {
   readFileSync,
   realpathSync,
   rmSync,
+  statSync,
   symlinkSync,
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, relative, resolve } from "node:path";
+import { dirname, join, relative, resolve } from "node:path";
 import { after, describe, test } from "node:test";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
@@ -114,7 +115,10 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     });
 
     // root may write anywhere, so somebody else has to try.
-    const skip = process.getuid?.() === 0 ? false : "needs root, to become somebody who may not write";
+    const skip =
+      process.getuid?.() !== 0
+        ? "needs root, to become somebody who may not write"
+        : !isPublic(import.meta.dirname) && "somebody else may not read these sources";
     for (const [what, protect, codes] of [
       ["a file that may not be written", (folder: string) => chmodSync(join(folder, "work.db"), 0o444), ["READ_ONLY"]],
       ["a folder that may not be written", (folder: string) => chmodSync(folder, 0o555), ["READ_ONLY", "CANNOT_OPEN"]],
@@ -145,6 +149,12 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       }
     }
   });
+}
+
+/** Whether everybody may read what is in it. */
+function isPublic(folder: string): boolean {
+  const up = dirname(folder);
+  return (statSync(folder).mode & 0o005) === 0o005 && (up === folder || isPublic(up));
 }
 
 test("a SQLite with a known way to lose data is refused", () => {
