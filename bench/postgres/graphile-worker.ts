@@ -8,11 +8,11 @@ const { Logger, makeWorkerUtils, run } = await import("graphile-worker");
 
 /**
  * What was tried, drained jobs a second on two cores, tables analysed: `localQueue` of 250 / 500 / 1,000 / 2,000 / 5,000 with
- * one runner 33 / 44 / 43 / 40 / 51k; two runners with 500 each 57k, four 56k: one fetches while another runs. Completions
- * one by one (`completeJobBatchDelay: -1`) 8k, batched (0 or 5) as above. Concurrency between 4 and 100 makes no difference.
+ * one runner 33 / 44 / 43 / 40 / 51k; two runners with 500 each 57k (median of five), with 5,000 each 62k, four with 500
+ * 56k: one fetches while another runs. Completions one by one (`completeJobBatchDelay: -1`) 8k, batched (0 or 5) as above. Concurrency between 4 and 100 makes no difference.
  */
 const RUNNERS = 2;
-const LOCAL_QUEUE = 500;
+const LOCAL_QUEUE = 5_000;
 const CONCURRENCY = 24;
 
 export async function open(url: string, purpose: Purpose): Promise<Contender> {
