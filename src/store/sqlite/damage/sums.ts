@@ -1,4 +1,5 @@
 import { crc32 } from "node:zlib";
+import { TARGET as COLUMNS, type TargetColumns } from "../../target-row.ts";
 
 /** What a result's checksum covers: not its build, which changes when it is superseded. */
 export interface SummedResult {
@@ -30,29 +31,12 @@ export function resultSum(row: SummedResult): number {
 }
 
 /** What a target's checksum covers. */
-export interface SummedTarget {
+export interface SummedTarget extends TargetColumns {
   pipeline: string;
-  segment: number;
-  path: string;
-  id: string;
-  parent: string | null;
-  hash: string;
-  fingerprint: string | null;
-  value_hash: string;
-  value_text: string | null;
-  value_file: string | null;
-  value_size: number;
-  seen: number;
-  done: string | null;
-  trail: string;
-  grouping: string | null;
-  member: string | null;
   failure: number | null;
-  rev: number;
 }
 
-export const TARGET = `pipeline, segment, path, id, parent, hash, fingerprint, value_hash, value_text, value_file, value_size,
-  seen, done, trail, grouping, member, failure, rev`;
+export const TARGET = `pipeline, failure, ${COLUMNS}`;
 
 /** Hundreds of targets are seen by one statement, which adds the difference: hence `seen` beside the checksum. */
 export function targetSum(row: SummedTarget): number {
