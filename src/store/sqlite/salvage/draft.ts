@@ -28,7 +28,7 @@ export class Draft implements Disposable {
   readonly #later: Definition[] = [];
 
   constructor({ driver, path, now, schema, pageSize, encoding, marks }: DraftOptions) {
-    this.db = connect(driver, path, { busyTimeout: 0 });
+    this.db = connect(driver, path, { busyTimeout: 5_000 });
     withoutGuard(driver, this.db);
     this.db.exec(`pragma page_size = ${pageSize}`);
     this.db.exec(`pragma encoding = '${ENCODINGS[encoding]}'`);

@@ -111,7 +111,7 @@ function make(input: SalvageInput, tell: OnProgress): Salvaged {
     report.undefined.push(...draft.finish(harvest.sequences));
     passStep("salvage:filled");
   }
-  const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
+  const db = connect(driver, path, { busyTimeout: 5_000, mustExist: true });
   try {
     db.exec("pragma journal_mode = memory");
     migrate(db, { path, now, actor: preparation.by, whenNew: () => {} });
