@@ -5,9 +5,10 @@ import { setTimeout as pause } from "node:timers/promises";
 import { type PostgresServer, startServer } from "../../test/postgres/server.ts";
 import { quantile } from "../measure.ts";
 import { type Name, NAMES, type Purpose } from "./contender.ts";
+import { Pair } from "./pair.ts";
 import { Stage } from "./stage.ts";
 
-/** What each of them did, round by round. */
+/** What each of them did, round by round, or in all of them together. */
 export interface Contest {
   what: string;
   /** Of rates more is better, of times less. */
@@ -27,8 +28,14 @@ export interface Sizes {
 }
 
 const CALLERS = 100;
-/** For so long nothing happens before a ping: the worker sleeps again. */
+/** For so long nothing happens before a ping: the worker sleeps again, in milliseconds. */
 const REST = 5;
+/**
+ * So many pings come first, of which none is counted: in each round, and before all of them, without a rest. Until what
+ * they run is compiled, threads that compile it keep the server from a processor for milliseconds, whoever's turn it is.
+ */
+const WARM = 20;
+const WARMING = 1_000;
 
 /**
  * All of them on one server, in the same run, with `synchronous_commit` and `fsync` on. They take turns, round by round,
@@ -85,42 +92,36 @@ export class Contests {
     return [bulk, drain];
   }
 
-  /** A worker in another process, with nothing to do, gets one job at a time. */
+  /**
+   * A worker in another process, with nothing to do, gets one job at a time. All of them are there at once and are asked in
+   * turn, ping by ping: what the disk or a neighbour does for a while happens to each. Of all pings together, since of the
+   * few of one round the slowest are chance.
+   */
   async #latency(): Promise<Contest[]> {
-    const since = { call: "from the call", commit: "from its answer" };
-    const contests = Object.values(since).flatMap((from): [Contest, Contest] => [
-      { what: `pick-up ${from}, p50`, unit: "ms", results: {} },
-      { what: `pick-up ${from}, p99`, unit: "ms", results: {} },
-    ]);
-    await this.#rounds("latency", async (stage, url) => {
-      if (stage.name === "raw SQL") return;
-      const worker = new Stage(stage.name, this.#compiled);
-      try {
-        await worker.tell("open", { url, purpose: "latency" });
-        await worker.tell("listen", null);
-        const times = await this.#pings(stage, worker);
-        await worker.tell("close", null);
-        const figures = [times.call, times.commit].flatMap((of) => [quantile(of, 0.5), quantile(of, 0.99)]);
-        for (const [k, figure] of figures.entries()) note(contests[k] as Contest, stage, figure);
-      } finally {
-        await worker.end();
+    const players = this.#stages.filter(({ name }) => name !== "raw SQL").map((producer) => new Pair(producer, this.#compiled));
+    try {
+      for (let round = 0; round < this.#sizes.rounds; round++) {
+        for (const pair of players) await pair.open(await this.#server.createDatabase());
+        if (round === 0) for (const pair of players) for (let i = -WARMING; i < 0; i++) await pair.ping(i);
+        await this.#server.query("checkpoint");
+        for (let i = -WARM; i < this.#sizes.pings; i++) {
+          for (const k of players.keys()) {
+            await pause(REST);
+            // Nobody always comes after the same one.
+            await (players[(k + i + WARM) % players.length] as Pair).ping(i);
+          }
+        }
+        for (const pair of players) await this.#server.dropDatabase(await pair.close());
       }
-    });
-    return contests;
-  }
-
-  async #pings(producer: Stage, worker: Stage): Promise<{ call: number[]; commit: number[] }> {
-    const times = { call: [] as number[], commit: [] as number[] };
-    for (let i = -20; i < this.#sizes.pings; i++) {
-      await pause(REST);
-      const started = worker.started(i);
-      const [{ called, acknowledged }, at] = await Promise.all([producer.tell("ping", { i }), started]);
-      // The first few are for warming up.
-      if (i < 0) continue;
-      times.call.push(at - called);
-      times.commit.push(Math.max(0, at - acknowledged));
+    } finally {
+      for (const { worker } of players) await worker.end();
     }
-    return times;
+    return (["call", "answer"] as const).flatMap((since) =>
+      [0.5, 0.99].map((share): Contest => {
+        const results = Object.fromEntries(players.map(({ name, times }) => [name, [quantile(times[since], share)]]));
+        return { what: `pick-up from the ${since}, p${share * 100}`, unit: "ms", results };
+      }),
+    );
   }
 
   async #rounds(purpose: Purpose, measure: (stage: Stage, url: string) => Promise<void>): Promise<void> {

@@ -9,7 +9,7 @@ export function heading(): string {
   return `${"".padEnd(34)}${names}${"to the best peer".padStart(18)}${"to raw".padStart(8)}`;
 }
 
-/** Of each the best round, and the worst. */
+/** Of each the best round, and the worst, where they were counted apart. */
 export function textOf(contest: Contest): string {
   const verdict = holds(contest) ? styleText("green", "ahead") : styleText("red", "behind");
   return [
@@ -47,7 +47,7 @@ function cell({ unit, results }: Contest, name: Name): string {
   const rounds = results[name];
   if (rounds === undefined) return "–";
   const [best, worst] = [Math.max(...rounds), Math.min(...rounds)].sort((a, b) => (unit === "ms" ? a - b : b - a));
-  return `${say(best as number)} (${say(worst as number)})`;
+  return rounds.length === 1 ? say(best as number) : `${say(best as number)} (${say(worst as number)})`;
 }
 
 function say(value: number): string {
