@@ -6,7 +6,7 @@ import { plural } from "../core/words.ts";
 import { databaseAt, restoreWhole, type RestoredWhole } from "../runtime/restore.ts";
 import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import { isAddress } from "../store/open-store.ts";
-import { actorOf, artifactsOf, backupsOf, driverOf, fileOf } from "./database.ts";
+import { actorOf, artifactsOf, backupsOf, driverOf, fileOf, schemaOf } from "./database.ts";
 import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
@@ -37,7 +37,7 @@ export function restoreCommand(parent: Command): void {
     )
     .action(async (given: string | undefined, options: { force?: boolean; at?: string }, command: Command) => {
       const path = fileOf(command);
-      if (isAddress(path)) throw byServer();
+      if (isAddress(path)) throw byServer(schemaOf(command));
       const { force = false } = options;
       const at = options.at === undefined ? undefined : instant(options.at);
       const driver = driverOf(command);
@@ -108,10 +108,10 @@ function say({ path, counts, manifest, kept, running, artifacts, replayed }: Res
   return lines.join("\n");
 }
 
-function byServer(): HoldfastError {
+function byServer(schema: string): HoldfastError {
   return new HoldfastError(
     "RESTORE_BY_SERVER",
     "A database on a server is restored by the server's own tools.",
-    "Stop all workers, run pg_restore, and then, in that database: truncate holdfast.awake. docs/postgres.md says why.",
+    `Stop all workers, run pg_restore, and then, in that database: truncate ${schema}.awake. docs/postgres.md says why.`,
   );
 }

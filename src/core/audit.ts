@@ -4,6 +4,8 @@ import type { JobState } from "./job.ts";
 
 /** Who did it, where nobody did: what is found after a crash. */
 export const RECOVERY = "recovery";
+/** The same, where the journal of changes cannot go on. */
+export const JOURNAL = "journal";
 /** Who did it, where nobody has said who it is. */
 export const UNNAMED = "somebody";
 

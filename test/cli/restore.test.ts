@@ -46,6 +46,9 @@ test("holdfast restore puts a backup back, and a claim of before settles nothing
 test("of a server it says what to do there", async () => {
   const { error } = await place.json<JsonError>(["restore", "any.db", "--db", "postgres://localhost/shop"], 2);
   assert.equal(error.code, "RESTORE_BY_SERVER");
+  assert.match(error.hint, /truncate holdfast\.awake/);
+  const mails = ["restore", "any.db", "--db", "postgres://localhost/shop", "--schema", "mails"];
+  assert.match((await place.json<JsonError>(mails, 2)).error.hint, /truncate mails\.awake/);
 });
 
 test("with --at it finds the backup itself, and goes on by the journal", async () => {

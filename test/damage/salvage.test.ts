@@ -172,6 +172,33 @@ describe("salvage", { concurrency: 2 }, () => {
     });
   }
 
+  test("only reads the backup: another who fills from it at the same time hinders nobody", async (t) => {
+    const { path, before, backup } = damaged(t, (file) =>
+      scribble(file, offsetOf(leavesOf(file, "holdfast_jobs")[1] as number), Buffer.alloc(PAGE)),
+    );
+    using other = new DatabaseSync(":memory:");
+    other.prepare("attach database ? as old").run(backup);
+    other.exec("begin immediate");
+    const { report, findings } = await salvaged(path, { backup });
+    assert.deepEqual(findings, []);
+    assert.deepEqual(report.jobs.lost, []);
+    assert.deepEqual([...(await whole(path, before)).keys()].sort(), [...before.keys()].sort());
+  });
+
+  test("leaves a backup that was left with a log as it was, to the byte", async (t) => {
+    const { path, before } = damaged(t, (file) =>
+      scribble(file, offsetOf(leavesOf(file, "holdfast_jobs")[1] as number), Buffer.alloc(PAGE)),
+    );
+    const backup = `${path}.left.db`;
+    copyFileSync(made.path, backup);
+    const bytes = readFileSync(backup);
+    const withLog = 2;
+    assert.equal(bytes[18], withLog);
+    assert.deepEqual((await salvaged(path, { backup })).report.jobs.lost, []);
+    assert.ok(readFileSync(backup).equals(bytes));
+    assert.deepEqual([...(await whole(path, before)).keys()].sort(), [...before.keys()].sort());
+  });
+
   test("of a table whose root is gone finds its rows on the pages that nothing leads to any more", async (t) => {
     const { path, before } = damaged(t, (file) => {
       for (const table of ["holdfast_jobs", "notes"]) scribble(file, offsetOf(rootOf(file, table)), noise(3));

@@ -6,6 +6,7 @@ import { suite, test, type TestContext } from "node:test";
 import { type Holdfast, items, job, open, pipeline } from "../../src/index.ts";
 import { restoreWhole, type RestoredWhole } from "../../src/runtime/restore.ts";
 import type { Manifest } from "../../src/store/backups.ts";
+import { keepUp } from "../../src/store/sqlite/changes/journal.ts";
 import { replay } from "../../src/store/sqlite/changes/replay.ts";
 import { changesFolder, readSegment, segmentsIn } from "../../src/store/sqlite/changes/segments.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
@@ -218,6 +219,70 @@ suite("with a journal", () => {
     await assert.rejects(restore(Date.now()), code("JOURNAL_GAP"));
     rmSync(file);
     await assert.rejects(restore(Date.now()), code("JOURNAL_GAP"), "nor is a file that is gone passed over");
+  });
+
+  test("switched off, it leads up to that and no further: what was done since is not left out without a word", async (t) => {
+    const { path, backup, restore } = await ground(t);
+    let at: number;
+    {
+      await using hf = await open(path, { journal: true });
+      await hf.backup(backup);
+      await hf.enqueue(note, 1);
+      ({ at } = await snapshot(path));
+      await hf.enqueue(note, 2);
+    }
+    {
+      await using hf = await open(path, { journal: false });
+      await hf.enqueue(note, 3);
+    }
+    await assert.rejects(restore(Date.now()), code("JOURNAL_GAP"));
+    await restore(at);
+    await using hf = await open(path);
+    assert.deepEqual(
+      (await hf.jobs.list()).items.map(({ input }) => input),
+      [1],
+    );
+  });
+
+  test("whoever switches it on or off is in the audit, and told; whoever leaves it as it is, is not", async (t) => {
+    const { path } = await ground(t);
+    for (const journal of [true, true, false, false, undefined, true, undefined]) {
+      await (await open(path, { ...(journal === undefined ? {} : { journal }), program: "a plan", user: "anna" })).close();
+    }
+    await using hf = await open(path, { program: "a reader" });
+    const entries = await hf.engine.store.audit.page({ after: 0, limit: 10, subject: "journal" });
+    assert.deepEqual(
+      entries.map(({ action, before, after }) => [action, before, after]),
+      [
+        ["journal.switched_off", { active: true }, { active: false }],
+        ["journal.switched_on", { active: false }, { active: true }],
+      ],
+    );
+    for (const { by } of entries) assert.match(by, /^a plan \(pid \d+ on .*, by anna\)$/);
+    const told = await hf.engine.store.events({ after: 0, limit: 10, types: ["journal.*"] });
+    assert.deepEqual(
+      told.map(({ type, data }) => [type, data]),
+      [
+        ["journal.switched_off", { active: false }],
+        ["journal.switched_on", { active: true }],
+      ],
+    );
+    assert.equal((await hf.check()).ok, true);
+  });
+
+  test("switched off by what it cannot see, it says so in the audit", async (t) => {
+    const { path } = await ground(t);
+    await (await open(path, { journal: true })).close();
+    const db = connect("node:sqlite", path, { busyTimeout: 0 });
+    db.exec("create virtual table words using fts5 (body)");
+    assert.throws(() => keepUp(db, 7), code("JOURNAL_UNSUITABLE"));
+    db.close();
+    await using hf = await open(path);
+    const entries = await hf.engine.store.audit.page({ after: 0, limit: 10, subject: "journal" });
+    assert.deepEqual(
+      entries.map(({ action, by, at, after }) => [action, by, at, after]),
+      [["journal.switched_off", "journal", 7, { active: false, tables: ["words"] }]],
+    );
   });
 
   test("it can be switched off, and is not for what is no file", async (t) => {

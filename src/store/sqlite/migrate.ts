@@ -97,7 +97,7 @@ function step(db: Connection, { path, now, actor, whenNew }: MigrateOptions): vo
 }
 
 /** Whoever opens it enters himself, once it is whole. */
-function wasUsed(db: Connection): boolean {
+export function wasUsed(db: Connection): boolean {
   return (db.prepare("select commits from holdfast_counter where id = 1").row() as [number])[0] > 0;
 }
 

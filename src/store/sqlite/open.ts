@@ -173,7 +173,8 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
     );
   }
   setSynchronous(db, path, durability);
-  return { databaseId, durability, journaled: setJournal(db, options.journal, options.now()) };
+  const by = { now: options.now(), actor: options.actor ?? null };
+  return { databaseId, durability, journaled: setJournal(db, options.journal, by) };
 }
 
 /** A damaged database as it is. Its log is not copied back when it is closed, either. */

@@ -10,10 +10,13 @@ export interface Survey {
   hashes: string[];
 }
 
-/** Looks at a copy that nobody else has open: whether it is whole, and what is in it. Null: it is no database of Holdfast's. */
+/** Whoever else reads a backup that was left with a log has it for himself for a moment, as he comes and goes. */
+const PATIENCE = 5_000;
+
+/** Looks at a copy that nobody writes to: whether it is whole, and what is in it. Null: it is no database of Holdfast's. */
 export function survey(driver: DriverName, path: string): Survey | null {
   // On a connection that may only read, SQLite passes over every CHECK. Nothing is written.
-  const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
+  const db = connect(driver, path, { busyTimeout: PATIENCE, mustExist: true });
   try {
     return versionOf(db) === 0 ? null : surveyOf(db, driver);
   } finally {

@@ -1,5 +1,12 @@
+import { JOURNAL } from "../../../core/audit.ts";
 import { HoldfastError } from "../../../core/errors.ts";
+import { change } from "../../../core/event.ts";
+import type { Fence } from "../../../core/ids.ts";
+import { Audit } from "../audit.ts";
 import type { Connection, Statement } from "../driver.ts";
+import { Events } from "../events.ts";
+import type { Tx } from "../group-commit.ts";
+import { wasUsed } from "../migrate.ts";
 import { dropTriggers, journaled, signatureOf, triggersIn, triggersOf } from "./tables.ts";
 
 const TABLES = `
@@ -20,25 +27,29 @@ create table if not exists holdfast_journal (
 );
 `;
 
+/** When it is switched, and by whom; null: that was not said. */
+export interface Switching {
+  now: number;
+  actor: string | null;
+}
+
 /** Switches the journal of a database on or off, or sees to it that it knows the tables as they are now. */
-export function setJournal(db: Connection, wanted: boolean | undefined, now: number): boolean {
+export function setJournal(db: Connection, wanted: boolean | undefined, by: Switching): boolean {
   const before = stateOf(db);
   const active = wanted ?? before?.active ?? false;
   if (!active && !before?.active) return false;
-  inTransaction(db, () => (active ? keepOn(db, now) : switchOff(db)));
+  inTransaction(db, () => (active ? keepOn(db, by) : switchOff(db, by)));
   return active;
 }
 
 /** While it is on: tables, or triggers of others, were made or changed. What no journal can see switches it off. */
 export function keepUp(db: Connection, now: number): void {
+  const by = { now, actor: JOURNAL };
   const uncovered = inTransaction(db, () => {
     if (isCovered(db)) return [];
     const { uncovered: unseen } = journaled(db);
-    if (unseen.length === 0) keepOn(db, now);
-    else {
-      db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(now);
-      switchOff(db);
-    }
+    if (unseen.length === 0) keepOn(db, by);
+    else switchOff(db, by, { tables: unseen });
     return unseen;
   });
   if (uncovered.length > 0) throw unsuitable(uncovered);
@@ -75,13 +86,15 @@ export function stateOf(db: Connection): { active: boolean; signature: string } 
   return row === undefined ? null : { active: row[0] === 1, signature: row[1] };
 }
 
-function keepOn(db: Connection, now: number): void {
+function keepOn(db: Connection, by: Switching): void {
   const { tables, uncovered } = journaled(db);
   if (uncovered.length > 0) throw unsuitable(uncovered);
-  if (stateOf(db)?.active && isCovered(db)) return;
+  const wasActive = stateOf(db)?.active ?? false;
+  if (wasActive && isCovered(db)) return;
   db.exec(TABLES);
   // Made anew, they are the newest, and of several on a table SQLite runs the newest first: what others do comes after it.
   dropTriggers(db);
+  if (!wasActive) tell(db, by, { active: true });
   for (const table of tables) for (const trigger of triggersOf(table)) db.exec(trigger);
   const signature = signatureOf(tables, triggersIn(db).others);
   db.prepare(
@@ -89,7 +102,7 @@ function keepOn(db: Connection, now: number): void {
      on conflict (id) do update set active = 1, signature = excluded.signature`,
   ).run(signature);
   // What was done before, or to a table as it was not known, is in no journal.
-  db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(now);
+  db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(by.now);
 }
 
 /** A database that is made of what was saved of another has a journal if that had one: whoever opens it next sees to it. */
@@ -98,9 +111,25 @@ export function leaveOn(db: Connection): void {
   db.exec("insert into holdfast_journal (id, active, signature) values (1, 1, '')");
 }
 
-function switchOff(db: Connection): void {
+/** What is done from here on is in no journal, so none leads to an instant after it. */
+function switchOff(db: Connection, by: Switching, why: object = {}): void {
+  if (!stateOf(db)?.active) return;
   dropTriggers(db);
   db.exec("update holdfast_journal set active = 0");
+  db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(by.now);
+  tell(db, by, { active: false, ...why });
+}
+
+/** In the audit and as an event, in its transaction; not in the journal itself, which has no triggers then. */
+function tell(db: Connection, { now, actor }: Switching, after: { active: boolean }): void {
+  // That a database was made with one is no news.
+  if (!wasUsed(db)) return;
+  const type = after.active ? "journal.switched_on" : "journal.switched_off";
+  const [commit] = db.prepare("select commits from holdfast_counter where id = 1").row() as [Fence];
+  const tx = { now, commit, wrote: () => {} } as Tx;
+  const seq = new Audit(db, actor).add(tx, { action: type, subject: "journal", before: { active: !after.active }, after });
+  // Whoever opens it is not entered yet, so that this commit has no number; the entry has one.
+  new Events(db).add(tx, { type, transition: change(type, "journal", commit, seq), data: after });
 }
 
 /** At the end of each of this store's commits: up to here and no further, or to the next. */

@@ -95,7 +95,7 @@ function endOf({ at, after, over, ...where }: Replay): End {
   return over ? broken("the database was restored or salvaged after that") : end;
 }
 
-const UNSEEN = "tables or triggers were changed, or the journal was switched on anew";
+const UNSEEN = "tables or triggers were changed, or the journal was switched off or on";
 
 function* changesAfter({ folder, databaseId, epoch, after, tail }: Replay): Generator<TailChange | "damaged"> {
   let last = after;

@@ -21,7 +21,8 @@ export interface Agreement {
 /** With the newest schema: what is not as it was written goes, and what is left is made to agree. The report says it. */
 export function agree(db: Connection, { tables }: Harvest, { backup, now, databaseId, report, restored }: Agreement): void {
   using source = backup === null ? null : new Source(db, backup);
-  db.exec("begin immediate");
+  // An immediate one would lock the backup beside it, too, from which others may be filling theirs.
+  db.exec("begin");
   const bad = replaceInputs(db, tables, badRows(db), { source, restored, said: saidOf(report, "holdfast_inputs") });
   for (const [table, rows] of Map.groupBy(bad, (row) => row.table)) {
     replace(db, tables.get(table) as Gathered, rows, { source, restored, said: saidOf(report, table) });

@@ -16,6 +16,9 @@ export interface DraftOptions {
   marks: { user: number; application: number };
 }
 
+/** Not for itself: whoever else reads a backup that was left with a log has it for himself for a moment, as he comes and goes. */
+export const PATIENCE = 5_000;
+
 const ENCODINGS = { utf8: "UTF-8", utf16le: "UTF-16le", utf16be: "UTF-16be" } as const;
 
 /** The database that is made of what was saved. Nobody else knows of it yet, and if it is not finished it is thrown away. */
@@ -28,7 +31,7 @@ export class Draft implements Disposable {
   readonly #later: Definition[] = [];
 
   constructor({ driver, path, now, schema, pageSize, encoding, marks }: DraftOptions) {
-    this.db = connect(driver, path, { busyTimeout: 5_000 });
+    this.db = connect(driver, path, { busyTimeout: PATIENCE });
     withoutGuard(driver, this.db);
     this.db.exec(`pragma page_size = ${pageSize}`);
     this.db.exec(`pragma encoding = '${ENCODINGS[encoding]}'`);
@@ -46,9 +49,9 @@ export class Draft implements Disposable {
     }
   }
 
-  /** From here on it is one transaction, until it is finished. */
+  /** From here on it is one transaction, until it is finished. An immediate one would lock the backup beside it, too. */
   begin(): void {
-    this.db.exec("begin immediate");
+    this.db.exec("begin");
   }
 
   /** Adds what is not Holdfast's; the names of the tables that cannot be made. */
@@ -106,7 +109,8 @@ export class Draft implements Disposable {
     for (const { sql } of this.#triggers) this.db.exec(sql);
     this.#count(sequences);
     this.db.exec("commit");
-    this.db.exec("pragma journal_mode = delete");
+    // Its own alone: the backup beside it stays as it is.
+    this.db.exec("pragma main.journal_mode = delete");
     return failed;
   }
 

@@ -57,7 +57,7 @@ export function goOn(
 ): { path: string; reached: number | null } {
   const path = join(dirname(beside), "source");
   copyFileSynced(backup, path);
-  const db = connect(driver, path, { busyTimeout: 5_000, mustExist: true });
+  const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
   try {
     withoutRules(db);
     db.exec("begin immediate");

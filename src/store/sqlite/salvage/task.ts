@@ -11,11 +11,11 @@ import { leaveOn } from "../changes/journal.ts";
 import type { Replay } from "../changes/replay.ts";
 import type { Change } from "../changes/segments.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
-import { explain } from "../faults.ts";
+import { explain, isBusy } from "../faults.ts";
 import { migrate, SCHEMA_VERSION, WHOLE_ROWS } from "../migrate.ts";
 import { agree } from "./agree.ts";
 import { type Definition, readDefinitions } from "./definitions.ts";
-import { Draft } from "./draft.ts";
+import { Draft, PATIENCE } from "./draft.ts";
 import { Source } from "./fill.ts";
 import { gather, type Gathered, type Harvest, hasLost } from "./gather.ts";
 import { goOn, readJournal } from "./journal.ts";
@@ -82,7 +82,8 @@ export function salvageInto(input: SalvageInput, tell: OnProgress): Salvaged {
   try {
     return make(input, tell);
   } catch (error) {
-    throw explain(error, input.preparation.path);
+    // Nobody else knows of the new database: what is locked is the backup.
+    throw explain(error, (isBusy(error) && input.backup?.path) || input.preparation.path);
   }
 }
 
@@ -111,7 +112,7 @@ function make(input: SalvageInput, tell: OnProgress): Salvaged {
     report.undefined.push(...draft.finish(harvest.sequences));
     passStep("salvage:filled");
   }
-  const db = connect(driver, path, { busyTimeout: 5_000, mustExist: true });
+  const db = connect(driver, path, { busyTimeout: PATIENCE, mustExist: true });
   try {
     db.exec("pragma journal_mode = memory");
     migrate(db, { path, now, actor: preparation.by, whenNew: () => {} });
