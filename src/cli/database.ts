@@ -123,6 +123,11 @@ export function artifactsOf(command: Command): string | undefined {
   return optionsOf(command).artifacts;
 }
 
+/** On a server. */
+export function schemaOf(command: Command): string {
+  return optionsOf(command).schema ?? "holdfast";
+}
+
 /** Where backups go by the config. */
 export function backupsOf(command: Command): string | undefined {
   return optionsOf(command).backups?.folder;

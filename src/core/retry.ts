@@ -1,4 +1,5 @@
 import type { JobError, JobState } from "./job.ts";
+import { plural } from "./words.ts";
 
 /** What a job's definition says about failing; it travels with the job, because whoever reclaims it may not know the code. */
 export interface Policy {
@@ -100,7 +101,7 @@ function crashed(history: History, policy: Policy, random: number): Next {
     const error = {
       name: "CrashError",
       code: "CRASHED",
-      message: `It took its worker down, or was left behind by it, ${crashes} times.`,
+      message: `It took its worker down, or was left behind by it, ${plural(crashes, "time")}.`,
     };
     return next(history, "quarantined", { crashes, error });
   }

@@ -151,10 +151,19 @@ export class Holdfast implements AsyncDisposable {
     options?: EnqueueOptions & { tx?: unknown },
   ): Enqueued<Out> | Promise<Enqueued<Out>> {
     if (options?.tx === undefined) return this.#enqueue(def, input, options);
+    if (this.#engine.location.kind === "sqlite") return this.#enqueueWithin(def, input, options);
+    // On a server whatever is refused is refused by the promise.
+    return (async () => this.#enqueueWithin(def, input, options))();
+  }
+
+  #enqueueWithin<Out>(
+    def: JobDef<never, Out>,
+    input: unknown,
+    { tx, ...options }: EnqueueOptions & { tx?: unknown },
+  ): Enqueued<Out> | Promise<Enqueued<Out>> {
     this.#refuseClosed();
-    const { tx, ...others } = options;
     const definition = definitionOf(def);
-    const answer = enqueueWithin(this.#engine.store, tx, newJob(definition, input, others));
+    const answer = enqueueWithin(this.#engine.store, tx, newJob(definition, input, options));
     return answer instanceof Promise ? answer.then((one) => accepted(one, definition)) : accepted(answer, definition);
   }
 

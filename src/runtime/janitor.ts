@@ -5,6 +5,7 @@ import type { Judgement, Life, ProcessView, Store } from "../store/store.ts";
 import type { Holdings } from "./holdings.ts";
 import type { Log } from "./log.ts";
 import { type Dead, Recovery } from "./recovery/recovery.ts";
+import { Trouble } from "./trouble.ts";
 
 /** At most this many leases in one transaction. */
 const CHUNK = 10_000;
@@ -71,6 +72,7 @@ export class Janitor {
   #slow = false;
   #ticking: Promise<void> | null = null;
   #ticks = 0;
+  readonly #trouble = new Trouble();
   #trimmedAt = Number.NEGATIVE_INFINITY;
   #running = false;
   /** The dead were looked for since the database was opened: who is found from now on may have died beside this process. */
@@ -130,8 +132,8 @@ export class Janitor {
   }
 
   /**
-   * Before a claim: a bounded look, which costs one index probe when there is nothing, and on a server its answer's way; not
-   * more often than is of use. Where no worker makes the janitor look around by itself, dead processes are looked for here,
+   * Before a claim, and after one of a worker that finds less than it wants: a bounded look, which costs one index probe when
+   * there is nothing, and on a server its answer's way; not more often than is of use. Where no worker makes the janitor look around by itself, dead processes are looked for here,
    * now and then. True: something came back. Never throws.
    */
   async heal(): Promise<boolean> {
@@ -219,8 +221,12 @@ export class Janitor {
     this.#quiet = true;
     this.#stop = this.#clock.after(tick, () => {
       this.#ticking = this.#tick()
-        .catch((error: unknown) =>
-          this.#log.warn("looking for dead processes failed; it is tried again", { error: String(error) }),
+        .then(
+          () => this.#trouble.over(),
+          (error: unknown) => {
+            const news = this.#trouble.news(error);
+            if (news !== null) this.#log.warn("looking for dead processes failed; it is tried again", news);
+          },
         )
         .finally(() => {
           this.#ticking = null;

@@ -2,6 +2,7 @@ import type { Clock } from "../core/clock.ts";
 import { ticksOf } from "../core/schedule.ts";
 import type { Store, StoredSchedule } from "../store/store.ts";
 import type { Log } from "./log.ts";
+import { Trouble } from "./trouble.ts";
 
 /** However far away the next tick is, look again by then: clocks are set, and other processes change schedules. */
 const LOOK_AGAIN = 5_000;
@@ -23,6 +24,7 @@ export class Scheduler {
   #looking: Promise<void> | null = null;
   /** Somebody asked while it was looking: what it has read may be older than that. */
   #again = false;
+  readonly #trouble = new Trouble();
   /** What was said in the log already: it is tried again every second. */
   readonly #troubles = new Map<string, string>();
 
@@ -54,10 +56,17 @@ export class Scheduler {
   look(): Promise<void> {
     this.#again = true;
     this.#looking ??= this.#look()
-      .catch((error: unknown) => {
-        this.#log.warn("looking for ticks of schedules failed; it is tried again", { error: String(error) });
-        return TRY_AGAIN;
-      })
+      .then(
+        (wait) => {
+          this.#trouble.over();
+          return wait;
+        },
+        (error: unknown) => {
+          const news = this.#trouble.news(error);
+          if (news !== null) this.#log.warn("looking for ticks of schedules failed; it is tried again", news);
+          return TRY_AGAIN;
+        },
+      )
       .then((wait) => {
         this.#looking = null;
         this.#alarm(wait);

@@ -10,6 +10,7 @@ import { Executor } from "./executor.ts";
 import type { ProgressWriter } from "./progress.ts";
 import { Runnables } from "./runnables.ts";
 import { Settler } from "./settler.ts";
+import { Trouble } from "./trouble.ts";
 
 const CONCURRENCY = 10;
 /** The most that is claimed at once: a commit costs as much as some dozen jobs. */
@@ -88,6 +89,7 @@ export class WorkerLoop implements Worker {
   #quiet: (() => void)[] = [];
   /** What the last claim failed with. */
   #trouble: unknown = null;
+  readonly #claims = new Trouble();
   /** What was run since somebody began to drain; null as long as nobody does. */
   #drained: Drained | null = null;
 
@@ -210,20 +212,21 @@ export class WorkerLoop implements Worker {
     const before = this.#engine.clock.monotonic();
     try {
       const from = this.#runnables.sources();
-      // Neither waits for the other: what comes back now is claimed next.
-      const healing = this.#engine.janitor.heal();
       const claimed = await this.#engine.store.claim({ from, max, holder: this.#engine.self, worker: "" });
       this.#trouble = null;
+      this.#claims.over();
       if (claimed.length > 0) this.#hold(claimed, before);
       if (claimed.length === max && max > this.#concurrency) return this.#overlap();
       this.#begin();
-      if (claimed.length < max && !(await healing) && wakes === this.#wakes) await this.#rest(from, wakes);
+      // What comes back now is claimed next; whoever waits for a job that is there does not wait for that.
+      if (claimed.length < max && !(await this.#engine.janitor.heal()) && wakes === this.#wakes) await this.#rest(from, wakes);
     } catch (error) {
       this.#trouble = error;
       this.#dry = true;
       // Until the database is another, nothing can be claimed: its operator has been told.
       if (this.#engine.store.damage.damaged === null) {
-        this.#engine.log.error("claiming failed; it is tried again", { error: String(error) });
+        const news = this.#claims.news(error);
+        if (news !== null) this.#engine.log.error("claiming failed; it is tried again", news);
         this.#alarmIn(CLAIM_AGAIN);
       }
     }

@@ -35,6 +35,21 @@ export function eventCases(check: Check): void {
     for (const event of events) assert.equal("job" in event || "build" in event, false, "it is about no job");
   });
 
+  check("one at a time they are all read, also by the first who reads at all", async ({ store }) => {
+    await store.enqueue([telling(), telling()]);
+    const read: number[] = [];
+    for (let n = 0; n < 2; n++) {
+      const page = await store.events({ after: read.at(-1) ?? 0, limit: 1 });
+      assert.equal(page.length, 1);
+      read.push(...page.map(({ seq }) => seq));
+    }
+    assert.deepEqual(await store.events({ after: read.at(-1) as number, limit: 1 }), []);
+    assert.deepEqual(
+      (await store.events({ after: 0, limit: 10 })).map(({ seq }) => seq),
+      read,
+    );
+  });
+
   check("what is undone is not told", async ({ store }) => {
     const [good, bad] = [store.enqueue([telling()]), store.enqueue([{ ...badJob(), ...TELLS }])];
     const [{ id } = { id: "" }] = await good;

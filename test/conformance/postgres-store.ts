@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { randomBytes, randomUUID } from "node:crypto";
 import postgres from "postgres";
 import type { Clock } from "../../src/core/clock.ts";
+import { misstated } from "../../src/store/postgres/damage.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";
@@ -80,6 +81,8 @@ export class Schema {
   async empty(): Promise<void> {
     const { statement, databaseId } = this.#fresh;
     assert.deepEqual([...(await this.#sql.unsafe(misjudged(this.name)))], [], "what the claims say runs is what runs");
+    const [row] = await this.#sql.unsafe(misstated(this.name));
+    assert.equal(Number(row?.["count"]), 0, "every job is in a state that there is");
     // The audit lets nobody empty it.
     const begin = "set lock_timeout = '10s'; begin; set local session_replication_role = replica";
     await this.#sql.unsafe(`${begin}; ${statement.replaceAll(databaseId, randomUUID())}; commit`);

@@ -4,8 +4,8 @@ import postgres from "postgres";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
-import type { Claimed, Enqueued, Store } from "../../src/store/store.ts";
-import { add, claim, claimIds, LEASE, newJob } from "../conformance/parts.ts";
+import type { Claimed, Enqueued, Settlement, Store } from "../../src/store/store.ts";
+import { add, claim, claimIds, LEASE, newJob, see, SUCCEEDED } from "../conformance/parts.ts";
 import { misjudged } from "../conformance/postgres-store.ts";
 import { openHandles, until } from "./handles.ts";
 import { Proxy } from "./proxy.ts";
@@ -14,6 +14,7 @@ import { noRestart, noServer, type PostgresServer, startServer } from "./server.
 const WRITER = "holdfast writes";
 /** Its definition is one object, as in a program: else it is looked up each time, and never goes in by one statement. */
 const JOB = newJob({ name: "lone" });
+type Five = [Settlement, Settlement, Settlement, Settlement, Settlement];
 const FROM = [{ name: "lone", lease: LEASE }];
 
 /** By itself it is one statement; with another call at the same instant it is part of a longer transaction. */
@@ -77,13 +78,79 @@ describe("a call that is one statement", { skip: noServer }, () => {
       const cut = proxy.cut({ of: WRITER, at: 1, when: "held" });
       const answer = await call();
       assert.equal(answer.length, 1);
-      assert.match(cut.at ?? "", /^\s*with\s+clock/, "or this test shows nothing");
+      assert.match(cut.at ?? "", /^\s*with\s+(clock|given) as/, "or this test shows nothing");
       assert.equal(await writers(), 3, "the server has not heard of its end");
       cut.release("sent");
       await until(async () => (await writers()) === 2, "the server has come to its end");
     }
     const { pending, running } = await direct.counts({ name: "lone" });
     assert.deepEqual([pending, running], [1, 3], "each once");
+  });
+
+  for (const [what, when] of Object.entries({
+    "before it reaches the server": "before",
+    "before its answer comes back": "after",
+  } as const)) {
+    test(`ends of jobs that are cut off ${what}: each has its own fate, and is counted once`, async (t) => {
+      const url = await server.createDatabase();
+      const proxy = await Proxy.before(url);
+      t.after(() => proxy.close());
+      const direct = await openAt(t, url);
+      const store = await openAt(t, proxy.url(url));
+      for (let i = 0; i < 5; i++) await store.enqueue([JOB]);
+      const held = await claim(store, { from: FROM, max: 5 });
+      const [first, awaited, gone, second, last] = held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })) as Five;
+      // More follows from the end of one than its own row, and another has ended already.
+      const [behind] = (await direct.enqueue([newJob({ name: "behind", after: [(held[1] as Claimed).id] })])) as [Enqueued];
+      await direct.settle([gone]);
+      assert.deepEqual(await store.settle([first]), ["held"]);
+      const cut = proxy.cut({ of: WRITER, at: 1, when });
+      assert.deepEqual(await store.settle([second, awaited, gone, second, last]), ["held", "held", "lost", "lost", "held"]);
+      assert.match(cut.at ?? "", /^\s*with\s+clock .*receipt as/s, "or this test shows nothing");
+      assert.equal((await direct.counts({ name: "lone" })).succeeded, 5);
+      assert.equal((await see(direct, behind.id)).state, "pending");
+      assert.deepEqual([...(await server.query(misjudged("holdfast"), url))], []);
+    });
+  }
+
+  for (const [how, way] of Object.entries(WAYS)) {
+    test(`calls ${how} of whose commit nobody can tell for a minute are told so, and are not made again`, async (t) => {
+      const url = await server.createDatabase();
+      const proxy = await Proxy.before(url);
+      t.after(() => proxy.close());
+      const direct = await openAt(t, url);
+      const store = await openAt(t, proxy.url(url));
+      await store.enqueue([JOB]);
+      const cut = proxy.cut({ of: WRITER, at: how === "by itself" ? 1 : "commit", when: "after" });
+      const both = way(store, () => Promise.all([store.enqueue([JOB]), store.enqueue([JOB])]));
+      const told = assert.rejects(both, { code: "COMMIT_UNKNOWN" });
+      await cut.happened;
+      await proxy.down();
+      // A minute is over after a few looks at the time.
+      const now = performance.now.bind(performance);
+      let looks = 0;
+      const time = t.mock.method(performance, "now", () => now() + looks++ * 10_000);
+      await told;
+      time.mock.restore();
+      await proxy.up();
+      await store.enqueue([JOB]);
+      assert.equal((await direct.counts({})).pending, 4);
+    });
+  }
+
+  test("the end of a job that another waits for is written by a store that is being closed", async (t) => {
+    const url = await server.createDatabase();
+    const direct = await openAt(t, url);
+    const store = await openAt(t, url);
+    for (let i = 0; i < 2; i++) await store.enqueue([JOB]);
+    const [first, awaited] = (await claim(store, { from: FROM, max: 2 })) as [Claimed, Claimed];
+    const [behind] = (await direct.enqueue([newJob({ name: "behind", after: [awaited.id] })])) as [Enqueued];
+    await store.settle([{ ...first, outcome: SUCCEEDED }]);
+    const settled = store.settle([{ ...awaited, outcome: SUCCEEDED }]);
+    const closed = store.close();
+    assert.deepEqual(await settled, ["held"]);
+    await closed;
+    assert.equal((await see(direct, behind.id)).state, "pending");
   });
 
   test("one that the server is still at when it is asked for is waited for, and answered as it ends", async (t) => {
@@ -108,7 +175,10 @@ describe("a call that is one statement", { skip: noServer }, () => {
       pending: async () => (await store.enqueue([JOB])).map(({ id }) => id),
       running: () => claimIds(store, { from: FROM, max: 1 }),
     };
+    let told = 0;
+    t.after(store.onChange(({ own }) => void (told += own ? 1 : 0), { ownOnly: true }));
     for (const [state, call] of Object.entries(calls)) {
+      told = 0;
       const before = (await direct.counts({ name: "lone" }))[state as "pending"];
       await by`select pg_advisory_lock(2)`;
       const answer = call();
@@ -121,6 +191,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
       const [id] = (await answer) as [string];
       assert.equal((await direct.get(id))?.state, state);
       assert.equal((await direct.counts({ name: "lone" }))[state as "pending"], before + 1, "once");
+      assert.equal(told, 1, "whoever waits for this process's commits hears of it");
     }
   });
 

@@ -5,7 +5,7 @@ import postgres from "postgres";
 import { parseNotice, noticeText } from "../../src/store/postgres/notice.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Fence, JobKey } from "../../src/core/ids.ts";
-import type { Change } from "../../src/store/store.ts";
+import type { Change, Durability } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { add, addOne, claimOne, newJob } from "../conformance/parts.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
@@ -22,8 +22,8 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
   });
 
   /** The clock stands still: what is heard is not found by looking. */
-  const open = async (t: TestContext, where = url) => {
-    const store = await PostgresStore.open(where, { clock, injected: true, random: () => 0.5 });
+  const open = async (t: TestContext, where = url, durability: Durability = "power") => {
+    const store = await PostgresStore.open(where, { clock, injected: true, random: () => 0.5, durability });
     t.after(() => store.close());
     return store;
   };
@@ -32,12 +32,12 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     server.query(`select ${what} from pg_stat_activity where application_name like 'holdfast hears%'`, url);
 
   /** Whether the newest that was said of jobs or to others was the notice by itself. */
-  const isBehind = async () => {
-    const [row] = await server.query(
+  const isBehind = async (at = server, where = url) => {
+    const [row] = await at.query(
       `select query like 'select pg_notify%' as behind from pg_stat_activity
        where pid <> pg_backend_pid() and (query like '%insert into%jobs%' or query like 'select pg_notify%')
        order by query_start desc limit 1`,
-      url,
+      where,
     );
     return row?.["behind"] as boolean;
   };
@@ -116,6 +116,51 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
       await passes(6);
     }
     assert.equal((await other.counts({})).pending, 21);
+  });
+
+  for (const [which, settings] of Object.entries({ "of its own": {}, "of a fifth of a second": { lock_timeout: "200ms" } })) {
+    const what = "is committed also while somebody else who tells something waits for a replica";
+    test(`${what}, with a limit ${which} for locks`, { skip: noRestart, timeout: 30_000 }, async (t) => {
+      const alone = { synchronous_standby_names: "nobody", synchronous_commit: "local" };
+      const waiting = await startServer({ durable: true, settings: { ...alone, ...settings } });
+      t.after(() => waiting.close());
+      const place = await waiting.createDatabase();
+      const [one, other] = [await open(t, place, "process"), await open(t, place, "process")];
+      const ear = listen(one);
+      await ear.heard(isDoubt);
+      const job = newJob({ name: "lone" });
+      const tell = async () => {
+        await other.enqueue([job]);
+        await ear.heard(({ ready }) => ready?.has("lone") === true);
+        return isBehind(waiting, place);
+      };
+      for (let i = 0; await tell(); i++) assert.ok(i < 100);
+      const stranger = postgres(place, { max: 1, onnotice: () => {} });
+      t.after(() => stranger.end({ timeout: 0 }));
+      await stranger`create table theirs (n integer)`;
+      const theirs = "set synchronous_commit = on; begin; insert into theirs values (1); notify theirs; commit";
+      stranger
+        .unsafe(theirs)
+        .simple()
+        .catch(() => {});
+      const asked = "select 1 from pg_stat_activity where wait_event = 'SyncRep'";
+      while ((await waiting.query(asked, place)).length === 0) await passes(5);
+      const { pending } = await other.counts({});
+      for (let i = 0; i < 2; i++) await other.enqueue([job]);
+      assert.equal((await other.counts({})).pending, pending + 2);
+    });
+  }
+
+  test("is told before its teller has closed", { timeout: 20_000 }, async (t) => {
+    const ear = listen(await open(t));
+    await ear.heard(isDoubt);
+    for (let i = 0; i < 10; i++) {
+      const other = await open(t);
+      await addOne(other, { name: "first" });
+      await addOne(other, { name: `last ${i}` });
+      await other.close();
+      await ear.heard(({ ready }) => ready?.has(`last ${i}`) === true);
+    }
   });
 
   test("is told to nobody where nobody listens", async (t) => {

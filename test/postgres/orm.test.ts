@@ -90,6 +90,19 @@ describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
     });
   }
 
+  test("what is refused is refused by the promise: nothing is thrown at who waits for it", async (t) => {
+    await opened(t);
+    const client = poolOf(t);
+    const refused = [
+      hf.enqueue(ship, unchecked({ order: "7" }), { tx: client }),
+      hf.enqueue(ship, { order: 7 }, { tx: client, ...unchecked<object>({ prio: 1 }) }),
+      hf.enqueue(ship, { order: 7 }, { tx: unchecked<Pool>({}) }),
+    ];
+    for (const [i, name] of ["INPUT_INVALID", "OPTION_INVALID", "TX_INVALID"].entries()) {
+      await assert.rejects(refused[i] as Promise<unknown>, code(name));
+    }
+  });
+
   /** On either driver: what the transaction runs on is a client of pg's, or a transaction of postgres's. */
   const putByDrizzle = async (tx: PgDatabase<PgQueryResultHKT>, order: unknown) => {
     await tx.insert(orders).values({ id: Number(order) });

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { type Holdfast, job, open } from "../../src/index.ts";
 import { oneOf } from "../crash/random.ts";
@@ -26,8 +27,17 @@ const DOORS = {
 describe("a worker that the server refuses", { skip: noServer }, () => {
   let server: PostgresServer;
   let url: string;
+  /** Those that were made, each with the address of its database. */
+  const roles = new Map<string, string>();
   before(async () => void (server = await startServer()));
-  after(() => server.close());
+  after(async () => {
+    // A role belongs to the whole server, which others may use too, and can go when nothing is left that it owns.
+    for (const [name, database] of roles) {
+      await server.dropDatabase(database);
+      await server.query(`drop role ${name}`);
+    }
+    await server.close();
+  });
   beforeEach(async () => void (url = await server.createDatabase()));
 
   const echo = job<number, number>({ name: "echo", run: ({ input }) => input });
@@ -65,12 +75,12 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
     });
   }
 
-  let roles = 0;
   for (const [turn, [what, [shut, opened, words]]] of Object.entries(DOORS).entries()) {
     test(`because of ${what} goes on by itself when that is over`, { timeout: 60_000, ...oneOf(3, turn) }, async (t) => {
-      const name = `worker_${++roles}`;
+      const name = `worker_${randomBytes(4).toString("hex")}`;
       const database = new URL(url).pathname.slice(1);
       await server.query(`create role ${name} login password 'r1ght'`, url);
+      roles.set(name, url);
       await server.query(`grant create on database ${database} to ${name}`, url);
       const own = Object.assign(new URL(url), { username: name, password: "r1ght" }).href;
       // Whoever opens it first owns it.

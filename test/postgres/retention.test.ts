@@ -71,6 +71,41 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     assert.equal((await one.counts({})).succeeded, 0);
     await agree(handles, one);
   });
+
+  test("a job that is ended by somebody who has never heard of its queue goes all the same, and is told of", async () => {
+    await one.declare([declaring([], { settings: { events: true, keep: { succeeded: { count: 0 } } } })]);
+    await expireAll(one);
+    const held = [await running(one), await running(one)];
+    for (const { job, fence } of held) assert.deepEqual(await other.settle([{ job, fence, outcome: SUCCEEDED }]), ["held"]);
+    assert.deepEqual(await handles.query("select count(*)::int as n from outbox where type = 'job.succeeded'"), [{ n: 2 }]);
+    await expireAll(one);
+    assert.equal((await one.counts({})).succeeded, 0);
+    await agree(handles, one);
+  });
+
+  test("a job whose end has begun, but written nothing, when its queue first says how long to keep it goes in the end", async () => {
+    const held = await running(one);
+    await ended(one, 2);
+    // The statement sees what is set as it was before it waits for the time, and comes to the job after that.
+    await handles.query(`
+      create or replace function clock(given bigint) returns bigint language plpgsql volatile as $$ begin
+        if pg_try_advisory_xact_lock_shared(1) then return floor(extract(epoch from clock_timestamp()) * 1000)::bigint; end if;
+        if current_setting('application_name') = 'holdfast writes' and current_query() like '%''succeeded''%' then
+          perform pg_advisory_xact_lock_shared(1);
+        end if;
+        return floor(extract(epoch from clock_timestamp()) * 1000)::bigint; end $$`);
+    const somebody = await handles.bystander();
+    await somebody.query("select pg_advisory_xact_lock(1)");
+    const settled = one.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]);
+    await handles.blocked(1);
+    await keep(other, { succeeded: { count: 0 } });
+    await expireAll(other);
+    await somebody.end("commit");
+    assert.deepEqual(await settled, ["held"]);
+    await expireAll(other);
+    assert.equal((await one.counts({})).succeeded, 0);
+    await agree(handles, one);
+  });
 });
 
 async function keep(store: Store, kept: QueueSettings["keep"]): Promise<void> {

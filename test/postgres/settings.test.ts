@@ -69,6 +69,18 @@ for (const durability of ["power", "process"] as const) {
   );
 }
 
+test("no connection has several processes of the server read for it, whatever a database is set to", { skip }, async () => {
+  const url = await server.createDatabase();
+  await server.query(`alter database ${new URL(url).pathname.slice(1)} set max_parallel_workers_per_gather = 8`);
+  const setting = "select current_setting('max_parallel_workers_per_gather') as n";
+  assert.equal((await server.query(setting, url))[0]?.["n"], "8", "or this test shows nothing");
+  const options = { clock: systemClock, injected: false, random: Math.random, patience: 1_000 };
+  const { writer, second, reader } = await openPostgres(url, options);
+  for (const one of [writer, second]) assert.deepEqual([...(await (await one.session()).rows(setting))], [["0"]]);
+  assert.deepEqual([...(await reader.rows(setting))], [["0"]]);
+  await Promise.all([writer.close(), second.close(), reader.close()]);
+});
+
 /** A bit of all that is written and read, without what differs from database to database. */
 async function everything(url: string, atEnd: (close: () => Promise<void>) => void): Promise<unknown> {
   const clock = testClock();

@@ -283,6 +283,14 @@ test("a lower durability of the user's session is raised for the transaction tha
 const refusedWith = (code: string) => (error: unknown) =>
   error instanceof HoldfastError && error.code === code && error.hint !== "";
 
+test("a transaction in which a statement has failed is refused as what it is", { skip }, async () => {
+  await client.query("begin");
+  await assert.rejects(client.query("select 1 / 0"));
+  await assert.rejects(async () => store.enqueueWithin(client, [newJob()]), refusedWith("TX_ABORTED"));
+  await client.query("rollback");
+  assert.deepEqual(await seeAll(store), []);
+});
+
 test("what is no open transaction on this database is refused, and nothing is written", { skip }, async () => {
   const elsewhere = await server.createDatabase();
   const stranger = new Client(elsewhere);

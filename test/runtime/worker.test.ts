@@ -708,3 +708,40 @@ test("a success that a damaged disk refuses for a while is a success in the end"
     ],
   );
 });
+
+test("claims that fail again and again say so once, with what to do about it, and again when that is over and comes back", async (t) => {
+  const { hf, clock, logged } = await memory(t);
+  const { store } = hf.engine;
+  const claim = store.claim.bind(store);
+  let trouble: Error | null = null;
+  let tries = 0;
+  store.claim = async (request) => {
+    tries++;
+    if (trouble !== null) throw trouble;
+    return claim(request);
+  };
+  const said = () => logged.filter(({ message }) => message.startsWith("claiming failed")).map(({ data }) => data);
+  const echo = job<string, string>({ name: "echo", run: async ({ input }) => input });
+  hf.work([echo]);
+  await hf.jobs.wait(await hf.enqueue(echo, "before"));
+
+  const full = new HoldfastError("DISK_FULL", "The disk is full.", "Make room.");
+  trouble = full;
+  tries = 0;
+  const waiting = await hf.enqueue(echo, "a");
+  await clock.advance("5s");
+  assert.ok(tries > 10, `${tries} tries`);
+  assert.deepEqual(said(), [{ error: "HoldfastError: The disk is full.", hint: "Make room." }]);
+  trouble = new Error("something else");
+  await clock.advance("5s");
+  assert.deepEqual(said().slice(1), [{ error: "Error: something else" }]);
+
+  trouble = null;
+  await clock.advance("1s");
+  assert.equal((await hf.jobs.wait(waiting)).output, "a");
+  trouble = full;
+  await hf.enqueue(echo, "b");
+  await clock.advance("5s");
+  assert.equal(said().length, 3);
+  trouble = null;
+});

@@ -26,7 +26,7 @@ test("a commit tells others by itself, and the next, right after it, does not", 
   const crier = await heard();
   assert.match((await along(crier))[1], /mail/);
   assert.equal(crier.along(READY), null);
-  crier.close();
+  await crier.close();
 });
 
 test("nothing is told by a commit that nobody would hear, or that has nothing to tell", async () => {
@@ -36,7 +36,7 @@ test("nothing is told by a commit that nobody would hear, or that has nothing to
   await along(crier);
   await passes(6);
   assert.equal(crier.along(new Set()), null);
-  crier.close();
+  await crier.close();
 });
 
 test("after a commit that told others and was slow, they are told behind the commits", async () => {
@@ -48,5 +48,31 @@ test("after a commit that told others and was slow, they are told behind the com
     if (crier.behind(READY, []) !== null) break;
     await passes(1);
   }
-  crier.close();
+  await crier.close();
+});
+
+test("what is untold at the end is told first, also what was committed just before", async () => {
+  const told: string[] = [];
+  const crier = new Crier("holdfast", "me", async (...sent) => {
+    told.push(String(sent[2]));
+    return [1];
+  });
+  crier.say(new Set(["first"]), []);
+  crier.say(new Set(["second"]), []);
+  process.nextTick(() => crier.say(new Set(["third"]), []));
+  await crier.close();
+  assert.deepEqual(
+    told.map((text) => (JSON.parse(text) as string[][])[1]),
+    [["first"], ["second", "third"]],
+  );
+});
+
+test("a server that does not answer is not waited for at the end", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const crier = new Crier("holdfast", "me", () => new Promise(() => {}));
+  crier.say(READY, []);
+  const closing = crier.close();
+  await new Promise((resolve) => setImmediate(resolve));
+  t.mock.timers.tick(1_000);
+  await closing;
 });

@@ -181,6 +181,16 @@ for (const [what, outcome, history, policy, expected] of CASES) {
   });
 }
 
+test("what is said of a quarantined job counts its crashes as people do", () => {
+  for (const [crashes, said] of [
+    [1, /, 1 time\.$/],
+    [3, /, 3 times\.$/],
+  ] as const) {
+    const next = decide({ ...START, crashes: crashes - 1 }, { ...POLICY, crashes }, { kind: "crashed" }, 0.5);
+    assert.match(next.error?.message ?? "", said);
+  }
+});
+
 const policies = fc.record({
   attempts: fc.integer({ min: 1, max: 100 }),
   backoff: fc.constantFrom("exponential" as const, "fixed" as const),

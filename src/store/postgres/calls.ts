@@ -28,6 +28,8 @@ export interface Foreseen<T> {
   wants?: Item["wants"] | undefined;
   row?: string;
   lone?: Lone<undefined, T>;
+  /** The rest of a call that was made before: it is taken also when nothing else is any more. */
+  owed?: boolean;
 }
 
 /** Calls that may be one statement. Its answer can be lost with its commit, and is found by what was made. */

@@ -39,8 +39,8 @@ export type Started = [
 ];
 
 /** What such a statement sets; there is a `fence`, a `clock`, and the `lease` of each. $2 and $3: the process, or who claims by hand. */
-export function startSql(lease: string, now = "clock.now"): string {
-  return `state = 'running', attempt = attempt + 1, fence = (select fence from fence), holder = $2::bigint, worker = $3,
+export function startSql(lease: string, now = "clock.now", fence = "(select fence from fence)"): string {
+  return `state = 'running', attempt = attempt + 1, fence = ${fence}, holder = $2::bigint, worker = $3,
       started_at = ${now}, lease = ${lease}, expires_at = ${now} + ${lease}`;
 }
 

@@ -1,6 +1,6 @@
 import type { Fence, JobKey } from "../../core/ids.ts";
 import type { Value } from "./driver.ts";
-import { channelOf, noticeText } from "./notice.ts";
+import { channelOf, noticeText, WAIT_FOR_TELLERS } from "./notice.ts";
 
 /** Between two notices at least, in milliseconds: of what can be claimed, and of anything else. */
 const PACE = 2;
@@ -14,6 +14,8 @@ const ALONE = 100;
 const IN_COMPANY = 1_000;
 /** So long after a notice that look is taken, when whoever was told has what it came for, in milliseconds. */
 const ASIDE = 10;
+/** What is untold at the end is waited for no longer than this, in milliseconds. */
+const LAST = 1_000;
 
 /**
  * Tells others what was committed, after the commit: within it, a notice would make every commit of the database wait for
@@ -30,6 +32,7 @@ export class Crier {
   #untold = false;
   #timer: NodeJS.Timeout | null = null;
   #busy = false;
+  #telling: Promise<void> = Promise.resolve();
   #saidAt = Number.NEGATIVE_INFINITY;
   #slowAt = Number.NEGATIVE_INFINITY;
   #company = false;
@@ -89,9 +92,21 @@ export class Crier {
     return ["select pg_notify($1, $2)", this.#channel, noticeText({ from: "", ready: [...ready], ended: [] })];
   }
 
-  close(): void {
+  /** What is untold goes first: whoever waits for it would find it by looking, seconds later. */
+  async close(): Promise<void> {
+    // What was committed just now is said when its caller has gone on.
+    await new Promise<void>((resolve) => process.nextTick(resolve));
     this.#closed = true;
     if (this.#timer !== null) clearTimeout(this.#timer);
+    const { promise: late, resolve } = Promise.withResolvers<void>();
+    const timer = setTimeout(resolve, LAST);
+    await Promise.race([this.#tellRest(), late]);
+    clearTimeout(timer);
+  }
+
+  async #tellRest(): Promise<void> {
+    await this.#telling;
+    if (this.#ready.size + this.#ended.length > 0) await this.#tell(performance.now());
   }
 
   #lookSoon(now: number): void {
@@ -116,7 +131,7 @@ export class Crier {
     const from = this.#saidAt + (!this.#company ? ALONE : isUrgent ? PACE : EASY_PACE);
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
-    if (now >= from) void this.#tell(now);
+    if (now >= from) this.#telling = this.#tell(now);
     else this.#timer = setTimeout(() => this.#arrange(), from - now).unref();
   }
 
@@ -149,7 +164,7 @@ export function earOf(schema: string, handle: string): string {
 }
 
 /** A hint need not be on the disk, and the server would wait for that before it delivers. */
-const TELL = "select pg_notify($1, $2), set_config('synchronous_commit', 'off', true)";
+const TELL = `select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), ${WAIT_FOR_TELLERS}`;
 
 /** Whether somebody else listens. Names of connections can be seen by everybody. */
 const SOMEBODY = (ear: string, from: string): string => `exists (

@@ -1,4 +1,4 @@
-import { cut } from "./calls.ts";
+import { cut, type Lone } from "./calls.ts";
 import { Group, type GroupOptions } from "./group.ts";
 import type { Tx } from "./transaction.ts";
 import type { Writer } from "./writer.ts";
@@ -28,11 +28,15 @@ export class Ends {
     return ends >= MANY && first.isFree;
   }
 
-  submit<Input, T>(ends: readonly Input[], run: (tx: Tx, ends: readonly Input[]) => Promise<T[]>): Promise<T[]> {
+  submit<Input, T>(
+    ends: readonly Input[],
+    run: (tx: Tx, ends: readonly Input[]) => Promise<T[]>,
+    lone: Lone<readonly Input[], T[]>,
+  ): Promise<T[]> {
     this.#leaving ??= setTimeout(() => void this.#leave(), LINGER).unref();
     this.#leaving.refresh();
     const all = async (tx: Tx, batches: (readonly Input[])[]) => cut(await run(tx, batches.flat()), batches);
-    return this.#group.submitQuick("settle", ends, all, { rows: ends.length });
+    return this.#group.submitQuick("settle", ends, all, { rows: ends.length, lone });
   }
 
   async close(): Promise<void> {

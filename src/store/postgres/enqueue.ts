@@ -109,8 +109,9 @@ export class Enqueue {
     this.#one = {
       parts: sole("$7::text", ""),
       values: 7,
-      made: "select key, created_at, null::text from job",
-      answer: "select key, created_at, verdict from job, verdict",
+      made: "key, created_at, null from job",
+      wrote: "true",
+      answer: (verdict) => `select key, created_at, ${verdict} from job`,
     };
     // Keys are given in the order of the list. Where nobody else took one meanwhile, the first of them tells all.
     this.#alike = {
@@ -121,8 +122,9 @@ export class Enqueue {
             select json_agg(key order by key)::text from job) end as keys
           from job)`,
       values: 7,
-      made: "select first, created_at, keys from added",
-      answer: "select first, created_at, keys, verdict from added, verdict",
+      made: "first, created_at, keys from added",
+      wrote: "true",
+      answer: (verdict) => `select first, created_at, keys, ${verdict} from added`,
     };
   }
 

@@ -97,7 +97,7 @@ export function explain(error: unknown, address: string): unknown {
   const [name, words, hint] = explained;
   const filled: Record<string, string> = { ADDRESS: address, SAID: said, CODE: code };
   const message = words.replace(/ADDRESS|SAID|CODE/g, (word) => filled[word] as string);
-  return new HoldfastError(name, message, hint, { cause: error });
+  return new HoldfastError(name, message, hint, { cause: error instanceof ConnectionLost ? (error.cause ?? error) : error });
 }
 
 function explanationOf(code: string, said: string): Explanation | undefined {
@@ -229,7 +229,8 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   "25006": [
     "READ_ONLY",
     "The PostgreSQL server at ADDRESS takes no writes: it is a replica, or is set to read only. Nothing was changed.",
-    "Give the address of the primary. With several hosts in it, ?target_session_attrs=read-write finds that one.",
+    "Give the address of the primary (of several hosts ?target_session_attrs=read-write finds it); where it is the primary, " +
+      "see that `default_transaction_read_only` is off for the server, the database and the user.",
   ],
   "57014": [
     "STATEMENT_CANCELLED",

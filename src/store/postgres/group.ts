@@ -84,7 +84,7 @@ export class Group {
 
   /** `run` may run more than once, after everything it did was undone. */
   submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, foreseen: Foreseen<T> = {}): Promise<T> {
-    return this.#add<T>(undefined, () => this.#waiting.add(operation, run, foreseen));
+    return this.#add<T>(undefined, () => this.#waiting.add(operation, run, foreseen), foreseen.owed);
   }
 
   /** `run` sends everything at once, and for all calls together that are made one after the other. */
@@ -97,8 +97,8 @@ export class Group {
     return this.#add<T>(input, () => this.#waiting.addQuick(operation, run, { rows, lone }));
   }
 
-  #add<T>(input: unknown, item: () => Item): Promise<T> {
-    if (this.#closed) return Promise.reject(closedError());
+  #add<T>(input: unknown, item: () => Item, owed = false): Promise<T> {
+    if (this.#closed && !owed) return Promise.reject(closedError());
     return new Promise<T>((resolve, reject) => {
       item().calls.push({ input, resolve: resolve as (value: unknown) => void, reject, since: performance.now() });
       if (this.#running) return;
@@ -117,7 +117,7 @@ export class Group {
     return !this.#running;
   }
 
-  /** Resolves when nothing is waiting for its commit; nothing is taken any more. */
+  /** Resolves when nothing is waiting for its commit; nothing is taken any more, but what is owed. */
   close(): Promise<void> {
     this.#closed = true;
     if (!this.#running) return Promise.resolve();
@@ -153,7 +153,7 @@ export class Group {
         await this.#pause(stalls++);
       } else if (mayRunAgain(outcome.error) && ++tries < TRIES) {
         if (!(outcome.error instanceof Overtaken && outcome.error.soon)) await this.#pause(tries > 1 ? 1 : 0);
-      } else if (!apart && callsOf(items) > 1) {
+      } else if (!apart && callsOf(items) > 1 && !outcome.unknown) {
         apart = true;
         items = items.flatMap((item) => item.calls.map((call): Item => ({ ...item, calls: [call] })));
       } else {
@@ -239,7 +239,7 @@ export class Group {
       answers = await read;
     } catch (error) {
       if (!state.isCommitted && !session.isLost && !isLost(error)) {
-        const isUntold = along !== null && codeOf(error) === NO_ROOM_FOR_NOTICES;
+        const isUntold = along !== null && UNTOLD.has(codeOf(error));
         // A hint must not keep anything from being committed: the next ones go behind their commits.
         if (isUntold) this.#options.onTold(Number.POSITIVE_INFINITY);
         return this.#refused(state, isUntold ? new Overtaken("Nobody can be told.", { soon: true }) : error);
@@ -251,6 +251,8 @@ export class Group {
         return found;
       }
       answers = found.answers;
+      // It has left its receipt, so it has.
+      state.wrote();
     }
     this.#told(
       items,
@@ -366,7 +368,7 @@ export class Group {
         this.#waiting.keep((items) => this.#patient(items, error));
       }
     }
-    return { error: unknown(lost), lost: false };
+    return { error: unknown(lost), lost: false, unknown: true };
   }
 
   /** Those that have waited long enough for the server are told why; it is not its fault if this process was stopped before. */
@@ -388,8 +390,11 @@ export class Group {
   }
 }
 
-/** Somebody who listens has not read for so long that the server keeps no more of them. */
-const NO_ROOM_FOR_NOTICES = "54000";
+/**
+ * Somebody who listens has not read for so long that the server keeps no more notices; or somebody else who tells something
+ * has been at his commit for too long.
+ */
+const UNTOLD = new Set(["54000", "55P03"]);
 
 /** However long it takes a server to come back: the caller is owed an answer. */
 const PATIENCE_FOR_COMMITS = 60_000;
@@ -398,6 +403,8 @@ interface Failed {
   error: unknown;
   /** The connection is gone, and with it everything that was not committed. */
   lost: boolean;
+  /** It may have been committed: what is made again would be made twice. */
+  unknown?: boolean;
 }
 
 /** Nobody waits for it: it is a hint. */

@@ -49,6 +49,7 @@ export class Guests {
         }
       }
     } catch (error) {
+      if (codeOf(error) === ABORTED) throw aborted(error);
       // It is his to run again, and he looks for this code.
       throw CONFLICTS.has(codeOf(error)) ? error : explain(error, this.#host.address);
     }
@@ -104,6 +105,9 @@ export class Guests {
 
 /** What the server ends a transaction with that cannot be one of several at once. */
 const CONFLICTS = new Set(["40001", "40P01"]);
+
+/** A statement before has failed, and nothing but a rollback is taken any more. */
+const ABORTED = "25P02";
 
 type Settings = ReturnType<typeof borrowed>;
 
@@ -226,6 +230,15 @@ function notOpen(): HoldfastError {
     "TX_NOT_OPEN",
     "No transaction is open on what was given as `tx`, or each statement has a connection of its own.",
     "Begin one first, and give the client or the `sql` of that transaction, not the pool.",
+  );
+}
+
+function aborted(cause: unknown): HoldfastError {
+  return new HoldfastError(
+    "TX_ABORTED",
+    "A statement of the transaction that was given as `tx` has failed before, so the server takes nothing more in it.",
+    "Roll it back, and look for the first error in it; what may fail belongs into a savepoint of its own.",
+    { cause },
   );
 }
 

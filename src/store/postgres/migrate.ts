@@ -13,6 +13,8 @@ import * as audit from "./migrations/007-audit.ts";
 import * as recoveries from "./migrations/008-recoveries.ts";
 import * as receipts from "./migrations/009-receipts.ts";
 import * as reportTotals from "./migrations/010-report-totals.ts";
+import * as bareStates from "./migrations/011-bare-states.ts";
+import * as settingsNow from "./migrations/012-settings-now.ts";
 import type { Session } from "./session.ts";
 import type { Tx } from "./transaction.ts";
 
@@ -35,6 +37,8 @@ const MIGRATIONS: readonly Migration[] = [
   recoveries,
   receipts,
   reportTotals,
+  bareStates,
+  settingsNow,
 ];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 

@@ -87,10 +87,9 @@ export class News {
 
   async close(): Promise<void> {
     this.#closed = true;
-    this.#crier.close();
     this.#listeners.clear();
     this.#expectant.clear();
-    await this.#silence();
+    await Promise.all([this.#crier.close(), this.#silence()]);
   }
 
   #tell(change: Change): void {

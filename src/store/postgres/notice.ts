@@ -12,6 +12,12 @@ export interface Notice {
 /** PostgreSQL refuses 8,000 bytes and more. */
 const MOST = 7_900;
 
+/**
+ * Whoever tells something waits, at his commit, for everybody on the server who does, in whatever database, and he may wait
+ * for a replica that is gone. A hint is not worth that: what is called after `pg_notify` bounds it. Never null.
+ */
+export const WAIT_FOR_TELLERS = "set_config('lock_timeout', '1s', true)";
+
 /** Everybody who has the schema open listens here. */
 export function channelOf(schema: string): string {
   return `holdfast:${schema}`;

@@ -108,7 +108,14 @@ export class PostgresStore implements Store {
   readonly #news: News;
   readonly #time: ServerTime;
   /** What may be one statement. */
-  readonly #lone: { enqueue: Lone<readonly NewJob[], Enqueued[]>; claim: Lone<ClaimRequest, Claimed[]> };
+  readonly #lone: {
+    enqueue: Lone<readonly NewJob[], Enqueued[]>;
+    claim: Lone<ClaimRequest, Claimed[]>;
+    settle: Lone<readonly Settlement[], (Fate | null)[]>;
+    settleApart: Lone<readonly Settlement[], (Fate | null)[]>;
+  };
+  /** Ends that may be two transactions. */
+  readonly #settling = new Set<Promise<Fate[]>>();
   #sealed: (() => HoldfastError) | null = null;
   #closed: Promise<void> | null = null;
 
@@ -194,6 +201,8 @@ export class PostgresStore implements Store {
         sole: (tx, requests) => this.#areas.claim.sole(tx, requests),
         recall: async (rows, outcome) => [await this.#areas.claim.recall(rows, outcome)],
       },
+      settle: areas.settle.lone(false),
+      settleApart: areas.settle.lone(true),
     };
     this.#ends = new Ends(opened.second, { ...how, first: () => null });
   }
@@ -264,33 +273,44 @@ export class PostgresStore implements Store {
     return this.#areas.leases.renew((run) => this.#write("renew", run), leases);
   }
 
-  settle(settlements: readonly Settlement[]): Promise<Fate[]> {
-    if (this.#sealed !== null) return Promise.reject(this.#sealed());
+  async settle(settlements: readonly Settlement[]): Promise<Fate[]> {
+    if (this.#sealed !== null) throw this.#sealed();
     if (!this.#areas.settle.isQuick(settlements)) return this.#settleSlowly(settlements);
-    if (this.#ends.takes(settlements.length, this.#group)) return this.#settleApart(settlements);
-    return this.#group.submitQuick(
-      "settle",
-      settlements,
-      async (tx, batches) => cut(await this.#areas.settle.run(tx, batches.flat()), batches),
-      { rows: settlements.length },
-    );
+    const settled = this.#settleQuickly(settlements);
+    this.#settling.add(settled);
+    try {
+      return await settled;
+    } finally {
+      this.#settling.delete(settled);
+    }
   }
 
-  #settleSlowly(settlements: readonly Settlement[]): Promise<Fate[]> {
-    return this.#write(
-      "settle",
-      (tx) => this.#areas.settle.run(tx, settlements),
-      () => this.#areas.settle.wants(settlements),
-    );
+  /** What that leaves over goes the longer way. */
+  async #settleQuickly(settlements: readonly Settlement[]): Promise<Fate[]> {
+    const fates = await (this.#ends.takes(settlements.length, this.#group)
+      ? this.#settleApart(settlements)
+      : this.#group.submitQuick(
+          "settle",
+          settlements,
+          async (tx, batches) => cut<Fate | null>(await this.#areas.settle.run(tx, batches.flat()), batches),
+          { rows: settlements.length, lone: this.#lone.settle },
+        ));
+    const rest = settlements.filter((_, i) => fates[i] === null);
+    const others = rest.length === 0 ? [] : await this.#settleSlowly(rest, { owed: true });
+    return fates.map((fate) => fate ?? (others.shift() as Fate));
+  }
+
+  #settleSlowly(settlements: readonly Settlement[], { owed = false } = {}): Promise<Fate[]> {
+    if (this.#sealed !== null) return Promise.reject(this.#sealed());
+    return this.#group.submit("settle", (tx) => this.#areas.settle.run(tx, settlements), {
+      wants: () => this.#areas.settle.wants(settlements),
+      owed,
+    });
   }
 
   /** Over the other connection go those from whose end nothing follows. */
-  async #settleApart(settlements: readonly Settlement[]): Promise<Fate[]> {
-    const done = await this.#ends.submit(settlements, (tx, ends) => this.#areas.settle.quiet(tx, ends));
-    const rest = settlements.filter((_, i) => !done[i]);
-    if (rest.length === 0) return settlements.map(() => "held");
-    const fates = await this.#settleSlowly(rest);
-    return done.map((isDone) => (isDone ? "held" : (fates.shift() as Fate)));
+  #settleApart(settlements: readonly Settlement[]): Promise<(Fate | null)[]> {
+    return this.#ends.submit(settlements, (tx, ends) => this.#areas.settle.quiet(tx, ends), this.#lone.settleApart);
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
@@ -563,8 +583,10 @@ export class PostgresStore implements Store {
 
   close(): Promise<void> {
     this.#closed ??= Promise.all([this.#group.close(), this.#ends.close()]).then(async () => {
+      await Promise.allSettled(this.#settling);
       this.#areas.processes.close();
-      await Promise.all([this.#news.close(), this.#writer.close(), this.#reader.close()]);
+      // The last notice is sent over a connection that reads.
+      await Promise.all([this.#news.close().then(() => this.#reader.close()), this.#writer.close()]);
     });
     return this.#closed;
   }

@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import type { Durability } from "../store.ts";
 import type { Value } from "./driver.ts";
 import { codeOf } from "./faults.ts";
+import { WAIT_FOR_TELLERS } from "./notice.ts";
 import { REFUSED } from "./refused.ts";
 import type { Session } from "./session.ts";
 
@@ -23,10 +24,14 @@ export interface SoleStatement {
   parts: string;
   /** How many values that takes. */
   values: number;
-  /** What its answer is found by when it is lost, a select of what `Made` has; no row: nothing was written. */
+  /** What its answer is found by when it is lost: what a select of what `Made` has is made of, and of one row. */
   made: string;
-  /** Its answer, a select; every row of it, or one, has the only one of `verdict`, which ends it where it must not be. */
-  answer: string;
+  /** Whether it has written anything, where that is not always so. */
+  wrote: string;
+  /** The count of changes of settings that is compared; by itself that of the instant at which it began. */
+  settings?: string;
+  /** Its answer, a select; every row of it, or one, has the verdict, which ends it where it must not be. */
+  answer: (verdict: string) => string;
 }
 
 /** What came of a transaction that was one statement. */
@@ -73,9 +78,14 @@ export class Receipts {
     // It was said once for the connection, which behind a pooler that nobody told us of is somebody else's by now.
     const unsynced =
       durability === "power" ? `when current_setting('synchronous_commit') <> 'on' then ${s}.refuse('${REFUSED.unsynced}')` : "";
-    const refusal = (wrote: string, [known, lanes, settings]: readonly string[], otherwise = "") => `case ${unsynced}
+    const refusal = (
+      wrote: string,
+      counted: string,
+      [known, lanes, settings]: readonly string[],
+      otherwise = "",
+    ) => `case ${unsynced}
         when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.returned}')
-        when lanes <> ${lanes}::integer or settings <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
+        when lanes <> ${lanes}::integer or ${counted} <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
         when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') ${otherwise} end`;
     const nothing = `null, null, null where ${written}`;
     const sweep = `
@@ -84,18 +94,18 @@ export class Receipts {
           select handle from ${s}.receipts where at < now() - interval '${KEPT}' limit 100 for update skip locked))`;
     const end = (...parts: string[]) => `
       with ${parts.join()}
-      select ${written}, ${refusal(written, ["$2", "$3", "$4"])}
+      select ${written}, ${refusal(written, "settings", ["$2", "$3", "$4"])}
       from ${s}.counter where id = 1`;
     // All of it is of one instant: what others commit later comes after it as a whole.
-    this.#sealed = ({ parts, values, made, answer }, tells) => {
+    this.#sealed = ({ parts, values, made, wrote, settings: counted = "settings", answer }, tells) => {
       const [batch, epoch, lanes, settings, channel, text] = [1, 2, 3, 4, 5, 6].map((n) => `$${values + n}`) as string[];
       // Never null: it is there to be called, after all that could end it.
-      const told = tells ? `when pg_notify(${channel}, ${text})::text is null then ${s}.refuse('${REFUSED.closed}')` : "";
-      const verdict = refusal("exists (select 1 from made)", [epoch, lanes, settings] as string[], told);
+      const telling = `pg_notify(${channel}, ${text})::text is null or ${WAIT_FOR_TELLERS} is null`;
+      const told = tells ? `when ${telling} then ${s}.refuse('${REFUSED.closed}')` : "";
+      const verdict = refusal(wrote, counted, [epoch, lanes, settings] as string[], told);
       return `
-        with ${parts}, made (made, made_at, keys) as (${made}), ${receipt(batch as string, "made, made_at, keys from made")},
-        verdict as materialized (select ${verdict} as verdict from ${s}.counter where id = 1)
-        ${answer}`;
+        with ${parts}, ${receipt(batch as string, `${made} where ${wrote}`)}
+        ${answer(`(select ${verdict} from ${s}.counter where id = 1)`)}`;
     };
     this.#sql = {
       end: end(receipt("$1", nothing)),

@@ -13,10 +13,13 @@ const RELIED = [
  * How the server comes to its plans, on connections of our own. Every statement is written for its index, and one plan does
  * for all values. Left to itself it makes another for each claim, since that looks a little cheaper, and making it costs as
  * much as claiming forty jobs; and where it last saw a table full of what it looks for, it reads all of it to find none.
+ * Before version 18 it also takes what several processes find for the share of one of them, and has them read and sort all
+ * of history for a page of a list: nothing here is worth a second process.
  */
 const PLANNED = [
   ["plan_cache_mode", "force_generic_plan"],
   ["enable_seqscan", "off"],
+  ["max_parallel_workers_per_gather", "0"],
   ["jit", "off"],
 ] as const;
 

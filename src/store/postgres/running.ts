@@ -22,6 +22,14 @@ export function startedBySpotSql(s: string): string {
   return `${startedSql(s, "chosen")} and (count(*) = (select count(*) from job) or ${s}.refuse('${REFUSED.moved}'))`;
 }
 
+/** The same where all of them have one lease, and `given` is the instant, the fence, and the places where they were found. */
+export function startedAlikeSql(s: string, lease: string): string {
+  return `
+    insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
+    select (select fence from given), $2::bigint, (select now from given) + ${lease}, count(*), array_agg(key)
+    from job having case when count(*) = (select cardinality(spots) from given) then count(*) > 0 else ${s}.refuse('${REFUSED.moved}') end`;
+}
+
 /** Parts of a statement that ends jobs: `ended` has the fence of each. The last one's row goes with it. */
 export function endedSql(s: string, ended: string): string {
   return `

@@ -31,6 +31,8 @@ export class Session {
   /** The process at the server that serves it. */
   #backend = 0;
   #lost: ConnectionLost | null = null;
+  readonly #madeAt = performance.now();
+  #refusesWrites = false;
   /** Whoever ends it waits for that. */
   #ending = false;
 
@@ -93,6 +95,14 @@ export class Session {
 
   get isLost(): boolean {
     return this.#lost !== null;
+  }
+
+  /**
+   * It refused a write, and another one may be worth a try by now: what the user or the database is set to counts for a
+   * connection as it was when that was made.
+   */
+  get isDated(): boolean {
+    return this.#refusesWrites && performance.now() - this.#madeAt >= ANOTHER;
   }
 
   /** It is gone, or cannot be trusted any more. */
@@ -206,7 +216,7 @@ export class Session {
           this.#over(reject);
           // Whatever the driver calls it: the connection it had is the only one it has.
           if (isLost(error)) this.lose(error);
-          else if (this.#server.address.writable && codeOf(error) === NO_WRITES) this.#leave(error);
+          else if (codeOf(error) === NO_WRITES) this.#refused(error);
           reject(this.#lost ?? (error as Error));
         },
       );
@@ -214,7 +224,9 @@ export class Session {
   }
 
   /** Of several hosts another takes the writes by now, and what is read here may be of before. */
-  #leave(cause: unknown): void {
+  #refused(cause: unknown): void {
+    this.#refusesWrites = true;
+    if (!this.#server.address.writable) return;
     for (const session of OPEN.get(this.#server) ?? []) session.lose(cause);
   }
 
@@ -229,6 +241,9 @@ export class Session {
 const OPEN = new WeakMap<Server, Set<Session>>();
 
 const NO_WRITES = "25006";
+
+/** So long a connection that refuses writes is kept all the same, in milliseconds: many may be told so in that time. */
+const ANOTHER = 1_000;
 
 function takesNoWrites(): Error {
   return Object.assign(new Error("it takes no writes"), { code: NO_WRITES });

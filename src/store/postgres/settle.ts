@@ -7,6 +7,7 @@ import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../core
 import { slotOf } from "../job-row.ts";
 import type { NewJob, Settlement } from "../store.ts";
 import type { WorkEnd } from "../work.ts";
+import { cut, type Lone } from "./calls.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Endings } from "./endings.ts";
@@ -17,7 +18,8 @@ import { HELD } from "./leases.ts";
 import type { Limits } from "./limits.ts";
 import { endedSql } from "./running.ts";
 import type { Settings } from "./settings.ts";
-import { Tally } from "./tally.ts";
+import { Successes } from "./successes.ts";
+import type { Tally } from "./tally.ts";
 import type { Sheet, Sheets } from "./work/sheets.ts";
 
 type HistoryRow = [
@@ -56,10 +58,8 @@ export class Settle {
   readonly #tally: Tally;
   readonly #sheets: Sheets;
   readonly #random: () => number;
-  readonly #sql: Record<
-    "succeed" | "succeedBare" | "holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states",
-    string
-  >;
+  readonly #successes: Successes;
+  readonly #sql: Record<"holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
 
   constructor(
     s: string,
@@ -84,24 +84,11 @@ export class Settle {
     this.#tally = parts.tally;
     this.#sheets = parts.sheets;
     this.#random = parts.random;
+    this.#successes = new Successes(s, parts);
     const history = `
       select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
       where key = any($1::bigint[]) and coalesce(state, '') = 'running' order by key for update`;
     this.#sql = {
-      // $5: the output of each.
-      succeed: succeedSql(s, {
-        output: "asked.output",
-        from: "from unnest($3::bigint[], $4::bigint[], $5::text[]) as asked (key, fence, output)",
-        held: HELD,
-      }),
-      // $5: null, the output of all. The fence of each is found by its place in the list, which is in the order of the keys:
-      // one walk over the index instead of a look-up for each, and a fifth less work for the server.
-      succeedBare: succeedSql(s, {
-        output: "$5::text",
-        from: "",
-        held: `job.key = any($3::bigint[]) and job.fence = ($4::bigint[])[width_bucket(job.key, $3::bigint[])]
-            and coalesce(job.state, '') = 'running'`,
-      }),
       holders: `select key, reserved from ${s}.jobs where reserved = any($1::text[])`,
       hold: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
       history,
@@ -139,7 +126,7 @@ export class Settle {
       // In two statements, but in the order of their keys all the same.
       if (plain.length > 0) tx.rows(this.#sql.hold, listOf(settlements.map(({ job }) => job))).catch(() => {});
     }
-    const done = await this.#succeed(tx, plain);
+    const done = await this.#successes.end(tx, plain, this.#tally.share);
     if (done.size === settlements.length) return settlements.map(() => "held");
     const left = plain.filter(({ job }) => !done.has(job));
     if (left.length > 0) await this.#lock(tx, left);
@@ -154,11 +141,31 @@ export class Settle {
     return settlements.map((settlement) => fates.get(settlement) ?? "held");
   }
 
-  /** Those of them from whose end nothing follows; whether each is done. */
-  async quiet(tx: Tx, settlements: readonly Settlement[]): Promise<boolean[]> {
-    const done = await this.#succeed(tx, plainOf(settlements), this.#tally.second);
-    const counted = new Set<JobKey>();
-    return settlements.map(({ job }) => done.has(job) && counted.size < counted.add(job).size);
+  /** As a statement that is a transaction by itself: null for each that is more than that. `apart`: over the second connection. */
+  lone(apart: boolean): Lone<readonly Settlement[], (Fate | null)[]> {
+    const share = () => (apart ? this.#tally.second : this.#tally.share);
+    return {
+      sole: (tx, batches) => {
+        const all = batches.flat();
+        // Something may have been said since.
+        const sole = this.isQuick(all) ? this.#successes.sole(tx, plainOf(all), share()) : null;
+        if (sole === null) return null;
+        const read = (rows: readonly (readonly unknown[])[]) => {
+          const ended = sole.read(rows);
+          return ended && cut(heldOf(all, ended), batches);
+        };
+        return { ...sole, read };
+      },
+      recall: async (_, made, batches) => {
+        const all = batches.flat();
+        return cut(heldOf(all, this.#successes.recall(made, plainOf(all))), batches);
+      },
+    };
+  }
+
+  /** Those from whose end nothing follows: null for each that is more than that. */
+  async quiet(tx: Tx, settlements: readonly Settlement[]): Promise<(Fate | null)[]> {
+    return heldOf(settlements, await this.#successes.end(tx, plainOf(settlements), this.#tally.second));
   }
 
   /** What became of leases. */
@@ -282,26 +289,6 @@ export class Settle {
     return refused === undefined ? outcome : untenable(refused);
   }
 
-  async #succeed(tx: Tx, plain: readonly Settlement[], share = this.#tally.share): Promise<Set<JobKey>> {
-    if (plain.length === 0) return new Set();
-    const settings = this.#settings.isKnown ? this.#settings.assumed(tx) : await this.#settings.at(tx);
-    const loud = [...this.#catalog.lanes()].filter(({ queue }) => settings.tells(queue) || settings.keep(queue, "succeeded"));
-    const outputs = plain.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null));
-    const isBare = outputs.every((output) => output === null);
-    const rows = await tx.rows<[JobKey]>(
-      isBare ? this.#sql.succeedBare : this.#sql.succeed,
-      tx.at,
-      share,
-      listOf(plain.map(({ job }) => job)),
-      listOf(plain.map(({ fence }) => fence)),
-      isBare ? null : listOf(outputs),
-      listOf(loud.map(({ id }) => id)),
-    );
-    const left = new Set(rows.map(([job]) => job));
-    if (left.size < plain.length) tx.wrote();
-    return new Set(plain.flatMap(({ job }) => (left.has(job) ? [] : [job])));
-  }
-
   async #history(tx: Tx, endings: readonly Ending[]): Promise<Map<JobKey, History>> {
     const history = endings.some(({ expiresAt }) => expiresAt === undefined) ? this.#sql.history : this.#sql.judged;
     const found = await tx.rows<HistoryRow>(history, listOf(endings.map(({ job }) => job)));
@@ -389,24 +376,6 @@ interface Move {
   ending: Ending;
 }
 
-/** Successes from whose end nothing follows: one statement, counted in it. Its answer is those that are none. */
-function succeedSql(s: string, { output, from, held }: { output: string; from: string; held: string }): string {
-  return `
-    with clock as materialized (select ${s}.clock($1) as now),
-    ended as (
-      update ${s}.jobs as job
-      set state = 'succeeded', output = ${output}, finished_at = (select now from clock), expires_at = null, error = null ${from}
-      where ${held} and job.quiet and not (job.lane = any($6::integer[]))
-      returning job.key, job.lane, job.fence),
-    ${endedSql(s, "ended")},
-    noted as (
-      update ${s}.notes as note set checkpoint = null from ended
-      where (select exists (select 1 from ${s}.notes)) and note.job = ended.key and note.checkpoint is not null),
-    tallied as (${Tally.within(s, "$2::integer", "succeeded")})
-    select key from unnest($3::bigint[]) as asked (key)
-    where (select count(*) from ended) < cardinality($3::bigint[]) and key not in (select key from ended)`;
-}
-
 /** Whether it is still the attempt that is to end. */
 function isHeld({ fence, expiresAt }: Ending, row: History | undefined): boolean {
   return row !== undefined && row.fence === fence && (expiresAt ?? row.expiresAt) === row.expiresAt;
@@ -426,6 +395,12 @@ function plainOf(settlements: readonly Settlement[]): Settlement[] {
   const jobs = new Set<JobKey>();
   const plain = settlements.filter((settlement) => jobs.size < jobs.add(settlement.job).size && isPlain(settlement));
   return plain.sort((a, b) => a.job - b.job);
+}
+
+/** Of two of one job the first counts. */
+function heldOf(settlements: readonly Settlement[], done: ReadonlySet<JobKey>): (Fate | null)[] {
+  const counted = new Set<JobKey>();
+  return settlements.map(({ job }) => (done.has(job) && counted.size < counted.add(job).size ? "held" : null));
 }
 
 function without(settlements: readonly Settlement[], some: readonly Settlement[]): Settlement[] {

@@ -128,11 +128,11 @@ export class Sinks {
     const { limit, last = false } = query;
     let rows = await this.#page(query);
     // What has no number yet comes after all that have one.
-    if (isBehind(rows) && (last || rows.length < limit)) {
+    if (isBehind(rows) && (last || rows.filter(isEvent).length < limit)) {
       await this.#numbering.number(isPlain(query) ? limit : ALL);
       rows = await this.#page(query);
     }
-    return rows.flatMap(([, ...row]) => (row[0] === null ? [] : toEvent(row as EventRow, this.#databaseId)));
+    return rows.filter(isEvent).map(([, ...row]) => toEvent(row, this.#databaseId));
   }
 
   #page(query: EventQuery): Promise<PageRow[]> {
@@ -243,6 +243,10 @@ const ALL = Number.POSITIVE_INFINITY;
 
 /** An event, or, where there is none, a row that says so. */
 type PageRow = [isBehind: boolean, ...event: EventRow] | [isBehind: boolean, ...nothing: null[]];
+
+function isEvent(row: PageRow): row is [isBehind: boolean, ...event: EventRow] {
+  return row[1] !== null;
+}
 
 /** Each row says whether something was still without a number when it was read. */
 function isBehind(rows: readonly (readonly [boolean, ...unknown[]])[]): boolean {

@@ -2,7 +2,7 @@ import type { Fence, JobKey } from "../../core/ids.ts";
 import { holdsSuspect, READY, STARTED, STARTED_OF_LANE, startSql, SUSPECT } from "./claimed-row.ts";
 import { LOCKED } from "./locks.ts";
 import type { SoleStatement } from "./receipts.ts";
-import { startedBySpotSql } from "./running.ts";
+import { startedAlikeSql, startedBySpotSql } from "./running.ts";
 
 /**
  * The next of one lane, each locked or stepped over: what is locked and not taken is free again with the commit. As long as
@@ -112,13 +112,17 @@ export type SoleStarted = [
  * The answer of such a statement. What all jobs have in common stands in a row of its own, and what most of them have is
  * left out: each value costs something on either side of the connection.
  */
-const answer = (longer: string): string => `
+const answer = (verdict: string, common: string, longer: string): string => `
     select null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
-      null::integer, fence, now, longer, verdict from fence, clock, verdict, (select ${longer}) as longer (longer)
+      null::integer, fence, now, ${longer}, ${verdict} from ${common}
     union all select *, null, null, null, null from job`;
 
-/** None, where it takes the longer way. */
-const unlessLonger = (limit: string): string => `(select case when longer then 0 else ${limit} end from longer)`;
+/** What has to be known before it takes anything: whether there is anything that takes more than one statement. */
+const longerSql = (s: string, lanes: string, queues: string, now: string): string => `
+      exists (
+          select 1 from ${s}.jobs where gate = 'time' and lane = ${lanes} and run_at <= ${now} and limits is null)
+        or exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = ${lanes})
+        or exists (select 1 from ${s}.locks where name = ${queues})`;
 
 /**
  * The same as a transaction by itself: each queue its share, in their order. Where there is anything that takes more than
@@ -126,30 +130,13 @@ const unlessLonger = (limit: string): string => `(select case when longer then 0
  * than its share, and others have less) it takes nothing, and says `longer`.
  */
 export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> {
-  const longer = (lanes: string, queues: string) => `
-    longer as materialized (
-      select exists (
-          select 1 from ${s}.jobs
-          where gate = 'time' and lane = ${lanes} and run_at <= (select now from clock) and limits is null)
-        or exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = ${lanes})
-        or exists (select 1 from ${s}.locks where name = ${queues}) as longer)`;
-  const made = "select fence, null::bigint, null::text from fence where exists (select 1 from chosen)";
   return {
-    one: {
-      parts: `
-        ${CLOCK(s)}, ${longer("$5::integer", "$6")},
-        chosen as (
-          select spot, key, $7::bigint as lease from (
-            ${headSql(s, READY, "$5::integer", unlessLonger("$4::integer"))}) as head),
-        ${takenAlike(s, "$7::bigint", SOLE_STARTED)}`,
-      values: 7,
-      made,
-      answer: answer("longer from longer"),
-    },
+    one: soleOneSql(s),
     // Of each source at most what it may give.
     many: {
       parts: `
-        ${CLOCK(s)}, ${longer("any($5::integer[])", "any($6::text[])")},
+        ${CLOCK(s)},
+        longer as materialized (select ${longerSql(s, "any($5::integer[])", "any($6::text[])", "(select now from clock)")} as longer),
         lane as (
           select * from unnest($5::integer[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::integer[])
             as lane (id, lease, most, place, source, budget)),
@@ -157,7 +144,7 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
           select *, row_number() over (partition by place order by priority desc, key) as turn from (
             select *, row_number() over (partition by place, source order by priority desc, key) as nth from (
               select job.spot, job.key, job.priority, lane.* from lane cross join lateral (
-                ${headSql(s, READY, "lane.id", unlessLonger("lane.most"))}) as job) as head) as head
+                ${headSql(s, READY, "lane.id", "(select case when longer then 0 else lane.most end from longer)")}) as job) as head) as head
           where nth <= budget),
         uneven as materialized (
           select count(*) filter (where turn <= $12) < $4 and count(*) filter (where turn > $12) > 0 as uneven from head),
@@ -166,8 +153,34 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
           order by place, turn limit $4),
         ${taken(s, "chosen.lease", SOLE_STARTED)}`,
       values: 12,
-      made,
-      answer: answer("longer or uneven from longer, uneven"),
+      made: "fence, null, null from fence",
+      wrote: "exists (select 1 from chosen)",
+      answer: (verdict) => answer(verdict, "fence, clock, longer, uneven", "longer or uneven"),
     },
+  };
+}
+
+/**
+ * Of a single lane: what an idle worker waits for, hence with as little in it as will do. A part that others refer to costs
+ * the server as much as taking ten jobs, so all that comes first is one: the instant, the fence, and where the jobs are.
+ */
+function soleOneSql(s: string): SoleStatement {
+  const spots = `select ctid from ${s}.jobs where lane = $5::integer and ${READY} order by priority desc, key
+            limit case when longer then 0 else $4::integer end for update skip locked`;
+  return {
+    parts: `
+        given as materialized (
+          select *, array(${spots}) as spots from (
+            select *, ${longerSql(s, "$5::integer", "$6", "now")} as longer from (
+              select ${s}.clock($1) as now, nextval('${s}.fence') as fence offset 0) as clock offset 0) as clock),
+        job as (
+          update ${s}.jobs as job set ${startSql("$7::bigint", "now", "given.fence")}
+          from given where job.ctid = any((select spots from given)::tid[])
+          returning ${SOLE_STARTED}),
+        started as (${startedAlikeSql(s, "$7::bigint")})`,
+    values: 7,
+    made: "fence, null, null from given",
+    wrote: "exists (select 1 from job)",
+    answer: (verdict) => answer(verdict, "given", "longer"),
   };
 }

@@ -23,11 +23,12 @@ export class Writer {
 
   /** The one there is, if it is of any use. */
   get current(): Session | null {
-    return this.#session === null || this.#session.isLost ? null : this.#session;
+    return this.#session === null || this.#session.isLost || this.#session.isDated ? null : this.#session;
   }
 
   async session(): Promise<Session> {
     if (this.current !== null) return this.current;
+    this.#session?.lose();
     const session = await Session.open(this.#server, { name: "holdfast writes" });
     try {
       for (const setUp of this.#setUps) await setUp(session);
