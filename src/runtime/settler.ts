@@ -1,6 +1,8 @@
 import { isPassing } from "../core/errors.ts";
 import { toJobError } from "../core/job.ts";
 import type { Outcome } from "../core/retry.ts";
+import { PartlySettled } from "../store/partly-settled.ts";
+import type { Fate } from "../store/store.ts";
 import type { Attempt } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
 import { unwritable } from "./outcome.ts";
@@ -61,23 +63,28 @@ export class Settler {
   write(): void {
     const batch = this.#recorded.splice(0);
     void this.#settle(batch).then((failed) => {
-      if (failed !== null) this.#unrecorded(batch, failed.error);
+      if (failed !== null) this.#unrecorded(failed.left, failed.error);
       this.#options.onRest();
     });
   }
 
-  /** Null when it is written; else why not. */
-  async #settle(batch: readonly Attempt[]): Promise<{ error: unknown } | null> {
+  /** Null when it is written; else what of it is not, and why. */
+  async #settle(batch: readonly Attempt[]): Promise<{ left: readonly Attempt[]; error: unknown } | null> {
     this.#underWay += batch.length;
     try {
-      const fates = await this.#engine.store.settle(batch);
-      for (let i = 0; i < batch.length; i++) this.#settled(batch[i] as Attempt, fates[i] === "held");
+      this.#told(batch, await this.#engine.store.settle(batch));
       return null;
     } catch (error) {
-      return { error };
+      if (!(error instanceof PartlySettled)) return { left: batch, error };
+      this.#told(batch, error.fates);
+      return { left: batch.filter((_, i) => error.fates[i] === null), error: error.cause };
     } finally {
       this.#underWay -= batch.length;
     }
+  }
+
+  #told(batch: readonly Attempt[], fates: readonly (Fate | null)[]): void {
+    for (let i = 0; i < batch.length; i++) if (fates[i] !== null) this.#settled(batch[i] as Attempt, fates[i] === "held");
   }
 
   #settled(attempt: Attempt, kept: boolean): void {

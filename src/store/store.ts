@@ -68,7 +68,10 @@ export interface Store {
   claim(request: ClaimRequest): Promise<Claimed[]>;
   /** Each lease is extended to now + its `lease`; the answer says which of them are gone, and why. */
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]>;
-  /** Ends attempts. All that belongs to one (outcome, checkpoint, follow-ups) is written together, or refused together. */
+  /**
+   * Ends attempts. All that belongs to one (outcome, checkpoint, follow-ups) is written together, or refused together. Where
+   * it rejects, none has ended; unless it says which have (`PartlySettled`).
+   */
   settle(settlements: readonly Settlement[]): Promise<Fate[]>;
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate>;
   loadCheckpoint(job: JobKey): Promise<string | null>;

@@ -1,13 +1,17 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
+import type { HoldfastError } from "../../src/core/errors.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import { PartlySettled } from "../../src/store/partly-settled.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";
 import { claim, newJob, see, SUCCEEDED } from "../conformance/parts.ts";
+import { Proxy } from "./proxy.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 /** So many that they are worth a connection of their own. */
 const MANY = 200;
+const WRITER = "holdfast writes";
 const WRITERS = "application_name = 'holdfast writes' and datname = current_database()";
 
 const ending = ({ job, fence }: Claimed): Settlement => ({ job, fence, outcome: SUCCEEDED });
@@ -67,5 +71,35 @@ describe("the ends of a backlog, over a connection of their own", { skip: noServ
     const fates = await store.settle(jobs.map(ending));
     assert.deepEqual(new Set(fates), new Set(["held"]));
     assert.equal((await store.counts({ name: "lost" })).succeeded, MANY);
+  });
+
+  test("say which of them are written when the server is gone before the others are", async (t) => {
+    const proxy = await Proxy.before(server.url());
+    t.after(() => proxy.close());
+    const options = { clock: systemClock, injected: false, random: Math.random, patience: 200 };
+    const impatient = await PostgresStore.open(proxy.url(server.url()), options);
+    t.after(() => impatient.close());
+    const jobs = await backlog("halved");
+    const awaited = jobs[7] as Claimed;
+    await store.enqueue([newJob({ name: "behind", after: [awaited.id] })]);
+    await impatient.settle([ending(jobs[0] as Claimed)]);
+    const rest = jobs.slice(1);
+    // The first that begins is of those that go the longer way: the others are one statement.
+    const cut = proxy.cut({ of: WRITER, at: "begin isolation level read committed", when: "before" });
+    const settled = impatient.settle(rest.map(ending));
+    const failed = settled.catch((error: unknown) => error);
+    await Promise.race([cut.happened, failed]);
+    await proxy.down();
+    const error = await failed;
+    assert.ok(error instanceof PartlySettled, String(error));
+    assert.deepEqual(
+      error.fates,
+      rest.map((one) => (one === awaited ? null : "held")),
+    );
+    assert.equal((error.cause as HoldfastError).code, "SERVER_GONE");
+    const { succeeded, running } = await store.counts({ name: "halved" });
+    assert.deepEqual([succeeded, running], [MANY - 1, 1]);
+    await proxy.up();
+    assert.deepEqual(await impatient.settle([ending(awaited)]), ["held"], "the other one can still be");
   });
 });

@@ -4,6 +4,7 @@ import { setTimeout as passes } from "node:timers/promises";
 import { type Finished, job, open } from "../../src/index.ts";
 import { Holdfast } from "../../src/runtime/holdfast.ts";
 import { SEED } from "../crash/random.ts";
+import { until } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 describe("a finished job whose end the server does not take", { skip: noServer }, () => {
@@ -71,6 +72,45 @@ describe("a finished job whose end the server does not take", { skip: noServer }
       );
       assert.equal(ends[1]?.error?.code, code === "22021" ? "TEXT_INVALID" : "VALUE_INVALID");
     }
+  });
+
+  test("that another waits for takes none of those along that have ended before it", async (t) => {
+    const many = 5;
+    const { hf, logged } = await openAt(t);
+    const { promise: opened, resolve: open } = Promise.withResolvers<void>();
+    let ran = 0;
+    const held = job<string, string>({
+      name: "held",
+      run: async ({ input }) => {
+        ran++;
+        await opened;
+        return input;
+      },
+    });
+    const inputs = Array.from({ length: many }, (_, i) => (i === 2 ? "poison" : "fine"));
+    const jobs = await hf.enqueueMany(held, inputs);
+    const behind = await hf.enqueue(echo, "behind", { after: [jobs[2]?.id as string] });
+    const { store } = hf.engine;
+    const outlook = store.outlook.bind(store);
+    let looks = 0;
+    store.outlook = (from) => outlook(from).finally(() => looks++);
+    // With room for more, so that it claims until there are none: then none is claimed in the turn in which these end.
+    hf.work([held], { concurrency: many + 1 });
+    await until(async () => ran === many && looks > 0, "all of them run");
+    await refuse("XX000");
+    open();
+    while (!logged.some((message) => message.includes("could not be recorded"))) await passes(5);
+    const { succeeded, running } = await hf.jobs.counts({ name: "held" });
+    assert.deepEqual([succeeded, running], [many - 1, 1], "or this test shows nothing");
+    await relent();
+    hf.work([echo]);
+    assert.equal((await hf.jobs.wait(behind)).state, "succeeded");
+    assert.equal((await hf.jobs.counts({ name: "held" })).succeeded, many);
+    assert.equal(ran, many, "each has run once");
+    assert.deepEqual(
+      logged.filter((message) => message.includes("lease was gone")),
+      [],
+    );
   });
 
   test("because of a follow-up that no database could store has failed, and no other", { timeout: 30_000 }, async (t) => {

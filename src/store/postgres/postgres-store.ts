@@ -6,6 +6,7 @@ import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { Job, JobState } from "../../core/job.ts";
 import type { LeaseRef, StaleLease } from "../../core/lease.ts";
 import type { Operation } from "../points.ts";
+import { PartlySettled } from "../partly-settled.ts";
 import type {
   Change,
   Claimed,
@@ -296,8 +297,14 @@ export class PostgresStore implements Store {
           { rows: settlements.length, lone: this.#lone.settle },
         ));
     const rest = settlements.filter((_, i) => fates[i] === null);
-    const others = rest.length === 0 ? [] : await this.#settleSlowly(rest, { owed: true });
-    return fates.map((fate) => fate ?? (others.shift() as Fate));
+    if (rest.length === 0) return fates as Fate[];
+    try {
+      const others = await this.#settleSlowly(rest, { owed: true });
+      return fates.map((fate) => fate ?? (others.shift() as Fate));
+    } catch (error) {
+      // Whoever asks again for those that have ended would be told that their leases are gone.
+      throw rest.length < settlements.length ? new PartlySettled(fates, error) : error;
+    }
   }
 
   #settleSlowly(settlements: readonly Settlement[], { owed = false } = {}): Promise<Fate[]> {
