@@ -9,6 +9,15 @@ export type StopMode = "fast" | "immediate";
 export type Order = { do: "start" } | { do: "stop"; mode: StopMode };
 export type Answer = { premises: Premises | null } | { error: string };
 
+/** What it is hired for. */
+export interface Job {
+  native: string;
+  password: string;
+  settings: Record<string, string>;
+  /** The folder of a server that is stopped: this one begins as its replica, with a copy of its files. */
+  replicaOf?: string;
+}
+
 export interface Premises {
   dataFolder: string;
   /** For what processes of this host leave there. */
@@ -24,7 +33,7 @@ export class Caretaker {
   readonly premises: Premises;
   readonly #process: ChildProcess;
 
-  static async hire(job: { native: string; password: string; settings: Record<string, string> }): Promise<Caretaker> {
+  static async hire(job: Job): Promise<Caretaker> {
     const { NODE_TEST_CONTEXT: _, ...env } = process.env;
     const child = fork(fileURLToPath(new URL("./children/caretaker.ts", import.meta.url)), [JSON.stringify(job)], {
       detached: true,

@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { accessSync, constants, openSync, readFileSync, statfsSync } from "node:fs";
 import { appendFile, chown, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { Binaries } from "./binaries.ts";
+import { type Binaries, RUNS_AS } from "./binaries.ts";
 
 /** Where a run of many test files has made one for all of them: to copy it takes a fifth of the time. */
 export const template: string | undefined = process.env["HOLDFAST_TEST_CLUSTER"] || undefined;
@@ -59,6 +59,13 @@ export function passwordOf(cluster: string): string {
 /** By a program of the system, since the files have to be the server's, and only it may read them. */
 export async function copyCluster(binaries: Binaries, from: string, folder: string): Promise<void> {
   await run(binaries, folder, "cp", ["-R", "-p", join(from, "data"), join(folder, "data")]);
+}
+
+/** It takes what its primary sends, and no writes, until it is promoted. */
+export async function makeReplica(folder: string): Promise<void> {
+  const signal = join(folder, "data", "standby.signal");
+  await writeFile(signal, "");
+  await chown(signal, RUNS_AS.uid, RUNS_AS.gid);
 }
 
 /** In its own file, where what is said later counts. */

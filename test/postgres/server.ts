@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import postgres from "postgres";
 import { packagedBinaries } from "./binaries.ts";
 import { Caretaker, type StopMode } from "./caretaker.ts";
@@ -44,6 +44,23 @@ export async function startServer({ durable = false, settings = {} }: ServerOpti
   const caretaker = await Caretaker.hire({ native, password, settings: { ...lazily, ...settings } });
   const { port, aliveFolder } = caretaker.premises;
   return new PostgresServer(new URL(`postgres://postgres:${password}@127.0.0.1:${port}/postgres`), caretaker, { aliveFolder });
+}
+
+/** A replica of a server of our own, which is stopped for a moment: it has the same users, databases and settings. */
+export async function startReplica(primary: PostgresServer): Promise<PostgresServer> {
+  if (native === null) throw new Error(String(noServer));
+  const { password, port } = new URL(primary.url());
+  await primary.stop("fast");
+  const primary_conninfo = `host=127.0.0.1 port=${port} user=postgres password=${password} application_name=replica`;
+  const replicaOf = dirname(primary.dataFolder);
+  const caretaker = await Caretaker.hire({
+    native,
+    password,
+    settings: { fsync: "off", wal_retrieve_retry_interval: "20ms", primary_conninfo },
+    replicaOf,
+  });
+  await primary.start();
+  return new PostgresServer(Object.assign(new URL(primary.url()), { port: caretaker.premises.port }), caretaker);
 }
 
 export class PostgresServer {

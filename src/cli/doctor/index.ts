@@ -75,7 +75,9 @@ const UNOPENED = new Set(["DAMAGED", "DISK_FULL", "DISK_ERROR", "READ_ONLY"]);
 /** One that cannot even be opened is what this is for. Null: of an older schema, which to open it would change. */
 async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError | null> {
   const where = fileOf(command);
-  if (!isAddress(where) && isOfBefore(locate(where, { driver: driverOf(command) }))) return null;
+  // Of a server that does not let it be opened there is nothing else to look at.
+  if (isAddress(where)) return openExisting(command);
+  if (isOfBefore(locate(where, { driver: driverOf(command) }))) return null;
   try {
     return await openExisting(command);
   } catch (error) {

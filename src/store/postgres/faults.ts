@@ -51,9 +51,15 @@ const GONE = new Set([
   "53300",
 ]);
 
+/** No writes are taken. */
+export const NO_WRITES = "25006";
+
 export function codeOf(error: unknown): string {
   if (error instanceof ConnectionLost) return codeOf(error.cause);
-  const code = error instanceof Error ? (error as { code?: unknown }).code : undefined;
+  const { code, routine } = error instanceof Error ? (error as { code?: unknown; routine?: unknown }) : {};
+  // A replica has no tables that are not logged, and says so before it says that it takes no writes. Told by the place in
+  // the server where it is said: the words are in the server's own language.
+  if (code === "0A000" && routine === "get_relation_info") return NO_WRITES;
   return typeof code === "string" ? code : "";
 }
 
@@ -226,7 +232,7 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   "42P01": DROPPED,
   "3F000": DROPPED,
   "42883": DROPPED,
-  "25006": [
+  [NO_WRITES]: [
     "READ_ONLY",
     "The PostgreSQL server at ADDRESS takes no writes: it is a replica, or is set to read only. Nothing was changed.",
     "Give the address of the primary (of several hosts ?target_session_attrs=read-write finds it); where it is the primary, " +

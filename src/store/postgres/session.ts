@@ -1,6 +1,6 @@
 import type { Host } from "./address.ts";
 import { connect, type Connection, type Server, type Value } from "./driver.ts";
-import { codeOf, ConnectionLost, isLost, isRefused } from "./faults.ts";
+import { codeOf, ConnectionLost, isLost, isRefused, NO_WRITES } from "./faults.ts";
 import { Pulse } from "./pulse.ts";
 import { RELIED_SET } from "./relied.ts";
 
@@ -239,8 +239,6 @@ export class Session {
 
 /** All that there are, for whoever finds that they are with the wrong one. */
 const OPEN = new WeakMap<Server, Set<Session>>();
-
-const NO_WRITES = "25006";
 
 /** So long a connection that refuses writes is kept all the same, in milliseconds: many may be told so in that time. */
 const ANOTHER = 1_000;

@@ -7,8 +7,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { type Binaries, prepareBinaries, RUNS_AS } from "../binaries.ts";
-import type { Answer, Order, Premises, StopMode } from "../caretaker.ts";
-import { configure, copyCluster, makeCluster, memoryFolder, template } from "../cluster.ts";
+import type { Answer, Job, Order, Premises, StopMode } from "../caretaker.ts";
+import { configure, copyCluster, makeCluster, makeReplica, memoryFolder, template } from "../cluster.ts";
 
 /**
  * Makes a PostgreSQL server, starts and stops it as its owner says, and clears everything away when the channel to the
@@ -19,11 +19,7 @@ import { configure, copyCluster, makeCluster, memoryFolder, template } from "../
 const START_LIMIT = 30_000;
 const SIGNALS: Record<StopMode, NodeJS.Signals> = { fast: "SIGINT", immediate: "SIGQUIT" };
 
-const { native, password, settings } = JSON.parse(process.argv[2] as string) as {
-  native: string;
-  password: string;
-  settings: Record<string, string>;
-};
+const { native, password, settings, replicaOf } = JSON.parse(process.argv[2] as string) as Job;
 
 let folder: string | null = null;
 /** Where its data and its log are: there too, or in memory. */
@@ -57,7 +53,9 @@ async function furnish(): Promise<Premises> {
   const memory = syncs ? null : memoryFolder();
   home = memory === null ? folder : await mkdtemp(join(memory, "holdfast-postgres-"));
   await chown(home, uid, gid);
-  await (template === undefined ? makeCluster(binaries, home, password) : copyCluster(binaries, template, home));
+  const original = replicaOf ?? template;
+  await (original === undefined ? makeCluster(binaries, home, password) : copyCluster(binaries, original, home));
+  if (replicaOf !== undefined) await makeReplica(home);
   const port = await freePort();
   await configure(home, { listen_addresses: "127.0.0.1", port, unix_socket_directories: folder, ...settings });
   const aliveFolder = join(folder, "alive");
