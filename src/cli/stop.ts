@@ -4,7 +4,8 @@ import { type Duration, sayMillis, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { ProcessId } from "../core/ids.ts";
 import { plural } from "../core/words.ts";
-import type { Life, ProcessView, Store } from "../store/store.ts";
+import type { Life, ProcessView } from "../store/processes.ts";
+import type { Store } from "../store/store.ts";
 import { atLeastOne } from "./arguments.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
@@ -52,7 +53,7 @@ export function stopCommand(parent: Command): void {
       const unasked = chosen.filter((process) => !process.stoppable && (pids.length > 0 || process.works.length > 0));
       const asked = chosen.filter((process) => process.stoppable);
       // Those that were asked before stop as they were told then.
-      await store.askToStop(
+      await store.processes.askToStop(
         asked.map(({ id }) => id),
         drain,
       );
@@ -78,7 +79,7 @@ export function stopCommand(parent: Command): void {
 
 /** Those that were not proven dead; those elsewhere are asked, too. */
 async function living(store: Store): Promise<ProcessView[]> {
-  return (await store.probe()).filter(({ life }) => isLiving(life)).map(({ process }) => process);
+  return (await store.processes.probe()).filter(({ life }) => isLiving(life)).map(({ process }) => process);
 }
 
 function isLiving(life: Life): boolean {

@@ -4,7 +4,9 @@ import { HoldfastError } from "../core/errors.ts";
 import { bootId } from "../runtime/boot.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import { LEAD_TTL, type LeadView } from "../store/builds.ts";
-import type { Life, LockView, Store } from "../store/store.ts";
+import type { LockView } from "../store/locks.ts";
+import type { Life } from "../store/processes.ts";
+import type { Store } from "../store/store.ts";
 import { openExisting } from "./database.ts";
 import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
@@ -27,10 +29,10 @@ export function unlockCommand(parent: Command): void {
       await using hf = await openExisting(command);
       if (name === undefined) return await show(hf, command);
       const { store } = hf.engine;
-      const lock = await store.getLock(name);
+      const lock = await store.locks.get(name);
       if (lock !== null) return await unlock(hf, command, lock, options.force);
       const lead = await store.builds.getLead(name);
-      if (lead === null) throw noSuchLock(name, await store.locks(), await store.builds.leads());
+      if (lead === null) throw noSuchLock(name, await store.locks.all(), await store.builds.leads());
       await unlead(hf, command, lead, options.force);
     });
 }
@@ -39,7 +41,7 @@ async function unlock(hf: Holdfast, command: Command, lock: LockView, force = fa
   const { store, clock } = hf.engine;
   const { name } = lock;
   // Whoever has acquired it since the look holds it.
-  if (!(await store.breakLock(name, { stale: !force }))) throw held((await store.getLock(name)) ?? lock, clock.now());
+  if (!(await store.locks.break(name, { stale: !force }))) throw held((await store.locks.get(name)) ?? lock, clock.now());
   answer(
     command,
     { name, holder: lock.holder, forced: !lock.stale },
@@ -64,7 +66,7 @@ async function unlead(hf: Holdfast, command: Command, lead: LeadView, force = fa
 
 /** `gone`: nobody has registered under that number any more. */
 async function lifeOf(store: Store, { holder }: LeadView): Promise<Life | "gone"> {
-  return (await store.probe(bootId())).find(({ process }) => process.id === holder)?.life ?? "gone";
+  return (await store.processes.probe(bootId())).find(({ process }) => process.id === holder)?.life ?? "gone";
 }
 
 /** One on another host is believed for as long as it says so. */
@@ -74,7 +76,7 @@ function mayLive({ beatAt }: LeadView, life: Life | "gone", now: number): boolea
 
 /** What is locked, and who leads what. */
 async function show({ engine: { store, clock } }: Holdfast, command: Command): Promise<void> {
-  const [locks, led] = await Promise.all([store.locks(), store.builds.leads()]);
+  const [locks, led] = await Promise.all([store.locks.all(), store.builds.leads()]);
   const now = clock.now();
   const withLife = await Promise.all(led.map(async (lead) => ({ ...lead, life: await lifeOf(store, lead) })));
   answer(command, { locks, leads: withLife }, () => {

@@ -60,14 +60,14 @@ export class ScheduledBackups {
     const due = () => dueIn(this.#plan, this.#counting(), clock.now());
     if (due() > 0 || this.#stopped || store.damage.damaged !== null) return Math.max(due(), TRY_AGAIN);
     const token = randomUUID();
-    if (!(await store.acquireLock(LOCK, program, token, TTL))) return TRY_AGAIN;
+    if (!(await store.locks.acquire(LOCK, program, token, TTL))) return TRY_AGAIN;
     const renewal = this.#keep(token);
     try {
       // Somebody may have made it between the look and the lock.
       if (due() === 0) await this.#makeOne();
     } finally {
       renewal();
-      await store.releaseLock(LOCK, token);
+      await store.locks.release(LOCK, token);
     }
     return due();
   }
@@ -108,7 +108,7 @@ export class ScheduledBackups {
 
   /** A large one takes longer than any lock should last by itself. */
   #keep(token: string): () => void {
-    const timer = setInterval(() => void this.#engine.store.extendLock(LOCK, token, TTL).catch(() => {}), TTL / 3).unref();
+    const timer = setInterval(() => void this.#engine.store.locks.extend(LOCK, token, TTL).catch(() => {}), TTL / 3).unref();
     return () => clearInterval(timer);
   }
 

@@ -52,7 +52,7 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
     settings: vitals?.settings ?? [],
     wal: store && (await readable(() => store.vitals.wal({ readers: true }))),
     processes: (store && (await readable(() => processesOf(store)))) ?? [],
-    locks: (store && (await readable(() => store.locks()))) ?? [],
+    locks: (store && (await readable(() => store.locks.all()))) ?? [],
     stuck: vitals?.stuck ?? [],
     artifacts:
       checked === null || folder === null ? null : await countOrphans(folder, new Set(checked.artifacts), now - JUST_STORED),
@@ -78,8 +78,8 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
 }
 
 async function processesOf(store: Store): Promise<Circumstance["processes"]> {
-  const running = await store.running();
-  return (await store.probe(bootId())).map(({ process: { id, pid, host, program }, life }) => {
+  const running = await store.processes.running();
+  return (await store.processes.probe(bootId())).map(({ process: { id, pid, host, program }, life }) => {
     return { pid, host, program, dead: isProven(life), running: running.get(id) ?? 0 };
   });
 }

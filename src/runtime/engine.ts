@@ -8,7 +8,8 @@ import { sayReaders } from "../core/wal.ts";
 import type { ProcessId } from "../core/ids.ts";
 import type { LeaseRef } from "../core/lease.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
-import type { Change, Claimed, Store, Works } from "../store/store.ts";
+import type { Works } from "../store/processes.ts";
+import type { Change, Claimed, Store } from "../store/store.ts";
 import { bootId, processIdentity } from "./boot.ts";
 import { Holdings } from "./holdings.ts";
 import { Janitor } from "./janitor.ts";
@@ -116,7 +117,7 @@ export class Engine {
         store.seal(() => recoveryPending(location.name));
         return new Engine(store, location, options, NOBODY, true);
       }
-      const self = await store.register({
+      const self = await store.processes.register({
         pid: process.pid,
         host: hostname(),
         boot: bootId(),
@@ -187,7 +188,7 @@ export class Engine {
    * not one that is soon gone.
    */
   async #checkLater(): Promise<void> {
-    if (!this.#threaded || this.location.kind === "postgres" || (await this.store.processes()).length > 1) return;
+    if (!this.#threaded || this.location.kind === "postgres" || (await this.store.processes.all()).length > 1) return;
     const timer = setTimeout(() => {
       this.#checking = checkAll(this, "quick")
         .then((findings) => findings.forEach((what) => this.log.error("a check has found something", { what })))
@@ -234,7 +235,7 @@ export class Engine {
   }
 
   #announceAll(): void {
-    this.store
+    this.store.processes
       .announce(this.self, [...this.#works].flat())
       .catch((error: unknown) => this.log.warn("could not say what is worked on", { error: String(error) }));
   }
@@ -313,7 +314,7 @@ export class Engine {
     await this.#letGo();
     await this.artifactFolder.close();
     if (this.self !== NOBODY) {
-      await this.store
+      await this.store.processes
         .unregister(this.self)
         .catch((error: unknown) => this.log.warn("could not sign off", { error: String(error) }));
     }

@@ -1,7 +1,8 @@
 import type { Clock } from "../core/clock.ts";
 import type { ProcessId } from "../core/ids.ts";
 import { type HeldLease, type Holder, isProven, judge, type StaleLease, type Verdict } from "../core/lease.ts";
-import type { Judgement, Life, ProcessView, Store } from "../store/store.ts";
+import type { Life, ProcessView } from "../store/processes.ts";
+import type { Judgement, Store } from "../store/store.ts";
 import type { Holdings } from "./holdings.ts";
 import type { Log } from "./log.ts";
 import { type Dead, Recovery } from "./recovery/recovery.ts";
@@ -184,7 +185,7 @@ export class Janitor {
     const alone = this.#isAlone();
     const buried = await this.recovery.run(dead, { opening, alone, met, ...(asked === undefined ? {} : { asked }) });
     const entriesReclaimed = buried.entries + (await this.#drain({ dead: [], skewed: true }, "lease expired"));
-    const locksCleaned = buried.locks + (await this.#store.cleanLocks());
+    const locksCleaned = buried.locks + (await this.#store.locks.clean());
     await this.orphans("orchestrator_lost");
     await this.clear();
     return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
@@ -205,7 +206,7 @@ export class Janitor {
       entriesReclaimed += entries;
       if (entries === 0) break;
     }
-    const locksCleaned = await this.#store.cleanLocks();
+    const locksCleaned = await this.#store.locks.clean();
     return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
   }
 
@@ -251,7 +252,7 @@ export class Janitor {
     }
     await this.#drain({ dead: [], skewed }, "lease expired");
     // Neither waits for the other, nor for a server's answer longer than it must.
-    await Promise.all([this.#store.cleanLocks(), this.orphans("orchestrator_lost"), this.clear()]);
+    await Promise.all([this.#store.locks.clean(), this.orphans("orchestrator_lost"), this.clear()]);
     if (this.#onStop !== null) await this.#heed(this.#onStop);
     if (this.#expiring === null) await this.#expire();
     await this.#trim();
@@ -260,13 +261,13 @@ export class Janitor {
 
   /** How long nothing can be left behind; a lock that runs out by then opens its queue when it does. */
   async #restAlone(): Promise<number> {
-    if ((await this.#store.running()).size > 0) return TICK;
-    const expiries = (await this.#store.locks()).map(({ expiresAt }) => expiresAt - this.#clock.now());
+    if ((await this.#store.processes.running()).size > 0) return TICK;
+    const expiries = (await this.#store.locks.all()).map(({ expiresAt }) => expiresAt - this.#clock.now());
     return Math.max(TICK, Math.min(IDLE_TICK, ...expiries));
   }
 
   async #heed(onStop: (drain: number) => void): Promise<void> {
-    const self = (await this.#store.processes()).find(({ id }) => id === this.#self);
+    const self = (await this.#store.processes.all()).find(({ id }) => id === this.#self);
     if (self === undefined || self.stop === null || this.#stopAsked) return;
     this.#stopAsked = true;
     onStop(self.stop);
@@ -288,7 +289,7 @@ export class Janitor {
   async #trim(): Promise<void> {
     const now = this.#clock.monotonic();
     if (now - this.#trimmedAt < TRIM_EVERY) return;
-    while (this.#running && (await this.#store.trimEvents({ olderThan: KEPT, limit: TRIM })) === TRIM);
+    while (this.#running && (await this.#store.events.trim({ olderThan: KEPT, limit: TRIM })) === TRIM);
     // One that failed is tried again at the next tick.
     this.#trimmedAt = now;
   }
@@ -298,13 +299,13 @@ export class Janitor {
     const now = this.#clock.monotonic();
     const since = this.#doubts.get(process.id) ?? now;
     this.#doubts.set(process.id, since);
-    if (now - since >= DOUBT) await this.#store.unregister(process.id);
+    if (now - since >= DOUBT) await this.#store.processes.unregister(process.id);
   }
 
   async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
     this.#lookedAt = this.#clock.monotonic();
     this.#looked = true;
-    const processes = await this.#store.probe();
+    const processes = await this.#store.processes.probe();
     this.#lives = new Map(processes.map(({ process, life }) => [process.id, life]));
     return processes;
   }

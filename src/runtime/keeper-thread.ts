@@ -87,7 +87,7 @@ async function beat(): Promise<void> {
 async function open(): Promise<{ store: Store; keeper: Keeper }> {
   const { openStore } = await import("../store/open-store.ts");
   const store = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
-  store.actAs(data.process);
+  store.processes.actAs(data.process);
   return { store, keeper: new Keeper({ store, holdings, clock: store.clock, onLoss }) };
 }
 

@@ -23,24 +23,24 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
     async acquire(holder, ttl) {
       refuseClosed();
       const token = randomUUID();
-      return (await store.acquireLock(name, checkName(holder, "The holder"), token, life(ttl))) ? token : null;
+      return (await store.locks.acquire(name, checkName(holder, "The holder"), token, life(ttl))) ? token : null;
     },
     async extend(token, ttl) {
       refuseClosed();
-      return store.extendLock(name, String(token), life(ttl));
+      return store.locks.extend(name, String(token), life(ttl));
     },
     async release(token) {
       refuseClosed();
-      return store.releaseLock(name, String(token));
+      return store.locks.release(name, String(token));
     },
     async get() {
       refuseClosed();
-      const lock = await store.getLock(name);
+      const lock = await store.locks.get(name);
       return lock && { holder: lock.holder, acquiredAt: lock.acquiredAt, expiresAt: lock.expiresAt };
     },
     async isStale() {
       refuseClosed();
-      return (await store.getLock(name))?.stale ?? false;
+      return (await store.locks.get(name))?.stale ?? false;
     },
   };
 }

@@ -1,5 +1,5 @@
 import type { Facts } from "../core/metrics.ts";
-import type { Life } from "../store/store.ts";
+import type { Life } from "../store/processes.ts";
 import type { Holdfast } from "./holdfast.ts";
 import { readable } from "./readable.ts";
 import { ALARM_CODES, alarmsOf } from "./status/alarms.ts";
@@ -21,8 +21,8 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     readable(() => counted),
     readable(() => store.builds.newestBuilds()),
-    readable(() => store.schedules()),
-    readable(() => store.sinks()),
+    readable(() => store.schedules.all()),
+    readable(() => store.sinks.all()),
     readable(() => store.recovery()),
     readable(() => store.recoveries.totals()),
     readable(() => store.recoveries.reports({ limit: 1 })),

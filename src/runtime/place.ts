@@ -109,7 +109,7 @@ export class DurablePlace implements Place {
   }
 
   async open(): Promise<void> {
-    this.#cursor = this.#stored = await this.#store.openSink(this.#name, this.#kind);
+    this.#cursor = this.#stored = await this.#store.sinks.open(this.#name, this.#kind);
   }
 
   async take(): Promise<boolean> {
@@ -144,7 +144,7 @@ export class DurablePlace implements Place {
   async failed(error: string): Promise<void> {
     const token = this.#token;
     if (token === null) return;
-    if (await this.#store.sinkFailed(this.#name, token, error, TTL)) this.#since = this.#clock.monotonic();
+    if (await this.#store.sinks.fail(this.#name, token, error, TTL)) this.#since = this.#clock.monotonic();
     else this.#lose();
   }
 
@@ -159,13 +159,13 @@ export class DurablePlace implements Place {
     this.#lazy?.();
     this.passed(this.#cursor);
     await this.saved();
-    if (this.#token !== null) await this.#store.releaseSink(this.#name, this.#token);
+    if (this.#token !== null) await this.#store.sinks.release(this.#name, this.#token);
     this.#token = null;
   }
 
   async #hold(): Promise<boolean> {
     const before = this.#clock.monotonic();
-    const held = await this.#store.holdSink(this.#name, { holder: this.#self, ttl: TTL, token: this.#token });
+    const held = await this.#store.sinks.hold(this.#name, { holder: this.#self, ttl: TTL, token: this.#token });
     if (held === null) {
       // An operator has had it forgotten while it was in use here: it starts from now on, like a new one.
       this.#lose();
@@ -187,8 +187,8 @@ export class DurablePlace implements Place {
       this.#renewal = null;
       const token = this.#token;
       if (token === null) return;
-      void this.#store
-        .holdSink(this.#name, { holder: this.#self, ttl: TTL, token })
+      void this.#store.sinks
+        .hold(this.#name, { holder: this.#self, ttl: TTL, token })
         .then((held) => {
           if (this.#token !== token) return;
           if (held?.token !== token) return this.#lose();
@@ -206,7 +206,7 @@ export class DurablePlace implements Place {
       while (this.#token !== null && this.#stored < this.#cursor) {
         const seq = this.#cursor;
         const token = this.#token;
-        if (await this.#store.advanceSink(this.#name, token, seq, TTL)) {
+        if (await this.#store.sinks.advance(this.#name, token, seq, TTL)) {
           this.#stored = seq;
           this.#since = this.#clock.monotonic();
         } else if (this.#token === token) this.#lose();

@@ -106,7 +106,7 @@ export class Relay {
     const { store, place } = this.#parts;
     this.#fresh = false;
     const from = place.cursor;
-    const page = await store.events({ after: from, limit: PAGE });
+    const page = await store.events.page({ after: from, limit: PAGE });
     if (page.length === 0) {
       place.rest();
       return this.#news();

@@ -63,7 +63,7 @@ export class Relays {
     const subscriber = new Subscriber(on);
     const place =
       name === undefined
-        ? new PassingPlace(() => (from === undefined ? store.newestEvent() : Promise.resolve(from)))
+        ? new PassingPlace(() => (from === undefined ? store.events.newest() : Promise.resolve(from)))
         : this.#place(name, subscriber.kind);
     const relay = new Relay({ store, clock, log, name: name ?? "a subscriber", place, sink: subscriber, types });
     if (name !== undefined) this.#subscribers.add(name);

@@ -1,6 +1,7 @@
 import type { Clock } from "../core/clock.ts";
 import { ticksOf } from "../core/schedule.ts";
-import type { Store, StoredSchedule } from "../store/store.ts";
+import type { StoredSchedule } from "../store/schedules.ts";
+import type { Store } from "../store/store.ts";
 import type { Log } from "./log.ts";
 import { Trouble } from "./trouble.ts";
 
@@ -84,7 +85,7 @@ export class Scheduler {
   async #look(): Promise<number> {
     for (;;) {
       this.#again = false;
-      const { due, nextAt, now } = await this.#store.dueSchedules();
+      const { due, nextAt, now } = await this.#store.schedules.due();
       if (this.#state === "stopped" || (due.length === 0 && !this.#again)) return nextAt === null ? LOOK_AGAIN : nextAt - now;
       let troubles = 0;
       for (let at = 0; at < due.length; at += TOGETHER) {
@@ -102,7 +103,7 @@ export class Scheduler {
     try {
       const due = ticksOf(schedule, now);
       // When it is refused, another process was quicker.
-      if (due !== null) await this.#store.tick({ key, revision, from, ...due });
+      if (due !== null) await this.#store.schedules.tick({ key, revision, from, ...due });
       this.#troubles.delete(key);
       return true;
     } catch (error) {

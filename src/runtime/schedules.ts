@@ -2,7 +2,7 @@ import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { checkName, checkOneOf, refuseUnknown } from "../core/options.ts";
 import { type Missed, nextTick, type Schedule } from "../core/schedule.ts";
-import type { ScheduleDraft } from "../store/store.ts";
+import type { ScheduleDraft } from "../store/schedules.ts";
 import type { Enqueued } from "./context.ts";
 import { definitionOf } from "./definition.ts";
 import type { Engine } from "./engine.ts";
@@ -44,7 +44,7 @@ export class Schedules {
     this.#refuseClosed();
     const { declared } = definitionOf(def);
     if (!declared.empty) await this.#engine.store.declare([declared.declaration]);
-    const saved = await this.#engine.store.saveSchedule(draft);
+    const saved = await this.#engine.store.schedules.save(draft);
     this.#engine.scheduler.start();
     this.#engine.scheduler.changed();
     return shown(saved);
@@ -53,19 +53,19 @@ export class Schedules {
   /** By key. */
   async list(): Promise<Schedule[]> {
     this.#refuseClosed();
-    return (await this.#engine.store.schedules()).map(shown);
+    return (await this.#engine.store.schedules.all()).map(shown);
   }
 
   /** Its jobs stay. False when there is no such schedule. */
   async remove(key: string): Promise<boolean> {
     this.#refuseClosed();
-    return this.#engine.store.removeSchedule(String(key));
+    return this.#engine.store.schedules.remove(String(key));
   }
 
   /** No more ticks, until `resume`; in this and any other process, also after a restart. */
   async pause(key: string): Promise<void> {
     this.#refuseClosed();
-    if (!(await this.#engine.store.pauseSchedule(String(key)))) throw await this.#noSuch(key);
+    if (!(await this.#engine.store.schedules.pause(String(key)))) throw await this.#noSuch(key);
   }
 
   /** Goes on with the next tick: those that fell into the pause were not missed. */
@@ -73,11 +73,11 @@ export class Schedules {
     this.#refuseClosed();
     const { store, clock, scheduler } = this.#engine;
     for (;;) {
-      const schedule = await store.getSchedule(String(key));
+      const schedule = await store.schedules.get(String(key));
       if (schedule === null) throw await this.#noSuch(key);
       if (!schedule.paused) return;
       // Refused when it was saved with another pattern meanwhile: then that one decides.
-      if (await store.resumeSchedule(schedule, nextTick(schedule.cron, schedule.timezone, clock.now())))
+      if (await store.schedules.resume(schedule, nextTick(schedule.cron, schedule.timezone, clock.now())))
         return scheduler.changed();
     }
   }
@@ -85,14 +85,14 @@ export class Schedules {
   /** One job now, besides those of the ticks. With `overlap: false` an unfinished last job is the answer instead. */
   async trigger(key: string): Promise<Enqueued> {
     this.#refuseClosed();
-    const answer = await this.#engine.store.triggerSchedule(String(key));
+    const answer = await this.#engine.store.schedules.trigger(String(key));
     if (answer === null) throw await this.#noSuch(key);
     // A template has no id that could be taken, and comes after nothing.
     return answer as Enqueued;
   }
 
   async #noSuch(key: string): Promise<HoldfastError> {
-    return noSuchSchedule(key, await this.#engine.store.schedules());
+    return noSuchSchedule(key, await this.#engine.store.schedules.all());
   }
 }
 

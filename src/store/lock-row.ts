@@ -1,5 +1,5 @@
 import { type Flag, isYes } from "./flag.ts";
-import type { LockView } from "./store.ts";
+import type { LockView } from "./locks.ts";
 
 /** A lock as it is read; `job` is the one of the exclusive claim that it belongs to. */
 export interface LockRow extends Omit<LockView, "stale"> {

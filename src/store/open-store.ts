@@ -110,14 +110,12 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   });
   if (clock.during === undefined) return store;
   const during = (work: Promise<unknown>): void => clock.during?.(work);
-  const parts = {
-    builds: reporting(store.builds, during),
-    work: reporting(store.work, during),
-    audit: reporting(store.audit, during),
-    recoveries: reporting<Store["recoveries"]>(store.recoveries, during),
-  };
+  const parts = Object.fromEntries(WAITED_FOR.map((noun) => [noun, reporting(store[noun], during)]));
   return reporting<Store>(store, during, parts);
 }
+
+/** The nouns of a store whose calls a clock that is moved by hand waits for. */
+const WAITED_FOR = ["builds", "work", "audit", "recoveries", "processes", "locks", "schedules", "events", "sinks"] as const;
 
 /** For a clock that is moved by hand: every call says that it is under way. */
 function reporting<T extends object>(store: T, during: (work: Promise<unknown>) => void, parts: Partial<T> = {}): T {

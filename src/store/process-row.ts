@@ -1,7 +1,7 @@
 import type { ProcessId } from "../core/ids.ts";
 import type { Act } from "./audit.ts";
 import { type Flag, isYes } from "./flag.ts";
-import type { Life, ProcessView, Works } from "./store.ts";
+import type { Life, ProcessView, Works } from "./processes.ts";
 
 /** `alive` names the file whose lock proves life; "" where there is none. */
 export type RegisteredProcess = ProcessView & { alive: string };

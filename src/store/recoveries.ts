@@ -2,7 +2,7 @@ import type { BuildReason } from "../core/build.ts";
 import type { ProcessId } from "../core/ids.ts";
 import type { CrashRecoveryReport, Findings, RecoveryCounts, ReportState } from "../core/recovery-report.ts";
 import type { Reclaimed } from "../core/retry.ts";
-import type { Life } from "./store.ts";
+import type { Life } from "./processes.ts";
 
 /**
  * What is done about processes that died, and the report of it. The same rules as in `Store`: each call is one atomic unit. A

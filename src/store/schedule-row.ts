@@ -2,7 +2,8 @@ import { isDeepStrictEqual } from "node:util";
 import { parseGeneratedId, type JobKey } from "../core/ids.ts";
 import type { Act } from "./audit.ts";
 import { type Flag, isYes } from "./flag.ts";
-import type { Enqueued, NewJob, StoredSchedule } from "./store.ts";
+import type { StoredSchedule } from "./schedules.ts";
+import type { Enqueued, NewJob } from "./store.ts";
 
 /** A schedule as it is read. */
 export interface ScheduleRow extends Omit<StoredSchedule, "paused" | "overlap" | "lastAt"> {

@@ -2,19 +2,22 @@ import type { Enqueued } from "../core/admission.ts";
 import type { Clock } from "../core/clock.ts";
 import type { ClaimSource, Outlook } from "../core/claiming.ts";
 import type { HoldfastError } from "../core/errors.ts";
-import type { Event } from "../core/event.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
 import type { FinishedState, Job, JobState } from "../core/job.ts";
 import type { Fate, HeldLease, LeaseRef, StaleLease } from "../core/lease.ts";
 import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
-import type { Missed, Schedule } from "../core/schedule.ts";
 import type { Declaration } from "../core/settings.ts";
 import type { WalView } from "../core/wal.ts";
 import type { AuditStore } from "./audit.ts";
 import type { BackupStore } from "./backups.ts";
-import type { DamageStore } from "./findings.ts";
 import type { BuildStore } from "./builds.ts";
+import type { EventStore } from "./events.ts";
+import type { DamageStore } from "./findings.ts";
+import type { LockStore } from "./locks.ts";
+import type { ProcessStore, Works } from "./processes.ts";
 import type { RecoveryStore } from "./recoveries.ts";
+import type { ScheduleStore } from "./schedules.ts";
+import type { SinkStore } from "./sinks.ts";
 import type { VitalsStore } from "./vitals.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
@@ -46,6 +49,13 @@ export interface Store {
   readonly vitals: VitalsStore;
   /** What is done about processes that died. */
   readonly recoveries: RecoveryStore;
+  /** Who has it open. */
+  readonly processes: ProcessStore;
+  readonly locks: LockStore;
+  readonly schedules: ScheduleStore;
+  readonly events: EventStore;
+  /** Who is told of them. */
+  readonly sinks: SinkStore;
 
   // ── jobs in ──
   /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */
@@ -112,74 +122,6 @@ export interface Store {
   /** Ends or cuts leases as judged; each only if it is still exactly the lease that was judged. `by`: an operator, for the audit. */
   reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed>;
   recovery(): Promise<RecoveryTotals>;
-
-  // ── locks ──
-  acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean>;
-  extendLock(name: string, token: string, ttl: number): Promise<boolean>;
-  releaseLock(name: string, token: string): Promise<boolean>;
-  getLock(name: string): Promise<LockView | null>;
-  /** Removes a lock whoever holds it: an operator's act. `stale`: only if its time, or its exclusive claim, is over. */
-  breakLock(name: string, options?: { stale: boolean }): Promise<boolean>;
-  locks(): Promise<LockView[]>;
-  /** Removes locks that are expired, or whose exclusive claim is over. */
-  cleanLocks(): Promise<number>;
-
-  // ── schedules ──
-  /** Makes it, or changes the one with that key: it stays paused, and keeps its next tick unless cron or time zone differ. */
-  saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule>;
-  /** By key. */
-  schedules(): Promise<StoredSchedule[]>;
-  getSchedule(key: string): Promise<StoredSchedule | null>;
-  /** Those whose next tick has come, the most overdue first, and when the soonest tick of all is; paused ones have none. */
-  dueSchedules(): Promise<DueSchedules>;
-  /**
-   * Adds a job for each tick and moves the schedule on, if it is still exactly as it was read; false otherwise: somebody
-   * else did it. Without `overlap` nothing is added while its last job is unfinished, and never more than one.
-   */
-  tick(tick: Tick): Promise<boolean>;
-  /** A job now, whatever the pattern says; null when there is no such schedule. */
-  triggerSchedule(key: string): Promise<Enqueued | null>;
-  removeSchedule(key: string): Promise<boolean>;
-  pauseSchedule(key: string): Promise<boolean>;
-  /** It goes on with this tick; false when it was not paused, or was saved anew since it was read. */
-  resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean>;
-
-  // ── events ──
-  /** What happened, in the order it was committed. */
-  events(query: EventQuery): Promise<Event[]>;
-  /** The `seq` of the newest event there ever was; 0 before the first. */
-  newestEvent(): Promise<number>;
-  /** Enters a sink or durable subscriber, for what happens from now on; one that is known keeps its place. Answers where it stands. */
-  openSink(name: string, kind: string): Promise<number>;
-  /** Takes the right to deliver, or, by its token, keeps it. Free is what nobody has, whose time is over, or whose holder is gone. Null: no such sink. */
-  holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null>;
-  /** Everything up to `seq` is delivered; and the right to go on is kept. False, and nothing changes, when the token is not the sink's any more. */
-  advanceSink(name: string, token: Fence, seq: number, ttl: number): Promise<boolean>;
-  /** A delivery failed; the right to try again is kept. */
-  sinkFailed(name: string, token: Fence, error: string, ttl: number): Promise<boolean>;
-  releaseSink(name: string, token: Fence): Promise<boolean>;
-  /** Forgets a sink and its place: an operator's act. */
-  dropSink(name: string): Promise<boolean>;
-  sinks(): Promise<SinkView[]>;
-  /** Removes the oldest events, at most `limit`, that every sink has passed and that are older than this. */
-  trimEvents(what: { olderThan: number; limit: number }): Promise<number>;
-
-  // ── processes ──
-  /** Enters this process, with a proof of life that ends with it. Its first commit: before it, it may claim and acknowledge nothing. */
-  register(process: NewProcess): Promise<ProcessId>;
-  /** Another handle of an entered process, in a thread of it. */
-  actAs(id: ProcessId): void;
-  /** Who of the others lives, as far as it can be proven from here. `boot`: of this host, by somebody who is not entered. */
-  probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]>;
-  processes(): Promise<ProcessView[]>;
-  /** How many jobs each process runs now; those claimed by hand are under null. */
-  running(): Promise<Map<ProcessId | null, number>>;
-  /** What a process works on, for those who look whether anybody does. */
-  announce(id: ProcessId, works: readonly Works[]): Promise<void>;
-  /** Asks processes that heed it to stop, their running jobs within `drain`; the answer is who was asked. */
-  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]>;
-  /** Forgets a process that holds nothing any more. */
-  unregister(id: ProcessId): Promise<boolean>;
 
   // ── news ──
   /** Called after each commit of this store, and of others too unless `ownOnly`: watching for theirs is not free. Returns the way to stop. */
@@ -294,13 +236,6 @@ export interface QueueOverview {
   lastMinute: Record<FinishedState, number>;
 }
 
-/** Jobs of a queue, name and version. */
-export interface Works {
-  queue: string;
-  name: string;
-  version: number;
-}
-
 export interface LaneOverview extends Works {
   /** Waiting and pending. */
   pending: number;
@@ -317,109 +252,6 @@ export interface RecoveryTotals {
   recoveredAt: number;
   /** The newest first, at most 50. */
   log: { at: number; cause: string; entries: number; quarantined: number; failed: number; locks: number }[];
-}
-
-export interface LockView {
-  name: string;
-  holder: string;
-  acquiredAt: number;
-  expiresAt: number;
-  stale: boolean;
-}
-
-export interface ScheduleDraft {
-  key: string;
-  cron: string;
-  timezone: string;
-  missed: Missed;
-  within: number | null;
-  overlap: boolean;
-  /** The job of each tick; without instants and ids of its own. */
-  template: NewJob;
-  nextAt: number;
-}
-
-export interface StoredSchedule extends Schedule {
-  missed: Missed;
-  within: number | null;
-  overlap: boolean;
-  /** Another with each save. */
-  revision: number;
-}
-
-export interface DueSchedules {
-  due: StoredSchedule[];
-  nextAt: number | null;
-  /** By the store's clock: ticks up to here are due. */
-  now: number;
-}
-
-export interface Tick {
-  key: string;
-  /** As it was read: of the save, and of the tick that comes next. */
-  revision: number;
-  from: number;
-  fire: readonly number[];
-  nextAt: number;
-}
-
-export interface EventQuery {
-  /** Only those with a higher `seq`. */
-  after: number;
-  limit: number;
-  /** As they are written, or all that begin with what is before a `*`. */
-  types?: readonly string[];
-  job?: string;
-  build?: string;
-  /** The newest `limit` of them, not the oldest. */
-  last?: boolean;
-}
-
-/** `token` is null while somebody else delivers; `cursor` is how far it is, either way. */
-export interface SinkHold {
-  token: Fence | null;
-  cursor: number;
-}
-
-export interface SinkView {
-  name: string;
-  /** "webhook", "subscriber", … */
-  kind: string;
-  /** Everything up to here is delivered. */
-  cursor: number;
-  /** How many events are still to be delivered, and when the oldest of them happened. */
-  behind: number;
-  oldestAt: number | null;
-  /** Who delivers, or did last. */
-  holder: ProcessId | null;
-  /** In a row, with the last error. */
-  failures: number;
-  failedAt: number | null;
-  error: string | null;
-  deliveredAt: number | null;
-  createdAt: number;
-}
-
-/** "dead" is proven, "rebooted" too: its host was started anew since. */
-export type Life = "alive" | "dead" | "rebooted" | "unknown";
-
-export interface NewProcess {
-  /** The same for the threads of one process and for no other. */
-  identity?: string;
-  pid: number;
-  host: string;
-  boot: string;
-  program: string;
-  /** It stops when `askToStop` says so. */
-  stoppable?: boolean;
-}
-
-export interface ProcessView extends NewProcess {
-  id: ProcessId;
-  startedAt: number;
-  works: readonly Works[];
-  /** Asked to stop: how long its running jobs may go on. */
-  stop: number | null;
 }
 
 export interface Change {

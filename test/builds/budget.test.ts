@@ -190,7 +190,7 @@ test("a token that is refused leaves who tried it, on which build and why, and i
       { refused: code },
     ]),
   );
-  const told = await engine.store.events({ after: 0, limit: 99, types: ["build.token_refused"] });
+  const told = await engine.store.events.page({ after: 0, limit: 99, types: ["build.token_refused"] });
   assert.deepEqual(
     told.map(({ build, data }) => [build, data]),
     refused.map(() => [id, { build: id }]),
@@ -266,7 +266,7 @@ test("a paused build fails when what was in flight leaves nothing that money wou
     { concurrency: 2 },
   );
   assert.deepEqual([built.state, built.reason, built.token], ["FAILED", "targets_failed", undefined]);
-  const told = await here.hf.engine.store.events({ after: 0, limit: 100, build: built.id });
+  const told = await here.hf.engine.store.events.page({ after: 0, limit: 100, build: built.id });
   assert.deepEqual(
     told.map(({ type }) => type).filter((type) => type.startsWith("build.")),
     ["build.started", "build.paused", "build.failed"],

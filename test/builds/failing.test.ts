@@ -291,7 +291,7 @@ for (const [what, estimate, says] of WRONG_ESTIMATES) {
     }
     assert.deepEqual(here.ran, []);
     assert.deepEqual(await seen(), before);
-    assert.deepEqual(await store.events({ after: 0, limit: 10 }), []);
+    assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), []);
   });
 }
 

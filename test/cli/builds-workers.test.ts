@@ -17,7 +17,7 @@ interface Status {
 async function workersOf(count: number): Promise<number[]> {
   for (;;) {
     await using hf = await openToLook(place.db, {});
-    const processes = await hf.engine.store.processes();
+    const processes = await hf.engine.store.processes.all();
     const pids = processes.filter(({ program, works }) => program.startsWith("holdfast work") && works.length > 0);
     if (pids.length === count) return pids.map(({ pid }) => pid);
     await new Promise((resolve) => setTimeout(resolve, 20));

@@ -191,7 +191,7 @@ test("a claim that nobody can read is given back at once", async () => {
 
 test("a signal ends the wait for a job with exit 130", async () => {
   const waiting = place.start(["claim", "nine", "--worker", "anna", "--wait", "10m"]);
-  await until(async () => (await hf.engine.store.processes()).some(({ program }) => program === "holdfast claim"));
+  await until(async () => (await hf.engine.store.processes.all()).some(({ program }) => program === "holdfast claim"));
   waiting.child.kill("SIGTERM");
   assert.equal((await waiting.ended).code, 130);
 });

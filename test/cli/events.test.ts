@@ -36,7 +36,7 @@ test("events shows the last of them, of a job or of some types, and lines of JSO
   assert.equal(lines.length, 4);
 
   const all = await events(["events"]);
-  assert.deepEqual(all, await hf.engine.store.events({ after: 0, limit: 10 }));
+  assert.deepEqual(all, await hf.engine.store.events.page({ after: 0, limit: 10 }));
   assert.deepEqual(types(await events(["events", "--type", "queue.*", "--limit", "1"])), ["queue.resumed"]);
   assert.deepEqual(types(await events(["events", "--job", first?.id ?? ""])), ["job.enqueued", "job.cancelled"]);
   assert.deepEqual(
@@ -56,8 +56,8 @@ test("events --follow goes on with what happens, without a gap, leaves nothing b
   const { code, stdout } = await running.ended;
   assert.equal(code, 0);
   assert.equal(stdout.trimEnd().split("\n").length, 2);
-  assert.deepEqual(await hf.engine.store.sinks(), []);
-  assert.equal((await hf.engine.store.processes()).length, 1);
+  assert.deepEqual(await hf.engine.store.sinks.all(), []);
+  assert.equal((await hf.engine.store.processes.all()).length, 1);
 });
 
 test("events sinks shows who is how far behind and why, and forget drops one", async () => {
@@ -66,7 +66,7 @@ test("events sinks shows who is how far behind and why, and forget drops one", a
   const off = hf.events.subscribe(() => Promise.reject(new Error("mail is down")), { name: "mail" });
   await hf.queues.pause("another");
   await sink(hf, "mail", ({ failures }) => failures > 0);
-  await hf.engine.store.openSink("idle", "file");
+  await hf.engine.store.sinks.open("idle", "file");
   const { sinks } = await place.json<{ sinks: { name: string; behind: number; error: string | null }[] }>(["events", "sinks"]);
   assert.deepEqual(
     sinks.map(({ name, behind, error }) => [name, behind, error]),
@@ -101,7 +101,7 @@ test("work delivers to the sinks of its config, from the config's folder; who on
   assert.match(readFileSync(join(own.folder, "events.jsonl"), "utf8"), /^{"seq":\d+,"type":"queue.paused",.*\n$/);
   await beside.queues.resume("something");
   await own.run(["status"]);
-  assert.equal((await beside.engine.store.sinks())[0]?.behind, 1);
+  assert.equal((await beside.engine.store.sinks.all())[0]?.behind, 1);
   await beside.close();
   await own.remove();
 });

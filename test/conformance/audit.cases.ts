@@ -70,21 +70,21 @@ export function auditCases(check: Check): void {
   check("what an operator does to queues, locks, schedules, sinks and processes is written down, too", async (ground) => {
     const { store, clock } = ground;
     const acquiredAt = clock.now();
-    await store.acquireLock("nightly", "agent-1", "the token", 5_000);
+    await store.locks.acquire("nightly", "agent-1", "the token", 5_000);
     const nextAt = clock.now() + 60_000;
     const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
-    await store.openSink("hook", "webhook");
-    const { revision } = await store.saveSchedule({ key: "hourly", ...when, template: newJob(), nextAt });
-    const process = await store.register({ pid: 7, host: "here", boot: "boot", program: "worker", stoppable: true });
+    await store.sinks.open("hook", "webhook");
+    const { revision } = await store.schedules.save({ key: "hourly", ...when, template: newJob(), nextAt });
+    const process = await store.processes.register({ pid: 7, host: "here", boot: "boot", program: "worker", stoppable: true });
     await store.pause("q");
     await store.resume("q");
-    await store.breakLock("nightly");
-    await store.pauseSchedule("hourly");
-    await store.resumeSchedule({ key: "hourly", revision }, nextAt + 1);
-    await store.triggerSchedule("hourly");
-    await store.removeSchedule("hourly");
-    await store.dropSink("hook");
-    await store.askToStop([process], 9_000);
+    await store.locks.break("nightly");
+    await store.schedules.pause("hourly");
+    await store.schedules.resume({ key: "hourly", revision }, nextAt + 1);
+    await store.schedules.trigger("hourly");
+    await store.schedules.remove("hourly");
+    await store.sinks.drop("hook");
+    await store.processes.askToStop([process], 9_000);
     const lock = { holder: "agent-1", acquiredAt, expiresAt: acquiredAt + 5_000, stale: false };
     const named = { pid: 7, host: "here", program: "worker" };
     const entries = await store.audit.page({ after: 0, limit: 20 });
@@ -103,7 +103,7 @@ export function auditCases(check: Check): void {
         ["process.stop_asked", `process:${process}`, named, { ...named, drain: 9_000 }],
       ],
     );
-    const told = await store.events({ after: 0, limit: 20 });
+    const told = await store.events.page({ after: 0, limit: 20 });
     assert.deepEqual(
       told.map(({ type }) => type),
       entries.map(({ action }) => action),
@@ -118,7 +118,7 @@ export function auditCases(check: Check): void {
     const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
     const nextAt = clock.now() + 60_000;
     const save = (more: object) =>
-      store.saveSchedule({ key: "k", ...when, template: newJob({ input: '{"password":"hunter2"}' }), nextAt, ...more });
+      store.schedules.save({ key: "k", ...when, template: newJob({ input: '{"password":"hunter2"}' }), nextAt, ...more });
     await save({});
     await save({ nextAt: nextAt + 60_000 });
     await save({ cron: "30 * * * *", nextAt: nextAt + 1 });
@@ -134,18 +134,18 @@ export function auditCases(check: Check): void {
         ["schedule.saved", "schedule:k", later, { ...later, template: "changed" }],
       ],
     );
-    assert.equal((await store.events({ after: 0, limit: 10 })).length, 3);
+    assert.equal((await store.events.page({ after: 0, limit: 10 })).length, 3);
     assert.doesNotMatch(JSON.stringify(entries), /hunter/);
     await isWhole(store);
   });
 
   check("a lock is broken as a stale one only when it is, and by its name then", async ({ store, clock }) => {
-    await store.acquireLock("l", "agent-1", "t", 5_000);
-    assert.equal(await store.breakLock("l", { stale: true }), false);
-    assert.equal((await store.getLock("l"))?.holder, "agent-1");
+    await store.locks.acquire("l", "agent-1", "t", 5_000);
+    assert.equal(await store.locks.break("l", { stale: true }), false);
+    assert.equal((await store.locks.get("l"))?.holder, "agent-1");
     pass(clock, 5_000);
-    assert.equal(await store.breakLock("l", { stale: true }), true);
-    assert.equal(await store.getLock("l"), null);
+    assert.equal(await store.locks.break("l", { stale: true }), true);
+    assert.equal(await store.locks.get("l"), null);
     const [entry, ...others] = await store.audit.page({ after: 0, limit: 10 });
     assert.partialDeepStrictEqual(entry, { action: "lock.broken", before: { holder: "agent-1", stale: true } });
     assert.deepEqual(others, []);
@@ -173,7 +173,7 @@ export function auditCases(check: Check): void {
   check("what changes nothing is not written down", async ({ store }) => {
     const { job, fence, id } = await running(store);
     await store.settle([{ job, fence, outcome: SUCCEEDED }]);
-    await store.saveSchedule({
+    await store.schedules.save({
       key: "paused",
       cron: "0 * * * *",
       timezone: "UTC",
@@ -183,7 +183,7 @@ export function auditCases(check: Check): void {
       template: newJob(),
       nextAt: 9e12,
     });
-    await store.pauseSchedule("paused");
+    await store.schedules.pause("paused");
     await store.pause("q");
     const before = await store.audit.head();
     assert.equal(await store.cancel(id), false);
@@ -192,12 +192,12 @@ export function auditCases(check: Check): void {
     assert.equal(await store.prune({ state: "failed", limit: 10 }), 0);
     assert.equal(await store.pause("q"), false);
     assert.equal(await store.resume("other"), false);
-    assert.equal(await store.breakLock("nobody's"), false);
-    assert.equal(await store.pauseSchedule("paused"), true);
-    assert.equal(await store.removeSchedule("none"), false);
-    assert.equal(await store.triggerSchedule("none"), null);
-    assert.equal(await store.dropSink("none"), false);
-    assert.deepEqual(await store.askToStop([await register(store)], 1_000), []);
+    assert.equal(await store.locks.break("nobody's"), false);
+    assert.equal(await store.schedules.pause("paused"), true);
+    assert.equal(await store.schedules.remove("none"), false);
+    assert.equal(await store.schedules.trigger("none"), null);
+    assert.equal(await store.sinks.drop("none"), false);
+    assert.deepEqual(await store.processes.askToStop([await register(store)], 1_000), []);
     assert.deepEqual(await store.audit.head(), before);
   });
 
@@ -250,12 +250,12 @@ export function auditCases(check: Check): void {
       subject: "backup:/backups/1.db",
       ...rest,
     });
-    const [event] = await store.events({ after: 0, limit: 10 });
+    const [event] = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual([event?.type, event?.data], ["backup.made", { backup: "/backups/1.db" }]);
     await store.audit.record({ action: "build.token_refused", name: "b1", build: "b1", after: { refused: "TOKEN_USED" } });
     const [refused] = await store.audit.page({ after: 1, limit: 10 });
     assert.deepEqual([refused?.subject, refused?.after], ["b1", { refused: "TOKEN_USED" }], "a build's subject is its id");
-    const [, told] = await store.events({ after: 0, limit: 10 });
+    const [, told] = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual([told?.type, told?.build, told?.data], ["build.token_refused", "b1", { build: "b1" }]);
   });
 
@@ -358,7 +358,7 @@ export function auditCases(check: Check): void {
     await store.pause("q");
     await store.builds.move(build.id, STOPPED, lock);
     const second = await started(store, { token: "token-2" });
-    await store.unregister(second.lead.holder);
+    await store.processes.unregister(second.lead.holder);
     await store.builds.orphan({ dead: [lead.holder], alive: [] }, "orchestrator_lost");
     await addOne(store);
     assert.deepEqual(

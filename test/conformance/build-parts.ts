@@ -122,7 +122,7 @@ export async function everything(store: Store): Promise<object> {
     builds: await store.builds.listBuilds({ limit: 100 }),
     leads: await store.builds.leads(),
     audit: await store.audit.page({ after: 0, limit: 1_000 }),
-    events: await store.events({ after: 0, limit: 1_000 }),
+    events: await store.events.page({ after: 0, limit: 1_000 }),
     queues: await store.queues(),
   };
 }
@@ -159,6 +159,6 @@ export async function claimable(store: Store, { queue }: { queue: string }): Pro
 
 /** What was told of a build, without what is the same in all. */
 export async function toldOf(store: Store, { id }: { id: string }): Promise<{ type: string; data: Record<string, unknown> }[]> {
-  const events = await store.events({ after: 0, limit: 1_000, build: id });
+  const events = await store.events.page({ after: 0, limit: 1_000, build: id });
   return events.map(({ type, data }) => ({ type, data: data as Record<string, unknown> }));
 }

@@ -201,7 +201,7 @@ export function buildCases(check: Check): void {
         { type: "build.resumed", data: { ...rest, seq: 3, from: "CRASHED", to: "ACTIVE", reason: "resumed" } },
         { type: "build.failed", data: { ...rest, seq: 4, from: "ACTIVE", to: "FAILED", reason: "source_failed" } },
       ]);
-      const all = await store.events({ after: 0, limit: 100 });
+      const all = await store.events.page({ after: 0, limit: 100 });
       assert.equal(all.length, 4, "nobody has paused a queue");
       assert.ok(all.every(({ build }) => build === id));
       assert.equal(new Set(all.map(({ dedupeKey }) => dedupeKey)).size, 4);

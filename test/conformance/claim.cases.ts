@@ -535,7 +535,7 @@ export function claimCases(check: Check): void {
     const from = [{ lease: LEASE }];
     await takeBack(store, "crashed", await running(store));
     assert.equal((await store.outlook(from)).ready, true);
-    await store.acquireLock("work", "me", "token", 1_000);
+    await store.locks.acquire("work", "me", "token", 1_000);
     assert.equal((await store.outlook(from)).ready, false);
   });
 

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import type { Fence, ProcessId } from "../../src/core/ids.ts";
+import type { EventQuery } from "../../src/store/events.ts";
 import type { NewJob, Store } from "../../src/store/store.ts";
 import { badJob, changesDuring, claimOne, newJob, pass, register, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
@@ -9,16 +10,16 @@ const WEEK = 7 * 86_400_000;
 
 export function eventCases(check: Check): void {
   check("before anything happened there is nothing, and 0 is the newest", async ({ store }) => {
-    assert.equal(await store.newestEvent(), 0);
-    assert.deepEqual(await store.events({ after: 0, limit: 10 }), []);
-    assert.deepEqual(await store.sinks(), []);
+    assert.equal(await store.events.newest(), 0);
+    assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), []);
+    assert.deepEqual(await store.sinks.all(), []);
   });
 
   check("what happened is told in order, each with its time and a dedupe key of its own", async ({ store, clock }) => {
     const seqs = [await happens(store, "a"), await happens(store, "b")];
     pass(clock, 5);
     seqs.push(await happens(store, "a"));
-    const events = await store.events({ after: 0, limit: 10 });
+    const events = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(
       events.map(({ seq, type, at, data }) => ({ seq, type, at, data })),
       [
@@ -39,13 +40,13 @@ export function eventCases(check: Check): void {
     await store.enqueue([telling(), telling()]);
     const read: number[] = [];
     for (let n = 0; n < 2; n++) {
-      const page = await store.events({ after: read.at(-1) ?? 0, limit: 1 });
+      const page = await store.events.page({ after: read.at(-1) ?? 0, limit: 1 });
       assert.equal(page.length, 1);
       read.push(...page.map(({ seq }) => seq));
     }
-    assert.deepEqual(await store.events({ after: read.at(-1) as number, limit: 1 }), []);
+    assert.deepEqual(await store.events.page({ after: read.at(-1) as number, limit: 1 }), []);
     assert.deepEqual(
-      (await store.events({ after: 0, limit: 10 })).map(({ seq }) => seq),
+      (await store.events.page({ after: 0, limit: 10 })).map(({ seq }) => seq),
       read,
     );
   });
@@ -54,7 +55,7 @@ export function eventCases(check: Check): void {
     const [good, bad] = [store.enqueue([telling()]), store.enqueue([{ ...badJob(), ...TELLS }])];
     const [{ id } = { id: "" }] = await good;
     await assert.rejects(bad);
-    const events = await store.events({ after: 0, limit: 10 });
+    const events = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(
       events.map(({ type, job }) => [type, job]),
       [["job.enqueued", id]],
@@ -65,21 +66,21 @@ export function eventCases(check: Check): void {
     await store.enqueue([telling()]);
     const claimed = await claimOne(store);
     await takeBack(store, "stalled", claimed);
-    const before = await store.newestEvent();
+    const before = await store.events.newest();
     assert.deepEqual(await store.settle([{ job: claimed.job, fence: claimed.fence, outcome: SUCCEEDED }]), ["lost"]);
     assert.equal(await store.cancel("nobody"), false);
-    assert.equal(await store.newestEvent(), before);
+    assert.equal(await store.events.newest(), before);
   });
 
   check("events are read from a place on, so many at a time, or the last of them, or some types only", async ({ store }) => {
     for (const name of ["a", "b", "c", "d"]) await happens(store, name);
-    const names = async (query: Omit<Parameters<Store["events"]>[0], "after"> & { after?: number }) =>
-      (await store.events({ after: 0, ...query })).map(({ data }) => (data as { sink: string }).sink).join("");
-    const [first] = await store.events({ after: 0, limit: 1 });
+    const names = async (query: Omit<EventQuery, "after"> & { after?: number }) =>
+      (await store.events.page({ after: 0, ...query })).map(({ data }) => (data as { sink: string }).sink).join("");
+    const [first] = await store.events.page({ after: 0, limit: 1 });
     assert.equal(await names({ limit: 2 }), "ab");
     assert.equal(await names({ limit: 2, after: first?.seq as number }), "bc");
     assert.equal(await names({ limit: 2, last: true }), "cd");
-    assert.equal(await names({ limit: 9, after: await store.newestEvent() }), "");
+    assert.equal(await names({ limit: 9, after: await store.events.newest() }), "");
     assert.equal(await names({ limit: 9, types: ["sink.forgotten"] }), "abcd");
     assert.equal(await names({ limit: 3, types: ["other", "sink.*"], last: true }), "bcd");
     assert.equal(await names({ limit: 9, types: ["*"] }), "abcd");
@@ -89,12 +90,12 @@ export function eventCases(check: Check): void {
 
   check("a new sink starts from now, one that is known keeps its place", async ({ store, clock }) => {
     await happens(store);
-    const start = await store.openSink("s", "file");
-    assert.equal(start, await store.newestEvent());
+    const start = await store.sinks.open("s", "file");
+    assert.equal(start, await store.events.newest());
     await happens(store);
     await happens(store);
-    assert.equal(await store.openSink("s", "webhook"), start);
-    const [view] = await store.sinks();
+    assert.equal(await store.sinks.open("s", "webhook"), start);
+    const [view] = await store.sinks.all();
     assert.deepEqual(view, {
       name: "s",
       kind: "webhook",
@@ -113,10 +114,10 @@ export function eventCases(check: Check): void {
   check(
     "a sink that is opened in the turn of an event gets what comes after it in that turn, and not what came before",
     async ({ store }) => {
-      await store.openSink("before", "x");
-      await store.openSink("after", "x");
-      const [, cursor] = await Promise.all([store.dropSink("before"), store.openSink("s", "x"), store.dropSink("after")]);
-      const told = await store.events({ after: cursor as number, limit: 10 });
+      await store.sinks.open("before", "x");
+      await store.sinks.open("after", "x");
+      const [, cursor] = await Promise.all([store.sinks.drop("before"), store.sinks.open("s", "x"), store.sinks.drop("after")]);
+      const told = await store.events.page({ after: cursor as number, limit: 10 });
       assert.deepEqual(
         told.map(({ data }) => data),
         [{ sink: "after" }],
@@ -125,40 +126,40 @@ export function eventCases(check: Check): void {
   );
 
   check("the newest is as of the call: what is handed in after it comes after it", async ({ store }) => {
-    await store.openSink("before", "x");
-    await store.openSink("after", "x");
-    const [, newest] = await Promise.all([store.dropSink("before"), store.newestEvent(), store.dropSink("after")]);
-    const told = await store.events({ after: newest as number, limit: 10 });
+    await store.sinks.open("before", "x");
+    await store.sinks.open("after", "x");
+    const [, newest] = await Promise.all([store.sinks.drop("before"), store.events.newest(), store.sinks.drop("after")]);
+    const told = await store.events.page({ after: newest as number, limit: 10 });
     assert.deepEqual(told.map(({ data }) => data).at(-1), { sink: "after" });
-    const last = store.newestEvent();
-    await store.openSink("later", "x");
-    await store.dropSink("later");
-    assert.equal((await store.events({ after: await last, limit: 10 })).length, 1);
+    const last = store.events.newest();
+    await store.sinks.open("later", "x");
+    await store.sinks.drop("later");
+    assert.equal((await store.events.page({ after: await last, limit: 10 })).length, 1);
   });
 
   check("one delivers at a time; who asks meanwhile learns how far that one is", async ({ store }) => {
     const [one, two] = await processes(store);
-    const start = await store.openSink("s", "x");
+    const start = await store.sinks.open("s", "x");
     const seq = await happens(store);
     const token = await taken(store, one);
     assert.deepEqual(await hold(store, two), { token: null, cursor: start });
     assert.deepEqual(await hold(store, one), { token: null, cursor: start }, "another one in the same process is another");
-    assert.equal(await store.advanceSink("s", token, seq, TTL), true);
+    assert.equal(await store.sinks.advance("s", token, seq, TTL), true);
     assert.deepEqual(await hold(store, two), { token: null, cursor: seq });
     assert.deepEqual(await hold(store, one, token), { token, cursor: seq }, "by its token it is kept");
-    assert.equal((await store.sinks())[0]?.holder, one);
+    assert.equal((await store.sinks.all())[0]?.holder, one);
   });
 
   check("two who try at once: one gets it", async ({ store }) => {
     const [one, two] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const got = await Promise.all([hold(store, one), hold(store, two), hold(store, one)]);
     assert.equal(got.filter((answer) => answer?.token !== null).length, 1);
   });
 
   check("a deliverer whose time is over is replaced, and its late writes change nothing", async ({ store, clock }) => {
     const [one, two] = await processes(store);
-    const start = await store.openSink("s", "x");
+    const start = await store.sinks.open("s", "x");
     const seq = await happens(store);
     const old = await taken(store, one);
     pass(clock, TTL - 1);
@@ -166,34 +167,34 @@ export function eventCases(check: Check): void {
     pass(clock, 1);
     const token = await taken(store, two);
     assert.ok(token > old);
-    assert.equal(await store.advanceSink("s", old, seq, TTL), false);
-    assert.equal(await store.sinkFailed("s", old, "boom", TTL), false);
-    assert.equal(await store.releaseSink("s", old), false);
+    assert.equal(await store.sinks.advance("s", old, seq, TTL), false);
+    assert.equal(await store.sinks.fail("s", old, "boom", TTL), false);
+    assert.equal(await store.sinks.release("s", old), false);
     assert.deepEqual(await hold(store, one, old), { token: null, cursor: start });
-    const [view] = await store.sinks();
+    const [view] = await store.sinks.all();
     assert.deepEqual([view?.cursor, view?.failures, view?.holder], [start, 0, two]);
-    assert.equal(await store.advanceSink("s", token, seq, TTL), true);
+    assert.equal(await store.sinks.advance("s", token, seq, TTL), true);
   });
 
   check("a deliverer whose time is over and whom nobody replaced goes on", async ({ store, clock }) => {
     const [one] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const seq = await happens(store);
     const token = await taken(store, one);
     pass(clock, 10 * TTL);
     assert.deepEqual((await hold(store, one, token))?.token, token);
     pass(clock, 10 * TTL);
-    assert.equal(await store.advanceSink("s", token, seq, TTL), true);
+    assert.equal(await store.sinks.advance("s", token, seq, TTL), true);
   });
 
   check("delivering, failing and keeping it each prolong the time", async ({ store, clock }) => {
     const [one, two] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const seq = await happens(store);
     const token = await taken(store, one);
     const acts = [
-      () => store.advanceSink("s", token, seq, TTL),
-      () => store.sinkFailed("s", token, "boom", TTL),
+      () => store.sinks.advance("s", token, seq, TTL),
+      () => store.sinks.fail("s", token, "boom", TTL),
       () => hold(store, one, token),
     ];
     for (const act of acts) {
@@ -206,17 +207,17 @@ export function eventCases(check: Check): void {
 
   check("a deliverer whose process is gone is replaced at once", async ({ store }) => {
     const [one, two] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const seq = await happens(store);
     const old = await taken(store, one);
-    await store.unregister(one);
+    await store.processes.unregister(one);
     await taken(store, two);
-    assert.equal(await store.advanceSink("s", old, seq, TTL), false);
+    assert.equal(await store.sinks.advance("s", old, seq, TTL), false);
   });
 
   check("a clock that was set back makes nobody wait longer than the time", async ({ store, clock }) => {
     const [one, two] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     await taken(store, one);
     pass(clock, -3_600_000);
     await taken(store, two);
@@ -224,91 +225,91 @@ export function eventCases(check: Check): void {
 
   check("a deliverer that leaves makes room at once", async ({ store }) => {
     const [one, two] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const seq = await happens(store);
     const token = await taken(store, one);
-    assert.equal(await store.releaseSink("s", token), true);
-    assert.equal(await store.releaseSink("s", token), false);
-    assert.equal(await store.advanceSink("s", token, seq, TTL), false, "what it left is not its own any more");
+    assert.equal(await store.sinks.release("s", token), true);
+    assert.equal(await store.sinks.release("s", token), false);
+    assert.equal(await store.sinks.advance("s", token, seq, TTL), false, "what it left is not its own any more");
     await taken(store, two);
   });
 
   check("a place never goes back", async ({ store }) => {
     const [one] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const seqs = [await happens(store), await happens(store)] as const;
     const token = await taken(store, one);
-    await store.advanceSink("s", token, seqs[1], TTL);
-    await store.advanceSink("s", token, seqs[0], TTL);
-    assert.equal((await store.sinks())[0]?.cursor, seqs[1]);
+    await store.sinks.advance("s", token, seqs[1], TTL);
+    await store.sinks.advance("s", token, seqs[0], TTL);
+    assert.equal((await store.sinks.all())[0]?.cursor, seqs[1]);
   });
 
   check("failures are counted with the last error, until something is delivered", async ({ store, clock }) => {
     const [one] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const seq = await happens(store);
     const token = await taken(store, one);
-    await store.sinkFailed("s", token, "first", TTL);
+    await store.sinks.fail("s", token, "first", TTL);
     pass(clock, 1_000);
-    await store.sinkFailed("s", token, "second", TTL);
+    await store.sinks.fail("s", token, "second", TTL);
     const told = async () => {
-      const [view] = await store.sinks();
+      const [view] = await store.sinks.all();
       return [view?.failures, view?.error, view?.failedAt, view?.deliveredAt];
     };
     assert.deepEqual(await told(), [2, "second", clock.now(), null]);
-    await store.advanceSink("s", token, seq, TTL);
+    await store.sinks.advance("s", token, seq, TTL);
     assert.deepEqual(await told(), [0, null, null, clock.now()]);
   });
 
   check("a sink that is forgotten is gone with its place, and its deliverer is told", async ({ store }) => {
     const [one] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const token = await taken(store, one);
-    assert.equal(await store.dropSink("s"), true);
-    assert.equal(await store.dropSink("s"), false);
+    assert.equal(await store.sinks.drop("s"), true);
+    assert.equal(await store.sinks.drop("s"), false);
     assert.equal(await hold(store, one, token), null);
     const seq = await happens(store);
-    assert.equal(await store.openSink("s", "x"), seq, "it starts anew");
-    assert.equal(await store.advanceSink("s", token, seq + 1, TTL), false, "an old token is worth nothing in its new life");
+    assert.equal(await store.sinks.open("s", "x"), seq, "it starts anew");
+    assert.equal(await store.sinks.advance("s", token, seq + 1, TTL), false, "an old token is worth nothing in its new life");
     assert.deepEqual(await hold(store, one, token).then((held) => held?.token !== token), true);
   });
 
   check("who is refused, or has nothing to do, writes nothing", async ({ store }) => {
     const [one, two] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const other = ((await taken(store, one)) + 1) as Fence;
     const changes = await changesDuring(store, async () => {
       await hold(store, two);
       await hold(store, two, other);
-      await store.openSink("s", "x");
-      await store.advanceSink("s", other, 1, TTL);
-      await store.dropSink("nobody");
-      await store.trimEvents({ olderThan: WEEK, limit: 100 });
+      await store.sinks.open("s", "x");
+      await store.sinks.advance("s", other, 1, TTL);
+      await store.sinks.drop("nobody");
+      await store.events.trim({ olderThan: WEEK, limit: 100 });
     });
     assert.deepEqual(changes, []);
   });
 
   check("only what every sink has passed and what is old is trimmed, in steps", async ({ store, clock }) => {
     const [one] = await processes(store);
-    await store.openSink("s", "x");
-    await store.openSink("slow", "x");
+    await store.sinks.open("s", "x");
+    await store.sinks.open("slow", "x");
     const seqs: number[] = [];
     for (let i = 0; i < 5; i++) seqs.push(await happens(store));
-    const trim = (limit = 100) => store.trimEvents({ olderThan: WEEK, limit });
-    const left = async () => (await store.events({ after: 0, limit: 100 })).map(({ seq }) => seq);
+    const trim = (limit = 100) => store.events.trim({ olderThan: WEEK, limit });
+    const left = async () => (await store.events.page({ after: 0, limit: 100 })).map(({ seq }) => seq);
 
     const token = await taken(store, one);
-    await store.advanceSink("s", token, seqs[4] as number, TTL);
+    await store.sinks.advance("s", token, seqs[4] as number, TTL);
     pass(clock, WEEK + 1);
     assert.equal(await trim(), 0, "the slow one needs them all");
     const slow = (await hold(store, one, null, "slow"))?.token as Fence;
-    await store.advanceSink("slow", slow, seqs[3] as number, TTL);
+    await store.sinks.advance("slow", slow, seqs[3] as number, TTL);
     const young = await happens(store);
     assert.equal(await trim(3), 3);
     assert.deepEqual(await left(), [seqs[3], seqs[4], young]);
     assert.equal(await trim(3), 1);
-    await store.advanceSink("slow", slow, young, TTL);
-    await store.advanceSink("s", token, young, TTL);
+    await store.sinks.advance("slow", slow, young, TTL);
+    await store.sinks.advance("s", token, young, TTL);
     assert.equal(await trim(3), 1);
     assert.deepEqual(await left(), [young], "what is young stays, to look back at");
     assert.equal(await trim(3), 0);
@@ -317,9 +318,9 @@ export function eventCases(check: Check): void {
   check("where nobody listens, what is old is trimmed, and numbers are never used again", async ({ store, clock }) => {
     const newest = await happens(store);
     pass(clock, WEEK + 1);
-    assert.equal(await store.trimEvents({ olderThan: WEEK, limit: 100 }), 1);
-    assert.deepEqual(await store.events({ after: 0, limit: 10 }), []);
-    assert.equal(await store.newestEvent(), newest);
+    assert.equal(await store.events.trim({ olderThan: WEEK, limit: 100 }), 1);
+    assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), []);
+    assert.equal(await store.events.newest(), newest);
     assert.ok((await happens(store)) > newest);
   });
 
@@ -330,26 +331,26 @@ export function eventCases(check: Check): void {
     clock.set(now);
     await happens(store);
     pass(clock, WEEK + 1);
-    assert.equal(await store.trimEvents({ olderThan: WEEK, limit: 100 }), 2);
+    assert.equal(await store.events.trim({ olderThan: WEEK, limit: 100 }), 2);
   });
 
   check.shared("events, places and failures persist", async ({ store, reopen }) => {
     const [one] = await processes(store);
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const seq = await happens(store);
     await happens(store);
     const token = await taken(store, one);
-    await store.advanceSink("s", token, seq, TTL);
-    await store.sinkFailed("s", token, "boom", TTL);
-    const before = [await store.events({ after: 0, limit: 10 }), await store.sinks()];
+    await store.sinks.advance("s", token, seq, TTL);
+    await store.sinks.fail("s", token, "boom", TTL);
+    const before = [await store.events.page({ after: 0, limit: 10 }), await store.sinks.all()];
     const again = await reopen();
-    assert.deepEqual([await again.events({ after: 0, limit: 10 }), await again.sinks()], before);
+    assert.deepEqual([await again.events.page({ after: 0, limit: 10 }), await again.sinks.all()], before);
   });
 
   check.shared("a deliverer in another process is seen, and two never have the same sink", async ({ store, another }) => {
     const other = await another();
     const [one, two] = [await register(store), await register(other)];
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const got = await Promise.all([hold(store, one), hold(other, two)]);
     assert.equal(got.filter((answer) => answer?.token !== null).length, 1);
   });
@@ -363,9 +364,9 @@ function telling(): NewJob {
 
 /** An operator's act that is always told: something to deliver. */
 async function happens(store: Store, name = "something"): Promise<number> {
-  await store.openSink(name, "test");
-  await store.dropSink(name);
-  return store.newestEvent();
+  await store.sinks.open(name, "test");
+  await store.sinks.drop(name);
+  return store.events.newest();
 }
 
 async function processes(store: Store): Promise<[ProcessId, ProcessId]> {
@@ -373,7 +374,7 @@ async function processes(store: Store): Promise<[ProcessId, ProcessId]> {
 }
 
 function hold(store: Store, holder: ProcessId, token: Fence | null = null, name = "s") {
-  return store.holdSink(name, { holder, ttl: TTL, token });
+  return store.sinks.hold(name, { holder, ttl: TTL, token });
 }
 
 async function taken(store: Store, holder: ProcessId): Promise<Fence> {

@@ -97,7 +97,7 @@ export function groupCases(check: Check): void {
         () => store.settle([{ ...claimed, outcome: SUCCEEDED }]),
         good("b"),
         good("c"),
-        () => store.acquireLock("l", "me", "t", 1_000),
+        () => store.locks.acquire("l", "me", "t", 1_000),
       ];
       const at = { first: 0, "in the middle": 2, last: calls.length }[where];
       calls.splice(at, 0, () =>
@@ -114,7 +114,7 @@ export function groupCases(check: Check): void {
       );
       assert.equal((await see(store, claimed.id)).state, "succeeded");
       assert.equal((await store.counts({})).succeeded, 1);
-      assert.equal((await store.getLock("l"))?.holder, "me");
+      assert.equal((await store.locks.get("l"))?.holder, "me");
       assert.deepEqual((await claim(store)).map(({ name }) => name).sort(), ["name of a", "name of b", "name of c"]);
       assert.deepEqual(await store.enqueue([newJob({ id: "half" })]), [{ id: "half", duplicate: false }]);
     });
@@ -179,8 +179,8 @@ export function groupCases(check: Check): void {
       assert.deepEqual(await claim(store), []);
       await store.enqueue([newJob({ id: "a" })]);
       await store.cancel("nobody");
-      await store.releaseLock("l", "t");
-      await store.cleanLocks();
+      await store.locks.release("l", "t");
+      await store.locks.clean();
     });
     assert.deepEqual(changes, []);
   });

@@ -116,9 +116,9 @@ export function healingCases(check: Check): void {
     const holder = await register(store);
     await add(store, {});
     await takeBack(store, "crashed", await claimOne(store, { holder }));
-    assert.deepEqual(await store.running(), new Map());
+    assert.deepEqual(await store.processes.running(), new Map());
     await claimOne(store);
-    assert.deepEqual(await store.running(), new Map([[null, 1]]));
+    assert.deepEqual(await store.processes.running(), new Map([[null, 1]]));
   });
 
   check("a reclaim is idempotent", async ({ store }) => {
@@ -251,7 +251,7 @@ export function healingCases(check: Check): void {
   check("nothing healed, nothing on record", async ({ store }) => {
     assert.deepEqual(await store.recovery(), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
     assert.deepEqual(await store.reclaim([], "nothing"), NOTHING);
-    assert.equal(await store.cleanLocks(), 0);
+    assert.equal(await store.locks.clean(), 0);
     assert.deepEqual(await store.recovery(), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
   });
 
@@ -260,9 +260,9 @@ export function healingCases(check: Check): void {
     const [a, b] = [await running(store), await running(store, { policy: { crashes: 1 } })];
     await store.reclaim([judged(a, "crashed"), judged(b, "crashed")], "process 7 died");
     pass(clock, 1_000);
-    await store.acquireLock("l", "me", "t", 10);
+    await store.locks.acquire("l", "me", "t", 10);
     pass(clock, 10);
-    assert.equal(await store.cleanLocks(), 1);
+    assert.equal(await store.locks.clean(), 1);
     const second = clock.now();
     pass(clock, 1_000);
     const c = await running(store, { name: "c", policy: { onInterrupt: "fail" } });

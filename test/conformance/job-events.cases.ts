@@ -16,7 +16,7 @@ export function jobEventCases(check: Check): void {
     await store.retry(held.id);
     await settle(store, await claimOne(store), { kind: "released" });
     await settle(store, await claimOne(store), { kind: "succeeded", output: '"secret"' });
-    const events = await store.events({ after: 0, limit: 100 });
+    const events = await store.events.page({ after: 0, limit: 100 });
     const own = events.filter(({ job }) => job === held.id);
     assert.deepEqual(typesOf(own), [
       "job.enqueued",
@@ -47,7 +47,7 @@ export function jobEventCases(check: Check): void {
     const ids = await add(store, ...Array.from({ length: 40 }, () => ({})));
     const held = await claim(store);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-    const events = await store.events({ after: 0, limit: 1_000 });
+    const events = await store.events.page({ after: 0, limit: 1_000 });
     for (const type of ["job.enqueued", "job.started", "job.succeeded"]) {
       const told = events.filter((event) => event.type === type).map(({ job }) => job);
       assert.deepEqual(told.toSorted(), ids.toSorted(), type);
@@ -59,9 +59,9 @@ export function jobEventCases(check: Check): void {
     check(`a job that ${what} tells it once`, async ({ store }) => {
       await store.declare([TOLD]);
       const held = await running(store, { policy: { crashes: 1 } });
-      const before = await store.newestEvent();
+      const before = await store.events.newest();
       await act(store, held);
-      const events = (await store.events({ after: before, limit: 10 })).filter(({ job }) => job === held.id);
+      const events = (await store.events.page({ after: before, limit: 10 })).filter(({ job }) => job === held.id);
       assert.deepEqual(typesOf(events), types);
     });
   }
@@ -76,7 +76,7 @@ export function jobEventCases(check: Check): void {
     const grandchild = await addOne(store, { after: [other] });
     await settle(store, upstream, { kind: "error", error: ERROR, retry: false });
     const late = await addOne(store, { after: [upstream.id] });
-    const told = (await store.events({ after: 0, limit: 100 })).map(({ type, job }) => [type, job]);
+    const told = (await store.events.page({ after: 0, limit: 100 })).map(({ type, job }) => [type, job]);
     assert.deepEqual(told, [
       ["job.enqueued", child],
       ["job.enqueued", grandchild],
@@ -91,7 +91,7 @@ export function jobEventCases(check: Check): void {
     await store.declare([TOLD]);
     const held = await running(store);
     await settle(store, held, SUCCEEDED, [newJob({ followUpId: "f-1" }), newJob({ name: "silent", followUpId: "f-2" })]);
-    const events = await store.events({ after: 0, limit: 10 });
+    const events = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(
       events.slice(2).map(({ type, job }) => [type, job]),
       [
@@ -105,10 +105,10 @@ export function jobEventCases(check: Check): void {
     await store.declare([TOLD]);
     const silent = await running(store, { name: "silent" });
     await settle(store, silent, { kind: "error", error: ERROR, retry: false });
-    assert.deepEqual(await store.events({ after: 0, limit: 10 }), []);
+    assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), []);
     await store.retry(silent.id);
     await store.cancel(silent.id);
-    const events = await store.events({ after: 0, limit: 10 });
+    const events = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(
       events.map(({ type, job }) => [type, job]),
       [
@@ -121,7 +121,7 @@ export function jobEventCases(check: Check): void {
   check("a definition that asks for events and enqueues in one tells its first job, too", async ({ store }) => {
     const id = await addOne(store, { declares: TOLD, limitKeys: [] });
     assert.deepEqual(
-      (await store.events({ after: 0, limit: 10 })).map(({ type, job }) => [type, job]),
+      (await store.events.page({ after: 0, limit: 10 })).map(({ type, job }) => [type, job]),
       [["job.enqueued", id]],
     );
   });
@@ -131,37 +131,37 @@ export function jobEventCases(check: Check): void {
     const held = await running(store);
     await store.declare([declaring([], { settings: { events: false, keep: {} } })]);
     await settle(store, held, SUCCEEDED);
-    assert.deepEqual(typesOf(await store.events({ after: 0, limit: 10 })), ["job.enqueued", "job.started"]);
+    assert.deepEqual(typesOf(await store.events.page({ after: 0, limit: 10 })), ["job.enqueued", "job.started"]);
   });
 
   check("what is undone, refused or a duplicate tells nothing", async ({ store }) => {
     await store.declare([TOLD]);
     const [id] = (await add(store, { id: "one", key: "k" })) as [string];
-    const before = await store.newestEvent();
+    const before = await store.events.newest();
     const [good, bad] = await Promise.allSettled([store.cancel("nobody"), store.enqueue([newJob(), badJob()])]);
     assert.deepEqual([good.status, bad.status], ["fulfilled", "rejected"]);
     await store.enqueue([newJob({ id: "one" }), newJob({ key: "k" }), newJob({ after: ["nobody"] })]);
     await store.enqueue([newJob(), newJob({ after: ["nobody"] })], { whole: true });
     assert.equal(await store.retry(id), false);
-    assert.equal(await store.newestEvent(), before);
+    assert.equal(await store.events.newest(), before);
   });
 
   check.inProcess("what is undone with the caller's own transaction tells nothing", async ({ store }) => {
     await store.declare([TOLD]);
-    const before = await store.newestEvent();
+    const before = await store.events.newest();
     const undone = store.transact((handle) => {
       store.enqueueWithin(handle, [newJob()]);
       throw new Error("no");
     });
     await assert.rejects(undone, /no/);
-    assert.equal(await store.newestEvent(), before);
+    assert.equal(await store.events.newest(), before);
   });
 
   check.inProcess("a job that is added in a transaction of the caller's own is told with it", async ({ store }) => {
     await store.declare([TOLD]);
     const [added] = await store.transact((handle) => store.enqueueWithin(handle, [newJob()]) as { id: string }[]);
     assert.deepEqual(
-      (await store.events({ after: 0, limit: 10 })).map(({ type, job }) => [type, job]),
+      (await store.events.page({ after: 0, limit: 10 })).map(({ type, job }) => [type, job]),
       [["job.enqueued", added?.id]],
     );
   });
@@ -172,7 +172,7 @@ export function jobEventCases(check: Check): void {
     await store.declare([TOLD]);
     const held = await claimOne(other);
     await settle(other, held, SUCCEEDED);
-    assert.deepEqual(typesOf(await store.events({ after: 0, limit: 10 })), ["job.started", "job.succeeded"]);
+    assert.deepEqual(typesOf(await store.events.page({ after: 0, limit: 10 })), ["job.started", "job.succeeded"]);
   });
 }
 

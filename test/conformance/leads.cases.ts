@@ -102,7 +102,7 @@ export function leadCases(check: Check): void {
 
   check("the lock of a process that is not registered any more is free, and its build has crashed by then", async ({ store }) => {
     const first = await started(store);
-    await store.unregister(first.lead.holder);
+    await store.processes.unregister(first.lead.holder);
     const second = await started(store, { token: "token-2" });
     assert.deepEqual(
       (await toldOf(store, first.build)).map(({ type, data }) => [type, data["reason"]]),
@@ -119,7 +119,7 @@ export function leadCases(check: Check): void {
 
   check("a build whose orchestrator is not registered any more is resumed at once", async ({ store }) => {
     const led = await started(store);
-    await store.unregister(led.lead.holder);
+    await store.processes.unregister(led.lead.holder);
     const lead = newLead(await register(store));
     const build = made(await store.builds.resume(resuming({ ...led, lead })));
     assert.deepEqual([build.state, build.reason, build.seq], ["ACTIVE", "resumed", 3]);
@@ -160,7 +160,7 @@ export function leadCases(check: Check): void {
       const docs = await started(store);
       const blog = await started(store, { pipeline: "blog", token: "token-2" });
       const wiki = await started(store, { pipeline: "wiki", token: "token-3" });
-      await store.unregister(blog.lead.holder);
+      await store.processes.unregister(blog.lead.holder);
       const orphans = await store.builds.orphan({ dead: [docs.lead.holder], alive: [] }, AT_STARTUP);
       assert.deepEqual(
         orphans.map(({ id, state, reason, seq }) => [id, state, reason, seq]),
@@ -186,7 +186,7 @@ export function leadCases(check: Check): void {
     const { lead } = await stopped(store);
     await store.builds.abandon((await store.builds.newestBuild("docs"))?.id ?? "", "done with", "operator");
     const resting = await paused(store, { lead: { ...lead, token: "token-2" } });
-    await store.unregister(lead.holder);
+    await store.processes.unregister(lead.holder);
     await changesNothing(store, [], () => store.builds.orphan({ dead: [lead.holder], alive: [] }, AT_STARTUP));
     assert.equal((await seeBuild(store, resting.build)).state, "BUDGET_PAUSE");
   });

@@ -17,44 +17,44 @@ import type { Check } from "./suite.ts";
 
 export function lockCases(check: Check): void {
   check("a lock has one holder", async ({ store, clock }) => {
-    assert.equal(await store.acquireLock("l", "agent-1", "token-1", 5_000), true);
-    assert.equal(await store.acquireLock("l", "agent-2", "token-2", 5_000), false);
-    assert.equal(await store.acquireLock("l", "agent-1", "token-1", 5_000), false, "not even by who has it");
-    assert.deepEqual(await store.getLock("l"), {
+    assert.equal(await store.locks.acquire("l", "agent-1", "token-1", 5_000), true);
+    assert.equal(await store.locks.acquire("l", "agent-2", "token-2", 5_000), false);
+    assert.equal(await store.locks.acquire("l", "agent-1", "token-1", 5_000), false, "not even by who has it");
+    assert.deepEqual(await store.locks.get("l"), {
       name: "l",
       holder: "agent-1",
       acquiredAt: clock.now(),
       expiresAt: clock.now() + 5_000,
       stale: false,
     });
-    assert.equal(await store.acquireLock("m", "agent-2", "token-2", 5_000), true, "another lock is another");
+    assert.equal(await store.locks.acquire("m", "agent-2", "token-2", 5_000), true, "another lock is another");
   });
 
   check("two who try at once: one gets it", async ({ store }) => {
-    const got = await Promise.all(["a", "b", "c"].map((who) => store.acquireLock("l", who, who, 1_000)));
+    const got = await Promise.all(["a", "b", "c"].map((who) => store.locks.acquire("l", who, who, 1_000)));
     assert.equal(got.filter(Boolean).length, 1);
-    assert.equal((await store.getLock("l"))?.holder, ["a", "b", "c"][got.indexOf(true)]);
+    assert.equal((await store.locks.get("l"))?.holder, ["a", "b", "c"][got.indexOf(true)]);
   });
 
   check("a lock that nobody took is not there", async ({ store }) => {
-    assert.equal(await store.getLock("l"), null);
-    assert.deepEqual(await store.locks(), []);
-    assert.equal(await store.extendLock("l", "t", 1_000), false);
-    assert.equal(await store.releaseLock("l", "t"), false);
-    assert.equal(await store.breakLock("l"), false);
+    assert.equal(await store.locks.get("l"), null);
+    assert.deepEqual(await store.locks.all(), []);
+    assert.equal(await store.locks.extend("l", "t", 1_000), false);
+    assert.equal(await store.locks.release("l", "t"), false);
+    assert.equal(await store.locks.break("l"), false);
   });
 
   check("a lock ends at its instant, not a millisecond before; until somebody takes it, it shows as stale", async (ground) => {
     const { store, clock } = ground;
-    await store.acquireLock("l", "a", "a", 5_000);
-    const { acquiredAt } = (await store.getLock("l")) ?? assert.fail();
+    await store.locks.acquire("l", "a", "a", 5_000);
+    const { acquiredAt } = (await store.locks.get("l")) ?? assert.fail();
     pass(clock, 4_999);
-    assert.equal(await store.acquireLock("l", "b", "b", 5_000), false);
-    assert.equal((await store.getLock("l"))?.stale, false);
+    assert.equal(await store.locks.acquire("l", "b", "b", 5_000), false);
+    assert.equal((await store.locks.get("l"))?.stale, false);
     pass(clock, 1);
-    assert.deepEqual(await store.getLock("l"), { name: "l", holder: "a", acquiredAt, expiresAt: clock.now(), stale: true });
-    assert.equal(await store.acquireLock("l", "b", "b", 7_000), true);
-    assert.deepEqual(await store.getLock("l"), {
+    assert.deepEqual(await store.locks.get("l"), { name: "l", holder: "a", acquiredAt, expiresAt: clock.now(), stale: true });
+    assert.equal(await store.locks.acquire("l", "b", "b", 7_000), true);
+    assert.deepEqual(await store.locks.get("l"), {
       name: "l",
       holder: "b",
       acquiredAt: clock.now(),
@@ -64,61 +64,61 @@ export function lockCases(check: Check): void {
   });
 
   check("a holder may take its own lock again once it has expired", async ({ store, clock }) => {
-    await store.acquireLock("l", "a", "first", 1_000);
+    await store.locks.acquire("l", "a", "first", 1_000);
     pass(clock, 1_000);
-    assert.equal(await store.acquireLock("l", "a", "second", 1_000), true);
-    assert.equal(await store.releaseLock("l", "first"), false, "the old token is worth nothing");
-    assert.equal(await store.extendLock("l", "first", 1_000), false);
-    assert.equal(await store.releaseLock("l", "second"), true);
+    assert.equal(await store.locks.acquire("l", "a", "second", 1_000), true);
+    assert.equal(await store.locks.release("l", "first"), false, "the old token is worth nothing");
+    assert.equal(await store.locks.extend("l", "first", 1_000), false);
+    assert.equal(await store.locks.release("l", "second"), true);
   });
 
   check("extending counts from now, by its token only", async ({ store, clock }) => {
-    await store.acquireLock("l", "a", "token", 5_000);
+    await store.locks.acquire("l", "a", "token", 5_000);
     pass(clock, 4_000);
-    assert.equal(await store.extendLock("l", "other", 60_000), false);
-    assert.equal(await store.extendLock("m", "token", 60_000), false);
-    assert.equal((await store.getLock("l"))?.expiresAt, clock.now() + 1_000);
-    assert.equal(await store.extendLock("l", "token", 5_000), true);
-    assert.equal((await store.getLock("l"))?.expiresAt, clock.now() + 5_000);
-    assert.equal(await store.extendLock("l", "token", 100), true, "it may be shortened");
+    assert.equal(await store.locks.extend("l", "other", 60_000), false);
+    assert.equal(await store.locks.extend("m", "token", 60_000), false);
+    assert.equal((await store.locks.get("l"))?.expiresAt, clock.now() + 1_000);
+    assert.equal(await store.locks.extend("l", "token", 5_000), true);
+    assert.equal((await store.locks.get("l"))?.expiresAt, clock.now() + 5_000);
+    assert.equal(await store.locks.extend("l", "token", 100), true, "it may be shortened");
     pass(clock, 100);
-    assert.equal((await store.getLock("l"))?.stale, true);
+    assert.equal((await store.locks.get("l"))?.stale, true);
   });
 
   check("an expired lock can be neither extended nor released", async ({ store, clock }) => {
-    await store.acquireLock("l", "a", "t", 1_000);
+    await store.locks.acquire("l", "a", "t", 1_000);
     pass(clock, 1_000);
-    assert.equal(await store.extendLock("l", "t", 1_000), false);
-    assert.equal(await store.releaseLock("l", "t"), false);
-    assert.equal((await store.getLock("l"))?.stale, true);
+    assert.equal(await store.locks.extend("l", "t", 1_000), false);
+    assert.equal(await store.locks.release("l", "t"), false);
+    assert.equal((await store.locks.get("l"))?.stale, true);
   });
 
   check("releasing needs the token, and frees it at once", async ({ store }) => {
-    await store.acquireLock("l", "a", "t", 1_000);
-    assert.equal(await store.releaseLock("l", "a"), false);
-    assert.equal(await store.releaseLock("m", "t"), false);
-    assert.equal((await store.getLock("l"))?.stale, false);
-    assert.equal(await store.releaseLock("l", "t"), true);
-    assert.equal(await store.releaseLock("l", "t"), false);
-    assert.equal(await store.getLock("l"), null);
-    assert.equal(await store.acquireLock("l", "b", "u", 1_000), true);
+    await store.locks.acquire("l", "a", "t", 1_000);
+    assert.equal(await store.locks.release("l", "a"), false);
+    assert.equal(await store.locks.release("m", "t"), false);
+    assert.equal((await store.locks.get("l"))?.stale, false);
+    assert.equal(await store.locks.release("l", "t"), true);
+    assert.equal(await store.locks.release("l", "t"), false);
+    assert.equal(await store.locks.get("l"), null);
+    assert.equal(await store.locks.acquire("l", "b", "u", 1_000), true);
   });
 
   check("an operator breaks a lock whoever holds it", async ({ store }) => {
-    await store.acquireLock("l", "a", "t", 1_000);
-    await store.acquireLock("m", "a", "t", 1_000);
-    assert.equal(await store.breakLock("l"), true);
-    assert.equal(await store.getLock("l"), null);
-    assert.equal(await store.extendLock("l", "t", 1_000), false);
-    assert.equal((await store.getLock("m"))?.holder, "a");
+    await store.locks.acquire("l", "a", "t", 1_000);
+    await store.locks.acquire("m", "a", "t", 1_000);
+    assert.equal(await store.locks.break("l"), true);
+    assert.equal(await store.locks.get("l"), null);
+    assert.equal(await store.locks.extend("l", "t", 1_000), false);
+    assert.equal((await store.locks.get("m"))?.holder, "a");
   });
 
   check("all locks are listed by name, expired ones too", async ({ store, clock }) => {
-    await store.acquireLock("b", "2", "t", 9_000);
-    await store.acquireLock("a", "1", "t", 1_000);
+    await store.locks.acquire("b", "2", "t", 9_000);
+    await store.locks.acquire("a", "1", "t", 1_000);
     pass(clock, 1_000);
     assert.deepEqual(
-      (await store.locks()).map(({ name, holder, stale }) => [name, holder, stale]),
+      (await store.locks.all()).map(({ name, holder, stale }) => [name, holder, stale]),
       [
         ["a", "1", true],
         ["b", "2", false],
@@ -127,14 +127,14 @@ export function lockCases(check: Check): void {
   });
 
   check("cleaning removes what is expired and nothing else", async ({ store, clock }) => {
-    await store.acquireLock("old", "a", "t", 1_000);
-    await store.acquireLock("older", "a", "t", 500);
-    await store.acquireLock("new", "a", "t", 1_001);
+    await store.locks.acquire("old", "a", "t", 1_000);
+    await store.locks.acquire("older", "a", "t", 500);
+    await store.locks.acquire("new", "a", "t", 1_001);
     pass(clock, 1_000);
-    assert.equal(await store.cleanLocks(), 2);
-    assert.equal(await store.cleanLocks(), 0);
+    assert.equal(await store.locks.clean(), 2);
+    assert.equal(await store.locks.clean(), 0);
     assert.deepEqual(
-      (await store.locks()).map(({ name }) => name),
+      (await store.locks.all()).map(({ name }) => name),
       ["new"],
     );
     assert.equal((await store.recovery()).locksCleaned, 2);
@@ -142,30 +142,30 @@ export function lockCases(check: Check): void {
 
   check("a clock that was set back does not make a lock last longer than its time, once it is looked after", async (ground) => {
     const { store, clock } = ground;
-    await store.acquireLock("l", "a", "t", 1_000);
+    await store.locks.acquire("l", "a", "t", 1_000);
     clock.set(clock.now() - 3_600_000);
-    assert.equal(await store.cleanLocks(), 0);
-    assert.equal((await store.getLock("l"))?.expiresAt, clock.now() + 1_000);
+    assert.equal(await store.locks.clean(), 0);
+    assert.equal((await store.locks.get("l"))?.expiresAt, clock.now() + 1_000);
     pass(clock, 1_000);
-    assert.equal(await store.acquireLock("l", "b", "u", 1_000), true);
+    assert.equal(await store.locks.acquire("l", "b", "u", 1_000), true);
   });
 
   check.shared("a lock holds between processes and over reopenings", async ({ store, another, reopen, clock }) => {
-    await store.acquireLock("l", "a", "t", 5_000);
+    await store.locks.acquire("l", "a", "t", 5_000);
     const other = await another();
-    assert.equal(await other.acquireLock("l", "b", "u", 5_000), false);
+    assert.equal(await other.locks.acquire("l", "b", "u", 5_000), false);
     const reopened = await reopen();
-    assert.equal(await reopened.acquireLock("l", "b", "u", 5_000), false);
-    assert.equal(await reopened.extendLock("l", "t", 6_000), true);
+    assert.equal(await reopened.locks.acquire("l", "b", "u", 5_000), false);
+    assert.equal(await reopened.locks.extend("l", "t", 6_000), true);
     pass(clock, 6_000);
-    assert.equal(await reopened.acquireLock("l", "b", "u", 5_000), true);
+    assert.equal(await reopened.locks.acquire("l", "b", "u", 5_000), true);
   });
 
   // ── a lock on a queue ──
 
   check("while a queue's lock is held nobody claims from it, and other queues go on", async ({ store, clock }) => {
     const [locked, free] = await add(store, { queue: "q" }, { queue: "free" });
-    await store.acquireLock("q", "a", "t", 5_000);
+    await store.locks.acquire("q", "a", "t", 5_000);
     assert.deepEqual(await claimIds(store), [free]);
     assert.deepEqual(await claim(store, { exclusive: "t" }), [], "not even exclusively");
     pass(clock, 4_999);
@@ -176,19 +176,19 @@ export function lockCases(check: Check): void {
 
   check("a queue whose lock was released can be claimed from, and is said to be ready", async ({ store }) => {
     const id = await addOne(store, { queue: "q" });
-    await store.acquireLock("q", "a", "t", 5_000);
-    const changes = await changesDuring(store, () => store.releaseLock("q", "t"));
+    await store.locks.acquire("q", "a", "t", 5_000);
+    const changes = await changesDuring(store, () => store.locks.release("q", "t"));
     assert.ok(changes.some(({ ready }) => ready?.has("q")));
     assert.deepEqual(await claimIds(store), [id]);
   });
 
   check("a queue whose lock was broken, or cleaned after its expiry, is said to be ready", async ({ store, clock }) => {
-    await store.acquireLock("q", "a", "t", 5_000);
-    const broken = await changesDuring(store, () => store.breakLock("q"));
+    await store.locks.acquire("q", "a", "t", 5_000);
+    const broken = await changesDuring(store, () => store.locks.break("q"));
     assert.ok(broken.some(({ ready }) => ready?.has("q")));
-    await store.acquireLock("q", "a", "t", 5_000);
+    await store.locks.acquire("q", "a", "t", 5_000);
     pass(clock, 5_000);
-    const cleaned = await changesDuring(store, () => store.cleanLocks());
+    const cleaned = await changesDuring(store, () => store.locks.clean());
     assert.ok(cleaned.some(({ ready }) => ready?.has("q")));
   });
 
@@ -200,7 +200,7 @@ export function lockCases(check: Check): void {
     const from = [{ queue: "q", lease: LEASE }];
     const claimed = await claimOne(store, { from, worker: "agent-1", exclusive: "token" });
     assert.equal(claimed.id, first);
-    assert.deepEqual(await store.getLock("q"), {
+    assert.deepEqual(await store.locks.get("q"), {
       name: "q",
       holder: "agent-1",
       acquiredAt: clock.now(),
@@ -209,39 +209,39 @@ export function lockCases(check: Check): void {
     });
     assert.deepEqual(await claim(store, { from }), []);
     assert.deepEqual(await claim(store, { from, exclusive: "token" }), []);
-    assert.equal(await store.acquireLock("q", "agent-2", "u", 1_000), false);
+    assert.equal(await store.locks.acquire("q", "agent-2", "u", 1_000), false);
     assert.deepEqual(await claimIds(store), [other]);
     await settle(store, claimed, SUCCEEDED);
-    assert.equal(await store.getLock("q"), null);
-    assert.deepEqual(await store.locks(), []);
+    assert.equal(await store.locks.get("q"), null);
+    assert.deepEqual(await store.locks.all(), []);
     assert.equal((await claimOne(store, { from, exclusive: "again" })).id, second);
   });
 
   check("an exclusive claim that finds nothing takes no lock", async ({ store }) => {
     await add(store, { queue: "q", delay: 1_000 });
     assert.deepEqual(await claim(store, { from: [{ queue: "q", lease: LEASE }], max: 1, exclusive: "t" }), []);
-    assert.equal(await store.getLock("q"), null);
-    assert.equal(await store.acquireLock("q", "a", "t", 1_000), true);
+    assert.equal(await store.locks.get("q"), null);
+    assert.equal(await store.locks.acquire("q", "a", "t", 1_000), true);
   });
 
   check("an exclusive claim's lock has no expiry of its own: it lasts as long as its lease is held", async ({ store, clock }) => {
     await add(store, { queue: "q" }, { queue: "q" });
     const claimed = await claimOne(store, { exclusive: "t" });
     pass(clock, 10 * LEASE);
-    assert.equal(await store.cleanLocks(), 0);
+    assert.equal(await store.locks.clean(), 0);
     assert.deepEqual(await claim(store), [], "expired, but nobody has taken it back");
-    assert.equal(await store.acquireLock("q", "b", "u", 1_000), false);
+    assert.equal(await store.locks.acquire("q", "b", "u", 1_000), false);
     await store.renew([{ ...claimed, lease: LEASE }]);
-    assert.equal((await store.getLock("q"))?.expiresAt, clock.now() + LEASE);
+    assert.equal((await store.locks.get("q"))?.expiresAt, clock.now() + LEASE);
   });
 
   check("an exclusive claim's lock is ended by its settling, never by its token", async ({ store }) => {
     await add(store, { queue: "q" });
     const claimed = await claimOne(store, { exclusive: "t" });
-    assert.equal(await store.extendLock("q", "t", 1), false);
-    assert.equal(await store.releaseLock("q", "t"), false);
+    assert.equal(await store.locks.extend("q", "t", 1), false);
+    assert.equal(await store.locks.release("q", "t"), false);
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
-    assert.equal((await store.getLock("q"))?.stale, false);
+    assert.equal((await store.locks.get("q"))?.stale, false);
   });
 
   const ENDS: Record<
@@ -267,10 +267,10 @@ export function lockCases(check: Check): void {
         changes.some(({ ready }) => ready?.has("q")),
         "there is another job that could not be claimed before",
       );
-      assert.equal(await store.getLock("q"), null);
+      assert.equal(await store.locks.get("q"), null);
       assert.notDeepEqual(await claim(store), []);
-      assert.equal(await store.acquireLock("q", "b", "u", 1_000), true);
-      assert.equal((await store.getLock("q"))?.holder, "b");
+      assert.equal(await store.locks.acquire("q", "b", "u", 1_000), true);
+      assert.equal((await store.locks.get("q"))?.holder, "b");
     });
   }
 
@@ -278,20 +278,20 @@ export function lockCases(check: Check): void {
     await add(store, { queue: "q" }, { queue: "q" });
     await takeBack(store, "stalled", await claimOne(store, { exclusive: "old" }));
     await claimOne(store);
-    assert.equal(await store.getLock("q"), null);
+    assert.equal(await store.locks.get("q"), null);
     assert.equal((await claim(store)).length, 1, "the second job is not kept back");
   });
 
   check("an exclusive claim takes over a lock that has expired", async ({ store, clock }) => {
     await add(store, { queue: "q" });
-    await store.acquireLock("q", "a", "t", 1_000);
+    await store.locks.acquire("q", "a", "t", 1_000);
     pass(clock, 1_000);
     const claimed = await claimOne(store, { worker: "b", exclusive: "u" });
-    assert.equal((await store.getLock("q"))?.holder, "b");
+    assert.equal((await store.locks.get("q"))?.holder, "b");
     pass(clock, 1_000);
-    assert.equal(await store.cleanLocks(), 0);
+    assert.equal(await store.locks.clean(), 0);
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
-    assert.equal(await store.extendLock("q", "t", 1_000), false);
+    assert.equal(await store.locks.extend("q", "t", 1_000), false);
   });
 
   check("two exclusive claims in one turn: one gets the queue", async ({ store }) => {

@@ -365,9 +365,9 @@ async function everything(store: Store): Promise<unknown[]> {
     await store.queues(),
     await store.outlook([{ lease: 1 }]),
     await store.recovery(),
-    await store.locks(),
-    await store.processes(),
-    await store.running(),
+    await store.locks.all(),
+    await store.processes.all(),
+    await store.processes.running(),
   ];
 }
 

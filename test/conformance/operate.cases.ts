@@ -50,7 +50,7 @@ export function operateCases(check: Check): void {
     pass(clock, 86_400_000);
     assert.deepEqual(await store.stale({ dead: [], skewed: true, limit: 9 }), []);
     assert.deepEqual(await claim(store), []);
-    assert.deepEqual(await store.running(), new Map());
+    assert.deepEqual(await store.processes.running(), new Map());
   });
 
   check("nobody is told of a lease when a pending job is cancelled", async ({ store }) => {

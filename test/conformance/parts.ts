@@ -107,7 +107,7 @@ export function pass(clock: TestClock, millis: number): void {
 }
 
 export function register(store: Store, program = "test"): Promise<ProcessId> {
-  return store.register({ pid: 1, host: "here", boot: "boot", program });
+  return store.processes.register({ pid: 1, host: "here", boot: "boot", program });
 }
 
 /** What the store tells of its own commits while something is done. */

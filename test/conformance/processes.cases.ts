@@ -7,9 +7,9 @@ const HERE = { pid: 4_711, host: "host", boot: "boot-1", program: "indexer" };
 
 export function processCases(check: Check): void {
   check("a process that registers is known, with what is said of it", async ({ store, clock }) => {
-    assert.deepEqual(await store.processes(), []);
-    const id = await store.register(HERE);
-    const [process, ...rest] = await store.processes();
+    assert.deepEqual(await store.processes.all(), []);
+    const id = await store.processes.register(HERE);
+    const [process, ...rest] = await store.processes.all();
     assert.deepEqual(rest, []);
     assert.ok(process);
     const { pid, host, boot, program, startedAt } = process;
@@ -18,15 +18,15 @@ export function processCases(check: Check): void {
 
   check("a process that holds nothing can be forgotten, once", async ({ store }) => {
     const id = await register(store);
-    assert.equal(await store.unregister(id), true);
-    assert.equal(await store.unregister(id), false);
-    assert.equal(await store.unregister(999 as ProcessId), false);
-    assert.deepEqual(await store.processes(), []);
+    assert.equal(await store.processes.unregister(id), true);
+    assert.equal(await store.processes.unregister(id), false);
+    assert.equal(await store.processes.unregister(999 as ProcessId), false);
+    assert.deepEqual(await store.processes.all(), []);
   });
 
   check("a process's number is never given again", async ({ store }) => {
     const first = await register(store);
-    await store.unregister(first);
+    await store.processes.unregister(first);
     assert.ok((await register(store)) > first);
   });
 
@@ -35,23 +35,23 @@ export function processCases(check: Check): void {
     await add(store, {}, {});
     const [a, b] = await claim(store, { holder });
     assert.ok(a && b);
-    assert.equal(await store.unregister(holder), false);
+    assert.equal(await store.processes.unregister(holder), false);
     await settle(store, a, SUCCEEDED);
-    assert.equal(await store.unregister(holder), false);
-    assert.equal((await store.processes()).length, 1);
+    assert.equal(await store.processes.unregister(holder), false);
+    assert.equal((await store.processes.all()).length, 1);
     await takeBack(store, "crashed", b);
-    assert.equal(await store.unregister(holder), true);
+    assert.equal(await store.processes.unregister(holder), true);
   });
 
   check("who runs how much is known; claims by hand are nobody's", async ({ store }) => {
-    assert.deepEqual(await store.running(), new Map());
+    assert.deepEqual(await store.processes.running(), new Map());
     const [one, two] = [await register(store), await register(store)];
     await add(store, {}, {}, {}, {}, {});
     await claim(store, { holder: one, max: 2 });
     const mine = await claimOne(store, { holder: two });
     await claim(store, { holder: null, max: 1 });
     assert.deepEqual(
-      await store.running(),
+      await store.processes.running(),
       new Map([
         [one, 2],
         [two, 1],
@@ -59,7 +59,7 @@ export function processCases(check: Check): void {
       ]),
     );
     await settle(store, mine, SUCCEEDED);
-    assert.equal((await store.running()).has(two), false);
+    assert.equal((await store.processes.running()).has(two), false);
   });
 
   check("a cancelled job is no longer its process's", async ({ store }) => {
@@ -67,41 +67,41 @@ export function processCases(check: Check): void {
     await add(store, {});
     const { id } = await claimOne(store, { holder });
     await store.cancel(id);
-    assert.equal(await store.unregister(holder), true);
+    assert.equal(await store.processes.unregister(holder), true);
   });
 
   check("nobody probes itself", async ({ store }) => {
     await register(store);
-    assert.deepEqual(await store.probe(), []);
+    assert.deepEqual(await store.processes.probe(), []);
   });
 
   check.shared("processes are known to each other, and over reopenings until they are forgotten", async (ground) => {
     const { store, another, reopen } = ground;
-    const one = await store.register(HERE);
+    const one = await store.processes.register(HERE);
     const other = await another();
-    const two = await other.register({ ...HERE, pid: 2 });
+    const two = await other.processes.register({ ...HERE, pid: 2 });
     assert.notEqual(one, two);
     assert.deepEqual(
-      (await store.processes()).map(({ id }) => id),
+      (await store.processes.all()).map(({ id }) => id),
       [one, two],
     );
     const reopened = await reopen();
     assert.deepEqual(
-      (await reopened.processes()).map(({ id, pid }) => [id, pid]),
+      (await reopened.processes.all()).map(({ id, pid }) => [id, pid]),
       [
         [one, HERE.pid],
         [two, 2],
       ],
     );
-    assert.equal(await reopened.unregister(one), true);
+    assert.equal(await reopened.processes.unregister(one), true);
   });
 
   check.shared("a process that lives is never taken for dead", async ({ store, another, clock }) => {
-    await store.register(HERE);
+    await store.processes.register(HERE);
     const other = await another();
-    const two = await other.register({ ...HERE, pid: 2 });
+    const two = await other.processes.register({ ...HERE, pid: 2 });
     for (let n = 0; n < 3; n++) {
-      const probed = await store.probe();
+      const probed = await store.processes.probe();
       assert.deepEqual(
         probed.map(({ process, life }) => [process.id, process.pid, life]),
         [[two, 2, "alive"]],

@@ -88,7 +88,7 @@ export function queueCases(check: Check): void {
     await add(store, {});
     await Promise.all([store.pause("work"), store.resume("work"), store.pause("work")]);
     assert.deepEqual(await claimIds(store), []);
-    const events = await store.events({ after: 0, limit: 10 });
+    const events = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(
       events.map(({ type, data }) => [type, data]),
       ["queue.paused", "queue.resumed", "queue.paused"].map((type) => [type, { queue: "work" }]),

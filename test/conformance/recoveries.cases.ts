@@ -3,7 +3,8 @@ import { UNNAMED } from "../../src/core/audit.ts";
 import type { ProcessId } from "../../src/core/ids.ts";
 import { NO_COUNTS } from "../../src/core/recovery-report.ts";
 import type { Recovering, StoredReport } from "../../src/store/recoveries.ts";
-import type { Life, Store } from "../../src/store/store.ts";
+import type { Life } from "../../src/store/processes.ts";
+import type { Store } from "../../src/store/store.ts";
 import { seeBuild, started } from "./build-parts.ts";
 import { add, claim, LEASE, pass, register, see, seeAll } from "./parts.ts";
 import type { Check } from "./suite.ts";
@@ -58,7 +59,7 @@ export function recoveryCases(check: Check): void {
       acknowledgedAt: null,
     });
     assert.deepEqual(
-      (await store.processes()).map(({ id }) => id),
+      (await store.processes.all()).map(({ id }) => id),
       [by],
     );
     for (const id of ids.slice(0, 3))
@@ -115,7 +116,7 @@ export function recoveryCases(check: Check): void {
     const { jobsRecovered } = await recovered(store, by, [dead]);
     assert.equal(jobsRecovered, 1);
     assert.deepEqual(
-      await store.running(),
+      await store.processes.running(),
       new Map<ProcessId | null, number>([
         [alive, 1],
         [null, 1],
@@ -131,7 +132,7 @@ export function recoveryCases(check: Check): void {
     assert.equal(await bury(store, recovering, dead), null);
     await takeBack(store, recovering, dead, { limit: 1 });
     assert.equal(await bury(store, recovering, dead), null);
-    assert.equal((await store.processes()).length, 2);
+    assert.equal((await store.processes.all()).length, 2);
     const ending = { by, jobsPending: 0, ...FOUND };
     assert.deepEqual(
       await store.recoveries.close(recovering.report, ending),
@@ -148,13 +149,13 @@ export function recoveryCases(check: Check): void {
     const by = await register(store);
     const { build, lead } = await started(store);
     const dead = lead.holder;
-    store.actAs(dead);
-    assert.ok(await store.acquireLock("nightly", "somebody", "t1", LEASE));
-    assert.ok(await store.acquireLock("expired", "somebody", "t2", 10));
+    store.processes.actAs(dead);
+    assert.ok(await store.locks.acquire("nightly", "somebody", "t1", LEASE));
+    assert.ok(await store.locks.acquire("expired", "somebody", "t2", 10));
     await add(store, { queue: "alone" });
     await claim(store, { holder: dead, from: [{ queue: "alone", lease: LEASE }], exclusive: "t3" });
-    store.actAs(by);
-    assert.ok(await store.acquireLock("mine", "me", "t4", LEASE));
+    store.processes.actAs(by);
+    assert.ok(await store.locks.acquire("mine", "me", "t4", LEASE));
     pass(clock, 10);
     assert.deepEqual(await store.recoveries.preview([dead]), { jobs: 1, builds: [build.id], locks: ["nightly", "alone"].sort() });
     const report = await recovered(store, by, [dead]);
@@ -166,20 +167,20 @@ export function recoveryCases(check: Check): void {
     const { state, reason } = await seeBuild(store, build);
     assert.deepEqual([state, reason], ["CRASHED", "orchestrator_lost"]);
     assert.deepEqual(await store.builds.leads(), []);
-    assert.equal(await store.getLock("nightly"), null);
-    assert.equal((await store.getLock("mine"))?.holder, "me");
-    assert.ok(await store.acquireLock("nightly", "another", "t5", LEASE));
-    assert.equal(await store.extendLock("nightly", "t1", LEASE), false, "the dead one's token opens nothing any more");
+    assert.equal(await store.locks.get("nightly"), null);
+    assert.equal((await store.locks.get("mine"))?.holder, "me");
+    assert.ok(await store.locks.acquire("nightly", "another", "t5", LEASE));
+    assert.equal(await store.locks.extend("nightly", "t1", LEASE), false, "the dead one's token opens nothing any more");
   });
 
   check("a lock belongs to whoever has extended it last", async ({ store }) => {
     const [by, dead] = [await register(store), await register(store)];
-    store.actAs(dead);
-    await store.acquireLock("handed over", "somebody", "token", LEASE);
-    store.actAs(by);
-    assert.equal(await store.extendLock("handed over", "token", LEASE), true);
+    store.processes.actAs(dead);
+    await store.locks.acquire("handed over", "somebody", "token", LEASE);
+    store.processes.actAs(by);
+    assert.equal(await store.locks.extend("handed over", "token", LEASE), true);
     assert.equal((await recovered(store, by, [dead])).locksReleased, 0);
-    assert.equal((await store.getLock("handed over"))?.holder, "somebody");
+    assert.equal((await store.locks.get("handed over"))?.holder, "somebody");
   });
 
   check("one report is under way at a time: who comes second helps with it, and does not end it", async ({ store }) => {
@@ -224,7 +225,7 @@ export function recoveryCases(check: Check): void {
     const other = await another();
     const [first, second] = [await register(store), await register(other)];
     const dead = await register(store);
-    store.actAs(first);
+    store.processes.actAs(first);
     await add(store, ...Array.from({ length: 20 }, () => ({})));
     await claim(store, { holder: dead });
     const both = await Promise.all([begin(store, first, [dead]), begin(other, second, [dead])]);
@@ -281,7 +282,7 @@ export function recoveryCases(check: Check): void {
     assert.equal(await store.recoveries.handOn(report, first), true);
     const handed = await begun(store, second, []);
     assert.deepEqual([handed.report, handed.owned], [report, true]);
-    await store.unregister(second);
+    await store.processes.unregister(second);
     const third = await register(store);
     const left = await begun(store, third, []);
     assert.deepEqual([left.report, left.owned, left.left.map(({ id }) => id)], [report, true, [dead]]);
@@ -324,7 +325,11 @@ export function recoveryCases(check: Check): void {
     const report = await recovered(store, by, [dead]);
     const told = async () =>
       (
-        await store.events({ after: 0, limit: 100, types: ["recovery.completed", "recovery.failed", "recovery.acknowledged"] })
+        await store.events.page({
+          after: 0,
+          limit: 100,
+          types: ["recovery.completed", "recovery.failed", "recovery.acknowledged"],
+        })
       ).map(({ type, data }) => [type, (data as { recovery: number }).recovery]);
     const audited = async () =>
       (await store.audit.page({ after: 0, limit: 100 })).map(({ action, by: who, subject }) => [action, who, subject]);
@@ -407,7 +412,7 @@ export function recoveryCases(check: Check): void {
       () => claim(store),
       () => store.settle([]),
       () => store.cancel(id as string),
-      () => store.acquireLock("a", "b", "c", 1),
+      () => store.locks.acquire("a", "b", "c", 1),
       () => store.recoveries.acknowledge(),
       () => store.pause("work"),
       () => store.enqueueWithin({}, []),
@@ -417,7 +422,7 @@ export function recoveryCases(check: Check): void {
     for (const write of writes) await assert.rejects(async () => write(), refusal, String(write));
     assert.equal((await see(store, id as string)).state, "pending");
     assert.equal((await store.counts({})).pending, 1);
-    assert.equal(typeof (await store.newestEvent()), "number");
+    assert.equal(typeof (await store.events.newest()), "number");
     store.seal(null);
     assert.equal(await store.cancel(id as string), true);
   });

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
-import type { ScheduleDraft, Store, StoredSchedule, Tick } from "../../src/store/store.ts";
+import type { ScheduleDraft, StoredSchedule, Tick } from "../../src/store/schedules.ts";
+import type { Store } from "../../src/store/store.ts";
 import { add, changesDuring, claim, claimOne, newJob, pass, see, seeAll, settle, SUCCEEDED } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
@@ -7,8 +8,8 @@ const HOUR = 3_600_000;
 
 export function scheduleCases(check: Check): void {
   check("a schedule is there from its saving on, by its key", async ({ store, clock }) => {
-    assert.deepEqual(await store.schedules(), []);
-    assert.equal(await store.getSchedule("nightly"), null);
+    assert.deepEqual(await store.schedules.all(), []);
+    assert.equal(await store.schedules.get("nightly"), null);
     const nextAt = clock.now() + HOUR;
     const saved = await save(store, { key: "nightly", within: 5_000, missed: "all", overlap: false, nextAt });
     assert.deepEqual(saved, {
@@ -24,9 +25,9 @@ export function scheduleCases(check: Check): void {
       revision: saved.revision,
     });
     await save(store, { key: "daily", nextAt });
-    assert.deepEqual(await store.getSchedule("nightly"), saved);
+    assert.deepEqual(await store.schedules.get("nightly"), saved);
     assert.deepEqual(
-      (await store.schedules()).map(({ key }) => key),
+      (await store.schedules.all()).map(({ key }) => key),
       ["daily", "nightly"],
     );
     assert.deepEqual(await seeAll(store), [], "and no job yet");
@@ -40,12 +41,12 @@ export function scheduleCases(check: Check): void {
     assert.equal(again.nextAt, first.nextAt, "a tick that is due stays due");
     assert.notEqual(again.revision, first.revision);
     assert.deepEqual([again.job, again.missed, again.overlap], ["other", "skip", false]);
-    assert.equal(await store.tick(tickOf(again)), true);
+    assert.equal(await store.schedules.tick(tickOf(again)), true);
     assert.deepEqual(
       (await seeAll(store)).map(({ name, input }) => [name, input]),
       [["other", "new"]],
     );
-    assert.equal((await store.schedules()).length, 1);
+    assert.equal((await store.schedules.all()).length, 1);
   });
 
   for (const change of [{ cron: "30 * * * *" }, { timezone: "Europe/Berlin" }]) {
@@ -53,20 +54,20 @@ export function scheduleCases(check: Check): void {
       await save(store, { nextAt: clock.now() });
       const nextAt = clock.now() + HOUR;
       assert.equal((await save(store, { nextAt, ...change })).nextAt, nextAt);
-      assert.deepEqual((await store.dueSchedules()).due, []);
+      assert.deepEqual((await store.schedules.due()).due, []);
     });
   }
 
   check("schedules are due from the instant of their tick on, the most overdue first", async ({ store, clock }) => {
-    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: null, now: clock.now() });
+    assert.deepEqual(await store.schedules.due(), { due: [], nextAt: null, now: clock.now() });
     const late = await save(store, { key: "late", nextAt: clock.now() + 2_000 });
     const soon = await save(store, { key: "soon", nextAt: clock.now() + 1_000 });
     pass(clock, 999);
-    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: soon.nextAt, now: clock.now() });
+    assert.deepEqual(await store.schedules.due(), { due: [], nextAt: soon.nextAt, now: clock.now() });
     pass(clock, 1);
-    assert.deepEqual(await store.dueSchedules(), { due: [soon], nextAt: soon.nextAt, now: soon.nextAt });
+    assert.deepEqual(await store.schedules.due(), { due: [soon], nextAt: soon.nextAt, now: soon.nextAt });
     pass(clock, 1_000);
-    assert.deepEqual((await store.dueSchedules()).due, [soon, late]);
+    assert.deepEqual((await store.schedules.due()).due, [soon, late]);
   });
 
   check("a tick adds a job for each instant, in order, and moves the schedule on", async ({ store, clock }) => {
@@ -75,7 +76,7 @@ export function scheduleCases(check: Check): void {
     pass(clock, 5_000);
     const fire = [start, start + 1_000, start + 2_000];
     const changes = await changesDuring(store, async () => {
-      assert.equal(await store.tick(tickOf(schedule, { fire, nextAt: start + HOUR })), true);
+      assert.equal(await store.schedules.tick(tickOf(schedule, { fire, nextAt: start + HOUR })), true);
     });
     assert.ok(changes.some(({ ready }) => ready?.has("q")));
     const claimed = await claim(store);
@@ -84,24 +85,24 @@ export function scheduleCases(check: Check): void {
       fire.map((at) => [at, '{"n":7}', 3, "q"]),
     );
     assert.equal((await see(store, claimed[0]?.id ?? "")).runAt, start);
-    const moved = (await store.getSchedule("work")) ?? assert.fail();
+    const moved = (await store.schedules.get("work")) ?? assert.fail();
     assert.deepEqual([moved.nextAt, moved.lastAt], [start + HOUR, start + 2_000]);
   });
 
   check("a tick without instants only moves the schedule on", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
-    assert.equal(await store.tick(tickOf(schedule, { fire: [], nextAt: clock.now() + HOUR })), true);
+    assert.equal(await store.schedules.tick(tickOf(schedule, { fire: [], nextAt: clock.now() + HOUR })), true);
     assert.deepEqual(await seeAll(store), []);
-    const moved = (await store.getSchedule("work")) ?? assert.fail();
+    const moved = (await store.schedules.get("work")) ?? assert.fail();
     assert.deepEqual([moved.nextAt, moved.lastAt], [clock.now() + HOUR, undefined]);
   });
 
   check("a tick that two have seen is one tick", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
     const tick = tickOf(schedule);
-    const won = await Promise.all([store.tick(tick), store.tick(tick), store.tick(tick)]);
+    const won = await Promise.all([store.schedules.tick(tick), store.schedules.tick(tick), store.schedules.tick(tick)]);
     assert.deepEqual(won, [true, false, false]);
-    assert.equal(await store.tick(tick), false);
+    assert.equal(await store.schedules.tick(tick), false);
     assert.equal((await seeAll(store)).length, 1);
   });
 
@@ -110,9 +111,9 @@ export function scheduleCases(check: Check): void {
     let schedule = await save(store, { nextAt: clock.now() });
     for (let round = 1; round <= 20; round++) {
       const seen = schedule;
-      const won = await Promise.all(others.map((one) => one.tick(tickOf(seen))));
+      const won = await Promise.all(others.map((one) => one.schedules.tick(tickOf(seen))));
       assert.equal(won.filter(Boolean).length, 1, `round ${round}`);
-      schedule = (await store.getSchedule("work")) ?? assert.fail();
+      schedule = (await store.schedules.get("work")) ?? assert.fail();
       pass(clock, HOUR);
     }
     const claimed = await claim(store);
@@ -122,30 +123,30 @@ export function scheduleCases(check: Check): void {
 
   check.shared("a schedule and its last tick are there after a reopening", async ({ store, reopen, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
-    await store.tick(tickOf(schedule));
-    const before = await store.schedules();
+    await store.schedules.tick(tickOf(schedule));
+    const before = await store.schedules.all();
     const reopened = await reopen();
-    assert.deepEqual(await reopened.schedules(), before);
-    assert.equal(await reopened.tick(tickOf(schedule)), false);
+    assert.deepEqual(await reopened.schedules.all(), before);
+    assert.equal(await reopened.schedules.tick(tickOf(schedule)), false);
   });
 
   const OUTDATED: Record<string, (store: Store, schedule: StoredSchedule) => Promise<unknown>> = {
     "was saved anew": (store, { nextAt }) => save(store, { nextAt }),
-    "was paused": (store, { key }) => store.pauseSchedule(key),
-    "was removed": (store, { key }) => store.removeSchedule(key),
+    "was paused": (store, { key }) => store.schedules.pause(key),
+    "was removed": (store, { key }) => store.schedules.remove(key),
     "was removed and made again": async (store, { key, nextAt }) => {
-      await store.removeSchedule(key);
+      await store.schedules.remove(key);
       await save(store, { nextAt });
     },
-    "has moved on": (store, schedule) => store.tick(tickOf(schedule, { fire: [] })),
+    "has moved on": (store, schedule) => store.schedules.tick(tickOf(schedule, { fire: [] })),
   };
   for (const [what, outdate] of Object.entries(OUTDATED)) {
     check(`the tick of a schedule that ${what} since it was read does nothing`, async ({ store, clock }) => {
       const schedule = await save(store, { nextAt: clock.now() });
       await outdate(store, schedule);
-      const before = await store.schedules();
-      assert.equal(await store.tick(tickOf(schedule)), false);
-      assert.deepEqual(await store.schedules(), before);
+      const before = await store.schedules.all();
+      assert.equal(await store.schedules.tick(tickOf(schedule)), false);
+      assert.deepEqual(await store.schedules.all(), before);
       assert.deepEqual(await seeAll(store), []);
     });
   }
@@ -153,8 +154,8 @@ export function scheduleCases(check: Check): void {
   check("a tick whose job cannot be written does not move the schedule on", async ({ store, clock }) => {
     const broken = { ...newJob(), policy: null as never };
     const schedule = await save(store, { nextAt: clock.now(), template: broken });
-    await assert.rejects(store.tick(tickOf(schedule)));
-    assert.deepEqual(await store.schedules(), [schedule]);
+    await assert.rejects(store.schedules.tick(tickOf(schedule)));
+    assert.deepEqual(await store.schedules.all(), [schedule]);
     assert.deepEqual(await seeAll(store), []);
   });
 
@@ -164,15 +165,15 @@ export function scheduleCases(check: Check): void {
     await save(store, { nextAt: clock.now(), overlap: false });
     const ticks = async () => {
       pass(clock, HOUR);
-      assert.equal(await store.tick(tickOf((await store.getSchedule("work")) ?? assert.fail())), true);
+      assert.equal(await store.schedules.tick(tickOf((await store.schedules.get("work")) ?? assert.fail())), true);
       return (await seeAll(store)).length;
     };
     assert.equal(await ticks(), 1);
-    const firstAt = (await store.getSchedule("work"))?.lastAt;
+    const firstAt = (await store.schedules.get("work"))?.lastAt;
     assert.equal(await ticks(), 1, "it is pending");
     const claimed = await claimOne(store);
     assert.equal(await ticks(), 1, "it is running");
-    assert.equal((await store.getSchedule("work"))?.lastAt, firstAt, "a skipped tick is none");
+    assert.equal((await store.schedules.get("work"))?.lastAt, firstAt, "a skipped tick is none");
     await settle(store, claimed, SUCCEEDED);
     assert.equal(await ticks(), 2);
     await store.cancel((await seeAll(store)).at(-1)?.id ?? "");
@@ -183,7 +184,7 @@ export function scheduleCases(check: Check): void {
   check("without overlap several ticks at once are one job", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now(), overlap: false });
     const fire = [clock.now() - 2_000, clock.now() - 1_000, clock.now()];
-    assert.equal(await store.tick(tickOf(schedule, { fire })), true);
+    assert.equal(await store.schedules.tick(tickOf(schedule, { fire })), true);
     assert.deepEqual(
       (await claim(store)).map(({ scheduledFor }) => scheduledFor),
       [fire[0]],
@@ -193,7 +194,7 @@ export function scheduleCases(check: Check): void {
   check("other jobs of the same name are no overlap", async ({ store, clock }) => {
     await add(store, {}, {});
     const schedule = await save(store, { nextAt: clock.now(), overlap: false });
-    await store.tick(tickOf(schedule));
+    await store.schedules.tick(tickOf(schedule));
     assert.equal((await seeAll(store)).length, 3);
   });
 
@@ -202,19 +203,19 @@ export function scheduleCases(check: Check): void {
   check("triggering makes a job now, and leaves the next tick alone", async ({ store, clock }) => {
     const { nextAt } = await save(store, { nextAt: clock.now() + HOUR });
     pass(clock, 1_234);
-    const answer = await store.triggerSchedule("work");
+    const answer = await store.schedules.trigger("work");
     const claimed = await claimOne(store);
     assert.deepEqual(answer, { id: claimed.id, duplicate: false });
     assert.equal(claimed.scheduledFor, clock.now());
-    const after = (await store.getSchedule("work")) ?? assert.fail();
+    const after = (await store.schedules.get("work")) ?? assert.fail();
     assert.deepEqual([after.nextAt, after.lastAt], [nextAt, undefined], "it was no tick");
-    assert.equal(await store.triggerSchedule("nobody's"), null);
+    assert.equal(await store.schedules.trigger("nobody's"), null);
   });
 
   check("a paused schedule can be triggered", async ({ store, clock }) => {
     await save(store, { nextAt: clock.now() + HOUR });
-    await store.pauseSchedule("work");
-    assert.notEqual(await store.triggerSchedule("work"), null);
+    await store.schedules.pause("work");
+    assert.notEqual(await store.schedules.trigger("work"), null);
     assert.equal((await seeAll(store)).length, 1);
   });
 
@@ -223,56 +224,56 @@ export function scheduleCases(check: Check): void {
     async (ground) => {
       const { store, clock } = ground;
       await save(store, { nextAt: clock.now(), overlap: false });
-      const first = await store.triggerSchedule("work");
-      assert.deepEqual(await store.triggerSchedule("work"), { id: first?.id, duplicate: true });
-      await store.tick(tickOf((await store.getSchedule("work")) ?? assert.fail()));
+      const first = await store.schedules.trigger("work");
+      assert.deepEqual(await store.schedules.trigger("work"), { id: first?.id, duplicate: true });
+      await store.schedules.tick(tickOf((await store.schedules.get("work")) ?? assert.fail()));
       assert.equal((await seeAll(store)).length, 1);
       await settle(store, await claimOne(store), SUCCEEDED);
-      assert.equal((await store.triggerSchedule("work"))?.id === first?.id, false);
+      assert.equal((await store.schedules.trigger("work"))?.id === first?.id, false);
     },
   );
 
   check("a removed schedule is gone, and its jobs stay", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
-    await store.tick(tickOf(schedule));
-    assert.equal(await store.removeSchedule("work"), true);
-    assert.equal(await store.removeSchedule("work"), false);
-    assert.deepEqual(await store.schedules(), []);
+    await store.schedules.tick(tickOf(schedule));
+    assert.equal(await store.schedules.remove("work"), true);
+    assert.equal(await store.schedules.remove("work"), false);
+    assert.deepEqual(await store.schedules.all(), []);
     assert.equal((await seeAll(store)).length, 1);
   });
 
   check("a paused schedule has no tick, stays paused when it is saved, and goes on with the tick it is given", async (ground) => {
     const { store, clock } = ground;
     await save(store, { nextAt: clock.now() });
-    assert.equal(await store.pauseSchedule("work"), true);
-    assert.equal(await store.pauseSchedule("work"), true, "twice is once");
-    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: null, now: clock.now() });
+    assert.equal(await store.schedules.pause("work"), true);
+    assert.equal(await store.schedules.pause("work"), true, "twice is once");
+    assert.deepEqual(await store.schedules.due(), { due: [], nextAt: null, now: clock.now() });
     const saved = await save(store, { nextAt: clock.now() });
     assert.equal(saved.paused, true);
-    assert.equal(await store.resumeSchedule(saved, clock.now() + HOUR), true);
-    assert.deepEqual(await store.dueSchedules(), { due: [], nextAt: clock.now() + HOUR, now: clock.now() });
-    assert.equal(await store.pauseSchedule("nobody's"), false);
+    assert.equal(await store.schedules.resume(saved, clock.now() + HOUR), true);
+    assert.deepEqual(await store.schedules.due(), { due: [], nextAt: clock.now() + HOUR, now: clock.now() });
+    assert.equal(await store.schedules.pause("nobody's"), false);
   });
 
   check("resuming what is not paused steps over no tick", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
-    assert.equal(await store.resumeSchedule(schedule, clock.now() + HOUR), false);
-    assert.deepEqual((await store.dueSchedules()).due, [schedule]);
+    assert.equal(await store.schedules.resume(schedule, clock.now() + HOUR), false);
+    assert.deepEqual((await store.schedules.due()).due, [schedule]);
   });
 
   check("resuming what was saved anew since it was read is refused", async ({ store, clock }) => {
     const old = await save(store, { nextAt: clock.now() });
-    await store.pauseSchedule("work");
+    await store.schedules.pause("work");
     const saved = await save(store, { nextAt: clock.now() + 5, cron: "5 * * * *" });
-    assert.equal(await store.resumeSchedule(old, clock.now() + HOUR), false);
-    assert.deepEqual(await store.schedules(), [saved]);
-    assert.equal(await store.resumeSchedule({ key: "nobody's", revision: 1 }, clock.now()), false);
+    assert.equal(await store.schedules.resume(old, clock.now() + HOUR), false);
+    assert.deepEqual(await store.schedules.all(), [saved]);
+    assert.equal(await store.schedules.resume({ key: "nobody's", revision: 1 }, clock.now()), false);
   });
 }
 
 function save(store: Store, draft: Partial<ScheduleDraft> & { nextAt: number }): Promise<StoredSchedule> {
   const rest = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
-  return store.saveSchedule({ key: "work", template: newJob(), ...rest, ...draft });
+  return store.schedules.save({ key: "work", template: newJob(), ...rest, ...draft });
 }
 
 /** One job, for the tick that is next; then an hour later. */

@@ -172,7 +172,7 @@ export function tokenCases(check: Check): void {
     await store.builds.mintToken(build.id, { bytes: bytes(2) }, "bob");
     await store.builds.approve(build.id, { token: tokenOf(2), budget: { usd: 8 } }, "bob");
     assert.deepEqual((await seeBuild(store, build)).budget, { micros: 8_000_000, tokens: null });
-    const events = await store.events({ after: 0, limit: 10, build: build.id });
+    const events = await store.events.page({ after: 0, limit: 10, build: build.id });
     assert.deepEqual(
       events.map(({ type }) => type),
       ["build.started", "build.paused", "build.approved", "build.token_minted", "build.approved"],

@@ -107,7 +107,7 @@ wherever((stage, place) => {
         const { id } = await hf.enqueue(telling, 1);
         const child = scene.start("deliverer", { works: true, point: `${operation}:${moment}` });
         assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-        const told = (await hf.engine.store.events({ after: 0, limit: 10, job: id })).map((event) => event.type);
+        const told = (await hf.engine.store.events.page({ after: 0, limit: 10, job: id })).map((event) => event.type);
         const state = (await hf.jobs.get(id))?.state;
         assert.equal(told.includes(type), moment === "committed");
         assert.equal(state === (operation === "claim" ? "running" : "succeeded"), moment === "committed");
@@ -120,20 +120,20 @@ wherever((stage, place) => {
       const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a file"] as NonNullable<(typeof OUTLETS)[string]>);
       const child = scene.start("deliverer", { ...outlet.told, point: `sink:${moment}` });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-      assert.equal((await hf.engine.store.sinks()).length, moment === "committed" ? 1 : 0);
+      assert.equal((await hf.engine.store.sinks.all()).length, moment === "committed" ? 1 : 0);
       const { id } = await hf.enqueue(telling, 1);
       await start(scene, outlet);
       await hf.enqueue(telling, 2);
       await delivered(hf, outlet.name);
       const got = linesOf(join(scene.folder, "events.jsonl")) as Event[];
       assert.equal(got.filter(({ job }) => job === id).length, moment === "committed" ? 1 : 0, "from its first commit on");
-      assert.equal(got.at(-1)?.seq, await hf.engine.store.newestEvent());
+      assert.equal(got.at(-1)?.seq, await hf.engine.store.events.newest());
     });
 
     test(`a deliverer killed at trim:${moment} removes all that is old or nothing, and nothing that somebody needs`, async (t) => {
       const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a subscriber"] as NonNullable<(typeof OUTLETS)[string]>);
       await hf.enqueueMany(telling, [1, 2]);
-      await hf.engine.store.openSink(outlet.name, "subscriber");
+      await hf.engine.store.sinks.open(outlet.name, "subscriber");
       await hf.enqueueMany(telling, [3, 4]);
       await scene.backdate(8 * 86_400_000);
       const child = scene.start("deliverer", { ...outlet.told, point: `trim:${moment}` });
@@ -194,7 +194,7 @@ wherever((stage, place) => {
       };
       try {
         // From the first event on.
-        for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.openSink(name, "test");
+        for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.sinks.open(name, "test");
         await Promise.all([keepKilling(), keepKilling(), produce()]);
         server.answer = () => ({ status: 204 });
         await scene.start("deliverer", told).next("ready");
@@ -224,7 +224,7 @@ async function start(scene: Scene, outlet: Outlet, more: object = {}): Promise<C
 }
 
 async function behind(hf: Holdfast, { name }: Outlet): Promise<number> {
-  return (await hf.engine.store.sinks()).find((sink) => sink.name === name)?.behind ?? Number.NaN;
+  return (await hf.engine.store.sinks.all()).find((sink) => sink.name === name)?.behind ?? Number.NaN;
 }
 
 /** Everything that happened has arrived; for the first time in order; and again only under its own dedupe key. */
@@ -240,7 +240,7 @@ async function complete(hf: Holdfast, outlet: Outlet): Promise<Arrived[]> {
 }
 
 async function everyEvent(hf: Holdfast): Promise<Event[]> {
-  return hf.engine.store.events({ after: 0, limit: 1_000_000, types: ["job.enqueued"] });
+  return hf.engine.store.events.page({ after: 0, limit: 1_000_000, types: ["job.enqueued"] });
 }
 
 function ofJob({ type }: Arrived): boolean {

@@ -114,7 +114,7 @@ function checkCommittedOnce(scene: Scene, jobs: Job[]): void {
 /** The dead are struck off, so that nobody looks after them for ever. */
 async function checkBuried(hf: Holdfast): Promise<void> {
   await hf.recovery.recoverStale();
-  const lives = await hf.engine.store.probe();
+  const lives = await hf.engine.store.processes.probe();
   assert.deepEqual(
     lives.filter(({ life }) => life !== "alive"),
     [],

@@ -100,7 +100,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
   },
   async audit({ hf, committed }) {
     assert.deepEqual(await audited(hf), committed ? ["backup.made"] : []);
-    const told = await hf.engine.store.events({ after: 0, limit: 10, types: ["backup.made"] });
+    const told = await hf.engine.store.events.page({ after: 0, limit: 10, types: ["backup.made"] });
     assert.equal(told.length, committed ? 1 : 0);
     return allSucceed;
   },
@@ -114,7 +114,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
     const { store } = hf.engine;
     const [report] = await store.recoveries.reports({ limit: 1 });
     assert.equal(report?.state, committed ? "acknowledged" : "failed");
-    const told = await store.events({ after: 0, limit: 10, types: ["recovery.acknowledged"] });
+    const told = await store.events.page({ after: 0, limit: 10, types: ["recovery.acknowledged"] });
     const audited = (await store.audit.page({ after: 0, limit: 10 })).filter(({ action }) => action === "recovery.acknowledged");
     assert.deepEqual([told.length, audited.length], committed ? [1, 1] : [0, 0]);
     return () => {};
@@ -140,7 +140,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
     assert.deepEqual([found?.state, found?.seq], committed ? ["ACTIVE", 1] : [undefined, undefined]);
     assert.equal((await builds.leads()).length, committed ? 1 : 0);
     assert.deepEqual(await audited(hf), committed ? ["build.started"] : []);
-    assert.equal((await hf.engine.store.events({ after: 0, limit: 10, types: ["build.*"] })).length, committed ? 1 : 0);
+    assert.equal((await hf.engine.store.events.page({ after: 0, limit: 10, types: ["build.*"] })).length, committed ? 1 : 0);
     if (committed) await goesOn(hf);
     return allSucceed;
   },
@@ -202,8 +202,8 @@ async function dies(scene: Scene, point: string): Promise<void> {
 /** The build that a dead process has led is CRASHED, once, and led by this one then. */
 async function goesOn(hf: Holdfast): Promise<void> {
   const { store } = hf.engine;
-  const others = await store.probe();
-  const self = (await store.processes()).find(({ id }) => others.every(({ process }) => process.id !== id));
+  const others = await store.processes.probe();
+  const self = (await store.processes.all()).find(({ id }) => others.every(({ process }) => process.id !== id));
   assert.ok(self !== undefined);
   const dead = others.filter(({ life }) => life === "dead").map(({ process }) => process.id);
   const orphans = await store.builds.orphan({ dead, alive: [] }, "orphaned_at_startup");

@@ -270,7 +270,7 @@ wherever((stage, place) => {
       assert.equal((await finished.end()).code, 0);
       const hf = await scene.open({});
       assert.deepEqual([await hf.recovery.lastReport(), await hf.recovery.history(), await told(hf)], [null, [], []]);
-      assert.equal((await hf.engine.store.processes()).length, 1, "and none of them is on the list");
+      assert.equal((await hf.engine.store.processes.all()).length, 1, "and none of them is on the list");
     });
   });
 });
@@ -304,10 +304,10 @@ function artifactsOf(scene: Scene): string {
 
 async function nothingLeft(scene: Scene, hf: Holdfast): Promise<void> {
   const { store } = hf.engine;
-  assert.deepEqual(await store.running(), new Map());
-  assert.equal((await store.processes()).length, 1);
+  assert.deepEqual(await store.processes.running(), new Map());
+  assert.equal((await store.processes.all()).length, 1);
   assert.deepEqual(await store.builds.leads(), []);
-  assert.deepEqual(await store.locks(), []);
+  assert.deepEqual(await store.locks.all(), []);
   const { items } = await hf.jobs.list({ state: "pending" });
   assert.deepEqual(
     items.map(({ crashes }) => crashes).sort(),
@@ -331,7 +331,7 @@ function countsOf(report: CrashRecoveryReport | undefined): typeof LEFT | null {
 
 async function told(hf: Holdfast): Promise<string[]> {
   const types = ["recovery.completed", "recovery.failed"];
-  return (await hf.engine.store.events({ after: 0, limit: 100, types })).map(({ type }) => type);
+  return (await hf.engine.store.events.page({ after: 0, limit: 100, types })).map(({ type }) => type);
 }
 
 async function audited(hf: Holdfast): Promise<string[]> {

@@ -19,7 +19,7 @@ wherever((stage, place) => {
       const { state, attempt } = (await hf.jobs.get(id)) ?? {};
       assert.deepEqual({ state, attempt }, { state: "succeeded", attempt: 1 });
       assert.equal((await hf.jobs.get(later.id))?.attempt, 0, "it was not claimed any more");
-      assert.equal((await hf.engine.store.processes()).length, 1, "it has signed off");
+      assert.equal((await hf.engine.store.processes.all()).length, 1, "it has signed off");
       await checkInvariants(scene, hf);
     });
 

@@ -92,7 +92,7 @@ async function look(path: string): Promise<string | null> {
       if (next === undefined) break;
       after = next;
     }
-    await store.events({ after: 0, limit: 10_000 });
+    await store.events.page({ after: 0, limit: 10_000 });
     await store.queues();
     const { fault } = await verifyAudit(store);
     if (fault !== null) return fault.message;

@@ -127,14 +127,14 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       alter(`update holdfast_notes set checkpoint = '{"page":8}'`);
       await assert.rejects(store.loadCheckpoint(held.job), DAMAGED);
       const timing = { cron: "0 3 * * *", timezone: "UTC", missed: "once", within: null, overlap: false, nextAt: 1 } as const;
-      await store.saveSchedule({ key: "nightly", ...timing, template: newJob() });
+      await store.schedules.save({ key: "nightly", ...timing, template: newJob() });
       alter("update holdfast_schedules set template = replace(template, 'work', 'word')");
-      await assert.rejects(store.triggerSchedule("nightly"), DAMAGED);
+      await assert.rejects(store.schedules.trigger("nightly"), DAMAGED);
       await store.retry("nobody");
       await store.cancel(held.id);
-      assert.equal((await store.events({ after: 0, limit: 10 })).length, 2);
+      assert.equal((await store.events.page({ after: 0, limit: 10 })).length, 2);
       alter("update holdfast_events set data = replace(data, 'work', 'word')");
-      await assert.rejects(store.events({ after: 0, limit: 10 }), DAMAGED);
+      await assert.rejects(store.events.page({ after: 0, limit: 10 }), DAMAGED);
     });
 
     test("is damaged without a checksum: one bit makes nothing of a number", async (t) => {

@@ -134,7 +134,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         const other = await opened(t, path, { driver });
         for (let i = 0; i < 3; i++) {
           await add(store, {});
-          await other.store.acquireLock(`other ${i}`, "me", `token ${i}`, 1_000);
+          await other.store.locks.acquire(`other ${i}`, "me", `token ${i}`, 1_000);
         }
         await other.store.enqueue([newJob()]);
       });
@@ -194,7 +194,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const old = join(folder, "old.db");
       execFileSync("cp", [path, old]);
       const second = await opened(t, path, { driver });
-      for (let i = 0; i < 7; i++) await second.store.acquireLock(`lock ${i}`, "me", `token ${i}`, 1_000);
+      for (let i = 0; i < 7; i++) await second.store.locks.acquire(`lock ${i}`, "me", `token ${i}`, 1_000);
       await second.store.close();
       execFileSync("cp", [old, path]);
       const { found, store } = await opened(t, path, { driver });
@@ -277,7 +277,11 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         verdicts.map(({ status }) => status),
         ["rejected", "fulfilled", "rejected"],
       );
-      await Promise.allSettled([store.enqueue([newJob(), bad]), store.declare([]), store.acquireLock("a", "me", "token", 1_000)]);
+      await Promise.allSettled([
+        store.enqueue([newJob(), bad]),
+        store.declare([]),
+        store.locks.acquire("a", "me", "token", 1_000),
+      ]);
       await store
         .transact(() => {
           store.enqueueWithin({}, [newJob()]);
@@ -380,7 +384,14 @@ async function opened(
   t.after(() => store.close());
   const found = await store.damage.findings();
   if (store.damage.damaged === null) {
-    await store.register({ pid: 1, host: "here", boot: how.boot ?? "now", program: "test", identity: "", stoppable: false });
+    await store.processes.register({
+      pid: 1,
+      host: "here",
+      boot: how.boot ?? "now",
+      program: "test",
+      identity: "",
+      stoppable: false,
+    });
   }
   return { store, found };
 }
@@ -396,7 +407,7 @@ async function crashed(
   await store.close();
   const again = await opened(t, path, how);
   for (let i = 0; i < 10; i++) await add(again.store, { input: JSON.stringify("x".repeat(1_900)) });
-  for (let i = 0; i < 10; i++) await again.store.acquireLock(`lock ${i}`, "me", `token ${i}`, 1_000);
+  for (let i = 0; i < 10; i++) await again.store.locks.acquire(`lock ${i}`, "me", `token ${i}`, 1_000);
   const { job: key, fence } = await claimOne(again.store);
   await again.store.settle([{ job: key, fence, outcome: { kind: "released" } }]);
   await last(again.store, path);

@@ -227,7 +227,7 @@ function pause(queue: string, paused: boolean): Deed {
 function lock(name: string, taken: boolean): Deed {
   return {
     what: `${taken ? "lock" : "unlock"} ${name}`,
-    act: ({ store, call }) => call(() => (taken ? store.acquireLock(name, "me", "token", 500) : store.breakLock(name))),
+    act: ({ store, call }) => call(() => (taken ? store.locks.acquire(name, "me", "token", 500) : store.locks.break(name))),
   };
 }
 

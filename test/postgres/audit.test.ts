@@ -114,14 +114,14 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
 
   test("whoever waits for a row does not hold the head meanwhile", async () => {
     const when = { cron: "0 * * * *", timezone: "UTC", missed: "skip", within: null, overlap: true } as const;
-    await store().saveSchedule({ key: "hourly", ...when, template: newJob(), nextAt: 9e12 });
+    await store().schedules.save({ key: "hourly", ...when, template: newJob(), nextAt: 9e12 });
     const slow = await handles.bystander();
     await slow.query("select 1 from schedules where key = 'hourly' for update");
-    for (const name of ["one", "two"]) await store().acquireLock(name, "somebody", name, 60_000);
+    for (const name of ["one", "two"]) await store().locks.acquire(name, "somebody", name, 60_000);
     // One transaction, which has something to write down already.
-    const waits = Promise.all([store().breakLock("one"), store().pauseSchedule("hourly")]);
+    const waits = Promise.all([store().locks.break("one"), store().schedules.pause("hourly")]);
     await handles.blocked(1);
-    assert.equal(await store(1).breakLock("two"), true, "others act, and it is written down");
+    assert.equal(await store(1).locks.break("two"), true, "others act, and it is written down");
     assert.equal((await store(1).audit.head()).seq, 2);
     await slow.end("commit");
     assert.deepEqual(await waits, [true, true]);

@@ -120,7 +120,7 @@ async function isWhole(store: PostgresStore, { build }: Site): Promise<void> {
   });
   assert.equal((await store.builds.move(build.id, SUCCEED, lock))?.state, "SUCCESS");
   const { seq } = await seeBuild(store, build);
-  const told = await store.events({ after: 0, limit: 10_000, build: build.id, types: ["build.*"] });
+  const told = await store.events.page({ after: 0, limit: 10_000, build: build.id, types: ["build.*"] });
   assert.deepEqual(
     told.map(({ data }) => (data as { seq: number }).seq),
     Array.from({ length: seq }, (_, i) => i + 1),

@@ -107,7 +107,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     for (let round = 0; round < ROUNDS; round++) {
       const led = await started(first(), { token: `led ${round}` });
       const lead = newLead(await register(first()));
-      await first().unregister(led.lead.holder);
+      await first().processes.unregister(led.lead.holder);
       const answers = await Promise.allSettled(
         stores.flatMap((store, i): Promise<unknown>[] => [
           store.builds.orphan({ dead: [], alive: [] }, LOST),

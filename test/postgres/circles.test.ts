@@ -135,8 +135,8 @@ async function anything(store: Store, random: Random): Promise<void> {
     // What is written down locks the head of the audit, which everybody wants.
     () => store.pause(random.pick(FREE)),
     () => store.resume(random.pick(FREE)),
-    () => store.breakLock("held"),
-    () => store.acquireLock("held", "somebody", String(random.next()), 1_000),
+    () => store.locks.break("held"),
+    () => store.locks.acquire("held", "somebody", String(random.next()), 1_000),
   ];
   for (let turn = 0; turn < TURNS; turn++) {
     await Promise.all(Array.from({ length: random.int(1, 4) }, () => random.pick(acts)()));
@@ -148,16 +148,16 @@ async function anything(store: Store, random: Random): Promise<void> {
 async function acts(store: Store, random: Random): Promise<void> {
   const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
   const one = (name: string): (() => Promise<unknown>)[] => [
-    () => store.acquireLock(name, "somebody", `${random.next()}`, 60_000),
-    () => store.acquireLock(name, "somebody", `${random.next()}`, 1),
-    () => store.breakLock(name),
-    () => store.cleanLocks(),
-    () => store.saveSchedule({ key: name, ...when, template: newJob({ name }), nextAt: Date.now() + 3_600_000 }),
-    () => store.pauseSchedule(name),
-    () => store.triggerSchedule(name),
-    () => store.removeSchedule(name),
-    () => store.openSink(name, "file"),
-    () => store.dropSink(name),
+    () => store.locks.acquire(name, "somebody", `${random.next()}`, 60_000),
+    () => store.locks.acquire(name, "somebody", `${random.next()}`, 1),
+    () => store.locks.break(name),
+    () => store.locks.clean(),
+    () => store.schedules.save({ key: name, ...when, template: newJob({ name }), nextAt: Date.now() + 3_600_000 }),
+    () => store.schedules.pause(name),
+    () => store.schedules.trigger(name),
+    () => store.schedules.remove(name),
+    () => store.sinks.open(name, "file"),
+    () => store.sinks.drop(name),
     () => store.pause(name),
     () => store.resume(name),
   ];
@@ -166,7 +166,7 @@ async function acts(store: Store, random: Random): Promise<void> {
     await Promise.all(some.map((name) => random.pick(one(name))()));
   }
   // A lock of its name keeps a queue closed.
-  for (const name of ["w", "x", "y", "z"]) await Promise.all([store.resume(name), store.breakLock(name)]);
+  for (const name of ["w", "x", "y", "z"]) await Promise.all([store.resume(name), store.locks.break(name)]);
 }
 
 async function settleSome(store: Store, held: Claimed[], random: Random): Promise<void> {

@@ -162,7 +162,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
       (store) => claim(store, { from: [{ name: `whole ${n}`, lease: LEASE }], max: 1, exclusive: `token ${n}` }),
       async (claimed: Claimed[]) => {
         await areHeld(direct, claimed, [id]);
-        assert.notEqual(await direct.getLock(`whole ${n}`), null);
+        assert.notEqual(await direct.locks.get(`whole ${n}`), null);
       },
     );
   },
@@ -260,14 +260,14 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
       (store) =>
         Promise.all([
           store.cancel(id as string),
-          store.acquireLock(`lock ${n}`, "me", "token", LEASE),
+          store.locks.acquire(`lock ${n}`, "me", "token", LEASE),
           store.saveCheckpoint(held, `"${n}"`),
           store.pause(`saves ${n}`),
         ]),
       async (answers: unknown[]) => {
         assert.deepEqual(answers, [true, true, "held", true]);
         assert.equal((await see(direct, id as string)).state, "cancelled");
-        assert.equal((await direct.getLock(`lock ${n}`))?.holder, "me");
+        assert.equal((await direct.locks.get(`lock ${n}`))?.holder, "me");
         assert.equal(await direct.loadCheckpoint(held.job), `"${n}"`);
       },
     );
@@ -286,7 +286,7 @@ export async function idsOf(store: Store, name: string): Promise<string[]> {
 }
 
 async function toldOf(store: Store, job: string): Promise<string[]> {
-  return (await store.events({ after: 0, limit: 1_000, job })).map(({ type }) => type);
+  return (await store.events.page({ after: 0, limit: 1_000, job })).map(({ type }) => type);
 }
 
 /** Running, for the first time, by the claim that was answered. */

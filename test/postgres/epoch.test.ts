@@ -65,25 +65,25 @@ describe("a database that has gone back", { skip: noServer }, () => {
 
   test("a process that is on the list alone stays itself", { skip: noRestart }, async (t) => {
     const store = await opened(t);
-    const first = await store.register(PROCESS);
+    const first = await store.processes.register(PROCESS);
     await server.restart("immediate");
     const other = await opened(t);
-    const second = await other.register(PROCESS);
+    const second = await other.processes.register(PROCESS);
     assert.notEqual(first, second);
-    await store.probe();
+    await store.processes.probe();
     assert.deepEqual(
-      (await other.processes()).map(({ id }) => id),
+      (await other.processes.all()).map(({ id }) => id),
       [first, second],
     );
   });
 
   test("a deliverer of the time that was lost moves no place", async (t) => {
     const store = await opened(t, "power");
-    await store.openSink("s", "test");
-    const holder = await store.register(PROCESS);
-    const hold = await store.holdSink("s", { holder, ttl: 60_000, token: null });
+    await store.sinks.open("s", "test");
+    const holder = await store.processes.register(PROCESS);
+    const hold = await store.sinks.hold("s", { holder, ttl: 60_000, token: null });
     await server.query("truncate holdfast.awake", url);
-    assert.equal(await store.advanceSink("s", hold?.token as Fence, 5, 60_000), false);
+    assert.equal(await store.sinks.advance("s", hold?.token as Fence, 5, 60_000), false);
   });
 
   test("is noticed once, by whoever comes first, also by a user's own transaction", async (t) => {

@@ -326,7 +326,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     }
     // Those of several calls that are locked by name before anything else.
     const declares = declaring([limitRule({ concurrency: 1 })], { queue: "a\0b" });
-    const lock = (name: string) => store.acquireLock(name, "me", "token", 1_000);
+    const lock = (name: string) => store.locks.acquire(name, "me", "token", 1_000);
     for (const bad of [() => lock("a\0b"), () => addOne(store, { queue: "a\0b", declares, limitKeys: [""] })]) {
       const [refused, ...others] = await Promise.allSettled([bad(), lock("c"), lock("d"), addOne(store)]);
       assert.ok(refused?.status === "rejected");

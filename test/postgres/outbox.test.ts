@@ -35,11 +35,11 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await quick.begin();
     await quick.tell("quick");
     await quick.end();
-    const first = await store.events({ after: 0, limit: 10 });
+    const first = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(first.map(nameOf), ["quick"], "whatever else is open in this cluster");
-    assert.equal(await store.newestEvent(), 1);
+    assert.equal(await store.events.newest(), 1);
     await slow.end();
-    const then = await store.events({ after: first[0]?.seq as number, limit: 10 });
+    const then = await store.events.page({ after: first[0]?.seq as number, limit: 10 });
     assert.deepEqual(then.map(nameOf), ["slow"], "though it was written first");
     assert.deepEqual(await seqs(store), [1, 2]);
   });
@@ -85,7 +85,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
       await quick.end();
       expected.push(name);
     };
-    const isRead = async () => assert.deepEqual((await store.events({ after: 0, limit: 100 })).map(nameOf), expected);
+    const isRead = async () => assert.deepEqual((await store.events.page({ after: 0, limit: 100 })).map(nameOf), expected);
     // Not read before the others have begun: those have higher numbers than any transaction that is over.
     await happens("first");
     for (const [i, one] of slow.entries()) {
@@ -169,10 +169,10 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await one.begin();
     await one.tell(...names);
     await one.end();
-    assert.deepEqual((await store.events({ after: 0, limit: 5 })).map(nameOf), names.slice(0, 5));
-    assert.deepEqual((await store.events({ after: 0, limit: 1, last: true })).map(nameOf), ["2499"]);
-    assert.deepEqual((await store.events({ after: 0, limit: 9_999 })).map(nameOf), names);
-    assert.equal(await store.newestEvent(), 2_500);
+    assert.deepEqual((await store.events.page({ after: 0, limit: 5 })).map(nameOf), names.slice(0, 5));
+    assert.deepEqual((await store.events.page({ after: 0, limit: 1, last: true })).map(nameOf), ["2499"]);
+    assert.deepEqual((await store.events.page({ after: 0, limit: 9_999 })).map(nameOf), names);
+    assert.equal(await store.events.newest(), 2_500);
   });
 
   test("who finds nothing new, or is refused, writes nothing", async (t) => {
@@ -181,18 +181,18 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await one.begin();
     await one.tell("one");
     await one.end();
-    await store.openSink("s", "x");
+    await store.sinks.open("s", "x");
     const by = { holder: await register(store), ttl: 30_000, token: null };
-    assert.ok((await store.holdSink("s", by))?.token);
+    assert.ok((await store.sinks.hold("s", by))?.token);
     const written = () => query("select n.xmin::text as trimmed, s.xmin::text as sink from $.trimmed as n, $.sinks as s");
     const before = await written();
-    await store.events({ after: 1, limit: 10 });
-    await store.events({ after: 0, limit: 10, types: ["test.*"] });
-    await store.newestEvent();
-    await store.sinks();
-    await store.openSink("s", "x");
-    assert.equal((await store.holdSink("s", by))?.token, null);
-    await store.trimEvents({ olderThan: 86_400_000, limit: 10 });
+    await store.events.page({ after: 1, limit: 10 });
+    await store.events.page({ after: 0, limit: 10, types: ["test.*"] });
+    await store.events.newest();
+    await store.sinks.all();
+    await store.sinks.open("s", "x");
+    assert.equal((await store.sinks.hold("s", by))?.token, null);
+    await store.events.trim({ olderThan: 86_400_000, limit: 10 });
     assert.deepEqual(await written(), before);
   });
 
@@ -202,7 +202,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await one.begin();
     await one.tell("one");
     await one.end();
-    assert.equal(await store.trimEvents({ olderThan: 86_400_000, limit: 10 }), 0);
+    assert.equal(await store.events.trim({ olderThan: 86_400_000, limit: 10 }), 0);
     assert.deepEqual(await query("select (select count(*)::int from $.outbox) as outbox, seq::int from $.events"), [
       { outbox: 0, seq: 1 },
     ]);
@@ -213,14 +213,14 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     const fragile = await startServer({ settings: { wal_writer_delay: "10s", synchronous_commit: "off" } });
     t.after(() => fragile.close());
     const { store } = await ground(t, fragile, { durability: "process" });
-    for (const [i, numbered] of [() => seqs(store), () => store.newestEvent()].entries()) {
+    for (const [i, numbered] of [() => seqs(store), () => store.events.newest()].entries()) {
       await happens(store);
       await numbered();
-      const read = await store.events({ after: 0, limit: 10 });
+      const read = await store.events.page({ after: 0, limit: 10 });
       assert.equal(read.length, i + 1);
       const last = await leavesUnwritten(store, fragile);
       await fragile.restart("immediate");
-      assert.deepEqual(await store.events({ after: 0, limit: 10 }), read);
+      assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), read);
       assert.equal(await store.get(last), null, "what nobody synced is gone, or this test shows nothing");
     }
     await happens(store);
@@ -284,7 +284,7 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
     for (;;) {
       const wasOver = over.signal.aborted;
       const limit = 1 + Math.floor(random() * 20);
-      const page = await reader.events({ after: got.at(-1)?.seq ?? 0, limit });
+      const page = await reader.events.page({ after: got.at(-1)?.seq ?? 0, limit });
       got.push(...page);
       if (page.length === 0 && wasOver) return got;
       await maybeStall();
@@ -293,10 +293,10 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
   /** Comes in at any time, and must get all that is committed from then on. */
   const join = async (reader: Store, name: string) => {
     while (!written.signal.aborted) {
-      const cursor = random() < 0.5 ? await reader.openSink(name, "test") : await reader.newestEvent();
-      const [first] = await reader.events({ after: cursor, limit: 1 });
+      const cursor = random() < 0.5 ? await reader.sinks.open(name, "test") : await reader.events.newest();
+      const [first] = await reader.events.page({ after: cursor, limit: 1 });
       assert.ok(first === undefined || first.seq === cursor + 1, "numbers have no gaps");
-      await reader.dropSink(name);
+      await reader.sinks.drop(name);
       await maybeStall();
     }
   };
@@ -375,8 +375,8 @@ async function ground(
 
 /** An operator's act that is always told. */
 async function happens(store: Store): Promise<void> {
-  await store.openSink("something", "test");
-  await store.dropSink("something");
+  await store.sinks.open("something", "test");
+  await store.sinks.drop("something");
 }
 
 /**
@@ -398,11 +398,11 @@ function nameOf({ data }: Told): string {
 }
 
 async function seqs(store: Store): Promise<number[]> {
-  return (await store.events({ after: 0, limit: 1_000 })).map(({ seq }) => seq);
+  return (await store.events.page({ after: 0, limit: 1_000 })).map(({ seq }) => seq);
 }
 
 async function steps(store: Store, job: number): Promise<number[]> {
-  const events = await store.events({ after: 0, limit: 1_000 });
+  const events = await store.events.page({ after: 0, limit: 1_000 });
   return events.filter((event) => event.job === String(job)).map(({ data }) => (data as { n: number }).n);
 }
 

@@ -9,7 +9,7 @@ import type { ProcessId } from "../../src/core/ids.ts";
 import { Alive } from "../../src/store/alive.ts";
 import { findPlace, type Place, sweepOld } from "../../src/store/postgres/place.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import type { Life } from "../../src/store/store.ts";
+import type { Life } from "../../src/store/processes.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -34,7 +34,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
   };
   const opened = async (t: TestContext, where = url) => {
     const store = await open(t, where);
-    return { store, id: await store.register(HERE), place: findPlace(store.databaseId) as Place };
+    return { store, id: await store.processes.register(HERE), place: findPlace(store.databaseId) as Place };
   };
   /** A row as another process would have written it. */
   const enter = async (row: { place: string; alive: string; boot?: string; seenAt?: number }) => {
@@ -57,7 +57,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
   /** Somebody's connection holds the lock of this process until the answer is called. */
   const hold = async (store: PostgresStore, self: ProcessId, id: ProcessId) => {
     const [{ class: its }] = (await locks()).filter((lock) => lock["id"] === self) as [{ class: string }];
-    await store.probe();
+    await store.processes.probe();
     const held = server.query(`select pg_advisory_lock(${Number(its) | 0}, ${id}), pg_sleep(60)`, url).catch(() => []);
     while (!(await locks()).some((lock) => lock["id"] === id)) await passes(5);
     return async () => {
@@ -75,7 +75,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     writeFileSync(join(place.folder, "b.lock"), "");
     const [a, b] = [await enter({ place: place.id, alive: "a" }), await enter({ place: place.id, alive: "b", boot: "before" })];
     assert.deepEqual([await lifeOf(store, a), await lifeOf(store, b)], ["dead", "rebooted"]);
-    assert.deepEqual([await store.unregister(a), await store.unregister(b)], [true, true]);
+    assert.deepEqual([await store.processes.unregister(a), await store.processes.unregister(b)], [true, true]);
     const left = readdirSync(place.folder).filter((file) => file.endsWith(".lock"));
     assert.equal(left.length, 1, "what they left is gone with them");
   });
@@ -110,24 +110,24 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     const { store, id } = await opened(t);
     const [{ pid }] = (await locks()) as [{ pid: number }];
     await server.query(`select pg_terminate_backend(${pid})`, url);
-    await store.announce(id, WORKS);
+    await store.processes.announce(id, WORKS);
     const [{ pid: another }] = (await locks()) as [{ pid: number }];
     assert.notEqual(another, pid);
   });
 
   test("who was struck off is on the list again when it looks, or works, and all that is known of it", async (t) => {
     const { store, id } = await opened(t);
-    await store.announce(id, WORKS);
-    const before = await store.processes();
+    await store.processes.announce(id, WORKS);
+    const before = await store.processes.all();
     await strikeOff();
-    await store.probe();
-    assert.deepEqual(await store.processes(), before);
+    await store.processes.probe();
+    assert.deepEqual(await store.processes.all(), before);
     await strikeOff();
-    await store.announce(id, []);
-    assert.deepEqual(await store.processes(), [{ ...before[0], works: [] }]);
-    assert.equal(await store.unregister(id), true);
-    await store.probe();
-    assert.deepEqual(await store.processes(), [], "who has left does not come back");
+    await store.processes.announce(id, []);
+    assert.deepEqual(await store.processes.all(), [{ ...before[0], works: [] }]);
+    assert.equal(await store.processes.unregister(id), true);
+    await store.processes.probe();
+    assert.deepEqual(await store.processes.all(), [], "who has left does not come back");
   });
 
   test("behind a pooler nobody holds a lock, and who says now and then that it is there stays", async (t) => {
@@ -137,12 +137,12 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     // As if it were on another host.
     await server.query(`update holdfast.processes set place = 'elsewhere' where id = ${pooled.id}`, url);
     assert.equal(await lifeOf(store, pooled.id), "unknown");
-    assert.equal(await store.unregister(pooled.id), false, "it has just come");
+    assert.equal(await store.processes.unregister(pooled.id), false, "it has just come");
     await clock.advance("1h");
-    await pooled.store.probe();
-    assert.equal(await store.unregister(pooled.id), false, "it has just said so");
+    await pooled.store.processes.probe();
+    assert.equal(await store.processes.unregister(pooled.id), false, "it has just said so");
     await clock.advance("1h");
-    assert.equal(await store.unregister(pooled.id), true);
+    assert.equal(await store.processes.unregister(pooled.id), true);
   });
 });
 
@@ -219,5 +219,5 @@ function made(t: TestContext): string {
 }
 
 async function lifeOf(store: PostgresStore, id: ProcessId): Promise<Life | undefined> {
-  return (await store.probe()).find(({ process }) => process.id === id)?.life;
+  return (await store.processes.probe()).find(({ process }) => process.id === id)?.life;
 }

@@ -3,13 +3,16 @@ import { after, afterEach, before, beforeEach, describe, test } from "node:test"
 import { setTimeout as delay } from "node:timers/promises";
 import postgres from "postgres";
 import type { Fence } from "../../src/core/ids.ts";
+import type { Access } from "../../src/store/postgres/access.ts";
 import { Acts } from "../../src/store/postgres/acts.ts";
 import { Audit } from "../../src/store/postgres/audit.ts";
 import { Events } from "../../src/store/postgres/events.ts";
+import { Healed } from "../../src/store/postgres/healed.ts";
 import type { Tx } from "../../src/store/postgres/transaction.ts";
 import { Locks } from "../../src/store/postgres/locks.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import type { Claimed, ScheduleDraft, StoredSchedule } from "../../src/store/store.ts";
+import type { ScheduleDraft, StoredSchedule } from "../../src/store/schedules.ts";
+import type { Claimed } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { add, claim, judged, LEASE, newJob, pass, running, see, SUCCEEDED } from "../conformance/parts.ts";
 import { oneOf } from "../crash/random.ts";
@@ -60,6 +63,21 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     return { tx, end };
   }
 
+  /** The locks as they are taken from inside it, by nobody who is entered. */
+  function locksIn(tx: Tx): Locks {
+    const s = `"${schema}"`;
+    const events = new Events(s);
+    const acts = new Acts({ audit: new Audit(s, null), events });
+    const access: Access = {
+      at: () => clock.now(),
+      read: tx.rows,
+      write: (_, run) => run(tx),
+      readInTurn: (_, run) => run(tx),
+    };
+    const { processes } = store;
+    return new Locks(s, { acts, processes, healed: new Healed(s, events) }, access);
+  }
+
   /** Resolves when so many wait for a row, or for another's transaction. */
   async function someWait(count: number): Promise<void> {
     const deadline = performance.now() + DEADLINE;
@@ -75,16 +93,16 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   test("of twenty that acquire one lock, one has it, each time", oneOf(3, 0), async () => {
     const twenty = await processes(20);
     for (let round = 0; round < 16; round++) {
-      const got = await Promise.all(twenty.map((one, n) => one.acquireLock("l", `agent-${n}`, `${round}-${n}`, 1_000)));
+      const got = await Promise.all(twenty.map((one, n) => one.locks.acquire("l", `agent-${n}`, `${round}-${n}`, 1_000)));
       assert.deepEqual(
         got.filter((has) => has),
         [true],
         `round ${round}`,
       );
       const winner = got.indexOf(true);
-      assert.equal((await store.getLock("l"))?.holder, `agent-${winner}`);
+      assert.equal((await store.locks.get("l"))?.holder, `agent-${winner}`);
       // In turn it is released, and left to its time.
-      if (round % 2 === 0) assert.equal(await store.releaseLock("l", `${round}-${winner}`), true);
+      if (round % 2 === 0) assert.equal(await store.locks.release("l", `${round}-${winner}`), true);
       else pass(clock, 1_000);
     }
   });
@@ -92,17 +110,17 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   test("whoever takes an expired lock over keeps it, however many clean at that instant", oneOf(3, 1), async () => {
     const [cleaners, takers] = halves(await processes(12));
     for (let round = 0; round < 12; round++) {
-      await store.acquireLock("l", "old", `${round}`, 1_000);
+      await store.locks.acquire("l", "old", `${round}`, 1_000);
       pass(clock, 1_000);
       const [cleaned, got] = await Promise.all([
-        Promise.all(cleaners.map((one) => one.cleanLocks())),
-        Promise.all(takers.map((one, n) => one.acquireLock("l", `agent-${n}`, `${round}-${n}`, 1_000))),
+        Promise.all(cleaners.map((one) => one.locks.clean())),
+        Promise.all(takers.map((one, n) => one.locks.acquire("l", `agent-${n}`, `${round}-${n}`, 1_000))),
       ]);
       assert.ok(cleaned.reduce((sum, n) => sum + n, 0) <= 1, `round ${round}: cleaned once`);
       assert.equal(got.filter((has) => has).length, 1, `round ${round}`);
       const winner = got.indexOf(true);
-      assert.equal((await store.getLock("l"))?.holder, `agent-${winner}`);
-      assert.equal(await store.releaseLock("l", `${round}-${winner}`), true);
+      assert.equal((await store.locks.get("l"))?.holder, `agent-${winner}`);
+      assert.equal(await store.locks.release("l", `${round}-${winner}`), true);
     }
     assert.equal((await store.recovery()).locksCleaned, (await store.recovery()).log.length);
   });
@@ -114,22 +132,20 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       async () => {
         const [taker, cleaner] = (await processes(2)) as [PostgresStore, PostgresStore];
         const { job } = await running(store, { queue: "q" });
-        if (before === "had expired") await store.acquireLock("q", "old", "old", 1_000);
+        if (before === "had expired") await store.locks.acquire("q", "old", "old", 1_000);
         pass(clock, 1_000);
-        const s = `"${schema}"`;
         // Its fence is of this very transaction: nobody else sees the job running with it before the commit.
-        const { tx, end } = await transaction(`update ${s}.jobs set fence = 1000 where key = ${job}`);
-        const locks = new Locks(s, new Acts({ audit: new Audit(s, null), events: new Events(s) }));
-        assert.equal(await locks.bind(tx, { job, fence: 1_000 as Fence, queue: "q" }, "claimer", "t"), true);
+        const { tx, end } = await transaction(`update "${schema}".jobs set fence = 1000 where key = ${job}`);
+        assert.equal(await locksIn(tx).bind(tx, { job, fence: 1_000 as Fence, queue: "q" }, "claimer", "t"), true);
         const others = Promise.all([
-          taker.acquireLock("q", "other", "u", 1_000),
-          ...(before === "had expired" ? [cleaner.cleanLocks()] : []),
+          taker.locks.acquire("q", "other", "u", 1_000),
+          ...(before === "had expired" ? [cleaner.locks.clean()] : []),
         ]);
         await someWait(before === "had expired" ? 2 : 1);
         await end("commit");
         assert.deepEqual(await others, before === "had expired" ? [false, 0] : [false]);
-        assert.equal((await store.getLock("q"))?.holder, "claimer");
-        assert.equal(await store.acquireLock("q", "other", "u", 1_000), false);
+        assert.equal((await store.locks.get("q"))?.holder, "claimer");
+        assert.equal(await store.locks.acquire("q", "other", "u", 1_000), false);
       },
     );
   }
@@ -140,31 +156,28 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       await add(store, ...Array.from({ length: 8 }, () => ({ queue: "q" })));
       const [claimed, got] = await Promise.all([
         Promise.all(claimers.map((one, n) => claim(one, { max: 1, exclusive: `${round}-${n}`, worker: `claimer-${n}` }))),
-        Promise.all(takers.map((one, n) => one.acquireLock("q", `taker-${n}`, `${round}-${n}`, 1_000))),
+        Promise.all(takers.map((one, n) => one.locks.acquire("q", `taker-${n}`, `${round}-${n}`, 1_000))),
       ]);
       const owners = [
         ...claimed.flatMap((some, n) => some.map(() => `claimer-${n}`)),
         ...got.flatMap((has, n) => (has ? [`taker-${n}`] : [])),
       ];
-      assert.deepEqual(owners, [(await store.getLock("q"))?.holder], `round ${round}`);
+      assert.deepEqual(owners, [(await store.locks.get("q"))?.holder], `round ${round}`);
       assert.deepEqual(await claim(store), [], "and nobody else gets anything");
       await store.settle(claimed.flat().map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-      if (got.includes(true)) await store.releaseLock("q", `${round}-${got.indexOf(true)}`);
-      assert.equal(await store.getLock("q"), null);
+      if (got.includes(true)) await store.locks.release("q", `${round}-${got.indexOf(true)}`);
+      assert.equal(await store.locks.get("q"), null);
     }
   });
 
   test("a lock whose taking is undone goes to who waits for it", oneOf(3, 4), async () => {
     const { tx, end } = await transaction();
-    const s = `"${schema}"`;
-    const lock = { name: "l", holder: "first", token: "t", ttl: 1_000, process: null };
-    const acts = new Acts({ audit: new Audit(s, null), events: new Events(s) });
-    assert.equal(await new Locks(s, acts).acquire(tx, lock), true);
-    const second = store.acquireLock("l", "second", "u", 1_000);
+    assert.equal(await locksIn(tx).acquire("l", "first", "t", 1_000), true);
+    const second = store.locks.acquire("l", "second", "u", 1_000);
     await someWait(1);
     await end("rollback");
     assert.equal(await second, true);
-    assert.equal((await store.getLock("l"))?.holder, "second");
+    assert.equal((await store.locks.get("l"))?.holder, "second");
   });
 
   // ── schedules ──
@@ -175,9 +188,9 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     for (let round = 0; round < 20; round++) {
       const { key, revision, nextAt: from } = schedule;
       const tick = { key, revision, from, fire: [from], nextAt: from + HOUR };
-      const won = await Promise.all(eight.map((one) => one.tick(tick)));
+      const won = await Promise.all(eight.map((one) => one.schedules.tick(tick)));
       assert.equal(won.filter((has) => has).length, 1, `round ${round}`);
-      schedule = (await store.getSchedule("work")) ?? assert.fail();
+      schedule = (await store.schedules.get("work")) ?? assert.fail();
       pass(clock, HOUR);
     }
     const ticks = (await claim(store)).map(({ scheduledFor }) => scheduledFor);
@@ -191,7 +204,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       const eight = await processes(8);
       await save(store, { nextAt: clock.now() + HOUR, overlap: false });
       for (let round = 0; round < 15; round++) {
-        const made = await Promise.all(eight.map((one) => one.triggerSchedule("work")));
+        const made = await Promise.all(eight.map((one) => one.schedules.trigger("work")));
         const claimed = await claim(store);
         assert.deepEqual(
           claimed.map(({ id }) => id),
@@ -214,15 +227,15 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         const { key, revision, nextAt: from } = await save(store, { nextAt: clock.now() });
         const tick = { key, revision, from, fire: [from], nextAt: from + HOUR };
         const [ticked] = await Promise.all([
-          Promise.all(eight.map((one) => one.tick(tick))),
-          pauser.pauseSchedule("work"),
-          remover.removeSchedule("work"),
+          Promise.all(eight.map((one) => one.schedules.tick(tick))),
+          pauser.schedules.pause("work"),
+          remover.schedules.remove("work"),
           save(saver, { nextAt: clock.now() + HOUR, cron: "30 * * * *" }),
         ]);
         const made = (await claim(store)).length;
         assert.equal(made, ticked.filter((has) => has).length, `round ${round}`);
         assert.ok(made <= 1, `round ${round}`);
-        await store.removeSchedule("work");
+        await store.schedules.remove("work");
       }
     },
   );
@@ -355,7 +368,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
 function save(one: PostgresStore, draft: Partial<ScheduleDraft> & { nextAt: number }): Promise<StoredSchedule> {
   const rest = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
-  return one.saveSchedule({ key: "work", template: newJob(), ...rest, ...draft });
+  return one.schedules.save({ key: "work", template: newJob(), ...rest, ...draft });
 }
 
 function halves(stores: PostgresStore[]): [PostgresStore[], PostgresStore[]] {

@@ -92,7 +92,7 @@ suite("backups by a plan", () => {
     const hf = await opened({ folder: to, every: "1d" });
     await clock.advance("10m");
     assert.equal(logged.filter(({ message }) => message.startsWith("a backup failed")).length, 1);
-    const failed = await hf.engine.store.events({ after: 0, limit: 10, types: ["backup.*"] });
+    const failed = await hf.engine.store.events.page({ after: 0, limit: 10, types: ["backup.*"] });
     assert.deepEqual(
       failed.map(({ type }) => type),
       ["backup.failed"],

@@ -1,12 +1,13 @@
 import type { Event } from "../../src/index.ts";
 import type { Holdfast } from "../../src/runtime/holdfast.ts";
+import type { SinkView } from "../../src/store/sinks.ts";
 
 /** Operator's acts that are always told: something to deliver, called by these names. */
 export async function happens(hf: Holdfast, ...names: string[]): Promise<void> {
   const { store } = hf.engine;
   for (const name of names) {
-    await store.openSink(name, "test");
-    await store.dropSink(name);
+    await store.sinks.open(name, "test");
+    await store.sinks.drop(name);
   }
 }
 
@@ -20,16 +21,12 @@ export async function delivered(hf: Holdfast, name: string): Promise<void> {
 }
 
 /** Resolves when the sink's view is as asked. */
-export async function sink(
-  hf: Holdfast,
-  name: string,
-  is: (view: Awaited<ReturnType<Holdfast["engine"]["store"]["sinks"]>>[number]) => boolean,
-): Promise<void> {
+export async function sink(hf: Holdfast, name: string, is: (view: SinkView) => boolean): Promise<void> {
   const { store } = hf.engine;
   let last: object | undefined;
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   const look = async () => {
-    const view = (await store.sinks()).find((one) => one.name === name);
+    const view = (await store.sinks.all()).find((one) => one.name === name);
     last = view;
     if (view !== undefined && is(view)) resolve();
   };

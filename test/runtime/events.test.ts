@@ -17,19 +17,19 @@ describe("a subscriber", () => {
     await happens(hf, "a", "b", "c");
     await clock.advance(0);
     assert.deepEqual(got.map(nameOf), ["a", "b", "c"]);
-    assert.deepEqual(got, await hf.engine.store.events({ after: 1, limit: 10 }));
+    assert.deepEqual(got, await hf.engine.store.events.page({ after: 1, limit: 10 }));
     assert.match(got[0]?.dedupeKey ?? "", /^[0-9a-f]{64}$/);
     assert.equal(got[0]?.at, clock.now());
-    assert.deepEqual(await hf.engine.store.sinks(), [], "nothing is stored about it");
+    assert.deepEqual(await hf.engine.store.sinks.all(), [], "nothing is stored about it");
   });
 
   test("gets what is committed in the very turn after its subscribing", async (t) => {
     for (const options of [{}, { name: "durable" }]) {
       const { hf, clock } = await memory(t);
-      await hf.engine.store.openSink("a", "test");
+      await hf.engine.store.sinks.open("a", "test");
       const got: string[] = [];
       hf.events.subscribe((event) => void got.push(nameOf(event)), options);
-      void hf.engine.store.dropSink("a");
+      void hf.engine.store.sinks.drop("a");
       await clock.advance(0);
       assert.deepEqual(got, ["a"], JSON.stringify(options));
     }
@@ -82,7 +82,7 @@ describe("a subscriber", () => {
     await happens(hf, "a", "b");
     await clock.advance(0);
     assert.deepEqual(other, ["a", "b"]);
-    const [, picky] = await hf.engine.store.sinks();
+    const [, picky] = await hf.engine.store.sinks.all();
     assert.deepEqual([picky?.name, picky?.behind, picky?.failures, picky?.error], ["picky", 2, 1, "no, thanks"]);
     assert.deepEqual(logged[0]?.message, "delivering events failed; it is tried again");
 
@@ -96,7 +96,7 @@ describe("a subscriber", () => {
       const full = Math.min(300_000, 1_000 * 2 ** i);
       assert.ok(pause >= full / 2 && pause <= full, `pause ${i} is ${pause}`);
     }
-    assert.equal((await hf.engine.store.sinks())[1]?.failures, 0);
+    assert.equal((await hf.engine.store.sinks.all())[1]?.failures, 0);
   });
 
   for (const options of [{}, { name: "durable" }]) {
@@ -178,12 +178,12 @@ describe("a durable subscriber", () => {
     const off = hf.events.subscribe((event) => void got.push(nameOf(event)), { name: "job", types: ["job.*"] });
     await happens(hf, "a", "b");
     await clock.advance("2s");
-    const [view] = await hf.engine.store.sinks();
+    const [view] = await hf.engine.store.sinks.all();
     assert.equal(view?.behind, 0);
     await happens(hf, "c");
     await clock.advance(0);
     await off();
-    assert.equal((await hf.engine.store.sinks())[0]?.behind, 0);
+    assert.equal((await hf.engine.store.sinks.all())[0]?.behind, 0);
     assert.deepEqual(got, []);
   });
 
@@ -267,10 +267,10 @@ describe("a durable subscriber", () => {
     two.events.subscribe(slow.run as () => Promise<void>, { name: "s" });
     await slow.called(1);
     assert.equal(nameOf(slow.calls[0]?.context as Event), "a", "it starts where the other's place is known to be");
-    const before = (await two.engine.store.sinks())[0]?.cursor;
+    const before = (await two.engine.store.sinks.all())[0]?.cursor;
     on.calls[0]?.end();
     await clock.advance("1s");
-    assert.equal((await two.engine.store.sinks())[0]?.cursor, before, "the late one's place is not written");
+    assert.equal((await two.engine.store.sinks.all())[0]?.cursor, before, "the late one's place is not written");
     assert.equal(on.calls.length, 1, "nor does it go on");
     slow.calls[0]?.end();
     await slow.called(2);
@@ -288,7 +288,7 @@ describe("a durable subscriber", () => {
     hf.events.subscribe((event) => void got.push(nameOf(event)), { name: "s" });
     await happens(hf, "a");
     await clock.advance("1m");
-    await hf.engine.store.dropSink("s");
+    await hf.engine.store.sinks.drop("s");
     await clock.advance("1m");
     await happens(hf, "b");
     await clock.advance("1m");
@@ -296,7 +296,7 @@ describe("a durable subscriber", () => {
     await clock.advance("1m");
     assert.equal(got[0], "a");
     assert.equal(got.at(-1), "c");
-    assert.equal((await hf.engine.store.sinks())[0]?.behind, 0);
+    assert.equal((await hf.engine.store.sinks.all())[0]?.behind, 0);
   });
 });
 
@@ -304,7 +304,7 @@ test("events of two databases have other dedupe keys, whatever they tell", async
   const keys: string[] = [];
   for (const { hf } of [await memory(t), await memory(t)]) {
     await happens(hf, "a");
-    for (const { dedupeKey } of await hf.engine.store.events({ after: 0, limit: 9 })) keys.push(dedupeKey);
+    for (const { dedupeKey } of await hf.engine.store.events.page({ after: 0, limit: 9 })) keys.push(dedupeKey);
   }
   assert.equal(keys.length, 2);
   assert.notEqual(keys[0], keys[1]);
@@ -356,7 +356,7 @@ test("old events are trimmed by whoever works or listens, and only those that ev
   hf.events.subscribe(on.run as () => Promise<void>, { name: "slow" });
   await happens(hf, "a", "b");
   await on.called(1);
-  const left = async () => (await hf.engine.store.events({ after: 0, limit: 9 })).map(nameOf);
+  const left = async () => (await hf.engine.store.events.page({ after: 0, limit: 9 })).map(nameOf);
   // Steps, or the fake clock would have to make a million ticks.
   clock.set(clock.now() + 8 * 86_400_000);
   await clock.advance("2m");
@@ -371,14 +371,14 @@ test("old events are trimmed by whoever works or listens, and only those that ev
 test("what could not be trimmed is trimmed a moment later, not with the next minute", async (t) => {
   const { hf, clock } = await memory(t);
   const { store } = hf.engine;
-  const trim = store.trimEvents.bind(store);
+  const trim = store.events.trim.bind(store.events);
   let tries = 0;
-  store.trimEvents = (what) => (++tries === 1 ? Promise.reject(new Error("busy")) : trim(what));
+  store.events.trim = (what) => (++tries === 1 ? Promise.reject(new Error("busy")) : trim(what));
   await happens(hf, "a", "b");
   clock.set(clock.now() + 8 * 86_400_000);
   hf.events.subscribe(() => {}, { name: "new" });
   await clock.advance("2s");
-  assert.deepEqual([tries, await store.events({ after: 0, limit: 9 })], [2, []]);
+  assert.deepEqual([tries, await store.events.page({ after: 0, limit: 9 })], [2, []]);
 });
 
 async function alone(t: TestContext) {

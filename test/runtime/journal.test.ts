@@ -259,7 +259,7 @@ suite("with a journal", () => {
       ],
     );
     for (const { by } of entries) assert.match(by, /^a plan \(pid \d+ on .*, by anna\)$/);
-    const told = await hf.engine.store.events({ after: 0, limit: 10, types: ["journal.*"] });
+    const told = await hf.engine.store.events.page({ after: 0, limit: 10, types: ["journal.*"] });
     assert.deepEqual(
       told.map(({ type, data }) => [type, data]),
       [

@@ -300,10 +300,10 @@ test("processes that come and go leave no open file behind in the one that stays
   await using hf = await open(path);
   for (let i = 0; i < 3; i++) {
     const passing = await apart(path);
-    await hf.engine.store.probe();
+    await hf.engine.store.processes.probe();
     await passing.close();
   }
-  await hf.engine.store.probe();
+  await hf.engine.store.processes.probe();
   assert.equal(deletedLocks(), 0);
 });
 

@@ -38,7 +38,7 @@ test("everything is given back before anything is checked, and the report is end
   const { store, dead, recovery, check } = await scene(t);
   const { entries } = await recovery.run([await dead(2)], { opening: false, alone: true });
   assert.equal(entries, 2);
-  assert.deepEqual(await store.running(), new Map());
+  assert.deepEqual(await store.processes.running(), new Map());
   assert.deepEqual(await store.recoveries.reports({ limit: 10 }), [], "it is under way");
   check.resolve({ ...NO_FINDINGS, errors: ["torn"] });
   await recovery.settled();
@@ -90,7 +90,7 @@ test("the first of a great many jobs are back before the others", async (t) => {
   const recovery = await another();
   const { some, all } = recovery.start([await dead(30)], { opening: false, alone: true, first: 10 });
   await some;
-  assert.equal([...(await store.running()).values()][0], 20);
+  assert.equal([...(await store.processes.running()).values()][0], 20);
   assert.equal((await all).entries, 30);
   assert.equal((await store.recoveries.reports({ limit: 1 }))[0]?.jobsRecovered, 30);
 });
@@ -104,7 +104,7 @@ async function scene(t: TestContext) {
   const options = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
   const store: Store = await SqliteStore.open(":memory:", options);
   t.after(() => store.close());
-  const enter = (): Promise<ProcessId> => store.register({ pid: 1, host: "here", boot: "boot", program: "test" });
+  const enter = (): Promise<ProcessId> => store.processes.register({ pid: 1, host: "here", boot: "boot", program: "test" });
   const check = Promise.withResolvers<Findings | null>();
   const another = async (by?: (circumstances: CheckCircumstances) => Promise<Findings | null>) =>
     new Recovery({
@@ -130,7 +130,7 @@ async function scene(t: TestContext) {
     const job = { name: "w", queue: "w", version: 1, policy, input: null, priority: 0, delay: 0 };
     await store.enqueue(Array.from({ length: jobs }, () => job));
     await store.claim({ from: [{ queue: "w", lease: 60_000 }], max: jobs, holder: id, worker: "w" });
-    const process = (await store.processes()).find((one) => one.id === id);
+    const process = (await store.processes.all()).find((one) => one.id === id);
     assert.ok(process !== undefined);
     return { process, life: "dead" };
   };

@@ -217,12 +217,12 @@ test("a report that somebody has left unended is ended by whoever works beside h
   const { hf, clock } = await memory(t);
   const { store } = hf.engine;
   const who = { pid: 7, host: "elsewhere", boot: "boot", program: "worker" };
-  const [dead, owner] = [await store.register(who), await store.register({ ...who, pid: 8 })];
+  const [dead, owner] = [await store.processes.register(who), await store.processes.register({ ...who, pid: 8 })];
   const begun = await store.recoveries.begin({ dead: [{ id: dead, life: "dead" }], by: owner, opening: true, alone: false });
   const burial = { report: begun?.report as number, process: dead, spent: 0, cause: "it died" };
   await store.recoveries.bury({ ...burial, reason: "orchestrator_lost" });
   await store.recoveries.handOn(burial.report, owner);
-  await store.unregister(owner);
+  await store.processes.unregister(owner);
   hf.work([job<null, void>({ name: "idle", run: () => {} })]);
   await clock.advance("30s");
   const [ended] = await store.recoveries.reports({ limit: 1, which: "all" });
@@ -232,9 +232,9 @@ test("a report that somebody has left unended is ended by whoever works beside h
 test("a janitor that is alone rests, and looks as often as ever once anything happens", async (t) => {
   const { hf, clock } = await memory(t);
   const { store } = hf.engine;
-  const probe = store.probe.bind(store);
+  const probe = store.processes.probe.bind(store.processes);
   const looks: number[] = [];
-  store.probe = () => {
+  store.processes.probe = () => {
     looks.push(clock.now());
     return probe();
   };

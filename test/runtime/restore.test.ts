@@ -64,7 +64,7 @@ suite("a restore", () => {
     assert.equal(db.prepare("select count(*) as n from orders").get()?.["n"], 1);
     const [entry] = db.prepare("select action, actor from holdfast_audit where action = 'database.restored'").all();
     assert.equal(entry?.["actor"], "a test");
-    const told = await hf.engine.store.events({ after: 0, limit: 10, types: ["database.*"] });
+    const told = await hf.engine.store.events.page({ after: 0, limit: 10, types: ["database.*"] });
     assert.deepEqual(
       told.map(({ type }) => type),
       ["database.restored"],
@@ -162,7 +162,7 @@ suite("after a restore", () => {
     const { path, backup, restore } = await ground(t);
     const location = locate(path, {});
     const store = await openStore(location, { clock: systemClock, injected: false });
-    const self = await store.register({ pid: 1, host: "here", boot: "a boot", program: "a zombie" });
+    const self = await store.processes.register({ pid: 1, host: "here", boot: "a boot", program: "a zombie" });
     const build = await store.builds.start(newBuild(newLead(self)));
     assert.ok("id" in build, "it leads");
     {

@@ -455,8 +455,8 @@ suite("trouble", () => {
     await hf.schedule(def, { cron: "* * * * *", input: null });
     hf.work([def]);
     await clock.advance("1m");
-    t.mock.method(hf.engine.store, "tick", () => Promise.reject(new Error("disk full")), { times: 2 });
-    t.mock.method(hf.engine.store, "dueSchedules", () => Promise.reject(new Error("disk gone")), { times: 3 });
+    t.mock.method(hf.engine.store.schedules, "tick", () => Promise.reject(new Error("disk full")), { times: 2 });
+    t.mock.method(hf.engine.store.schedules, "due", () => Promise.reject(new Error("disk gone")), { times: 3 });
     await clock.advance("65s");
     assert.equal(ran.length, 2);
     assert.ok(logged.some(({ level, data }) => level === "warn" && JSON.stringify(data).includes("disk full")));
@@ -480,7 +480,7 @@ suite("trouble", () => {
 /** As a newer version of the time zones, in another process, would have. */
 async function saveUnknownZone(hf: Holdfast, nextAt: number): Promise<void> {
   const policy = { attempts: 1, backoff: "fixed", delay: 0, maxDelay: 0, crashes: 1, onInterrupt: "retry", timeout: 1 } as const;
-  await hf.engine.store.saveSchedule({
+  await hf.engine.store.schedules.save({
     key: "elsewhere",
     cron: "* * * * *",
     timezone: "Mars/Olympus",

@@ -24,7 +24,7 @@ describe("a file sink", () => {
     const { hf } = await memoryWith(t, { out: { type: "file", path } });
     await happens(hf, "a", "b", "line\nbreak");
     await delivered(hf, "out");
-    assert.deepEqual(linesOf(path), await hf.engine.store.events({ after: 0, limit: 10 }));
+    assert.deepEqual(linesOf(path), await hf.engine.store.events.page({ after: 0, limit: 10 }));
   });
 
   test("that cannot be written is tried again until it can", async (t) => {
@@ -32,7 +32,7 @@ describe("a file sink", () => {
     const { hf, clock, logged } = await memoryWith(t, { out: { type: "file", path } });
     await happens(hf, "a");
     await sink(hf, "out", ({ failures }) => failures === 1);
-    assert.match((await hf.engine.store.sinks())[0]?.error ?? "", /^The file cannot be written: ENOENT/);
+    assert.match((await hf.engine.store.sinks.all())[0]?.error ?? "", /^The file cannot be written: ENOENT/);
     mkdirSync(join(path, ".."));
     await happens(hf, "b");
     await clock.advance("1s");
@@ -122,7 +122,7 @@ describe("a webhook", () => {
     });
     await happens(hf, "a", "ü ∑ 😀", "c");
     await delivered(hf, "hook");
-    const events = await hf.engine.store.events({ after: 0, limit: 10 });
+    const events = await hf.engine.store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(
       server.received.map(({ body }) => JSON.parse(body) as object),
       events.map(({ seq, type, at, data }) => ({ type, timestamp: new Date(at).toISOString(), data, seq })),
@@ -154,7 +154,7 @@ describe("a webhook", () => {
     }
     await delivered(hf, "hook");
     const ids = server.received.map(({ headers }) => headers["webhook-id"]);
-    const [a, b, c] = (await hf.engine.store.events({ after: 0, limit: 10 })).map(({ dedupeKey }) => dedupeKey);
+    const [a, b, c] = (await hf.engine.store.events.page({ after: 0, limit: 10 })).map(({ dedupeKey }) => dedupeKey);
     assert.deepEqual(ids, [a, b, b, b, b, b, c]);
     assert.ok(
       server.received.every(({ path }) => path === "/"),
@@ -218,7 +218,7 @@ describe("a webhook", () => {
     await server.stop();
     await clock.advance("1s");
     await sink(hf, "hook", ({ error }) => error === `${url} cannot be reached: ECONNREFUSED.`);
-    const told = JSON.stringify([logged, await hf.engine.store.sinks()]);
+    const told = JSON.stringify([logged, await hf.engine.store.sinks.all()]);
     assert.ok(!told.includes("secret-path") && !told.includes(SECRET.slice(6, 20)), "no secret is told");
   });
 
@@ -228,7 +228,7 @@ describe("a webhook", () => {
     });
     await happens(hf, "a");
     await sink(hf, "hook", ({ error }) => error === "http://127.0.0.1:9 cannot be reached: bad port.");
-    const told = JSON.stringify([logged, await hf.engine.store.sinks()]);
+    const told = JSON.stringify([logged, await hf.engine.store.sinks.all()]);
     assert.ok(!told.includes("secret-path") && !told.includes("hidden"), "no secret is told");
   });
 
@@ -314,8 +314,8 @@ describe("sinks", () => {
     await second.close();
     await happens(third, "b");
     assert.deepEqual(linesOf(join(dir, "out")).map(nameOf), ["a"]);
-    assert.equal((await third.engine.store.sinks())[0]?.behind, 1);
-    assert.equal((await third.engine.store.sinks())[0]?.holder, null);
+    assert.equal((await third.engine.store.sinks.all())[0]?.behind, 1);
+    assert.equal((await third.engine.store.sinks.all())[0]?.holder, null);
   });
 
   test("of one name in two processes get each event once", async (t) => {

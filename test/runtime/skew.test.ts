@@ -19,7 +19,7 @@ for (const [said, skew] of Object.entries(SKEWS)) {
   test(`a process whose clock is ${said} makes a job of a tick when the store's time has come`, async (t) => {
     const { store, clock, scheduler } = await scene(t, skew);
     const start = clock.now();
-    await store.saveSchedule({
+    await store.schedules.save({
       key: "report",
       cron: "*/10 * * * *",
       timezone: "UTC",

@@ -3,7 +3,8 @@ import type { JobKey, ProcessId } from "../../src/core/ids.ts";
 import type { LeaseRef } from "../../src/core/lease.ts";
 import type { Holdings } from "../../src/runtime/holdings.ts";
 import { Janitor } from "../../src/runtime/janitor.ts";
-import type { Claimed, Life, Store } from "../../src/store/store.ts";
+import type { Life } from "../../src/store/processes.ts";
+import type { Claimed, Store } from "../../src/store/store.ts";
 import type { CheckedStore } from "./checked-store.ts";
 
 /** A lease that its claimer knows of. */

@@ -163,15 +163,15 @@ function useLock(world: World, actor: Actor, random: Random): Promise<unknown> {
   const said = lock !== undefined && random.chance(0.8) ? lock.token : token(random);
   switch (random.pick(["acquire", "acquire", "extend", "release", "release", "clean", "break"] as const)) {
     case "acquire":
-      return actor.store.acquireLock(name, actor.name, token(random), random.pick(TTLS));
+      return actor.store.locks.acquire(name, actor.name, token(random), random.pick(TTLS));
     case "extend":
-      return actor.store.extendLock(name, said, random.pick(TTLS));
+      return actor.store.locks.extend(name, said, random.pick(TTLS));
     case "release":
-      return actor.store.releaseLock(name, said);
+      return actor.store.locks.release(name, said);
     case "clean":
-      return actor.store.cleanLocks();
+      return actor.store.locks.clean();
     case "break":
-      return random.chance(0.5) ? actor.store.breakLock(name) : actor.store.locks();
+      return random.chance(0.5) ? actor.store.locks.break(name) : actor.store.locks.all();
   }
 }
 

@@ -1,27 +1,21 @@
 import type { JobKey, ProcessId } from "../../src/core/ids.ts";
 import type { JobState } from "../../src/core/job.ts";
 import type { StaleLease, LeaseRef } from "../../src/core/lease.ts";
+import type { Life, ProcessView } from "../../src/store/processes.ts";
 import type {
   Claimed,
   ClaimRequest,
   ClaimSource,
   Declaration,
-  DueSchedules,
   Enqueued,
   Fate,
   Judgement,
-  Life,
-  LockView,
   NewJob,
   Outlook,
-  ProcessView,
   ProgressReport,
   Reclaimed,
-  ScheduleDraft,
   Settlement,
   Store,
-  StoredSchedule,
-  Tick,
 } from "../../src/store/store.ts";
 import { checkOutlook, checkTaking } from "./invariants.ts";
 import type { PruneFilter } from "./model.ts";
@@ -60,18 +54,77 @@ export class CheckedStore {
 
   /** How the dead are buried. */
   get recoveries(): Pick<Store["recoveries"], "begin" | "takeBack" | "bury" | "close"> {
-    const { recoveries: model } = this.#model;
+    const ask = this.#asking("recoveries", this.#store.recoveries);
     return {
-      begin: (found) => this.#recover("begin", [found], (answer) => model.begin(found, answer)),
+      begin: (found) => ask("begin", [found], (answer) => this.#model.recoveries.begin(found, answer)),
       takeBack: (burial) =>
-        this.#recover("takeBack", [burial], (answer) => {
-          for (const judgement of model.taken(burial)) checkTaking(this.#world, this.#now, judgement);
-          model.takeBack(this.#now, burial, answer);
+        ask("takeBack", [burial], (answer) => {
+          for (const judgement of this.#model.recoveries.taken(burial)) checkTaking(this.#world, this.#now, judgement);
+          this.#model.recoveries.takeBack(this.#now, burial, answer);
         }),
-      bury: (burial) => this.#recover("bury", [burial], (answer) => model.bury(this.#now, burial, answer)),
+      bury: (burial) => ask("bury", [burial], (answer) => this.#model.recoveries.bury(this.#now, burial, answer)),
       close: (report, ending) =>
-        this.#recover("close", [report, ending], (answer) => model.close(this.#now, report, ending, answer)),
+        ask("close", [report, ending], (answer) => this.#model.recoveries.close(this.#now, report, ending, answer)),
     };
+  }
+
+  /** Nobody is really killed here: who lives is the world's to say. */
+  get processes(): Pick<Store["processes"], "probe" | "running" | "unregister"> {
+    const ask = this.#asking("processes", this.#store.processes);
+    return {
+      probe: () => this.#world.inTurn(() => this.#probe()),
+      running: () => ask("running", [], () => {}),
+      unregister: (id) => ask("unregister", [id], (answer) => this.#model.healing.unregister(id, answer)),
+    };
+  }
+
+  get locks(): Pick<Store["locks"], "acquire" | "extend" | "release" | "break" | "all" | "clean"> {
+    const ask = this.#asking("locks", this.#store.locks);
+    const { locks: model, healing, events } = this.#model;
+    return {
+      acquire: (name, holder, token, ttl) =>
+        ask("acquire", [name, holder, token, ttl], (answer) => {
+          const acquired = model.acquire({ name, holder, token, ttl, process: this.#self }, this.#now);
+          mustEqual(answer, acquired, `acquiring lock ${name}`);
+        }),
+      extend: (name, token, ttl) =>
+        ask("extend", [name, token, ttl], (answer) => {
+          mustEqual(answer, model.extend({ name, token, ttl, process: this.#self }, this.#now), `extending lock ${name}`);
+        }),
+      release: (name, token) =>
+        ask("release", [name, token], (answer) =>
+          mustEqual(answer, model.release(name, token, this.#now), `releasing lock ${name}`),
+        ),
+      break: (name) =>
+        ask("break", [name], (answer) => {
+          mustEqual(answer, model.break(name), `breaking lock ${name}`);
+          if (answer) events.tell(this.#now, "lock.broken", name);
+        }),
+      all: () => ask("all", [], (answer) => mustEqual(plain(answer), model.views(this.#now), "the locks")),
+      clean: () => ask("clean", [], (answer) => healing.cleanLocks(this.#now, answer)),
+    };
+  }
+
+  get schedules(): Omit<Store["schedules"], "get"> {
+    const ask = this.#asking("schedules", this.#store.schedules);
+    const { schedules: model } = this.#model;
+    return {
+      save: (draft) => ask("save", [draft], (answer) => model.save(this.#now, draft, answer)),
+      all: () => ask("all", [], () => {}),
+      due: () => ask("due", [], (answer) => model.due(this.#now, answer)),
+      // It does not say which jobs it has made: those that nobody has heard of. Nobody else makes any in this turn.
+      tick: (tick) => ask("tick", [tick], async (answer) => model.tick(this.#now, tick, answer, await this.strangers())),
+      trigger: (key) => ask("trigger", [key], (answer) => model.trigger(this.#now, key, answer)),
+      remove: (key) => ask("remove", [key], (answer) => model.remove(this.#now, key, answer)),
+      pause: (key) => ask("pause", [key], (answer) => model.pause(this.#now, key, answer)),
+      resume: (schedule, nextAt) =>
+        ask("resume", [schedule, nextAt], (answer) => model.resume(this.#now, schedule, nextAt, answer)),
+    };
+  }
+
+  get events(): Pick<Store["events"], "trim"> {
+    const ask = this.#asking("events", this.#store.events);
+    return { trim: (what) => ask("trim", [what], () => {}) };
   }
 
   counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
@@ -174,14 +227,6 @@ export class CheckedStore {
     });
   }
 
-  trimEvents(what: { olderThan: number; limit: number }): Promise<number> {
-    return this.#call("trimEvents", [what], () => {});
-  }
-
-  running(): Promise<Map<ProcessId | null, number>> {
-    return this.#call("running", [], () => {});
-  }
-
   /** A janitor only hurries when it hears of something, and here its ticks come when the schedule says so. */
   onChange(): () => void {
     return () => {};
@@ -198,105 +243,20 @@ export class CheckedStore {
     });
   }
 
-  acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
-    return this.#call("acquireLock", [name, holder, token, ttl], (answer) =>
-      mustEqual(
-        answer,
-        this.#model.locks.acquire({ name, holder, token, ttl, process: this.#self }, this.#now),
-        `acquiring lock ${name}`,
-      ),
-    );
-  }
-
-  extendLock(name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#call("extendLock", [name, token, ttl], (answer) =>
-      mustEqual(answer, this.#model.locks.extend({ name, token, ttl, process: this.#self }, this.#now), `extending lock ${name}`),
-    );
-  }
-
-  releaseLock(name: string, token: string): Promise<boolean> {
-    return this.#call("releaseLock", [name, token], (answer) =>
-      mustEqual(answer, this.#model.locks.release(name, token, this.#now), `releasing lock ${name}`),
-    );
-  }
-
-  breakLock(name: string): Promise<boolean> {
-    return this.#call("breakLock", [name], (answer) => {
-      mustEqual(answer, this.#model.locks.break(name), `breaking lock ${name}`);
-      if (answer) this.#model.events.tell(this.#now, "lock.broken", name);
-    });
-  }
-
-  locks(): Promise<LockView[]> {
-    return this.#call("locks", [], (answer) => mustEqual(plain(answer), this.#model.locks.views(this.#now), "the locks"));
-  }
-
-  cleanLocks(): Promise<number> {
-    return this.#call("cleanLocks", [], (answer) => this.#model.healing.cleanLocks(this.#now, answer));
-  }
-
-  saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
-    return this.#call("saveSchedule", [draft], (answer) => this.#model.schedules.save(this.#now, draft, answer));
-  }
-
-  schedules(): Promise<StoredSchedule[]> {
-    return this.#call("schedules", [], () => {});
-  }
-
-  dueSchedules(): Promise<DueSchedules> {
-    return this.#call("dueSchedules", [], (answer) => this.#model.schedules.due(this.#now, answer));
-  }
-
-  tick(tick: Tick): Promise<boolean> {
-    return this.#call("tick", [tick], async (answer) => {
-      // It does not say which jobs it has made: those that nobody has heard of. Nobody else makes any in this turn.
-      const { items } = await this.#store.list({ limit: 10_000 });
-      const strangers = items.map(({ id }) => id).filter((id) => !this.#model.jobs.has(id));
-      this.#model.schedules.tick(this.#now, tick, answer, strangers);
-    });
-  }
-
-  triggerSchedule(key: string): Promise<Enqueued | null> {
-    return this.#call("triggerSchedule", [key], (answer) => this.#model.schedules.trigger(this.#now, key, answer));
-  }
-
-  removeSchedule(key: string): Promise<boolean> {
-    return this.#call("removeSchedule", [key], (answer) => this.#model.schedules.remove(this.#now, key, answer));
-  }
-
-  pauseSchedule(key: string): Promise<boolean> {
-    return this.#call("pauseSchedule", [key], (answer) => this.#model.schedules.pause(this.#now, key, answer));
-  }
-
-  resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
-    return this.#call("resumeSchedule", [schedule, nextAt], (answer) =>
-      this.#model.schedules.resume(this.#now, schedule, nextAt, answer),
-    );
-  }
-
   /** Jobs that the model does not know. */
   async strangers(): Promise<string[]> {
     const { items } = await this.#store.list({ limit: 10_000 });
     return items.map(({ id }) => id).filter((id) => !this.#model.jobs.has(id));
   }
 
-  /** Nobody is really killed here: who lives is the world's to say. */
-  probe(): Promise<{ process: ProcessView; life: Life }[]> {
-    return this.#world.inTurn(() => this.#probe());
-  }
-
   async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
     this.#actor.acts();
     const entry = this.#world.trace.add(this.#actor.name, "probe", []);
-    const found = (await this.#store.probe()).map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
+    const found = (await this.#store.processes.probe()).map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
     entry.answer = Object.fromEntries(found.map(({ process, life }) => [process.program, life]));
     // Whoever was struck off for want of signs of life, from another host, enters itself again.
     if (this.#world.place.isSlow && this.#self !== null) this.#model.processes.add(this.#self);
     return found;
-  }
-
-  unregister(id: ProcessId): Promise<boolean> {
-    return this.#call("unregister", [id], (answer) => this.#model.healing.unregister(id, answer));
   }
 
   get #model() {
@@ -311,32 +271,33 @@ export class CheckedStore {
     return this.#actor.now();
   }
 
-  #recover<Method extends keyof Store["recoveries"]>(
-    method: Method,
-    args: Parameters<Store["recoveries"][Method]>,
-    check: (answer: Awaited<ReturnType<Store["recoveries"][Method]>>) => void,
-  ): Promise<Awaited<ReturnType<Store["recoveries"][Method]>>> {
-    type Answer = Awaited<ReturnType<Store["recoveries"][Method]>>;
-    const { recoveries } = this.#store;
-    const ask = (recoveries[method] as (...args: unknown[]) => Promise<Answer>).bind(recoveries);
-    return this.#world.inTurn(() => this.#asked(method, args, ask, check));
+  /** How to ask one of the store's nouns. */
+  #asking<Noun extends object>(name: string, noun: Noun) {
+    return <Method extends keyof Noun & string>(
+      method: Method,
+      args: Given<Noun[Method]>,
+      check: (answer: Answer<Noun[Method]>) => void | Promise<void>,
+    ): Promise<Answer<Noun[Method]>> => {
+      const ask = (noun[method] as (...args: unknown[]) => Promise<Answer<Noun[Method]>>).bind(noun);
+      return this.#world.inTurn(() => this.#asked(`${name}.${method}`, args, ask, check));
+    };
   }
 
   #call<Method extends Asked>(
     method: Method,
-    args: Parameters<Store[Method]>,
-    check: (answer: Awaited<ReturnType<Store[Method]>>) => void | Promise<void>,
-  ): Promise<Awaited<ReturnType<Store[Method]>>> {
-    const ask = (this.#store[method] as (...args: unknown[]) => Promise<Awaited<ReturnType<Store[Method]>>>).bind(this.#store);
+    args: Given<Store[Method]>,
+    check: (answer: Answer<Store[Method]>) => void | Promise<void>,
+  ): Promise<Answer<Store[Method]>> {
+    const ask = (this.#store[method] as (...args: unknown[]) => Promise<Answer<Store[Method]>>).bind(this.#store);
     return this.#world.inTurn(() => this.#asked(method, args, ask, check));
   }
 
-  async #asked<Answer>(
+  async #asked<Said>(
     method: string,
     args: unknown[],
-    ask: (...args: unknown[]) => Promise<Answer>,
-    check: (answer: Answer) => void | Promise<void>,
-  ): Promise<Answer> {
+    ask: (...args: unknown[]) => Promise<Said>,
+    check: (answer: Said) => void | Promise<void>,
+  ): Promise<Said> {
     this.#actor.acts();
     const entry = this.#world.trace.add(this.#actor.name, method, args);
     try {
@@ -357,8 +318,11 @@ export class CheckedStore {
 
 type Asked = Exclude<
   keyof CheckedStore & keyof Store,
-  "onChange" | "enqueueWithin" | "builds" | "work" | "damage" | "recoveries"
+  "onChange" | "enqueueWithin" | "builds" | "work" | "damage" | "recoveries" | "processes" | "locks" | "schedules" | "events"
 >;
+
+type Given<Method> = Method extends (...args: infer Args) => unknown ? Args : never;
+type Answer<Method> = Method extends (...args: never) => Promise<infer Said> ? Said : never;
 
 export function plain<T extends object>(rows: readonly T[]): T[] {
   return rows.map((row) => ({ ...row }));

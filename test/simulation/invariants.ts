@@ -45,10 +45,14 @@ export async function checkEverything(world: World, store: Store): Promise<void>
   await checkCounts(store, model);
   const running = new Map<number | null, number>();
   for (const { lease } of model.running()) running.set(lease.holder, (running.get(lease.holder) ?? 0) + 1);
-  mustEqual(sorted(await store.running()), sorted(running), "how many jobs each process runs");
-  mustEqual((await store.processes()).map(({ id }) => id).sort(byNumber), [...model.processes].sort(byNumber), "the processes");
-  mustEqual(plain(await store.locks()), model.locks.views(world.nowOf(store)), "the locks");
-  mustEqual(await store.schedules(), model.schedules.views(), "the schedules");
+  mustEqual(sorted(await store.processes.running()), sorted(running), "how many jobs each process runs");
+  mustEqual(
+    (await store.processes.all()).map(({ id }) => id).sort(byNumber),
+    [...model.processes].sort(byNumber),
+    "the processes",
+  );
+  mustEqual(plain(await store.locks.all()), model.locks.views(world.nowOf(store)), "the locks");
+  mustEqual(await store.schedules.all(), model.schedules.views(), "the schedules");
   const { entriesReclaimed, locksCleaned } = await store.recovery();
   mustEqual({ entries: entriesReclaimed, locks: locksCleaned }, model.healing.recovered, "what was recovered in all");
 }

@@ -23,7 +23,9 @@ export const mutations: Record<string, ScheduleOptions> = {
     },
   })),
   "takes a living process for dead": misguided((store) => ({
-    probe: async () => (await store.probe()).map(({ process }) => ({ process, life: "dead" })),
+    processes: overlay(store.processes, {
+      probe: async () => (await store.processes.probe()).map(({ process }) => ({ process, life: "dead" })),
+    }),
   })),
   "takes expired leases at once, whoever holds them": misguided((store) => ({
     stale: async (query) => (await store.stale(query)).map((lease) => Object.assign(lease, { holder: null })),
@@ -50,12 +52,12 @@ export const mutations: Record<string, ScheduleOptions> = {
   "passes over the first in line": { break: passOver },
   "claims from a locked queue": broken((store) => ({
     claim: async (request) => {
-      for (const { queue } of request.from) if (queue !== undefined) await store.breakLock(queue);
+      for (const { queue } of request.from) if (queue !== undefined) await store.locks.break(queue);
       return store.claim(request);
     },
   })),
   "gives a lock to everybody": broken((store) => ({
-    acquireLock: async (...args) => (await store.acquireLock(...args)) || true,
+    locks: overlay(store.locks, { acquire: async (...args) => (await store.locks.acquire(...args)) || true }),
   })),
   "says a lost lease is renewed": broken((store) => ({
     renew: async (leases) => (await store.renew(leases)).map((fate) => (fate === "lost" ? "held" : fate)),
@@ -174,24 +176,24 @@ export const mutations: Record<string, ScheduleOptions> = {
       return store.enqueue(jobs, options);
     },
   })),
-  "makes a job of a tick that somebody else has had": broken((store) => ({
+  "makes a job of a tick that somebody else has had": ticking((store) => ({
     tick: async (tick) => {
-      const now = await store.getSchedule(tick.key);
-      return store.tick(now === null ? tick : { ...tick, revision: now.revision, from: now.nextAt });
+      const now = await store.schedules.get(tick.key);
+      return store.schedules.tick(now === null ? tick : { ...tick, revision: now.revision, from: now.nextAt });
     },
   })),
-  "moves a schedule on without its job": broken((store) => ({ tick: (tick) => store.tick({ ...tick, fire: [] }) })),
-  "makes a job of a tick and stays where it was": broken((store) => ({
-    tick: (tick) => store.tick({ ...tick, nextAt: tick.from }),
+  "moves a schedule on without its job": ticking((store) => ({ tick: (tick) => store.schedules.tick({ ...tick, fire: [] }) })),
+  "makes a job of a tick and stays where it was": ticking((store) => ({
+    tick: (tick) => store.schedules.tick({ ...tick, nextAt: tick.from }),
   })),
-  "lets ticks overlap that should not": broken((store) => ({
-    saveSchedule: (draft) => spoiled(store, store.saveSchedule(draft), "update holdfast_schedules set overlap = 1"),
+  "lets ticks overlap that should not": ticking((store) => ({
+    save: (draft) => spoiled(store, store.schedules.save(draft), "update holdfast_schedules set overlap = 1"),
   })),
-  "steps over a tick when a schedule is saved again": broken((store) => ({
-    saveSchedule: (draft) =>
+  "steps over a tick when a schedule is saved again": ticking((store) => ({
+    save: (draft) =>
       spoiled(
         store,
-        store.saveSchedule(draft),
+        store.schedules.save(draft),
         `update holdfast_schedules set next_at = ${draft.nextAt} where key = '${draft.key}'`,
       ),
   })),
@@ -201,7 +203,9 @@ export const mutations: Record<string, ScheduleOptions> = {
       return jobs.map(() => ({ id: "later", duplicate: false }));
     },
   })),
-  "never looks for locks to clean": misguided(() => ({ locks: async () => [], cleanLocks: async () => 0 })),
+  "never looks for locks to clean": misguided((store) => ({
+    locks: overlay(store.locks, { all: async () => [], clean: async () => 0 }),
+  })),
 };
 
 const NEWEST = "seq = (select max(seq) from holdfast_events)";
@@ -256,6 +260,11 @@ function broken(own: (store: Store) => Partial<Store>): ScheduleOptions {
 /** The real store, with a way of its own to bury. */
 function recovering(own: (store: Store) => Partial<Store["recoveries"]>): ScheduleOptions {
   return broken((store) => ({ recoveries: overlay(store.recoveries, own(store)) }));
+}
+
+/** The real store, with a way of its own to keep schedules. */
+function ticking(own: (store: Store) => Partial<Store["schedules"]>): ScheduleOptions {
+  return broken((store) => ({ schedules: overlay(store.schedules, own(store)) }));
 }
 
 /** The real store, wrongly understood by the janitors. */

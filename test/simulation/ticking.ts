@@ -1,5 +1,6 @@
 import { nextTick, ticksOf } from "../../src/core/schedule.ts";
-import type { NewJob, ScheduleDraft, Tick } from "../../src/store/store.ts";
+import type { ScheduleDraft, Tick } from "../../src/store/schedules.ts";
+import type { NewJob } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
 import { newJobs } from "./made-up.ts";
 import { PERIODS } from "./model-schedules.ts";
@@ -17,24 +18,24 @@ export function useSchedule(world: World, actor: Actor, random: Random): Promise
   const schedule = known.find((one) => one.key === key);
   switch (random.pick(["save", "save", "save", "trigger", "trigger", "pause", "resume", "resume", "remove"] as const)) {
     case "save":
-      return store.saveSchedule(draft(world, actor, key, random));
+      return store.schedules.save(draft(world, actor, key, random));
     case "trigger":
-      return store.triggerSchedule(key);
+      return store.schedules.trigger(key);
     case "pause":
-      return store.pauseSchedule(key);
+      return store.schedules.pause(key);
     case "remove":
-      return random.chance(0.5) ? store.removeSchedule(key) : store.schedules();
+      return random.chance(0.5) ? store.schedules.remove(key) : store.schedules.all();
     case "resume": {
       // By what somebody has read, be it a while ago.
       const revision = (schedule?.revision ?? 1) - (random.chance(0.2) ? 1 : 0);
-      return store.resumeSchedule({ key, revision }, nextTick(schedule?.cron ?? "* * * * *", "UTC", actor.clock.now()));
+      return store.schedules.resume({ key, revision }, nextTick(schedule?.cron ?? "* * * * *", "UTC", actor.clock.now()));
     }
   }
 }
 
 /** Somebody looks which ticks are due and has them, at once, twice, late, or never because it dies before. */
 export async function tickAll(world: World, actor: Actor, other: Actor, random: Random): Promise<void> {
-  const { due, now } = await actor.store.dueSchedules();
+  const { due, now } = await actor.store.schedules.due();
   for (const schedule of due) {
     const ticks = ticksOf(schedule, now);
     if (ticks === null) continue;
@@ -52,7 +53,7 @@ export async function tickAll(world: World, actor: Actor, other: Actor, random: 
 }
 
 function fire(tick: Tick, actor: Actor): Promise<boolean> {
-  return actor.store.tick(tick);
+  return actor.store.schedules.tick(tick);
 }
 
 async function checkNoMore(actor: Actor): Promise<void> {

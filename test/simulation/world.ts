@@ -1,5 +1,7 @@
 import type { ProcessId } from "../../src/core/ids.ts";
-import type { Change, Declaration, Judgement, Life, Store, Tick } from "../../src/store/store.ts";
+import type { Life } from "../../src/store/processes.ts";
+import type { Tick } from "../../src/store/schedules.ts";
+import type { Change, Declaration, Judgement, Store } from "../../src/store/store.ts";
 import { Actor, ActorClock, type Held } from "./actor.ts";
 import { CheckedStore } from "./checked-store.ts";
 import { checkEverything, checkTouched } from "./invariants.ts";
@@ -117,7 +119,9 @@ export class World {
     const store = await this.#open(clock);
     const pid = this.#named;
     const id =
-      kind === "byHand" ? null : await this.#entered(clock, () => store.register({ pid, host: "h", boot: "b", program: name }));
+      kind === "byHand"
+        ? null
+        : await this.#entered(clock, () => store.processes.register({ pid, host: "h", boot: "b", program: name }));
     if (id !== null) this.model.processes.add(id);
     const acts = () => this.#act(actor);
     const checked = new CheckedStore(this, store, { name, now: () => clock.now(), acts });
@@ -208,7 +212,7 @@ export class World {
   async #checkEvents(): Promise<void> {
     const [handle] = this.#handles.values();
     const { events } = this.model;
-    if (handle !== undefined) events.check(await handle.events({ after: events.seq, limit: 10_000 }));
+    if (handle !== undefined) events.check(await handle.events.page({ after: events.seq, limit: 10_000 }));
   }
 
   async close(): Promise<void> {
@@ -241,7 +245,7 @@ export class World {
 
   #act(actor: Actor): void {
     this.#acting = actor;
-    if (this.isShared) this.#store?.actAs(actor.id ?? (0 as ProcessId));
+    if (this.isShared) this.#store?.processes.actAs(actor.id ?? (0 as ProcessId));
   }
 
   /** It wakes, if it slept, and renews what is due. */

@@ -24,7 +24,7 @@ test("old reports are forgotten with the names in them, but none with errors tha
     db.prepare("insert into holdfast_recoveries (id, state, begun_at, recovered_at) values (?, ?, 0, 0)").run(id, state);
     db.prepare("insert into holdfast_recovery_processes values (?, 1, 'dead', 1, 'h', 'p', 0)").run(id);
   }
-  const enter = () => store.register({ pid: 1, host: "here", boot: "boot", program: "test" });
+  const enter = () => store.processes.register({ pid: 1, host: "here", boot: "boot", program: "test" });
   const by = await enter();
   for (let n = 0; n < 4; n++) {
     const id = await enter();

@@ -16,9 +16,9 @@ export function forgetCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast events forget old-audit"))
     .action(async (name: string, _options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const sinks = await hf.engine.store.sinks();
+      const sinks = await hf.engine.store.sinks.all();
       const known = sinks.find((sink) => sink.name === name);
-      if (known === undefined || !(await hf.engine.store.dropSink(name))) {
+      if (known === undefined || !(await hf.engine.store.sinks.drop(name))) {
         throw noSuchSink(
           name,
           sinks.map((sink) => sink.name),

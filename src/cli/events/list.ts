@@ -42,8 +42,8 @@ export function listEvents(events: Command): Command {
       const about = { ...(job !== undefined && { job }), ...(build !== undefined && { build }) };
       const query = { after: 0, limit, last: true, ...(types && { types }), ...about };
       // Known before the list is read, so that nothing falls in between.
-      const newest = await hf.engine.store.newestEvent();
-      const past = (await hf.engine.store.events(query)).filter(({ seq }) => !options.follow || seq <= newest);
+      const newest = await hf.engine.store.events.newest();
+      const past = (await hf.engine.store.events.page(query)).filter(({ seq }) => !options.follow || seq <= newest);
       if (isJson(command)) for (const event of past) write(JSON.stringify(event));
       else if (options.follow) for (const event of past) write(lineOf(event));
       else write(past.length === 0 ? paint("dim", "Nothing is told.") : table(COLUMNS, past));

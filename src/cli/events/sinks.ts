@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { age } from "../../core/age.ts";
 import { number } from "../../core/words.ts";
-import type { SinkView } from "../../store/store.ts";
+import type { SinkView } from "../../store/sinks.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { paint } from "../terminal/colours.ts";
@@ -16,7 +16,7 @@ export function sinksCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast events sinks"))
     .action(async (_options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const sinks = await hf.engine.store.sinks();
+      const sinks = await hf.engine.store.sinks.all();
       answer(command, { sinks }, () =>
         sinks.length === 0 ? paint("dim", "Nobody is told.") : table(columns(hf.engine.clock.now()), sinks),
       );

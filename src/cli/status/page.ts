@@ -3,7 +3,7 @@ import type { Schedule } from "../../core/schedule.ts";
 import { number, plural } from "../../core/words.ts";
 import type { Alarm } from "../../runtime/status/alarms.ts";
 import { isThere, type Overview, type ProcessStatus, workersIn } from "../../runtime/status/overview.ts";
-import type { LockView } from "../../store/store.ts";
+import type { LockView } from "../../store/locks.ts";
 import { lastMinute, queueTable, type Rates, sayRate } from "../queues/queue-table.ts";
 import { sayReport } from "../recovery/report-page.ts";
 import { scheduleTable } from "../schedules/schedule-table.ts";

@@ -19,10 +19,10 @@ export interface RecoveryPlan extends RecoveryPreview {
 
 /** Null: there is nothing to recover. Nothing is written. */
 export async function previewOf(store: Store): Promise<RecoveryPlan | null> {
-  const probed = await store.probe(bootId());
+  const probed = await store.processes.probe(bootId());
   const dead = probed.filter(({ life }) => isProven(life)).map(({ process }) => process);
   const [newest] = await store.recoveries.reports({ limit: 1, which: "all" });
-  const others = (await store.processes()).filter(({ id }) => dead.every((one) => one.id !== id));
+  const others = (await store.processes.all()).filter(({ id }) => dead.every((one) => one.id !== id));
   const goesOn = newest?.state === "running" && others.every(({ id }) => id !== newest.owner);
   if (dead.length === 0 && !goesOn) return null;
   const crashed = dead.map(({ host, pid, program, startedAt }) => ({ host, pid, program, startedAt }));
@@ -36,7 +36,7 @@ export async function previewOf(store: Store): Promise<RecoveryPlan | null> {
 export async function isLeftBehind(store: Store): Promise<boolean> {
   for (let waited = 0; ; waited += PAUSE) {
     if ((await previewOf(store)) === null) return false;
-    const others = await store.probe(bootId());
+    const others = await store.processes.probe(bootId());
     const works = others.some(({ process, life }) => life === "alive" && process.works.length > 0);
     if (!works || waited >= PATIENCE) return true;
     await pause(PAUSE);

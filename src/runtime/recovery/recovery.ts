@@ -5,7 +5,8 @@ import { endedBy, isProven } from "../../core/lease.ts";
 import { type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery-report.ts";
 import type { Finding } from "../../store/findings.ts";
 import type { Left, StoredReport } from "../../store/recoveries.ts";
-import type { Life, ProcessView, Store } from "../../store/store.ts";
+import type { Life, ProcessView } from "../../store/processes.ts";
+import type { Store } from "../../store/store.ts";
 import type { Log } from "../log.ts";
 import type { CheckCircumstances } from "./checks.ts";
 

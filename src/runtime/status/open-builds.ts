@@ -1,7 +1,7 @@
 import { hasEnded } from "../../core/build.ts";
 import type { Build } from "../../core/build-view.ts";
 import type { LeadView } from "../../store/builds.ts";
-import type { Life, ProcessView } from "../../store/store.ts";
+import type { Life, ProcessView } from "../../store/processes.ts";
 import { bootId } from "../boot.ts";
 import type { Holdfast } from "../holdfast.ts";
 
@@ -20,7 +20,11 @@ const MOST = 150;
 
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
   const { builds } = hf.engine.store;
-  const [leads, probed, newest] = await Promise.all([builds.leads(), hf.engine.store.probe(bootId()), builds.newestBuilds()]);
+  const [leads, probed, newest] = await Promise.all([
+    builds.leads(),
+    hf.engine.store.processes.probe(bootId()),
+    builds.newestBuilds(),
+  ]);
   const unended = newest.filter(({ state }) => !hasEnded(state)).toSorted((a, b) => a.key - b.key);
   return Promise.all(
     unended.slice(0, MOST).map(async ({ id, approved }): Promise<OpenBuild> => {

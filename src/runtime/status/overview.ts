@@ -7,16 +7,10 @@ import { isDamage } from "../readable.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { RecoveryPlan } from "../recovery/preview.ts";
 import { reportOf, type StoredReport } from "../../store/recoveries.ts";
-import type {
-  Durability,
-  LaneOverview,
-  Life,
-  LockView,
-  QueueOverview,
-  RecoveryTotals,
-  SinkView,
-  Works,
-} from "../../store/store.ts";
+import type { LockView } from "../../store/locks.ts";
+import type { Life, Works } from "../../store/processes.ts";
+import type { SinkView } from "../../store/sinks.ts";
+import type { Durability, LaneOverview, QueueOverview, RecoveryTotals } from "../../store/store.ts";
 import { type OpenBuild, openBuilds } from "./open-builds.ts";
 
 /** A process that has the database open; `dead` ones are there until somebody recovers what they left behind. */
@@ -82,11 +76,11 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queues(
     await Promise.all([
       read.of("queues", [], () => counted),
       read.of("names", [], () => store.lanes()),
-      read.of("processes", [], () => store.probe(bootId())),
-      read.of("running jobs", new Map(), () => store.running()),
-      read.of("locks", [], () => store.locks()),
+      read.of("processes", [], () => store.processes.probe(bootId())),
+      read.of("running jobs", new Map(), () => store.processes.running()),
+      read.of("locks", [], () => store.locks.all()),
       read.of("schedules", [], () => hf.schedules.list()),
-      read.of("sinks", [], () => store.sinks()),
+      read.of("sinks", [], () => store.sinks.all()),
       read.of("recoveries", NO_RECOVERY, () => store.recovery()),
       read.of("builds", [], () => openBuilds(hf)),
       read.of("reports", [], () => store.recoveries.reports({ limit: 1 })),

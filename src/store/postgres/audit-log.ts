@@ -1,7 +1,7 @@
 import type { Act, AuditCheck, AuditEntry, AuditHead, AuditQuery, AuditStore, AuditVerification } from "../audit.ts";
 import type { Acts } from "./acts.ts";
 import type { Audit } from "./audit.ts";
-import type { Access } from "./builds/access.ts";
+import type { Access } from "./access.ts";
 
 /** The audit on a PostgreSQL server. */
 export class AuditLog implements AuditStore {

@@ -2,34 +2,28 @@ import { RECOVERY } from "../../core/audit.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { StaleLease } from "../../core/lease.ts";
 import { type Reclaimed, reclaimedOf } from "../../core/retry.ts";
-import { LATELY, LOG_ROWS, reclaimedBy, toRecovery } from "../recovery-row.ts";
-import type { Judgement, RecoveryTotals } from "../store.ts";
+import { reclaimedBy } from "../recovery-row.ts";
+import type { Judgement } from "../store.ts";
 import type { Audit } from "./audit.ts";
 import { listOf, type Rows } from "./driver.ts";
-import type { Events } from "./events.ts";
+import type { Healed } from "./healed.ts";
 import type { Tx } from "./transaction.ts";
 import { held } from "./leases.ts";
 import { boundSql } from "./running.ts";
 import type { Settle } from "./settle.ts";
 
 type LeaseRow = [job: JobKey, fence: Fence, holder: ProcessId | null, expiresAt: number, lease: number, left: number];
-type RecoveryRow = [
-  entries: number,
-  locks: number,
-  recoveredAt: number,
-  ...([at: number, cause: string, entries: number, quarantined: number, failed: number, locks: number] | null[]),
-];
 
 /** Finding leases that may have to be taken back, and taking them back. */
 export class Healing {
   readonly #settle: Settle;
-  readonly #events: Events;
+  readonly #healed: Healed;
   readonly #audit: Audit;
-  readonly #sql: Record<"expired" | "stale" | "cut" | "record" | "recovery", string>;
+  readonly #sql: Record<"expired" | "stale" | "cut", string>;
 
-  constructor(s: string, parts: { settle: Settle; events: Events; audit: Audit }) {
+  constructor(s: string, parts: { settle: Settle; healed: Healed; audit: Audit }) {
     this.#settle = parts.settle;
-    this.#events = parts.events;
+    this.#healed = parts.healed;
     this.#audit = parts.audit;
     const now = `(select ${s}.clock($1))`;
     const lease = `select key, fence, holder, expires_at, lease, expires_at - ${now} from ${s}.running`;
@@ -48,19 +42,6 @@ export class Healing {
           from held, clock where job.key = held.key and job.expires_at = held.expires_at returning job.fence, job.expires_at),
         ${boundSql(s, "cut")}
         select 1 from cut`,
-      record: `
-        with clock as materialized (select ${s}.clock($1) as now),
-        logged as (
-          insert into ${s}.recovery_log (at, cause, entries, quarantined, failed, locks)
-          select now, $2, $3::integer, $4::integer, $5::integer, $6::integer from clock returning id),
-        trimmed as (delete from ${s}.recovery_log using logged where recovery_log.id <= logged.id - ${LOG_ROWS})
-        update ${s}.recovery_totals set entries = entries + $3::integer, locks = locks + $6::integer, recovered_at = clock.now
-        from clock, logged where recovery_totals.id = 1 returning logged.id`,
-      recovery: `
-        select totals.entries, totals.locks, totals.recovered_at, log.at, log.cause, log.entries, log.quarantined, log.failed, log.locks
-        from ${s}.recovery_totals as totals
-        left join (select * from ${s}.recovery_log order by id desc limit ${LATELY}) as log on true
-        where totals.id = 1 order by log.id desc`,
     };
   }
 
@@ -90,28 +71,10 @@ export class Healing {
     for (const [i, { job, fence }] of endings.entries()) if (ended[i] !== null) tx.ended(job, fence);
     const reclaimed = reclaimedOf(nexts);
     if (reclaimed.entries > 0) {
-      await this.record(tx, cause, { ...reclaimed, locks: 0 });
+      await this.#healed.record(tx, cause, { ...reclaimed, locks: 0 });
       await this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
     }
     return reclaimed;
-  }
-
-  /** What was healed, when and why stays on record. */
-  async record(tx: Tx, cause: string, healed: Reclaimed & { locks: number }): Promise<void> {
-    const { entries, quarantined, failed, locks } = healed;
-    const [[id]] = (await tx.rows<[number]>(this.#sql.record, tx.at, cause, entries, quarantined, failed, locks)) as [[number]];
-    tx.wrote();
-    await this.#events.act(tx, "recovery.reclaimed", String(id), { cause, ...healed });
-  }
-
-  /** In one statement, so that the log and the totals are of one instant. */
-  async recovery(rows: Rows): Promise<RecoveryTotals> {
-    const found = await rows<RecoveryRow>(this.#sql.recovery);
-    const [entries = 0, locks = 0, recovered_at = 0] = found[0] ?? [];
-    const log = found.flatMap(([, , , at, cause, entries, quarantined, failed, locks]) =>
-      at === null ? [] : [{ at, cause, entries, quarantined, failed, locks } as RecoveryTotals["log"][number]],
-    );
-    return toRecovery({ entries, locks, recovered_at }, log);
   }
 
   async #cut(tx: Tx, judgements: readonly Judgement[]): Promise<void> {

@@ -1,9 +1,12 @@
 import type { JobKey, ProcessId } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { type BrokenLock, toLocks } from "../lock-row.ts";
-import type { LockView } from "../store.ts";
+import type { LockStore, LockView } from "../locks.ts";
+import type { Access } from "./access.ts";
 import type { Acts } from "./acts.ts";
 import { listOf, type Rows } from "./driver.ts";
+import type { Healed } from "./healed.ts";
+import type { Processes } from "./processes.ts";
 import type { Tx } from "./transaction.ts";
 
 /**
@@ -31,8 +34,11 @@ type Row = [name: string, holder: string, acquiredAt: number, expiresAt: number,
  * Named, leased mutexes. A lock is free when it has no row, when its time is over, or when the exclusive claim that it
  * belongs to is: that kind has no expiry and needs no release, it is read off the job's own row.
  */
-export class Locks {
+export class Locks implements LockStore {
+  readonly #access: Access;
   readonly #acts: Acts;
+  readonly #processes: Processes;
+  readonly #healed: Healed;
   readonly #sql: Record<
     | "acquire"
     | "bind"
@@ -49,8 +55,11 @@ export class Locks {
     string
   >;
 
-  constructor(s: string, acts: Acts) {
-    this.#acts = acts;
+  constructor(s: string, parts: { acts: Acts; processes: Processes; healed: Healed }, access: Access) {
+    this.#access = access;
+    this.#acts = parts.acts;
+    this.#processes = parts.processes;
+    this.#healed = parts.healed;
     const clock = `clock as materialized (select ${s}.clock($1) as now)`;
     const taken = "holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = excluded.ttl";
     const bound = "expires_at = excluded.expires_at, job = excluded.job, fence = excluded.fence, process = excluded.process";
@@ -104,12 +113,10 @@ export class Locks {
     };
   }
 
-  async acquire(
-    tx: Tx,
-    lock: { name: string; holder: string; token: string; ttl: number; process: ProcessId | null },
-  ): Promise<boolean> {
-    const { name, holder, token, ttl, process } = lock;
-    return this.#wrote(tx, await tx.rows(this.#sql.acquire, tx.at, name, holder, token, ttl, process));
+  acquire(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
+    return this.#write(name, async (tx) =>
+      this.#wrote(tx, await tx.rows(this.#sql.acquire, tx.at, name, holder, token, ttl, this.#locker)),
+    );
   }
 
   /** The queue's lock for a claim of this transaction; false, and nothing is changed, when somebody else has it. */
@@ -118,39 +125,50 @@ export class Locks {
   }
 
   /** It is that process's from then on. */
-  async extend(tx: Tx, lock: { name: string; token: string; ttl: number; process: ProcessId | null }): Promise<boolean> {
-    const { name, token, ttl, process } = lock;
-    return this.#wrote(tx, await tx.rows(this.#sql.extend, tx.at, name, token, ttl, process));
+  extend(name: string, token: string, ttl: number): Promise<boolean> {
+    return this.#write(name, async (tx) =>
+      this.#wrote(tx, await tx.rows(this.#sql.extend, tx.at, name, token, ttl, this.#locker)),
+    );
   }
 
-  async release(tx: Tx, name: string, token: string): Promise<boolean> {
-    const released = this.#wrote(tx, await tx.rows(this.#sql.release, tx.at, name, token));
-    if (released) tx.ready(name);
-    return released;
+  release(name: string, token: string): Promise<boolean> {
+    return this.#write(name, async (tx) => {
+      const released = this.#wrote(tx, await tx.rows(this.#sql.release, tx.at, name, token));
+      if (released) tx.ready(name);
+      return released;
+    });
+  }
+
+  async get(name: string): Promise<LockView | null> {
+    const [lock] = await this.#views(name);
+    return lock ?? null;
   }
 
   /** `stale`: only if it is free by now, and nobody has come for it. */
-  async break(tx: Tx, name: string, stale: boolean): Promise<boolean> {
-    const [row] = await tx.rows<[string, number, number | null]>(this.#sql.break, tx.at, name, stale);
-    if (row === undefined) return false;
-    tx.ready(name);
-    const [holder, acquiredAt, expiresAt] = row;
-    const before = { holder, acquiredAt, expiresAt } satisfies BrokenLock;
-    await this.#acts.add(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null });
-    return true;
+  break(name: string, { stale = false } = {}): Promise<boolean> {
+    return this.#write(name, async (tx) => {
+      const [row] = await tx.rows<[string, number, number | null]>(this.#sql.break, tx.at, name, stale);
+      if (row === undefined) return false;
+      tx.ready(name);
+      const [holder, acquiredAt, expiresAt] = row;
+      const before = { holder, acquiredAt, expiresAt } satisfies BrokenLock;
+      await this.#acts.add(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null });
+      return true;
+    });
   }
 
-  /** Whether cleaning would change anything. */
-  async isClean(rows: Rows, at: number | null): Promise<boolean> {
-    return (await rows(this.#sql.unclean, at)).length === 0;
+  all(): Promise<LockView[]> {
+    return this.#views(null);
   }
 
-  async clean(tx: Tx): Promise<number> {
-    const cleaned = await tx.rows<[string]>(this.#sql.clean, tx.at);
-    for (const [name] of cleaned) tx.ready(name);
-    this.#wrote(tx, cleaned);
-    this.#wrote(tx, await tx.rows(this.#sql.cut, tx.at));
-    return cleaned.length;
+  async clean(): Promise<number> {
+    if ((await this.#access.read(this.#sql.unclean, this.#access.at())).length === 0) return 0;
+    return this.#access.write("reclaim", async (tx) => {
+      const locks = this.#freed(tx, await tx.rows<[string]>(this.#sql.clean, tx.at));
+      this.#wrote(tx, await tx.rows(this.#sql.cut, tx.at));
+      if (locks > 0) await this.#healed.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
+      return locks;
+    });
   }
 
   /** What processes have locked, by name or by an exclusive claim. */
@@ -168,11 +186,20 @@ export class Locks {
     return this.#freed(tx, await tx.rows<[string]>(this.#sql.freeBound, listOf(jobs)));
   }
 
-  async all(rows: Rows, at: number | null, name: string | null): Promise<LockView[]> {
-    const all = await rows<Row>(this.#sql.all, at, name);
+  async #views(name: string | null): Promise<LockView[]> {
+    const all = await this.#access.read<Row>(this.#sql.all, this.#access.at(), name);
     return toLocks(
       all.map(([name, holder, acquiredAt, expiresAt, ended, job]) => ({ name, holder, acquiredAt, expiresAt, ended, job })),
     );
+  }
+
+  #write<T>(name: string, run: (tx: Tx) => Promise<T>): Promise<T> {
+    return this.#access.write("lock", run, { row: `lock ${name}` });
+  }
+
+  /** Whose locks they are that this handle takes; somebody who is not entered has none that could be found dead. */
+  get #locker(): ProcessId | null {
+    return this.#processes.self || null;
   }
 
   #freed(tx: Tx, locks: readonly [string][]): number {

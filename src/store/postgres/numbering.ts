@@ -6,6 +6,9 @@ const STEP = 1_000;
 /** How long `low` is believed, in milliseconds: a server that took over from another may know less than was known here. */
 const BELIEVED = 60_000;
 
+/** Of those that have no number. */
+export const ALL = Number.POSITIVE_INFINITY;
+
 /** The highest number there ever was. */
 export const NEWEST = (s: string): string =>
   `coalesce((select max(seq) from ${s}.events), (select seq from ${s}.trimmed where id = 1))`;
@@ -75,6 +78,14 @@ export class Numbering {
     }
   }
 
+  /** What was read while something had no number yet is read again, when everything has one. */
+  async numbered<Row extends Looked>(look: (low: number) => Promise<Row[]>): Promise<Row[]> {
+    const rows = await look(this.low);
+    if (!isBehind(rows)) return rows;
+    await this.number(ALL);
+    return look(this.low);
+  }
+
   /** The newest number, of all that is to be seen from inside this transaction: what was written in it before is, what comes is not. */
   async within(tx: Tx): Promise<number> {
     const { lock, move, newest } = this.#sql;
@@ -116,6 +127,13 @@ export class Numbering {
     }
     if (xid !== null) this.#mark ??= { last, xid: BigInt(xid) };
   }
+}
+
+/** Each row says first whether something was still without a number when it was read: see `isBehind`. */
+type Looked = readonly [isBehind: boolean, ...unknown[]];
+
+export function isBehind(rows: readonly Looked[]): boolean {
+  return rows[0]?.[0] === true;
 }
 
 /** The last id that was taken before the transaction of this number. */

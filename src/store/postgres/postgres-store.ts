@@ -1,8 +1,7 @@
 import { randomBytes } from "node:crypto";
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import type { Event } from "../../core/event.ts";
-import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
+import type { JobKey, ProcessId } from "../../core/ids.ts";
 import type { Job, JobState } from "../../core/job.ts";
 import type { LeaseRef, StaleLease } from "../../core/lease.ts";
 import type { Operation } from "../points.ts";
@@ -13,50 +12,43 @@ import type {
   ClaimRequest,
   ClaimSource,
   Declaration,
-  DueSchedules,
   Durability,
   Enqueued,
-  EventQuery,
   Fate,
   Judgement,
   LaneOverview,
-  Life,
   ListFilter,
-  LockView,
   NewJob,
-  NewProcess,
   Outlook,
-  ProcessView,
   ProgressReport,
   PruneFilter,
   QueueOverview,
   Reclaimed,
   RecoveryTotals,
-  ScheduleDraft,
   Settlement,
-  SinkHold,
-  SinkView,
   Store,
-  StoredSchedule,
-  Tick,
-  Works,
 } from "../store.ts";
 import { Areas } from "./areas.ts";
 import type { AuditLog } from "./audit-log.ts";
-import type { Access } from "./builds/access.ts";
+import type { Access } from "./access.ts";
 import { Backups } from "./backups.ts";
 import { Damage } from "./damage.ts";
 import type { PostgresVitals } from "./vitals.ts";
 import type { Builds } from "./builds/builds.ts";
 import { Ends } from "./ends.ts";
-import { cut, type Lone } from "./calls.ts";
+import { cut, type Foreseen, type Lone } from "./calls.ts";
 import { Group, type GroupOptions } from "./group.ts";
 import type { Tx } from "./transaction.ts";
 import { Guests } from "./guests.ts";
+import type { Locks } from "./locks.ts";
 import { News } from "./news.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
 import type { Reader } from "./reader.ts";
+import type { Outbox } from "./outbox.ts";
+import type { Processes } from "./processes.ts";
 import type { Recoveries } from "./recoveries.ts";
+import type { Schedules } from "./schedules.ts";
+import type { Sinks } from "./sinks.ts";
 import { ServerTime } from "./server-time.ts";
 import type { Work } from "./work/work.ts";
 import type { Writer } from "./writer.ts";
@@ -98,6 +90,11 @@ export class PostgresStore implements Store {
   readonly vitals: PostgresVitals;
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
+  readonly processes: Processes;
+  readonly locks: Locks;
+  readonly schedules: Schedules;
+  readonly events: Outbox;
+  readonly sinks: Sinks;
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #areas: Areas;
@@ -149,14 +146,24 @@ export class PostgresStore implements Store {
     const time = (this.#time = new ServerTime(s, () => clock.monotonic()));
     this.clock = options.injected ? clock : { ...clock, now: () => time.now() };
     this.#at = () => (options.injected ? options.clock.now() : null);
-    const access: Access = { at: this.#at, read: reader.rows, write: (...how) => this.#write(...how) };
-    const areas = (this.#areas = new Areas(opened, { random, actor: options.actor ?? null, access }));
+    const access: Access = {
+      at: this.#at,
+      read: reader.rows,
+      write: (...how) => this.#write(...how),
+      readInTurn: (operation, run) => this.#group.submit(operation, run),
+    };
+    const areas = (this.#areas = new Areas(opened, { random, actor: options.actor ?? null, time, access }));
     writer.onSession((session) => areas.processes.connected(session));
     this.audit = areas.auditLog;
     this.builds = areas.builds;
     this.work = areas.work;
     this.vitals = areas.vitals;
     this.recoveries = areas.recoveries;
+    this.processes = areas.processes;
+    this.locks = areas.locks;
+    this.schedules = areas.schedules;
+    this.events = areas.outbox;
+    this.sinks = areas.sinks;
     this.backups = new Backups(writer.address, options.schema ?? "holdfast");
     this.damage = new Damage(reader.rows, s);
     const { audit, intake } = areas;
@@ -217,11 +224,9 @@ export class PostgresStore implements Store {
           rows: jobs.length,
           lone: this.#lone.enqueue,
         })
-      : this.#write(
-          "enqueue",
-          (tx) => (options?.whole ? enqueue.whole(tx, jobs) : enqueue.run(tx, jobs)),
-          () => limits.queuesOf(jobs),
-        );
+      : this.#write("enqueue", (tx) => (options?.whole ? enqueue.whole(tx, jobs) : enqueue.run(tx, jobs)), {
+          wants: () => limits.queuesOf(jobs),
+        });
     this.#news.announce();
     return enqueued;
   }
@@ -403,165 +408,7 @@ export class PostgresStore implements Store {
   }
 
   recovery(): Promise<RecoveryTotals> {
-    return this.#areas.healing.recovery(this.#reader.rows);
-  }
-
-  acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
-    return this.#writeRow("lock", "lock", name, (tx) =>
-      this.#areas.locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }),
-    );
-  }
-
-  extendLock(name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#writeRow("lock", "lock", name, (tx) =>
-      this.#areas.locks.extend(tx, { name, token, ttl, process: this.#locker }),
-    );
-  }
-
-  releaseLock(name: string, token: string): Promise<boolean> {
-    return this.#writeRow("lock", "lock", name, (tx) => this.#areas.locks.release(tx, name, token));
-  }
-
-  async getLock(name: string): Promise<LockView | null> {
-    const [lock] = await this.#areas.locks.all(this.#reader.rows, this.#at(), name);
-    return lock ?? null;
-  }
-
-  breakLock(name: string, { stale = false } = {}): Promise<boolean> {
-    return this.#writeRow("lock", "lock", name, (tx) => this.#areas.locks.break(tx, name, stale));
-  }
-
-  locks(): Promise<LockView[]> {
-    return this.#areas.locks.all(this.#reader.rows, this.#at(), null);
-  }
-
-  async cleanLocks(): Promise<number> {
-    if (await this.#areas.locks.isClean(this.#reader.rows, this.#at())) return 0;
-    return this.#write("reclaim", async (tx) => {
-      const locks = await this.#areas.locks.clean(tx);
-      if (locks > 0) await this.#areas.healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
-      return locks;
-    });
-  }
-
-  saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
-    return this.#writeRow("schedule", "schedule", draft.key, (tx) => this.#areas.schedules.save(tx, draft));
-  }
-
-  schedules(): Promise<StoredSchedule[]> {
-    return this.#areas.schedules.all(this.#reader.rows, null);
-  }
-
-  async getSchedule(key: string): Promise<StoredSchedule | null> {
-    const [schedule] = await this.#areas.schedules.all(this.#reader.rows, key);
-    return schedule ?? null;
-  }
-
-  dueSchedules(): Promise<DueSchedules> {
-    return this.#areas.schedules.due(this.#reader.rows, this.#at());
-  }
-
-  tick(tick: Tick): Promise<boolean> {
-    return this.#writeRow("tick", "schedule", tick.key, (tx) => this.#areas.schedules.tick(tx, tick));
-  }
-
-  triggerSchedule(key: string): Promise<Enqueued | null> {
-    return this.#writeRow("schedule", "schedule", key, (tx) => this.#areas.schedules.trigger(tx, key));
-  }
-
-  removeSchedule(key: string): Promise<boolean> {
-    return this.#writeRow("schedule", "schedule", key, (tx) => this.#areas.schedules.remove(tx, key));
-  }
-
-  pauseSchedule(key: string): Promise<boolean> {
-    return this.#writeRow("schedule", "schedule", key, (tx) => this.#areas.schedules.pause(tx, key));
-  }
-
-  resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
-    return this.#writeRow("schedule", "schedule", schedule.key, (tx) => this.#areas.schedules.resume(tx, schedule, nextAt));
-  }
-
-  events(query: EventQuery): Promise<Event[]> {
-    return this.#areas.sinks.events(query);
-  }
-
-  /** In its turn among the writes: what is handed in after this call comes after this number. */
-  newestEvent(): Promise<number> {
-    return this.#group.submit("sink", (tx) => this.#areas.sinks.newest(tx));
-  }
-
-  openSink(name: string, kind: string): Promise<number> {
-    return this.#writeRow("sink", "sink", name, (tx) => this.#areas.sinks.open(tx, name, kind));
-  }
-
-  async holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
-    const refused = await this.#areas.sinks.refuses(name, by.token, by.ttl, this.#at());
-    return refused === "no" ? this.#writeRow("hold", "sink", name, (tx) => this.#areas.sinks.hold(tx, name, by)) : refused;
-  }
-
-  advanceSink(name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
-    return this.#writeRow("advance", "sink", name, (tx) => this.#areas.sinks.advance(tx, name, token, seq, ttl));
-  }
-
-  sinkFailed(name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
-    return this.#writeRow("sink", "sink", name, (tx) => this.#areas.sinks.fail(tx, name, token, error, ttl));
-  }
-
-  releaseSink(name: string, token: Fence): Promise<boolean> {
-    return this.#writeRow("sink", "sink", name, (tx) => this.#areas.sinks.release(tx, name, token));
-  }
-
-  dropSink(name: string): Promise<boolean> {
-    return this.#writeRow("sink", "sink", name, (tx) => this.#areas.sinks.drop(tx, name));
-  }
-
-  sinks(): Promise<SinkView[]> {
-    return this.#areas.sinks.all();
-  }
-
-  async trimEvents({ olderThan, limit }: { olderThan: number; limit: number }): Promise<number> {
-    if (!(await this.#areas.sinks.hasOld(olderThan, this.#at()))) return 0;
-    return this.#write("trim", (tx) => this.#areas.sinks.trim(tx, olderThan, limit));
-  }
-
-  async register(process: NewProcess): Promise<ProcessId> {
-    const alive = this.#areas.processes.prove();
-    const id = await this.#write("register", (tx) => this.#areas.processes.add(tx, process, alive));
-    await this.#areas.processes.entered(this.#reader.rows);
-    return id;
-  }
-
-  actAs(id: ProcessId): void {
-    this.#areas.processes.actAs(id);
-  }
-
-  async probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]> {
-    const [{ others, unheard }] = await Promise.all([
-      this.#areas.processes.probe(this.#reader.rows, boot),
-      this.#time.keep(this.#reader.rows),
-    ]);
-    if (unheard) await this.#write("register", (tx) => this.#areas.processes.sayAgain(tx));
-    return others;
-  }
-
-  processes(): Promise<ProcessView[]> {
-    return this.#areas.processes.all(this.#reader.rows);
-  }
-
-  running(): Promise<Map<ProcessId | null, number>> {
-    return this.#areas.processes.running(this.#reader.rows);
-  }
-
-  announce(id: ProcessId, works: readonly Works[]): Promise<void> {
-    return this.#write("announce", (tx) => this.#areas.processes.announce(tx, id, works));
-  }
-
-  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
-    return this.#write("stop", (tx) => this.#areas.processes.askToStop(tx, ids, drain));
-  }
-
-  unregister(id: ProcessId): Promise<boolean> {
-    return this.#write("unregister", (tx) => this.#areas.processes.remove(tx, id));
+    return this.#areas.healed.totals(this.#reader.rows);
   }
 
   onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {
@@ -591,26 +438,14 @@ export class PostgresStore implements Store {
   close(): Promise<void> {
     this.#closed ??= Promise.all([this.#group.close(), this.#ends.close()]).then(async () => {
       await Promise.allSettled(this.#settling);
-      this.#areas.processes.close();
+      this.processes.close();
       // The last notice is sent over a connection that reads.
       await Promise.all([this.#news.close().then(() => this.#reader.close()), this.#writer.close()]);
     });
     return this.#closed;
   }
 
-  /** `wants`: queues whose limits it will decide about, as far as that is known before. */
-  #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, wants?: () => readonly string[]): Promise<T> {
-    return this.#sealed === null ? this.#group.submit(operation, run, { wants }) : Promise.reject(this.#sealed());
-  }
-
-  /** One row, which has a user's name: of a lock, a schedule, a sink. */
-  #writeRow<T>(operation: Operation, kind: "lock" | "schedule" | "sink", name: string, run: (tx: Tx) => Promise<T>): Promise<T> {
-    const row = `${kind} ${name}`;
-    return this.#sealed === null ? this.#group.submit(operation, run, { row }) : Promise.reject(this.#sealed());
-  }
-
-  /** Whose locks they are that this handle takes; somebody who is not entered has none that could be found dead. */
-  get #locker(): ProcessId | null {
-    return this.#areas.processes.self || null;
+  #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, foreseen: Foreseen<T> = {}): Promise<T> {
+    return this.#sealed === null ? this.#group.submit(operation, run, foreseen) : Promise.reject(this.#sealed());
   }
 }

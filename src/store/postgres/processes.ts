@@ -3,11 +3,13 @@ import { rmdirSync } from "node:fs";
 import type { ProcessId } from "../../core/ids.ts";
 import { Alive } from "../alive.ts";
 import { lifeOf, type RegisteredProcess, stopAsked, toProcess, worksText } from "../process-row.ts";
-import type { Life, NewProcess, ProcessView, Works } from "../store.ts";
+import type { Life, NewProcess, ProcessStore, ProcessView, Works } from "../processes.ts";
+import type { Access } from "./access.ts";
 import type { Acts } from "./acts.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 import { findPlace, type Place, sweepOld } from "./place.ts";
+import type { ServerTime } from "./server-time.ts";
 import type { Session } from "./session.ts";
 
 /** A process whose life nothing proves says this often that it is there; in milliseconds, like what follows. */
@@ -41,13 +43,23 @@ interface Entry {
   works: readonly Works[];
 }
 
+interface Parts {
+  databaseId: string;
+  /** Connections are not one's own, so none can hold a lock. */
+  pooled: boolean;
+  acts: Acts;
+  time: ServerTime;
+}
+
 /**
  * Who has the database open. On one host lock files prove life and death. Of those elsewhere only life can be proven: by
  * a lock that their connection holds on the server. That it is not held proves nothing, since connections are lost.
  */
-export class Processes {
+export class Processes implements ProcessStore {
+  readonly #access: Access;
   readonly #sql: Record<"add" | "again" | "all" | "held" | "lock" | "running" | "announce" | "askToStop" | "remove", string>;
   readonly #acts: Acts;
+  readonly #time: ServerTime;
   readonly #pooled: boolean;
   readonly #lockClass: number;
   readonly #place: Place | null;
@@ -60,9 +72,10 @@ export class Processes {
   #saidAt = Number.NEGATIVE_INFINITY;
   #held: { by: ReadonlySet<number>; at: number } = { by: new Set(), at: Number.NEGATIVE_INFINITY };
 
-  /** `pooled`: connections are not one's own, so none can hold a lock. */
-  constructor(s: string, { databaseId, pooled }: { databaseId: string; pooled: boolean }, acts: Acts) {
+  constructor(s: string, { databaseId, pooled, acts, time }: Parts, access: Access) {
+    this.#access = access;
     this.#acts = acts;
+    this.#time = time;
     this.#pooled = pooled;
     this.#lockClass = Number.parseInt(hash("sha256", databaseId).slice(0, 8), 16) | 0;
     this.#place = findPlace(databaseId);
@@ -99,12 +112,15 @@ export class Processes {
     };
   }
 
-  /** Begins to prove that this process lives, for as long as it does. */
-  prove(): string {
-    return this.#alive?.hold() ?? "";
+  async register(process: NewProcess): Promise<ProcessId> {
+    // From here on it is proven that this process lives, for as long as it does.
+    const alive = this.#alive?.hold() ?? "";
+    const id = await this.#access.write("register", (tx) => this.#add(tx, process, alive));
+    await this.#clearUp();
+    return id;
   }
 
-  async add(tx: Tx, process: NewProcess, alive: string): Promise<ProcessId> {
+  async #add(tx: Tx, process: NewProcess, alive: string): Promise<ProcessId> {
     const [row] = await tx.rows<[ProcessId, number]>(this.#sql.add, tx.at, ...this.#written({ process, alive, works: [] }));
     const [id, startedAt] = row as [ProcessId, number];
     if (!this.#pooled) await this.#lock(tx.rows, id);
@@ -117,11 +133,11 @@ export class Processes {
     return id;
   }
 
-  /** This process is on the list; what those before it have left here is cleared away. */
-  async entered(rows: Rows): Promise<void> {
+  /** What those before this process have left here. */
+  async #clearUp(): Promise<void> {
     if (this.#alive === null || this.#place === null) return;
     sweepOld(this.#place, Date.now());
-    this.#alive.sweep(new Set((await this.all(rows)).map(({ alive }) => alive)));
+    this.#alive.sweep(new Set((await this.#registered()).map(({ alive }) => alive)));
   }
 
   /** The process of this handle; null: it has none. */
@@ -140,16 +156,15 @@ export class Processes {
       await this.#lock((text, ...values) => session.rows(text, values), this.#self as ProcessId);
   }
 
-  async all(rows: Rows): Promise<Placed[]> {
-    return (await rows<Row>(this.#sql.all)).map(
-      ([id, place, alive, pid, host, boot, program, startedAt, works, stoppable, stop]) =>
-        Object.assign(toProcess({ id, alive, pid, host, boot, program, startedAt, works, stoppable, stop }), { place }),
-    );
+  async probe(boot = this.#boot): Promise<{ process: ProcessView; life: Life }[]> {
+    const [{ others, unheard }] = await Promise.all([this.#probe(boot), this.#time.keep(this.#access.read)]);
+    if (unheard) await this.#access.write("register", (tx) => this.#sayAgain(tx));
+    return others;
   }
 
   /** The others, and whether they live. `unheard`: this process has to say again that it is there. */
-  async probe(rows: Rows, ours = this.#boot): Promise<{ others: { process: ProcessView; life: Life }[]; unheard: boolean }> {
-    const processes = await this.all(rows);
+  async #probe(ours: string): Promise<{ others: { process: ProcessView; life: Life }[]; unheard: boolean }> {
+    const processes = await this.#registered();
     this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
     const others = processes
       .filter(({ id }) => id !== this.#self)
@@ -158,7 +173,7 @@ export class Processes {
           ({ process, here: this.#isHere(process) ? (this.#alive as Alive).probe(process.alive) : "unknown" }) as const,
       );
     const isFresh = performance.now() - this.#held.at < ELSEWHERE && others.every(({ here }) => here !== "dead");
-    if (!isFresh && others.some(({ here }) => here !== "alive")) await this.#lookWhoHolds(rows);
+    if (!isFresh && others.some(({ here }) => here !== "alive")) await this.#lookWhoHolds();
     return {
       others: others.map(({ process, here }) => {
         // A lock file that is free may be a copy, in the image of a disk. Only both together prove that nobody is there.
@@ -170,7 +185,7 @@ export class Processes {
   }
 
   /** Written down anew, should somebody have struck it off for want of signs of life. */
-  async sayAgain(tx: Tx): Promise<void> {
+  async #sayAgain(tx: Tx): Promise<void> {
     const entry = this.#entry;
     if (entry === null) return;
     const self = this.#self as ProcessId;
@@ -178,25 +193,38 @@ export class Processes {
     if (!this.#pooled && !this.#locked) await this.#lock(tx.rows, self);
   }
 
-  async announce(tx: Tx, id: ProcessId, works: readonly Works[]): Promise<void> {
-    if (id === this.#self && this.#entry !== null) this.#entry.works = works;
-    if ((await tx.rows(this.#sql.announce, id, worksText(works))).length > 0) tx.wrote();
-    else if (id === this.#self) await this.sayAgain(tx);
-  }
-
-  /** Those that heed it, and were not asked before. */
-  async askToStop(tx: Tx, ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
-    const asked = await tx.rows<[ProcessId, number, string, string]>(this.#sql.askToStop, listOf(ids), drain);
-    for (const [id, pid, host, program] of asked) await this.#acts.add(tx, ...stopAsked(id, { pid, host, program }, drain));
-    const there = new Set(asked.map(([id]) => id));
-    return ids.filter((id) => there.has(id));
+  all(): Promise<ProcessView[]> {
+    return this.#registered();
   }
 
   /** How many jobs each runs now. */
-  async running(rows: Rows): Promise<Map<ProcessId | null, number>> {
-    return new Map(await rows<[ProcessId | null, number]>(this.#sql.running));
+  async running(): Promise<Map<ProcessId | null, number>> {
+    return new Map(await this.#access.read<[ProcessId | null, number]>(this.#sql.running));
   }
 
+  announce(id: ProcessId, works: readonly Works[]): Promise<void> {
+    return this.#access.write("announce", async (tx) => {
+      if (id === this.#self && this.#entry !== null) this.#entry.works = works;
+      if ((await tx.rows(this.#sql.announce, id, worksText(works))).length > 0) tx.wrote();
+      else if (id === this.#self) await this.#sayAgain(tx);
+    });
+  }
+
+  /** Those that heed it, and were not asked before. */
+  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
+    return this.#access.write("stop", async (tx) => {
+      const asked = await tx.rows<[ProcessId, number, string, string]>(this.#sql.askToStop, listOf(ids), drain);
+      for (const [id, pid, host, program] of asked) await this.#acts.add(tx, ...stopAsked(id, { pid, host, program }, drain));
+      const there = new Set(asked.map(([id]) => id));
+      return ids.filter((id) => there.has(id));
+    });
+  }
+
+  unregister(id: ProcessId): Promise<boolean> {
+    return this.#access.write("unregister", (tx) => this.remove(tx, id));
+  }
+
+  /** Strikes it off, in a transaction of somebody who does more. */
   async remove(tx: Tx, id: ProcessId): Promise<boolean> {
     const [row] = await tx.rows<[string]>(this.#sql.remove, id, this.#self, this.#place?.id ?? "", tx.at);
     if (row === undefined) return false;
@@ -215,6 +243,13 @@ export class Processes {
     } catch {
       // Somebody else is there, or nobody ever was.
     }
+  }
+
+  async #registered(): Promise<Placed[]> {
+    return (await this.#access.read<Row>(this.#sql.all)).map(
+      ([id, place, alive, pid, host, boot, program, startedAt, works, stoppable, stop]) =>
+        Object.assign(toProcess({ id, alive, pid, host, boot, program, startedAt, works, stoppable, stop }), { place }),
+    );
   }
 
   #written({ process, alive, works }: Omit<Entry, "startedAt">) {
@@ -241,8 +276,8 @@ export class Processes {
     this.#locked = row?.[0] === true;
   }
 
-  async #lookWhoHolds(rows: Rows): Promise<void> {
-    const held = await rows<[number]>(this.#sql.held, this.#lockClass >>> 0);
+  async #lookWhoHolds(): Promise<void> {
+    const held = await this.#access.read<[number]>(this.#sql.held, this.#lockClass >>> 0);
     this.#held = { by: new Set(held.map(([id]) => id)), at: performance.now() };
   }
 }

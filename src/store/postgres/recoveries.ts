@@ -19,11 +19,11 @@ import {
   type StoredReport,
   type TakenBack,
 } from "../recoveries.ts";
-import type { Access } from "./builds/access.ts";
+import type { Access } from "./access.ts";
 import type { Audit } from "./audit.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Events } from "./events.ts";
-import type { Healing } from "./healing.ts";
+import type { Healed } from "./healed.ts";
 import type { Locks } from "./locks.ts";
 import type { Processes } from "./processes.ts";
 import { Reports } from "./reports.ts";
@@ -33,7 +33,7 @@ import type { Tx } from "./transaction.ts";
 interface Parts {
   settle: Settle;
   events: Events;
-  healing: Healing;
+  healed: Healed;
   locks: Locks;
   processes: Processes;
   audit: Audit;
@@ -154,7 +154,7 @@ export class Recoveries implements RecoveryStore {
   async #takeBack(tx: Tx, burial: Burial & { as: "crashed" | "interrupted"; limit: number }): Promise<TakenBack> {
     const { report, process, as: kind, limit, spent, cause } = burial;
     if (!(await this.#reports.names(tx.rows, report, process))) return NOTHING_BACK;
-    const { settle, locks, healing } = this.#parts;
+    const { settle, locks, healed } = this.#parts;
     const leases = await tx.rows<[JobKey, Fence, number]>(this.#sql.leases, process, limit);
     const ended = await settle.end(
       tx,
@@ -168,7 +168,7 @@ export class Recoveries implements RecoveryStore {
       tx,
       over.map(([job]) => job),
     );
-    await healing.record(tx, cause, { ...reclaimed, locks: freed });
+    await healed.record(tx, cause, { ...reclaimed, locks: freed });
     await this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
     return { ...reclaimed, locks: freed };
   }
@@ -177,11 +177,11 @@ export class Recoveries implements RecoveryStore {
     const { report, process, reason, spent, cause } = burial;
     if (!(await this.#reports.names(tx.rows, report, process))) return { builds: 0, locks: 0 };
     if ((await this.#inHandOf(tx.rows, [process])) > 0) return null;
-    const { processes, locks, led, healing } = this.#parts;
+    const { processes, locks, led, healed } = this.#parts;
     const builds = (await led.crash(tx, process, reason)).length;
     const freed = await locks.freeOf(tx, process);
     if (!(await processes.remove(tx, process))) throw new Error(`Process ${process} is dead, and cannot be struck off.`);
-    if (freed > 0) await healing.record(tx, cause, { ...NOTHING_BACK, locks: freed });
+    if (freed > 0) await healed.record(tx, cause, { ...NOTHING_BACK, locks: freed });
     await this.#reports.count(tx, report, { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent });
     return { builds, locks: freed };
   }

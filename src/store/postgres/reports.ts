@@ -9,7 +9,7 @@ import {
 } from "../../core/recovery-report.ts";
 import { type Left, REPORTS_KEPT, type ReportTotals, type StoredReport } from "../recoveries.ts";
 import { ADDED, COUNTED, errorsOf, REPORT_COLUMNS, type ReportRow, TOTALLED, toReport, toTotals } from "../report-row.ts";
-import type { Life } from "../store.ts";
+import type { Life } from "../processes.ts";
 import { listOf, type Rows, type Value } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 

@@ -2,7 +2,9 @@ import { generatedId, type JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { firing, type Missed } from "../../core/schedule.ts";
 import { auditedSchedule, jobsOf, madeLast, scheduleSaved, toSchedule } from "../schedule-row.ts";
-import type { DueSchedules, Enqueued, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
+import type { DueSchedules, ScheduleDraft, ScheduleStore, StoredSchedule, Tick } from "../schedules.ts";
+import type { Enqueued } from "../store.ts";
+import type { Access } from "./access.ts";
 import type { Acts } from "./acts.ts";
 import type { Rows } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
@@ -25,12 +27,14 @@ type Row = [
 type Made = [template: string, overlap: boolean, lastJob: JobKey | null];
 
 /** What is enqueued when. A tick is one transaction: its jobs are there and next_at has moved on, or neither. */
-export class Schedules {
+export class Schedules implements ScheduleStore {
+  readonly #access: Access;
   readonly #enqueue: Enqueue;
   readonly #acts: Acts;
   readonly #sql: Record<"save" | "all" | "due" | "move" | "made" | "template" | "job" | "remove" | "pause" | "resume", string>;
 
-  constructor(s: string, parts: { enqueue: Enqueue; acts: Acts }) {
+  constructor(s: string, parts: { enqueue: Enqueue; acts: Acts }, access: Access) {
+    this.#access = access;
     this.#enqueue = parts.enqueue;
     this.#acts = parts.acts;
     const table = `${s}.schedules`;
@@ -68,75 +72,101 @@ export class Schedules {
     };
   }
 
-  async save(tx: Tx, draft: ScheduleDraft): Promise<StoredSchedule> {
-    const { key, cron, timezone, missed, within, overlap, template, nextAt } = draft;
-    const made = [JSON.stringify(template), template.name] as const;
-    const before = await this.#saved(tx, key);
-    const saved = await tx.rows<Row>(this.#sql.save, tx.at, key, cron, timezone, missed, within, overlap, ...made, nextAt);
-    tx.wrote();
-    const schedule = read(saved[0] as Row);
-    const act = scheduleSaved(before, { schedule, template: made[0] });
-    if (act !== null) await this.#acts.add(tx, act);
-    return schedule;
+  save(draft: ScheduleDraft): Promise<StoredSchedule> {
+    return this.#write("schedule", draft.key, async (tx) => {
+      const { key, cron, timezone, missed, within, overlap, template, nextAt } = draft;
+      const made = [JSON.stringify(template), template.name] as const;
+      const before = await this.#saved(tx, key);
+      const saved = await tx.rows<Row>(this.#sql.save, tx.at, key, cron, timezone, missed, within, overlap, ...made, nextAt);
+      tx.wrote();
+      const schedule = read(saved[0] as Row);
+      const act = scheduleSaved(before, { schedule, template: made[0] });
+      if (act !== null) await this.#acts.add(tx, act);
+      return schedule;
+    });
   }
 
   /** Locked: of two who save it at once, the second finds what the first has made of it. */
   async #saved(tx: Tx, key: string): Promise<{ schedule: StoredSchedule; template: string } | null> {
     const [made] = await tx.rows<Made>(this.#sql.template, key);
-    const [schedule] = made === undefined ? [] : await this.all(tx.rows, key);
+    const [schedule] = made === undefined ? [] : await this.#read(tx.rows, key);
     return made === undefined || schedule === undefined ? null : { schedule, template: made[0] };
   }
 
-  async all(rows: Rows, key: string | null): Promise<StoredSchedule[]> {
-    return (await rows<Row>(this.#sql.all, key)).map(read);
+  all(): Promise<StoredSchedule[]> {
+    return this.#read(this.#access.read, null);
   }
 
-  async due(rows: Rows, at: number | null): Promise<DueSchedules> {
-    const found = (await rows<[...Row, now: number]>(this.#sql.due, at)) as [[...Row, now: number]];
+  async get(key: string): Promise<StoredSchedule | null> {
+    const [schedule] = await this.#read(this.#access.read, key);
+    return schedule ?? null;
+  }
+
+  async due(): Promise<DueSchedules> {
+    const rows = await this.#access.read<[...Row, now: number]>(this.#sql.due, this.#access.at());
+    const found = rows as [[...Row, now: number]];
     const [first] = found;
     const now = first[11];
     // One row without a schedule, where there is none.
     return { due: found.filter((row) => row[0] !== null && row[10] <= now).map(read), nextAt: first[10] ?? null, now };
   }
 
-  async tick(tx: Tx, { key, revision, from, fire, nextAt }: Tick): Promise<boolean> {
-    const [made] = await tx.rows<Made>(this.#sql.move, key, revision, from, nextAt);
-    if (made === undefined) return false;
-    tx.wrote();
-    const unfinished = await this.#unfinished(tx, made);
-    const some = firing(fire, made[1], () => unfinished !== undefined);
-    if (some.length > 0) await this.#add(tx, key, made, some, some.at(-1) as number);
-    return true;
+  tick({ key, revision, from, fire, nextAt }: Tick): Promise<boolean> {
+    return this.#write("tick", key, async (tx) => {
+      const [made] = await tx.rows<Made>(this.#sql.move, key, revision, from, nextAt);
+      if (made === undefined) return false;
+      tx.wrote();
+      const unfinished = await this.#unfinished(tx, made);
+      const some = firing(fire, made[1], () => unfinished !== undefined);
+      if (some.length > 0) await this.#add(tx, key, made, some, some.at(-1) as number);
+      return true;
+    });
   }
 
-  async trigger(tx: Tx, key: string): Promise<Enqueued | null> {
-    const [made] = await tx.rows<Made>(this.#sql.template, key);
-    if (made === undefined) return null;
-    const unfinished = await this.#unfinished(tx, made);
-    if (unfinished !== undefined) return { id: unfinished, duplicate: true };
-    const now = await tx.now();
-    await this.#acts.add(tx, { action: "schedule.triggered", name: key, after: { scheduledFor: now } });
-    return this.#add(tx, key, made, [now], null);
+  trigger(key: string): Promise<Enqueued | null> {
+    return this.#write("schedule", key, async (tx) => {
+      const [made] = await tx.rows<Made>(this.#sql.template, key);
+      if (made === undefined) return null;
+      const unfinished = await this.#unfinished(tx, made);
+      if (unfinished !== undefined) return { id: unfinished, duplicate: true };
+      const now = await tx.now();
+      await this.#acts.add(tx, { action: "schedule.triggered", name: key, after: { scheduledFor: now } });
+      return this.#add(tx, key, made, [now], null);
+    });
   }
 
-  async remove(tx: Tx, key: string): Promise<boolean> {
-    const [row] = await tx.rows<Row>(this.#sql.remove, key);
-    if (row === undefined) return false;
-    await this.#acts.add(tx, { action: "schedule.removed", name: key, before: auditedSchedule(read(row)), after: null });
-    return true;
+  remove(key: string): Promise<boolean> {
+    return this.#write("schedule", key, async (tx) => {
+      const [row] = await tx.rows<Row>(this.#sql.remove, key);
+      if (row === undefined) return false;
+      await this.#acts.add(tx, { action: "schedule.removed", name: key, before: auditedSchedule(read(row)), after: null });
+      return true;
+    });
   }
 
-  async pause(tx: Tx, key: string): Promise<boolean> {
-    if ((await tx.rows(this.#sql.pause, key)).length === 0) return (await this.all(tx.rows, key)).length === 1;
-    await this.#acts.add(tx, { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } });
-    return true;
+  pause(key: string): Promise<boolean> {
+    return this.#write("schedule", key, async (tx) => {
+      if ((await tx.rows(this.#sql.pause, key)).length === 0) return (await this.#read(tx.rows, key)).length === 1;
+      await this.#acts.add(tx, { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } });
+      return true;
+    });
   }
 
-  async resume(tx: Tx, { key, revision }: { key: string; revision: number }, nextAt: number): Promise<boolean> {
-    if ((await tx.rows(this.#sql.resume, key, revision, nextAt)).length === 0) return false;
-    const after = { paused: false, nextAt };
-    await this.#acts.add(tx, { action: "schedule.resumed", name: key, before: { paused: true }, after });
-    return true;
+  resume({ key, revision }: { key: string; revision: number }, nextAt: number): Promise<boolean> {
+    return this.#write("schedule", key, async (tx) => {
+      if ((await tx.rows(this.#sql.resume, key, revision, nextAt)).length === 0) return false;
+      const after = { paused: false, nextAt };
+      await this.#acts.add(tx, { action: "schedule.resumed", name: key, before: { paused: true }, after });
+      return true;
+    });
+  }
+
+  async #read(rows: Rows, key: string | null): Promise<StoredSchedule[]> {
+    return (await rows<Row>(this.#sql.all, key)).map(read);
+  }
+
+  #write<T>(operation: "schedule" | "tick", key: string, run: (tx: Tx) => Promise<T>): Promise<T> {
+    return this.#access.write(operation, run, { row: `schedule ${key}` });
   }
 
   async #add(tx: Tx, key: string, [template]: Made, ticks: readonly number[], lastAt: number | null): Promise<Enqueued> {

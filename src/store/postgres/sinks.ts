@@ -1,12 +1,9 @@
-import type { Event } from "../../core/event.ts";
 import type { Fence, ProcessId } from "../../core/ids.ts";
-import { EVENT, type EventRow, toEvent } from "../event-row.ts";
-import type { EventQuery, SinkHold, SinkView } from "../store.ts";
+import type { SinkHold, SinkStore, SinkView } from "../sinks.ts";
+import type { Access } from "./access.ts";
 import type { Acts } from "./acts.ts";
-import { listOf } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
-import { NEWEST, Numbering } from "./numbering.ts";
-import type { Reader } from "./reader.ts";
+import { NEWEST, type Numbering } from "./numbering.ts";
 
 type SinkRow = [
   isBehind: boolean,
@@ -23,44 +20,20 @@ type SinkRow = [
   oldestAt: number | null,
 ];
 
-/** The outbox's outlet: what happened, and how far each sink has got with it. */
-export class Sinks {
-  readonly #reader: Reader;
+/** How far each sink has got with what happened. */
+export class Sinks implements SinkStore {
+  readonly #access: Access;
   readonly #acts: Acts;
   readonly #numbering: Numbering;
-  readonly #databaseId: string;
   readonly #sql: Record<
-    | "oldest"
-    | "filtered"
-    | "last"
-    | "find"
-    | "open"
-    | "rename"
-    | "look"
-    | "take"
-    | "keep"
-    | "advance"
-    | "fail"
-    | "release"
-    | "drop"
-    | "all"
-    | "trimmable"
-    | "trim",
+    "find" | "open" | "rename" | "look" | "take" | "keep" | "advance" | "fail" | "release" | "drop" | "all",
     string
   >;
 
-  constructor(s: string, parts: { reader: Reader; acts: Acts; databaseId: string }) {
-    this.#reader = parts.reader;
+  constructor(s: string, parts: { acts: Acts; numbering: Numbering }, access: Access) {
+    this.#access = access;
     this.#acts = parts.acts;
-    this.#numbering = new Numbering(s, parts.reader);
-    this.#databaseId = parts.databaseId;
-    // Always at least one row, which says whether something has no number yet: that must be of the same instant.
-    const page = (from: string) => `
-      select ${this.#numbering.isBehind("$1")}, ${EVENT} from (select) as always left join (${from}) as page on true order by seq`;
-    // An operator's look: it may walk the outbox, which holds a week.
-    const asked = `seq > $2 and ($4::text is null or job = $4) and ($6::text is null or build = $6) and ($5::text[] is null or exists (
-      select 1 from unnest($5::text[]) as asked (type)
-      where events.type = asked.type or (asked.type like '%*' and starts_with(events.type, left(asked.type, -1)))))`;
+    this.#numbering = parts.numbering;
     /**
      * Who may deliver: the one who has it, until its time is over or its process is gone. A time further away than it can
      * be was written before the clock was set back, and counts as over. Whoever is robbed by this loses nothing but its
@@ -71,19 +44,7 @@ export class Sinks {
     const free = `(
       holder is null or expires_at <= ${now} or expires_at > ${now} + $3
       or not exists (select 1 from ${s}.processes where processes.id = sinks.holder))`;
-    // What is oldest, all sinks have passed, and is older than is kept. Or younger than it can be: the clock was wrong
-    // then, and what follows must not wait for that instant.
-    const gone = `seq <= (
-        select max(seq) from (
-          select seq from ${s}.events
-          where seq <= coalesce((select min(cursor) from ${s}.sinks), ${NEWEST(s)})
-          order by seq limit $3) as oldest)
-      and at not between ${now} - $2::bigint and ${now} + $2::bigint`;
     this.#sql = {
-      // By the primary key, from where the reader stands: it costs what it returns.
-      oldest: page(`select ${EVENT} from ${s}.events where seq > $2 order by seq limit $3`),
-      filtered: page(`select ${EVENT} from ${s}.events where ${asked} order by seq limit $3`),
-      last: page(`select ${EVENT} from ${s}.events where ${asked} order by seq desc limit $3`),
       find: `select cursor, kind from ${s}.sinks where name = $1`,
       open: `
         insert into ${s}.sinks (name, kind, cursor, created_at) values ($2, $3, $4, ${now})
@@ -114,64 +75,40 @@ export class Sinks {
           ${NEWEST(s)} - cursor,
           (select at from ${s}.events where seq > cursor order by seq limit 1)
         from ${s}.sinks order by name collate "C"`,
-      trimmable: `select ${this.#numbering.isBehind("$4")}, exists (select 1 from ${s}.events where ${gone})`,
-      trim: `
-        with gone as (delete from ${s}.events where ${gone} returning seq),
-        kept as (
-          update ${s}.trimmed set seq = greatest(trimmed.seq, top) from (select max(seq) as top from gone) as highest
-          where id = 1 and top is not null)
-        select count(*) from gone`,
     };
   }
 
-  async events(query: EventQuery): Promise<Event[]> {
-    const { limit, last = false } = query;
-    let rows = await this.#page(query);
-    // What has no number yet comes after all that have one.
-    if (isBehind(rows) && (last || rows.filter(isEvent).length < limit)) {
-      await this.#numbering.number(isPlain(query) ? limit : ALL);
-      rows = await this.#page(query);
-    }
-    return rows.filter(isEvent).map(([, ...row]) => toEvent(row, this.#databaseId));
-  }
-
-  #page(query: EventQuery): Promise<PageRow[]> {
-    const { after, limit, types, job, build, last = false } = query;
-    const { oldest, filtered, last: newest } = this.#sql;
-    const { low } = this.#numbering;
-    if (isPlain(query)) return this.#reader.rows(oldest, low, after, limit);
-    const asked = types === undefined ? null : listOf(types);
-    return this.#reader.rows(last ? newest : filtered, low, after, limit, job ?? null, asked, build ?? null);
-  }
-
-  newest(tx: Tx): Promise<number> {
-    return this.#numbering.within(tx);
-  }
-
   /** Where it stands. One that is known keeps its place; only what it is may have changed. */
-  async open(tx: Tx, name: string, kind: string): Promise<number> {
-    for (;;) {
-      const [found] = await tx.rows<[number, string]>(this.#sql.find, name);
-      if (found !== undefined) {
-        const [cursor, known] = found;
-        if (known !== kind) await this.#wrote(tx, tx.rows(this.#sql.rename, name, kind));
-        return cursor;
+  open(name: string, kind: string): Promise<number> {
+    return this.#write("sink", name, async (tx) => {
+      for (;;) {
+        const [found] = await tx.rows<[number, string]>(this.#sql.find, name);
+        if (found !== undefined) {
+          const [cursor, known] = found;
+          if (known !== kind) await this.#wrote(tx, tx.rows(this.#sql.rename, name, kind));
+          return cursor;
+        }
+        const cursor = await this.#numbering.within(tx);
+        // Somebody else may have entered it just now.
+        if (await this.#wrote(tx, tx.rows(this.#sql.open, tx.at, name, kind, cursor))) return cursor;
       }
-      const cursor = await this.#numbering.within(tx);
-      // Somebody else may have entered it just now.
-      if (await this.#wrote(tx, tx.rows(this.#sql.open, tx.at, name, kind, cursor))) return cursor;
-    }
+    });
+  }
+
+  async hold(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
+    const refused = await this.#refuses(name, by.token, by.ttl);
+    return refused === "no" ? this.#write("hold", name, (tx) => this.#held(tx, name, by)) : refused;
   }
 
   /** Whether taking or keeping it would be refused; then there is nothing to write. */
-  async refuses(name: string, token: Fence | null, ttl: number, at: number | null): Promise<SinkHold | null | "no"> {
-    const [found] = await this.#reader.rows<[number, Fence, boolean]>(this.#sql.look, at, name, ttl);
+  async #refuses(name: string, token: Fence | null, ttl: number): Promise<SinkHold | null | "no"> {
+    const [found] = await this.#access.read<[number, Fence, boolean]>(this.#sql.look, this.#access.at(), name, ttl);
     if (found === undefined) return null;
     const [cursor, held, isFree] = found;
     return isFree || held === token ? "no" : { token: null, cursor };
   }
 
-  async hold(tx: Tx, name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
+  async #held(tx: Tx, name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
     const { holder, ttl, token } = by;
     type Held = [Fence, number];
     const kept = token === null ? [] : await tx.rows<Held>(this.#sql.keep, tx.at, name, ttl, holder, token);
@@ -184,52 +121,37 @@ export class Sinks {
     return found === undefined ? null : { token: null, cursor: found[0] };
   }
 
-  advance(tx: Tx, name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
-    return this.#wrote(tx, tx.rows(this.#sql.advance, tx.at, name, ttl, token, seq));
+  advance(name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
+    return this.#write("advance", name, (tx) => this.#wrote(tx, tx.rows(this.#sql.advance, tx.at, name, ttl, token, seq)));
   }
 
-  fail(tx: Tx, name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
-    return this.#wrote(tx, tx.rows(this.#sql.fail, tx.at, name, ttl, token, error));
+  fail(name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
+    return this.#write("sink", name, (tx) => this.#wrote(tx, tx.rows(this.#sql.fail, tx.at, name, ttl, token, error)));
   }
 
-  release(tx: Tx, name: string, token: Fence): Promise<boolean> {
-    return this.#wrote(tx, tx.rows(this.#sql.release, name, token));
+  release(name: string, token: Fence): Promise<boolean> {
+    return this.#write("sink", name, (tx) => this.#wrote(tx, tx.rows(this.#sql.release, name, token)));
   }
 
-  async drop(tx: Tx, name: string): Promise<boolean> {
-    const [row] = await tx.rows<[string, number]>(this.#sql.drop, name);
-    if (row === undefined) return false;
-    const [kind, cursor] = row;
-    await this.#acts.add(tx, { action: "sink.forgotten", name, before: { kind, cursor }, after: null });
-    return true;
+  drop(name: string): Promise<boolean> {
+    return this.#write("sink", name, async (tx) => {
+      const [row] = await tx.rows<[string, number]>(this.#sql.drop, name);
+      if (row === undefined) return false;
+      const [kind, cursor] = row;
+      await this.#acts.add(tx, { action: "sink.forgotten", name, before: { kind, cursor }, after: null });
+      return true;
+    });
   }
 
   async all(): Promise<SinkView[]> {
-    let rows = await this.#reader.rows<SinkRow>(this.#sql.all, this.#numbering.low);
-    if (isBehind(rows)) {
-      await this.#numbering.number(ALL);
-      rows = await this.#reader.rows<SinkRow>(this.#sql.all, this.#numbering.low);
-    }
+    const rows = await this.#numbering.numbered((low) => this.#access.read<SinkRow>(this.#sql.all, low));
     return rows.map(([, name, kind, cursor, holder, failures, failedAt, error, deliveredAt, createdAt, behind, oldestAt]) => {
       return { name, kind, cursor, behind, oldestAt, holder, failures, failedAt, error, deliveredAt, createdAt };
     });
   }
 
-  /** Where nobody reads, it is here that what happened is numbered, or it would stay for ever. */
-  async hasOld(olderThan: number, at: number | null): Promise<boolean> {
-    const look = () => this.#reader.rows<[boolean, boolean]>(this.#sql.trimmable, at, olderThan, 1, this.#numbering.low);
-    let rows = await look();
-    if (isBehind(rows)) {
-      await this.#numbering.number(ALL);
-      rows = await look();
-    }
-    return rows[0]?.[1] === true;
-  }
-
-  async trim(tx: Tx, olderThan: number, limit: number): Promise<number> {
-    const [[trimmed]] = (await tx.rows<[number]>(this.#sql.trim, tx.at, olderThan, limit)) as [[number]];
-    if (trimmed > 0) tx.wrote();
-    return trimmed;
+  #write<T>(operation: "sink" | "hold" | "advance", name: string, run: (tx: Tx) => Promise<T>): Promise<T> {
+    return this.#access.write(operation, run, { row: `sink ${name}` });
   }
 
   async #wrote(tx: Tx, rows: Promise<unknown[]>): Promise<boolean> {
@@ -237,23 +159,4 @@ export class Sinks {
     if (changed) tx.wrote();
     return changed;
   }
-}
-
-const ALL = Number.POSITIVE_INFINITY;
-
-/** An event, or, where there is none, a row that says so. */
-type PageRow = [isBehind: boolean, ...event: EventRow] | [isBehind: boolean, ...nothing: null[]];
-
-function isEvent(row: PageRow): row is [isBehind: boolean, ...event: EventRow] {
-  return row[1] !== null;
-}
-
-/** Each row says whether something was still without a number when it was read. */
-function isBehind(rows: readonly (readonly [boolean, ...unknown[]])[]): boolean {
-  return rows[0]?.[0] === true;
-}
-
-/** From a place on, whatever it is. */
-function isPlain({ types, job, build, last = false }: EventQuery): boolean {
-  return types === undefined && job === undefined && build === undefined && !last;
 }

@@ -1,7 +1,7 @@
 import type { JobKey } from "../../core/ids.ts";
 import { publicId } from "../job-row.ts";
 import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
-import type { Access } from "./builds/access.ts";
+import type { Access } from "./access.ts";
 import type { Rows } from "./driver.ts";
 import { SCHEMA_VERSION } from "./migrate.ts";
 

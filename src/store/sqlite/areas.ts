@@ -3,7 +3,7 @@ import { Acts } from "./acts.ts";
 import { Audit } from "./audit.ts";
 import { AuditLog } from "./audit-log.ts";
 import { runTask } from "./backup/tasks.ts";
-import type { Access } from "./builds/access.ts";
+import type { Access } from "./access.ts";
 import { Builds } from "./builds/builds.ts";
 import { Cancel } from "./cancel.ts";
 import { Claim } from "./claim.ts";
@@ -12,6 +12,7 @@ import type { Damage } from "./damage/damage.ts";
 import { DamagedJobs } from "./damaged-jobs.ts";
 import type { DriverName } from "./driver.ts";
 import { Guests } from "./guest.ts";
+import { Healed } from "./healed.ts";
 import { Healing } from "./healing.ts";
 import { Intake } from "./intake.ts";
 import { Leases } from "./leases.ts";
@@ -20,6 +21,7 @@ import { Look } from "./look.ts";
 import { Notes } from "./notes.ts";
 import type { OpenedSqlite } from "./open.ts";
 import { Operate } from "./operate.ts";
+import { Outbox } from "./outbox.ts";
 import { OwnTransaction } from "./own-transaction.ts";
 import { Processes } from "./processes.ts";
 import { Queues } from "./queues.ts";
@@ -38,6 +40,8 @@ interface Parts {
   /** Who acts, for the audit; left out: that is not said. */
   actor?: string;
   damage: Damage;
+  /** Called with its token, before a process is entered. */
+  beWitness: (token: string) => void;
   access: Access;
 }
 
@@ -53,11 +57,13 @@ export class Areas {
   readonly notes: Notes;
   readonly look: Look;
   readonly operate: Operate;
+  readonly healed: Healed;
   readonly healing: Healing;
   readonly locks: Locks;
   readonly processes: Processes;
   readonly schedules: Schedules;
   readonly queues: Queues;
+  readonly outbox: Outbox;
   readonly sinks: Sinks;
   readonly audit: Audit;
   readonly auditLog: AuditLog;
@@ -76,11 +82,14 @@ export class Areas {
     const audit = (this.audit = new Audit(db, parts.actor ?? null));
     const acts = new Acts({ audit, events });
     this.queues = new Queues({ settings, acts });
-    this.locks = new Locks(db, acts);
+    const healed = (this.healed = new Healed(db, events));
     this.notes = new Notes(db);
-    this.processes = new Processes(db, acts, opened.alive, opened.token);
-    this.sinks = new Sinks(db, { acts, databaseId });
-    this.schedules = new Schedules(db, { enqueue, acts });
+    const { alive, token } = opened;
+    this.processes = new Processes(db, { acts, driver, alive, token, beWitness: parts.beWitness }, access);
+    this.locks = new Locks(db, { acts, processes: this.processes, healed }, access);
+    this.outbox = new Outbox(db, databaseId, access);
+    this.sinks = new Sinks(db, acts, access);
+    this.schedules = new Schedules(db, { enqueue, acts }, access);
     this.lanes = new ClaimedLanes(db);
     const shared = {
       catalog,
@@ -100,7 +109,7 @@ export class Areas {
     this.look = new Look(db, { catalog, settings, tally });
     const cancel = new Cancel(db, { ...shared, waits });
     this.operate = new Operate(db, { ...shared, audit, acts, look: this.look, tally, expiring, cancel });
-    this.healing = new Healing(db, { settle: this.settle, endings, events, audit });
+    this.healing = new Healing(db, { settle: this.settle, endings, healed, audit });
     this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
     this.auditLog = new AuditLog({ audit, acts }, access);
     this.builds = new Builds(db, { ...this.intake, audit }, access);
@@ -113,8 +122,8 @@ export class Areas {
       size: () => walSize(path),
       shorten: () => runTask("checkpoint", { driver, path }),
     };
-    const { settle, healing, locks, processes } = this;
+    const { settle, locks, processes } = this;
     const led = this.builds.led;
-    this.recoveries = new Recoveries(db, { settle, endings, events, healing, locks, processes, audit, led, log }, access);
+    this.recoveries = new Recoveries(db, { settle, endings, events, healed, locks, processes, audit, led, log }, access);
   }
 }

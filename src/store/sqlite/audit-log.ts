@@ -2,7 +2,7 @@ import { NO_ENTRY } from "../../core/audit-chain.ts";
 import type { Act, AuditCheck, AuditEntry, AuditHead, AuditQuery, AuditStore, AuditVerification } from "../audit.ts";
 import type { Acts } from "./acts.ts";
 import type { Audit } from "./audit.ts";
-import type { Access } from "./builds/access.ts";
+import type { Access } from "./access.ts";
 
 /** The audit in a SQLite file. */
 export class AuditLog implements AuditStore {

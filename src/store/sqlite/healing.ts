@@ -2,13 +2,13 @@ import { RECOVERY } from "../../core/audit.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { StaleLease } from "../../core/lease.ts";
 import { type Next, type Reclaimed, reclaimedOf } from "../../core/retry.ts";
-import { LATELY, LOG_ROWS, reclaimedBy, toRecovery, type TotalsRow } from "../recovery-row.ts";
-import type { Judgement, RecoveryTotals } from "../store.ts";
+import { reclaimedBy } from "../recovery-row.ts";
+import type { Judgement } from "../store.ts";
 import type { Audit } from "./audit.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
-import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
+import type { Healed } from "./healed.ts";
 import { summing } from "./row-sum.ts";
 import type { Settle } from "./settle.ts";
 
@@ -18,22 +18,17 @@ const LEASE = "select key, fence, holder, expires_at, lease from holdfast_jobs w
 export class Healing {
   readonly #settle: Settle;
   readonly #endings: Endings;
-  readonly #events: Events;
+  readonly #healed: Healed;
   readonly #audit: Audit;
   readonly #expired: Statement;
   readonly #skewed: Statement;
   readonly #heldBy: Statement;
   readonly #cut: Statement;
-  readonly #sum: Statement;
-  readonly #log: Statement;
-  readonly #trim: Statement;
-  readonly #totals: Statement;
-  readonly #lately: Statement;
 
-  constructor(db: Connection, parts: { settle: Settle; endings: Endings; events: Events; audit: Audit }) {
+  constructor(db: Connection, parts: { settle: Settle; endings: Endings; healed: Healed; audit: Audit }) {
     this.#settle = parts.settle;
     this.#endings = parts.endings;
-    this.#events = parts.events;
+    this.#healed = parts.healed;
     this.#audit = parts.audit;
     // By holdfast_jobs_running; with nothing expired it reads one index page.
     this.#expired = db.prepare(`${LEASE} and expires_at <= ? order by expires_at limit ?`);
@@ -42,18 +37,6 @@ export class Healing {
     this.#cut = db.prepare(
       `update holdfast_jobs set expires_at = ? + lease, ${summing({ sets: ["expires_at"], total: "? + lease" })}
        where key = ? and fence = ? and expires_at = ? and state = 'running'`,
-    );
-    this.#sum = db.prepare(
-      "update holdfast_recovery_totals set entries = entries + :entries, locks = locks + :locks, recovered_at = :at where id = 1",
-    );
-    this.#log = db.prepare(
-      `insert into holdfast_recovery_log (at, cause, entries, quarantined, failed, locks)
-       values (:at, :cause, :entries, :quarantined, :failed, :locks) returning id`,
-    );
-    this.#trim = db.prepare("delete from holdfast_recovery_log where id <= :before");
-    this.#totals = db.prepare("select entries, locks, recovered_at from holdfast_recovery_totals where id = 1");
-    this.#lately = db.prepare(
-      `select at, cause, entries, quarantined, failed, locks from holdfast_recovery_log order by id desc limit ${LATELY}`,
     );
   }
 
@@ -83,23 +66,10 @@ export class Healing {
     this.#endings.write(tx);
     const reclaimed = reclaimedOf(nexts);
     if (reclaimed.entries > 0) {
-      this.record(tx, cause, { ...reclaimed, locks: 0 });
+      this.#healed.record(tx, cause, { ...reclaimed, locks: 0 });
       this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
     }
     return reclaimed;
-  }
-
-  /** What was healed, when and why stays on record. */
-  record(tx: Tx, cause: string, healed: Reclaimed & { locks: number }): void {
-    this.#sum.runNamed({ entries: healed.entries, locks: healed.locks, at: tx.now });
-    const { id } = this.#log.get<{ id: number }>({ at: tx.now, cause, ...healed }) as { id: number };
-    this.#trim.runNamed({ before: id - LOG_ROWS });
-    this.#events.act(tx, "recovery.reclaimed", String(id), { cause, ...healed });
-    tx.wrote();
-  }
-
-  recovery(): RecoveryTotals {
-    return toRecovery(this.#totals.get<TotalsRow>(), this.#lately.all<RecoveryTotals["log"][number]>());
   }
 }
 

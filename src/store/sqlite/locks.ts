@@ -1,10 +1,13 @@
 import type { JobKey, ProcessId } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { type BrokenLock, type LockRow, toLocks } from "../lock-row.ts";
-import type { LockView } from "../store.ts";
+import type { LockStore, LockView } from "../locks.ts";
+import type { Access } from "./access.ts";
 import type { Acts } from "./acts.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
+import type { Healed } from "./healed.ts";
+import type { Processes } from "./processes.ts";
 
 /**
  * Named, leased mutexes. A lock is free when it has no row, when its time is over, or when the exclusive claim that it
@@ -15,8 +18,11 @@ const ENDED = `(
   or (lock.job is not null and not exists (
     select 1 from holdfast_jobs where key = lock.job and fence = lock.fence and state = 'running')))`;
 
-export class Locks {
+export class Locks implements LockStore {
+  readonly #access: Access;
   readonly #acts: Acts;
+  readonly #processes: Processes;
+  readonly #healed: Healed;
   readonly #any: Statement;
   readonly #held: Statement;
   readonly #acquire: Statement;
@@ -33,8 +39,11 @@ export class Locks {
   readonly #bound: Statement;
   readonly #remove: Statement;
 
-  constructor(db: Connection, acts: Acts) {
-    this.#acts = acts;
+  constructor(db: Connection, parts: { acts: Acts; processes: Processes; healed: Healed }, access: Access) {
+    this.#access = access;
+    this.#acts = parts.acts;
+    this.#processes = parts.processes;
+    this.#healed = parts.healed;
     this.#any = db.prepare("select 1 from holdfast_locks limit 1");
     this.#held = db.prepare(`select name from holdfast_locks as lock where not ${ENDED}`);
     // One statement: of two that try at once, one inserts or replaces and the other changes nothing.
@@ -98,8 +107,10 @@ export class Locks {
     return this.#held.all<{ name: string }>({ now }).map(({ name }) => name);
   }
 
-  acquire(tx: Tx, lock: { name: string; holder: string; token: string; ttl: number; process: ProcessId | null }): boolean {
-    return this.#wrote(tx, this.#acquire.runNamed({ ...lock, now: tx.now }));
+  acquire(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
+    return this.#access.write("lock", (tx) => {
+      return this.#wrote(tx, this.#acquire.runNamed({ name, holder, token, ttl, process: this.#locker, now: tx.now }));
+    });
   }
 
   /** The claim has made sure that the lock is free, in this very transaction. */
@@ -109,35 +120,49 @@ export class Locks {
   }
 
   /** It is that process's from then on. */
-  extend(tx: Tx, lock: { name: string; token: string; ttl: number; process: ProcessId | null }): boolean {
-    return this.#wrote(tx, this.#extend.runNamed({ ...lock, now: tx.now }));
+  extend(name: string, token: string, ttl: number): Promise<boolean> {
+    return this.#access.write("lock", (tx) => {
+      return this.#wrote(tx, this.#extend.runNamed({ name, token, ttl, process: this.#locker, now: tx.now }));
+    });
   }
 
-  release(tx: Tx, name: string, token: string): boolean {
-    const released = this.#wrote(tx, this.#release.runNamed({ name, token, now: tx.now }));
-    if (released) tx.ready(name);
-    return released;
+  release(name: string, token: string): Promise<boolean> {
+    return this.#access.write("lock", (tx) => {
+      const released = this.#wrote(tx, this.#release.runNamed({ name, token, now: tx.now }));
+      if (released) tx.ready(name);
+      return released;
+    });
+  }
+
+  get(name: string): Promise<LockView | null> {
+    return this.#access.read(() => this.#views(name)[0] ?? null);
   }
 
   /** `stale`: only if it is free by now, and nobody has come for it. */
-  break(tx: Tx, name: string, stale: boolean): boolean {
-    const [before] = this.#break.all<BrokenLock>({ name, stale: stale ? 1 : 0, now: tx.now });
-    if (before === undefined) return false;
-    tx.ready(name);
-    this.#acts.add(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null });
-    return true;
+  break(name: string, { stale = false } = {}): Promise<boolean> {
+    return this.#access.write("lock", (tx) => {
+      const [before] = this.#break.all<BrokenLock>({ name, stale: stale ? 1 : 0, now: tx.now });
+      if (before === undefined) return false;
+      tx.ready(name);
+      this.#acts.add(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null });
+      return true;
+    });
   }
 
-  /** Whether cleaning would change anything. */
-  isClean(now: number): boolean {
-    return this.#unclean.get({ now }) === undefined;
+  all(): Promise<LockView[]> {
+    return this.#access.read(() => this.#views(null));
   }
 
-  clean(tx: Tx): number {
-    const cleaned = this.#clean.all<{ name: string }>({ now: tx.now });
-    for (const { name } of cleaned) tx.ready(name);
-    if (cleaned.length + this.#cut.runNamed({ now: tx.now }) > 0) tx.wrote();
-    return cleaned.length;
+  async clean(): Promise<number> {
+    if (await this.#access.read(() => this.#unclean.get({ now: this.#access.now() }) === undefined)) return 0;
+    return this.#access.write("reclaim", (tx) => {
+      const cleaned = this.#clean.all<{ name: string }>({ now: tx.now });
+      for (const { name } of cleaned) tx.ready(name);
+      const locks = cleaned.length;
+      if (locks + this.#cut.runNamed({ now: tx.now }) > 0) tx.wrote();
+      if (locks > 0) this.#healed.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
+      return locks;
+    });
   }
 
   /** What a process has locked, by name or by an exclusive claim. */
@@ -163,8 +188,13 @@ export class Locks {
     );
   }
 
-  all(name: string | null, now: number): LockView[] {
-    return toLocks(this.#all.all<LockRow>({ name, now }));
+  #views(name: string | null): LockView[] {
+    return toLocks(this.#all.all<LockRow>({ name, now: this.#access.now() }));
+  }
+
+  /** Whose locks they are that this handle takes; somebody who is not entered has none that could be found dead. */
+  get #locker(): ProcessId | null {
+    return this.#processes.self || null;
   }
 
   #free(tx: Tx, locks: readonly { name: string }[]): number {

@@ -9,16 +9,30 @@ import {
   toProcess,
   worksText,
 } from "../process-row.ts";
-import type { Life, NewProcess, Works } from "../store.ts";
+import type { Life, NewProcess, ProcessStore, ProcessView, Works } from "../processes.ts";
 import type { Alive } from "../alive.ts";
+import type { Access } from "./access.ts";
 import type { Acts } from "./acts.ts";
 import type { Connection, DriverName, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
+interface Parts {
+  acts: Acts;
+  driver: DriverName;
+  alive: Alive | null;
+  /** Of the lock that was taken before the file was opened. */
+  token: string | null;
+  /** Called with its token, before a process is entered. */
+  beWitness: (token: string) => void;
+}
+
 /** Who has the database open. */
-export class Processes {
+export class Processes implements ProcessStore {
+  readonly #access: Access;
   readonly #acts: Acts;
+  readonly #driver: DriverName;
   readonly #alive: Alive | null;
+  readonly #beWitness: (token: string) => void;
   /** Of the lock that was taken before the file was opened. */
   #token: string | null;
   #self: ProcessId | null = null;
@@ -32,10 +46,13 @@ export class Processes {
   readonly #remove: Statement;
   readonly #isEntered: Statement;
 
-  constructor(db: Connection, acts: Acts, alive: Alive | null, token: string | null) {
-    this.#acts = acts;
-    this.#alive = alive;
-    this.#token = token;
+  constructor(db: Connection, parts: Parts, access: Access) {
+    this.#access = access;
+    this.#acts = parts.acts;
+    this.#driver = parts.driver;
+    this.#alive = parts.alive;
+    this.#token = parts.token;
+    this.#beWitness = parts.beWitness;
     this.#add = db.prepare(
       `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, stoppable, started_at)
        values (:alive, :identity, :driver, :pid, :host, :boot, :program, :stoppable, :now) returning id`,
@@ -70,8 +87,28 @@ export class Processes {
     return this.#isEntered.row(id) !== undefined;
   }
 
-  add(tx: Tx, process: NewProcess & { alive: string; driver: DriverName }): ProcessId {
-    const { alive, driver, identity = "", pid, host, boot, program } = process;
+  /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
+  async register(process: NewProcess): Promise<ProcessId> {
+    const alive = await this.#access.read(() => this.#prove());
+    await this.#access.read(() => this.#beWitness(alive));
+    const id = await this.#access.write("register", (tx) => this.#enter(tx, process, alive));
+    this.#boot = process.boot;
+    this.#alive?.sweep(new Set(this.#registered().map(({ alive }) => alive)));
+    this.actAs(id);
+    return id;
+  }
+
+  /** Begins to prove that this process lives, for as long as it does. */
+  #prove(): string {
+    const token = this.#token ?? this.#alive?.hold() ?? "";
+    // One for each process: tests enter several.
+    this.#token = null;
+    return token;
+  }
+
+  #enter(tx: Tx, process: NewProcess, alive: string): ProcessId {
+    const driver = this.#driver;
+    const { identity = "", pid, host, boot, program } = process;
     const stoppable = process.stoppable ? 1 : 0;
     const other = identity === "" ? undefined : this.#otherDriver.get<{ driver: string }>({ identity, driver });
     if (other !== undefined) throw driverDiffers(other.driver, driver);
@@ -92,71 +129,75 @@ export class Processes {
     return id;
   }
 
-  all(): RegisteredProcess[] {
-    return this.#all.all<ProcessRow>().map(toProcess);
-  }
-
-  /** Begins to prove that this process lives, for as long as it does. */
-  prove(): string {
-    const token = this.#token ?? this.#alive?.hold() ?? "";
-    // One for each process: tests enter several.
-    this.#token = null;
-    return token;
-  }
-
-  /** This process is on the list. */
-  entered(id: ProcessId, boot: string): void {
-    this.#boot = boot;
-    this.#alive?.sweep(new Set(this.all().map(({ alive }) => alive)));
-    this.actAs(id);
-  }
-
   actAs(id: ProcessId): void {
     this.#self = id;
   }
 
   /** The others, and whether they live. */
-  probe(boot = this.#boot): { process: RegisteredProcess; life: Life }[] {
-    const processes = this.all();
-    this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
-    return processes.filter(({ id }) => id !== this.#self).map((process) => ({ process, life: this.#life(process, boot) }));
+  probe(boot = this.#boot): Promise<{ process: ProcessView; life: Life }[]> {
+    return this.#access.read(() => {
+      const processes = this.#registered();
+      this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
+      return processes.filter(({ id }) => id !== this.#self).map((process) => ({ process, life: this.#life(process, boot) }));
+    });
+  }
+
+  all(): Promise<ProcessView[]> {
+    return this.#access.read(() => this.#registered());
+  }
+
+  /** How many jobs each runs now. */
+  running(): Promise<Map<ProcessId | null, number>> {
+    type Row = { holder: ProcessId | null; n: number };
+    return this.#access.read(() => new Map(this.#running.all<Row>().map(({ holder, n }) => [holder, n])));
+  }
+
+  announce(id: ProcessId, works: readonly Works[]): Promise<void> {
+    return this.#access.write("announce", (tx) => {
+      if (this.#announce.run(worksText(works), id) > 0) tx.wrote();
+    });
+  }
+
+  /** Those that heed it, and were not asked before. */
+  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
+    return this.#access.write("stop", (tx) =>
+      ids.filter((id) => {
+        const [process] = this.#askToStop.all<AskedProcess>({ id, drain });
+        if (process === undefined) return false;
+        this.#acts.add(tx, ...stopAsked(id, process, drain));
+        return true;
+      }),
+    );
+  }
+
+  async unregister(id: ProcessId): Promise<boolean> {
+    const forget = this.forgetting(id);
+    const removed = await this.#access.write("unregister", (tx) => this.remove(tx, id));
+    if (removed) forget();
+    return removed;
   }
 
   /** Called before it is struck off: what is to be done after that. */
   forgetting(id: ProcessId): () => void {
-    const alive = id === this.#self ? undefined : this.all().find((process) => process.id === id)?.alive;
+    const alive = id === this.#self ? undefined : this.#registered().find((process) => process.id === id)?.alive;
     return () => {
       if (alive !== undefined && alive !== "") this.#alive?.forget(alive);
     };
+  }
+
+  /** Strikes it off, in a transaction of somebody who does more. */
+  remove(tx: Tx, id: ProcessId): boolean {
+    const removed = this.#remove.runNamed({ id }) > 0;
+    if (removed) tx.wrote();
+    return removed;
   }
 
   close(): void {
     this.#alive?.close();
   }
 
-  announce(tx: Tx, id: ProcessId, works: readonly Works[]): void {
-    if (this.#announce.run(worksText(works), id) > 0) tx.wrote();
-  }
-
-  /** Those that heed it, and were not asked before. */
-  askToStop(tx: Tx, ids: readonly ProcessId[], drain: number): ProcessId[] {
-    return ids.filter((id) => {
-      const [process] = this.#askToStop.all<AskedProcess>({ id, drain });
-      if (process === undefined) return false;
-      this.#acts.add(tx, ...stopAsked(id, process, drain));
-      return true;
-    });
-  }
-
-  /** How many jobs each runs now. */
-  running(): Map<ProcessId | null, number> {
-    return new Map(this.#running.all<{ holder: ProcessId | null; n: number }>().map(({ holder, n }) => [holder, n]));
-  }
-
-  remove(tx: Tx, id: ProcessId): boolean {
-    const removed = this.#remove.runNamed({ id }) > 0;
-    if (removed) tx.wrote();
-    return removed;
+  #registered(): RegisteredProcess[] {
+    return this.#all.all<ProcessRow>().map(toProcess);
   }
 
   #life(process: RegisteredProcess, ours: string): Life {

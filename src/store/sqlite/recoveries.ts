@@ -19,13 +19,13 @@ import {
   type TakenBack,
 } from "../recoveries.ts";
 import type { BuildRow } from "../builds.ts";
-import type { Access } from "./builds/access.ts";
+import type { Access } from "./access.ts";
 import type { Audit } from "./audit.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
-import type { Healing } from "./healing.ts";
+import type { Healed } from "./healed.ts";
 import type { Locks } from "./locks.ts";
 import type { Processes } from "./processes.ts";
 import { Reports } from "./reports.ts";
@@ -39,7 +39,7 @@ interface Parts {
   settle: Settle;
   endings: Endings;
   events: Events;
-  healing: Healing;
+  healed: Healed;
   locks: Locks;
   processes: Processes;
   audit: Audit;
@@ -167,7 +167,7 @@ export class Recoveries implements RecoveryStore {
   #takeBack(tx: Tx, burial: Burial & { as: "crashed" | "interrupted"; limit: number }): TakenBack {
     const { report, process, as: kind, limit, spent, cause } = burial;
     if (!this.#reports.names(report, process)) return NOTHING_BACK;
-    const { settle, endings, locks, healing } = this.#parts;
+    const { settle, endings, locks, healed } = this.#parts;
     const leases = this.#leases.rows(process, limit) as [JobKey, Fence, number][];
     const nexts: Next[] = [];
     for (const [job, fence, expiresAt] of leases) {
@@ -180,7 +180,7 @@ export class Recoveries implements RecoveryStore {
     const reclaimed = reclaimedOf(nexts);
     if (reclaimed.entries === 0) return NOTHING_BACK;
     const freed = locks.freeBound(tx, new Set(leases.map(([job]) => job)));
-    healing.record(tx, cause, { ...reclaimed, locks: freed });
+    healed.record(tx, cause, { ...reclaimed, locks: freed });
     this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
     return { ...reclaimed, locks: freed };
   }
@@ -189,11 +189,11 @@ export class Recoveries implements RecoveryStore {
     const { report, process, reason, spent, cause } = burial;
     if (!this.#reports.names(report, process)) return { builds: 0, locks: 0 };
     if (this.#inHandOf(process) > 0) return null;
-    const { processes, locks, led, healing } = this.#parts;
+    const { processes, locks, led, healed } = this.#parts;
     const freed = locks.freeOf(tx, process);
     const builds = led.crash(tx, process, reason).length;
     processes.remove(tx, process);
-    if (freed > 0) healing.record(tx, cause, { ...NOTHING_BACK, locks: freed });
+    if (freed > 0) healed.record(tx, cause, { ...NOTHING_BACK, locks: freed });
     this.#reports.count(tx, report, { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent });
     return { builds, locks: freed };
   }

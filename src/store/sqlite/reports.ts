@@ -19,7 +19,7 @@ import {
   type TotalsRow,
   toTotals,
 } from "../report-row.ts";
-import type { Life } from "../store.ts";
+import type { Life } from "../processes.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 

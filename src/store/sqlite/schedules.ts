@@ -3,7 +3,9 @@ import { generatedId, type JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { firing } from "../../core/schedule.ts";
 import { auditedSchedule, jobsOf, madeLast, type ScheduleRow, scheduleSaved, toSchedule } from "../schedule-row.ts";
-import type { DueSchedules, Enqueued, ScheduleDraft, StoredSchedule, Tick } from "../store.ts";
+import type { DueSchedules, ScheduleDraft, ScheduleStore, StoredSchedule, Tick } from "../schedules.ts";
+import type { Enqueued } from "../store.ts";
+import type { Access } from "./access.ts";
 import type { Acts } from "./acts.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Enqueue } from "./enqueue.ts";
@@ -38,7 +40,8 @@ interface Summed {
 }
 
 /** What is enqueued when. A tick is one transaction: its jobs are there and next_at has moved on, or neither. */
-export class Schedules {
+export class Schedules implements ScheduleStore {
+  readonly #access: Access;
   readonly #enqueue: Enqueue;
   readonly #acts: Acts;
   readonly #save: Statement;
@@ -53,7 +56,8 @@ export class Schedules {
   readonly #pause: Statement;
   readonly #resume: Statement;
 
-  constructor(db: Connection, parts: { enqueue: Enqueue; acts: Acts }) {
+  constructor(db: Connection, parts: { enqueue: Enqueue; acts: Acts }, access: Access) {
+    this.#access = access;
     this.#enqueue = parts.enqueue;
     this.#acts = parts.acts;
     // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
@@ -88,78 +92,101 @@ export class Schedules {
     );
   }
 
-  save(tx: Tx, draft: ScheduleDraft): StoredSchedule {
-    const { template, overlap, nextAt, ...rest } = draft;
-    const before = this.#saved(draft.key);
-    const row: Summed = { ...rest, overlap: overlap ? 1 : 0, template: JSON.stringify(template), name: template.name };
-    this.#save.runNamed({
-      ...row,
-      nextAt,
-      sum: scheduleSum(row),
-      revision: tx.commit,
-      now: tx.now,
+  save(draft: ScheduleDraft): Promise<StoredSchedule> {
+    return this.#access.write("schedule", (tx) => {
+      const { template, overlap, nextAt, ...rest } = draft;
+      const before = this.#saved(draft.key);
+      const row: Summed = { ...rest, overlap: overlap ? 1 : 0, template: JSON.stringify(template), name: template.name };
+      this.#save.runNamed({
+        ...row,
+        nextAt,
+        sum: scheduleSum(row),
+        revision: tx.commit,
+        now: tx.now,
+      });
+      tx.wrote();
+      const schedule = this.#read(draft.key)[0] as StoredSchedule;
+      const act = scheduleSaved(before, { schedule, template: row.template });
+      if (act !== null) this.#acts.add(tx, act);
+      return schedule;
     });
-    tx.wrote();
-    const schedule = this.all(draft.key)[0] as StoredSchedule;
-    const act = scheduleSaved(before, { schedule, template: row.template });
-    if (act !== null) this.#acts.add(tx, act);
-    return schedule;
   }
 
   #saved(key: string): { schedule: StoredSchedule; template: string } | null {
-    const [schedule] = this.all(key);
+    const [schedule] = this.#read(key);
     return schedule === undefined ? null : { schedule, template: (this.#template.get<Made>({ key }) as Made).template };
   }
 
-  all(key: string | null): StoredSchedule[] {
+  all(): Promise<StoredSchedule[]> {
+    return this.#access.read(() => this.#read(null));
+  }
+
+  get(key: string): Promise<StoredSchedule | null> {
+    return this.#access.read(() => this.#read(key)[0] ?? null);
+  }
+
+  due(): Promise<DueSchedules> {
+    return this.#access.read(() => {
+      const now = this.#access.now();
+      const soonest = this.#soonest.row()?.[0] as number | null;
+      // Nearly always nothing is: one probe of a small index.
+      if (soonest === null || soonest > now) return { due: [], nextAt: soonest, now };
+      return { due: this.#due.all<ScheduleRow>({ now }).map(toSchedule), nextAt: soonest, now };
+    });
+  }
+
+  tick({ fire, ...tick }: Tick): Promise<boolean> {
+    return this.#access.write("tick", (tx) => {
+      const [made] = this.#move.all<Made>({ ...tick });
+      if (made === undefined) return false;
+      refuseDamaged(made);
+      tx.wrote();
+      const some = firing(fire, made.overlap === 1, () => this.#unfinished(made) !== undefined);
+      if (some.length > 0) this.#add(tx, tick.key, made, some, true);
+      return true;
+    });
+  }
+
+  trigger(key: string): Promise<Enqueued | null> {
+    return this.#access.write("schedule", (tx) => {
+      const made = this.#template.get<Made>({ key });
+      if (made === undefined) return null;
+      refuseDamaged(made);
+      const unfinished = made.overlap === 1 ? undefined : this.#unfinished(made);
+      if (unfinished !== undefined) return { id: unfinished, duplicate: true };
+      this.#acts.add(tx, { action: "schedule.triggered", name: key, after: { scheduledFor: tx.now } });
+      return this.#add(tx, key, made, [tx.now], false);
+    });
+  }
+
+  remove(key: string): Promise<boolean> {
+    return this.#access.write("schedule", (tx) => {
+      const [row] = this.#remove.all<ScheduleRow>({ key });
+      if (row === undefined) return false;
+      this.#acts.add(tx, { action: "schedule.removed", name: key, before: auditedSchedule(toSchedule(row)), after: null });
+      return true;
+    });
+  }
+
+  pause(key: string): Promise<boolean> {
+    return this.#access.write("schedule", (tx) => {
+      if (this.#pause.run(key) === 0) return this.#read(key).length === 1;
+      this.#acts.add(tx, { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } });
+      return true;
+    });
+  }
+
+  resume({ key, revision }: { key: string; revision: number }, nextAt: number): Promise<boolean> {
+    return this.#access.write("schedule", (tx) => {
+      if (this.#resume.runNamed({ key, revision, nextAt }) === 0) return false;
+      const after = { paused: false, nextAt };
+      this.#acts.add(tx, { action: "schedule.resumed", name: key, before: { paused: true }, after });
+      return true;
+    });
+  }
+
+  #read(key: string | null): StoredSchedule[] {
     return this.#all.all<ScheduleRow>({ key }).map(toSchedule);
-  }
-
-  due(now: number): DueSchedules {
-    const soonest = this.#soonest.row()?.[0] as number | null;
-    // Nearly always nothing is: one probe of a small index.
-    if (soonest === null || soonest > now) return { due: [], nextAt: soonest, now };
-    return { due: this.#due.all<ScheduleRow>({ now }).map(toSchedule), nextAt: soonest, now };
-  }
-
-  tick(tx: Tx, { fire, ...tick }: Tick): boolean {
-    const [made] = this.#move.all<Made>({ ...tick });
-    if (made === undefined) return false;
-    refuseDamaged(made);
-    tx.wrote();
-    const some = firing(fire, made.overlap === 1, () => this.#unfinished(made) !== undefined);
-    if (some.length > 0) this.#add(tx, tick.key, made, some, true);
-    return true;
-  }
-
-  trigger(tx: Tx, key: string): Enqueued | null {
-    const made = this.#template.get<Made>({ key });
-    if (made === undefined) return null;
-    refuseDamaged(made);
-    const unfinished = made.overlap === 1 ? undefined : this.#unfinished(made);
-    if (unfinished !== undefined) return { id: unfinished, duplicate: true };
-    this.#acts.add(tx, { action: "schedule.triggered", name: key, after: { scheduledFor: tx.now } });
-    return this.#add(tx, key, made, [tx.now], false);
-  }
-
-  remove(tx: Tx, key: string): boolean {
-    const [row] = this.#remove.all<ScheduleRow>({ key });
-    if (row === undefined) return false;
-    this.#acts.add(tx, { action: "schedule.removed", name: key, before: auditedSchedule(toSchedule(row)), after: null });
-    return true;
-  }
-
-  pause(tx: Tx, key: string): boolean {
-    if (this.#pause.run(key) === 0) return this.all(key).length === 1;
-    this.#acts.add(tx, { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } });
-    return true;
-  }
-
-  resume(tx: Tx, { key, revision }: { key: string; revision: number }, nextAt: number): boolean {
-    if (this.#resume.runNamed({ key, revision, nextAt }) === 0) return false;
-    const after = { paused: false, nextAt };
-    this.#acts.add(tx, { action: "schedule.resumed", name: key, before: { paused: true }, after });
-    return true;
   }
 
   #add(tx: Tx, key: string, made: Made, ticks: readonly number[], isTick: boolean): Enqueued {

@@ -1,7 +1,6 @@
 import type { Clock } from "../../core/clock.ts";
 import type { HoldfastError } from "../../core/errors.ts";
-import type { Event } from "../../core/event.ts";
-import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
+import type { JobKey, ProcessId } from "../../core/ids.ts";
 import type { Job, JobState } from "../../core/job.ts";
 import type { LeaseRef, StaleLease } from "../../core/lease.ts";
 import { isLong, type WalView } from "../../core/wal.ts";
@@ -11,40 +10,28 @@ import type {
   ClaimRequest,
   ClaimSource,
   Declaration,
-  DueSchedules,
   Durability,
   Enqueued,
-  EventQuery,
   Fate,
   Judgement,
   LaneOverview,
-  Life,
   ListFilter,
-  LockView,
   NewJob,
-  NewProcess,
   Outlook,
-  ProcessView,
   ProgressReport,
   PruneFilter,
   QueueOverview,
   Reclaimed,
   RecoveryTotals,
-  ScheduleDraft,
   Settlement,
-  SinkHold,
-  SinkView,
   Store,
-  StoredSchedule,
-  Tick,
-  Works,
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
 import { Areas } from "./areas.ts";
 import type { AuditLog } from "./audit-log.ts";
 import { untilRestored } from "./backup/enter.ts";
-import type { Access } from "./builds/access.ts";
+import type { Access } from "./access.ts";
 import { Backups } from "./backup/backups.ts";
 import type { Builds } from "./builds/builds.ts";
 import { Drain } from "./changes/drain.ts";
@@ -58,9 +45,14 @@ import { explain } from "./faults.ts";
 import type { SqliteVitals } from "./vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import { handleOf } from "./guest.ts";
+import type { Locks } from "./locks.ts";
 import { News } from "./news.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
+import type { Outbox } from "./outbox.ts";
+import type { Processes } from "./processes.ts";
 import type { Recoveries } from "./recoveries.ts";
+import type { Schedules } from "./schedules.ts";
+import type { Sinks } from "./sinks.ts";
 import { framesIn, type LogAtOpening, walSize } from "./wal/size.ts";
 import { Witness } from "./witness/witness.ts";
 import type { Work } from "./work/work.ts";
@@ -103,8 +95,12 @@ export class SqliteStore implements Store {
   readonly backups: Backups;
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
+  readonly processes: Processes;
+  readonly locks: Locks;
+  readonly schedules: Schedules;
+  readonly events: Outbox;
+  readonly sinks: Sinks;
   readonly #path: string;
-  readonly #driver: DriverName;
   readonly #db: Connection;
   readonly #areas: Areas;
   readonly #group: GroupCommit;
@@ -147,7 +143,6 @@ export class SqliteStore implements Store {
   ) {
     const { db } = opened;
     this.#path = path;
-    this.#driver = options.driver;
     this.#db = db;
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
@@ -168,12 +163,18 @@ export class SqliteStore implements Store {
       read: (run) => this.#read(run),
       write: (operation, run) => this.#write(operation, run),
     };
-    const areas = (this.#areas = new Areas(opened, { ...options, path, damage, access }));
+    const beWitness = (token: string) => this.#beWitness(token);
+    const areas = (this.#areas = new Areas(opened, { ...options, path, damage, beWitness, access }));
     this.vitals = areas.vitals;
     this.audit = areas.auditLog;
     this.builds = areas.builds;
     this.work = areas.work;
     this.recoveries = areas.recoveries;
+    this.processes = areas.processes;
+    this.locks = areas.locks;
+    this.schedules = areas.schedules;
+    this.events = areas.outbox;
+    this.sinks = areas.sinks;
     const { intake, audit, lanes } = areas;
     this.#group = new GroupCommit(db, {
       path,
@@ -321,128 +322,7 @@ export class SqliteStore implements Store {
   }
 
   recovery(): Promise<RecoveryTotals> {
-    return this.#read(() => this.#areas.healing.recovery());
-  }
-
-  acquireLock(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#areas.locks.acquire(tx, { name, holder, token, ttl, process: this.#locker }));
-  }
-
-  extendLock(name: string, token: string, ttl: number): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#areas.locks.extend(tx, { name, token, ttl, process: this.#locker }));
-  }
-
-  releaseLock(name: string, token: string): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#areas.locks.release(tx, name, token));
-  }
-
-  async getLock(name: string): Promise<LockView | null> {
-    return this.#read(() => this.#areas.locks.all(name, this.clock.now())[0] ?? null);
-  }
-
-  breakLock(name: string, { stale = false } = {}): Promise<boolean> {
-    return this.#write("lock", (tx) => this.#areas.locks.break(tx, name, stale));
-  }
-
-  locks(): Promise<LockView[]> {
-    return this.#read(() => this.#areas.locks.all(null, this.clock.now()));
-  }
-
-  async cleanLocks(): Promise<number> {
-    if (await this.#read(() => this.#areas.locks.isClean(this.clock.now()))) return 0;
-    return this.#write("reclaim", (tx) => {
-      const locks = this.#areas.locks.clean(tx);
-      if (locks > 0) this.#areas.healing.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
-      return locks;
-    });
-  }
-
-  saveSchedule(draft: ScheduleDraft): Promise<StoredSchedule> {
-    return this.#write("schedule", (tx) => this.#areas.schedules.save(tx, draft));
-  }
-
-  schedules(): Promise<StoredSchedule[]> {
-    return this.#read(() => this.#areas.schedules.all(null));
-  }
-
-  getSchedule(key: string): Promise<StoredSchedule | null> {
-    return this.#read(() => this.#areas.schedules.all(key)[0] ?? null);
-  }
-
-  dueSchedules(): Promise<DueSchedules> {
-    return this.#read(() => this.#areas.schedules.due(this.clock.now()));
-  }
-
-  tick(tick: Tick): Promise<boolean> {
-    return this.#write("tick", (tx) => this.#areas.schedules.tick(tx, tick));
-  }
-
-  triggerSchedule(key: string): Promise<Enqueued | null> {
-    return this.#write("schedule", (tx) => this.#areas.schedules.trigger(tx, key));
-  }
-
-  removeSchedule(key: string): Promise<boolean> {
-    return this.#write("schedule", (tx) => this.#areas.schedules.remove(tx, key));
-  }
-
-  pauseSchedule(key: string): Promise<boolean> {
-    return this.#write("schedule", (tx) => this.#areas.schedules.pause(tx, key));
-  }
-
-  resumeSchedule(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean> {
-    return this.#write("schedule", (tx) => this.#areas.schedules.resume(tx, schedule, nextAt));
-  }
-
-  events(query: EventQuery): Promise<Event[]> {
-    return this.#read(() => this.#areas.sinks.events(query));
-  }
-
-  newestEvent(): Promise<number> {
-    return this.#read(() => this.#areas.sinks.newest());
-  }
-
-  openSink(name: string, kind: string): Promise<number> {
-    return this.#write("sink", (tx) => this.#areas.sinks.open(tx, name, kind));
-  }
-
-  /** Whoever stands by asks again and again: a refusal takes no write lock. */
-  async holdSink(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null> {
-    const refused = await this.#read(() => this.#areas.sinks.refuses(name, by.token, by.ttl, this.clock.now()));
-    return refused === "no" ? this.#write("hold", (tx) => this.#areas.sinks.hold(tx, name, by)) : refused;
-  }
-
-  advanceSink(name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
-    return this.#write("advance", (tx) => this.#areas.sinks.advance(tx, name, token, seq, ttl));
-  }
-
-  sinkFailed(name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
-    return this.#write("sink", (tx) => this.#areas.sinks.fail(tx, name, token, error, ttl));
-  }
-
-  releaseSink(name: string, token: Fence): Promise<boolean> {
-    return this.#write("sink", (tx) => this.#areas.sinks.release(tx, name, token));
-  }
-
-  dropSink(name: string): Promise<boolean> {
-    return this.#write("sink", (tx) => this.#areas.sinks.drop(tx, name));
-  }
-
-  sinks(): Promise<SinkView[]> {
-    return this.#read(() => this.#areas.sinks.all());
-  }
-
-  async trimEvents({ olderThan, limit }: { olderThan: number; limit: number }): Promise<number> {
-    if (!(await this.#read(() => this.#areas.sinks.hasOld(olderThan, this.clock.now())))) return 0;
-    return this.#write("trim", (tx) => this.#areas.sinks.trim(tx, olderThan, limit));
-  }
-
-  /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
-  async register(process: NewProcess): Promise<ProcessId> {
-    const alive = await this.#read(() => this.#areas.processes.prove());
-    await this.#read(() => this.#beWitness(alive));
-    const id = await this.#write("register", (tx) => this.#areas.processes.add(tx, { ...process, alive, driver: this.#driver }));
-    this.#areas.processes.entered(id, process.boot);
-    return id;
+    return this.#read(() => this.#areas.healed.totals());
   }
 
   /** From its first commit on. */
@@ -453,37 +333,6 @@ export class SqliteStore implements Store {
     const here = { databaseId, durability, boot: this.#boot, audit: this.#areas.audit.head(), ...knownIn(this.#db) };
     const { audit } = this.#areas;
     this.#witness = Witness.open(this.#path, { token, alive: this.#alive, here, has: (entry) => audit.has(entry) });
-  }
-
-  actAs(id: ProcessId): void {
-    this.#areas.processes.actAs(id);
-  }
-
-  probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]> {
-    return this.#read(() => this.#areas.processes.probe(boot));
-  }
-
-  processes(): Promise<ProcessView[]> {
-    return this.#read(() => this.#areas.processes.all());
-  }
-
-  running(): Promise<Map<ProcessId | null, number>> {
-    return this.#read(() => this.#areas.processes.running());
-  }
-
-  announce(id: ProcessId, works: readonly Works[]): Promise<void> {
-    return this.#write("announce", (tx) => this.#areas.processes.announce(tx, id, works));
-  }
-
-  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
-    return this.#write("stop", (tx) => this.#areas.processes.askToStop(tx, ids, drain));
-  }
-
-  async unregister(id: ProcessId): Promise<boolean> {
-    const forget = this.#areas.processes.forgetting(id);
-    const removed = await this.#write("unregister", (tx) => this.#areas.processes.remove(tx, id));
-    if (removed) forget();
-    return removed;
   }
 
   onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {
@@ -517,7 +366,7 @@ export class SqliteStore implements Store {
     this.#closed ??= this.#group.drained().then(() => {
       this.#news.close();
       this.#witness?.close();
-      this.#areas.processes.close();
+      this.processes.close();
       this.#drain?.close();
       this.#db.close();
     });
@@ -546,11 +395,6 @@ export class SqliteStore implements Store {
   /** The same, as a promise; null: go on. */
   #refusal(): Promise<never> | null {
     return this.damage.refusal() ?? (this.#sealed === null ? null : Promise.reject(this.#sealed()));
-  }
-
-  /** Whose locks they are that this handle takes; somebody who is not entered has none that could be found dead. */
-  get #locker(): ProcessId | null {
-    return this.#areas.processes.self || null;
   }
 }
 

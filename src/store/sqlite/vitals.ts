@@ -3,7 +3,7 @@ import { isLong, type WalView } from "../../core/wal.ts";
 import { publicId } from "../job-row.ts";
 import type { Durability } from "../store.ts";
 import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
-import type { Access } from "./builds/access.ts";
+import type { Access } from "./access.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { SCHEMA_VERSION, versionOf } from "./migrate.ts";
 import { readersOf } from "./readers.ts";

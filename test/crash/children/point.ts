@@ -107,18 +107,18 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
     // Once a year, and it is time.
     const template = await newJob(definitionOf(work), {});
     const rest = { timezone: "UTC", missed: "all", within: null, overlap: true } as const;
-    await hf.engine.store.saveSchedule({ key: "work", cron: "@yearly", nextAt: Date.now(), template, ...rest });
+    await hf.engine.store.schedules.save({ key: "work", cron: "@yearly", nextAt: Date.now(), template, ...rest });
     crashAt(point);
     hf.work([work, after]);
     return forever();
   },
   async build(hf) {
-    const holder = (await hf.engine.store.processes()).at(-1)?.id as ProcessId;
+    const holder = (await hf.engine.store.processes.all()).at(-1)?.id as ProcessId;
     crashAt(point);
     return hf.engine.store.builds.start(await ledBuild(work, holder));
   },
   async beat(hf) {
-    const holder = (await hf.engine.store.processes()).at(-1)?.id as ProcessId;
+    const holder = (await hf.engine.store.processes.all()).at(-1)?.id as ProcessId;
     const build = await ledBuild(work, holder);
     await hf.engine.store.builds.start(build);
     crashAt(point);

@@ -44,6 +44,6 @@ async function run(store: Store, at: Site): Promise<void> {
 
 const hf = await open(path);
 const { store } = hf.engine;
-const holder = (await store.processes()).at(-1)?.id as ProcessId;
+const holder = (await store.processes.all()).at(-1)?.id as ProcessId;
 await run(store, await site(store, { lead: newLead(holder) }));
 await say("survived");

@@ -23,7 +23,7 @@ import type { Limits } from "../limits.ts";
 import type { Settings } from "../settings.ts";
 import type { Tx } from "../transaction.ts";
 import { Leftovers } from "../work/leftovers.ts";
-import type { Access } from "./access.ts";
+import type { Access } from "../access.ts";
 import { type Known, Leads } from "./leads.ts";
 import { Moves } from "./moves.ts";
 import { Orchestrate } from "./orchestrate.ts";
@@ -151,6 +151,6 @@ export class Builds implements BuildStore {
       await this.#settings.refresh(tx);
       return run(tx);
     };
-    return this.#access.write(operation, act, () => this.#limits.queuesOf(jobs));
+    return this.#access.write(operation, act, { wants: () => this.#limits.queuesOf(jobs) });
   }
 }

@@ -17,7 +17,7 @@ import type {
   WorkView,
 } from "../../work.ts";
 import { askedTargets, placeOf, viewOf } from "../../work/views.ts";
-import type { Access } from "../builds/access.ts";
+import type { Access } from "../access.ts";
 import { Runs } from "../builds/runs.ts";
 import type { Cancel } from "../cancel.ts";
 import type { Intake } from "../intake.ts";
@@ -82,11 +82,9 @@ export class Work implements WorkStore {
   }
 
   listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate> {
-    return this.#access.write(
-      "listed",
-      (tx) => this.#listing.run(tx, lease, batch),
-      () => this.#limits.claimedIn([lease.job]),
-    );
+    return this.#access.write("listed", (tx) => this.#listing.run(tx, lease, batch), {
+      wants: () => this.#limits.claimedIn([lease.job]),
+    });
   }
 
   lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): Promise<(FoundResult | null)[]> {
@@ -134,11 +132,9 @@ export class Work implements WorkStore {
   }
 
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]> {
-    return this.#access.write(
-      "begin",
-      (tx) => this.#ledger.begin(tx, starts),
-      () => this.#limits.claimedIn(starts.map(({ job }) => job)),
-    );
+    return this.#access.write("begin", (tx) => this.#ledger.begin(tx, starts), {
+      wants: () => this.#limits.claimedIn(starts.map(({ job }) => job)),
+    });
   }
 
   saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<Fate[]> {

@@ -20,7 +20,7 @@ import type { Enqueue } from "../enqueue.ts";
 import type { Events } from "../events.ts";
 import type { Settings } from "../settings.ts";
 import { Leftovers } from "../work/leftovers.ts";
-import type { Access } from "./access.ts";
+import type { Access } from "../access.ts";
 import type { Tx } from "../group-commit.ts";
 import { Leads } from "./leads.ts";
 import { Moves } from "./moves.ts";

@@ -16,7 +16,7 @@ import type {
   WorkStore,
   WorkView,
 } from "../../work.ts";
-import type { Access } from "../builds/access.ts";
+import type { Access } from "../access.ts";
 import { Runs } from "../builds/runs.ts";
 import type { Cancel } from "../cancel.ts";
 import type { Connection } from "../driver.ts";

@@ -1,5 +1,5 @@
-import type { Operation } from "../../points.ts";
-import type { Tx } from "../group-commit.ts";
+import type { Operation } from "../points.ts";
+import type { Tx } from "./group-commit.ts";
 
 /** How an area of the store reads and writes: each write is one atomic unit, which may share its commit with others. */
 export interface Access {
