@@ -51,8 +51,8 @@ export function claimable(
   const queues = new Map<string, LaneShare[]>();
   const budgets = new Map<ClaimSource, { left: number }>();
   for (const lane of lanes) {
-    const source = from.find((one) => matches(one, lane));
-    if (source === undefined || source.max === 0 || settings.isPaused(lane.queue)) continue;
+    const source = sourceOf(lane, from, settings);
+    if (source === undefined) continue;
     let shares = queues.get(lane.queue);
     if (shares === undefined) queues.set(lane.queue, (shares = []));
     let budget = budgets.get(source);
@@ -61,6 +61,30 @@ export function claimable(
   }
   for (const queue of locked) queues.delete(queue);
   return [...queues.values()];
+}
+
+/** The only queue that may be claimed from; null: there are several, or none. */
+export function onlyQueue(
+  from: readonly ClaimSource[],
+  lanes: Iterable<Lane>,
+  settings: { isPaused: (queue: string) => boolean },
+): string | null {
+  let only: string | null = null;
+  for (const lane of lanes) {
+    if (lane.queue === only || sourceOf(lane, from, settings) === undefined) continue;
+    if (only !== null) return null;
+    only = lane.queue;
+  }
+  return only;
+}
+
+function sourceOf(
+  lane: Lane,
+  from: readonly ClaimSource[],
+  settings: { isPaused: (queue: string) => boolean },
+): ClaimSource | undefined {
+  const source = from.find((one) => matches(one, lane));
+  return source?.max === 0 || settings.isPaused(lane.queue) ? undefined : source;
 }
 
 function matches(source: ClaimSource, lane: Lane): boolean {

@@ -2,7 +2,7 @@ import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { checkCount } from "../core/options.ts";
 import type { Outcome } from "../core/retry.ts";
-import type { Change, Claimed, ClaimSource, Declaration } from "../store/store.ts";
+import type { Change, Claimed, ClaimSource, Declaration, Outlook } from "../store/store.ts";
 import { Attempt } from "./attempt.ts";
 import type { Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
@@ -210,16 +210,19 @@ export class WorkerLoop implements Worker {
     if (this.#brief) await this.#engine.kept();
     const wakes = this.#wakes;
     const before = this.#engine.clock.monotonic();
+    let left: Outlook | null = null;
     try {
       const from = this.#runnables.sources();
-      const claimed = await this.#engine.store.claim({ from, max, holder: this.#engine.self, worker: "" });
+      const holder = this.#engine.self;
+      const claimed = await this.#engine.store.claim({ from, max, holder, worker: "", left: (outlook) => (left = outlook) });
       this.#trouble = null;
       this.#claims.over();
       if (claimed.length > 0) this.#hold(claimed, before);
       if (claimed.length === max && max > this.#concurrency) return this.#overlap();
       this.#begin();
       // What comes back now is claimed next; whoever waits for a job that is there does not wait for that.
-      if (claimed.length < max && !(await this.#engine.janitor.heal()) && wakes === this.#wakes) await this.#rest(from, wakes);
+      if (claimed.length < max && !(await this.#engine.janitor.heal()) && wakes === this.#wakes)
+        await this.#rest(from, wakes, left);
     } catch (error) {
       this.#trouble = error;
       this.#dry = true;
@@ -264,9 +267,9 @@ export class WorkerLoop implements Worker {
   }
 
   /** Nothing there: sleep until somebody enqueues, or the next delayed job is due. */
-  async #rest(from: ClaimSource[], wakes: number): Promise<void> {
+  async #rest(from: ClaimSource[], wakes: number, left: Outlook | null): Promise<void> {
     const commits = this.#commits;
-    const { ready, nextIn } = await this.#engine.store.outlook(from);
+    const { ready, nextIn } = left ?? (await this.#engine.store.outlook(from));
     // What may not be taken now may have been freed while a server was asked.
     if (wakes !== this.#wakes || (ready && commits !== this.#commits)) return;
     this.#ahead = 0;

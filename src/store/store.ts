@@ -179,6 +179,8 @@ export interface ClaimRequest {
   worker: string;
   /** Take the queue's lock with the claim: its token. */
   exclusive?: string;
+  /** Called before the answer, where the claim itself shows it: the outlook behind it, which need not be asked for then. */
+  left?: (outlook: Outlook) => void;
 }
 
 /** What a worker needs to run a job. `Store.get` has the rest. */

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { ClaimSource } from "../../src/store/store.ts";
+import type { ClaimSource, Outlook } from "../../src/store/store.ts";
 import {
   add,
   addOne,
@@ -537,6 +537,26 @@ export function claimCases(check: Check): void {
     assert.equal((await store.outlook(from)).ready, true);
     await store.locks.acquire("work", "me", "token", 1_000);
     assert.equal((await store.outlook(from)).ready, false);
+  });
+
+  check("what a claim says is left, where it says so, is the outlook behind it", async ({ store, clock }) => {
+    const from = [{ name: "a", lease: LEASE }];
+    const compare = async (max: number): Promise<void> => {
+      let left: Outlook | undefined;
+      await claim(store, { from, max, left: (outlook) => (left = outlook) });
+      if (left !== undefined) assert.deepEqual(left, await store.outlook(from));
+    };
+    await compare(1);
+    await add(store, { name: "a" }, { name: "a" }, { name: "a" }, { name: "a", delay: 2_000 }, { name: "b" });
+    for (const max of [2, 2, 2, 2]) await compare(max);
+    pass(clock, 500);
+    await compare(1);
+    pass(clock, 1_500);
+    await compare(1);
+    await compare(1);
+    await takeBack(store, "crashed", await running(store, { name: "a" }));
+    await compare(0);
+    await compare(1);
   });
 
   check("a claim writes nothing but what it takes", async ({ store }) => {

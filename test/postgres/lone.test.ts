@@ -4,7 +4,7 @@ import postgres from "postgres";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
-import type { Claimed, Enqueued, Settlement, Store } from "../../src/store/store.ts";
+import type { Claimed, Enqueued, Outlook, Settlement, Store } from "../../src/store/store.ts";
 import { add, claim, claimIds, LEASE, newJob, see, SUCCEEDED } from "../conformance/parts.ts";
 import { misjudged } from "../conformance/postgres-store.ts";
 import { openHandles, until } from "./handles.ts";
@@ -57,6 +57,33 @@ describe("a call that is one statement", { skip: noServer }, () => {
       });
     }
   }
+
+  test("a claim says what is left behind it; where others hold some of it, or there may be more, it is asked for", async () => {
+    const { stores, bystander, close } = await openHandles(server, 1);
+    const [store] = stores as [PostgresStore];
+    const left = async (max: number): Promise<[taken: number, left: Outlook | null]> => {
+      let said: Outlook | null = null;
+      const { length } = await claim(store, { from: FROM, max, left: (outlook) => (said = outlook) });
+      return [length, said];
+    };
+    try {
+      for (let i = 0; i < 5; i++) await store.enqueue([JOB]);
+      // The first does not know the lanes yet.
+      assert.deepEqual(await left(1), [1, null]);
+      assert.deepEqual(await left(2), [2, null]);
+      const other = await bystander();
+      await other.query("select key from jobs where state = 'pending' order by key limit 1 for update");
+      assert.deepEqual(await left(2), [1, null]);
+      await other.end("rollback");
+      assert.deepEqual(await left(2), [1, { ready: false, nextIn: null }]);
+      await store.enqueue([{ ...JOB, delay: 60_000 }]);
+      const [, later] = await left(2);
+      assert.equal(later?.ready, false);
+      assert.ok(later.nextIn !== null && later.nextIn > 0 && later.nextIn <= 60_000, `in ${later.nextIn} ms`);
+    } finally {
+      await close();
+    }
+  });
 
   test("one that comes to the server when somebody was told that it was not done is refused", async (t) => {
     const url = await server.createDatabase();

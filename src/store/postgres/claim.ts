@@ -1,4 +1,4 @@
-import { claimable, type LaneShare, PROMOTED, queueOf, quotas, Turns } from "../../core/claiming.ts";
+import { claimable, type LaneShare, onlyQueue, PROMOTED, queueOf, quotas, Turns } from "../../core/claiming.ts";
 import { isPipelineQueue } from "../../core/work.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
@@ -78,8 +78,8 @@ export class Claim {
   /** Whether it is one statement, which nobody needs to wait for. */
   isQuick({ from, exclusive }: ClaimRequest): boolean {
     if (exclusive !== undefined || !this.#isKnown()) return false;
-    const [queue, ...others] = this.#open(from);
-    return queue !== undefined && others.length === 0 && !this.#isLimited(queue);
+    const queue = onlyQueue(from, this.#catalog.lanes(), this.#settings);
+    return queue !== null && !this.#settings.limits(queue);
   }
 
   /** The queues whose lock it takes. */

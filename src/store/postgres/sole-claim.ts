@@ -1,4 +1,4 @@
-import { type LaneShare, queueOf } from "../../core/claiming.ts";
+import { type LaneShare, outlookOf, queueOf } from "../../core/claiming.ts";
 import type { ClaimRequest } from "../store.ts";
 import { byStartedTurn, laneOf, type Started } from "./claimed-row.ts";
 import { listOf, type Value } from "./driver.ts";
@@ -21,7 +21,7 @@ export class SoleClaim {
   /** Of these queues, in their order, each its share; null: the longer way. */
   of<T>(
     tx: Tx,
-    { max, holder, worker }: ClaimRequest,
+    { max, holder, worker, left }: ClaimRequest,
     queues: readonly LaneShare[][],
     read: (rows: Started[]) => T | Promise<T>,
   ): Sole<T> | null {
@@ -31,8 +31,14 @@ export class SoleClaim {
     const common: Value[] = [tx.at, holder, holder === null ? worker : null];
     const leases = new Map(shares.map(({ lane, lease }) => [lane.id, lease]));
     const answer = (rows: readonly (readonly unknown[])[], inOrder: (a: Started, b: Started) => number) => {
-      const started = this.#started(rows as readonly SoleStarted[], leases);
-      return started === null ? null : read(started.sort(inOrder));
+      const common = rows.find(([key]) => key === null) as SoleStarted;
+      const [now, longer, more, nextAt] = [common[10], common[11], common[12], common[13]];
+      if (longer) {
+        this.#longer = LONGER;
+        return null;
+      }
+      if (more === false) left?.(outlookOf(false, [nextAt], now));
+      return read(startedOf(rows as readonly SoleStarted[], common, leases).sort(inOrder));
     };
     if (others.length === 0) {
       const { lane, lease, budget } = only;
@@ -59,37 +65,17 @@ export class SoleClaim {
     const inOrder = (a: Started, b: Started): number => place(laneOf(a)) - place(laneOf(b)) || byStartedTurn(a, b);
     return { statement: this.#sql.many, values, read: (rows) => answer(rows, inOrder) };
   }
+}
 
-  /** Null: the longer way. */
-  #started(rows: readonly SoleStarted[], leases: ReadonlyMap<number, number>): Started[] | null {
-    const common = rows.find(([key]) => key === null) as SoleStarted;
-    const [fence, now, longer] = [common[9], common[10], common[11]];
-    if (longer) {
-      this.#longer = LONGER;
-      return null;
-    }
-    const started: Started[] = [];
-    for (const [key, priority, policy, attempt, createdAt, id, input, scheduledFor, lane] of rows) {
-      if (key === null) continue;
-      const lease = leases.get(lane) as number;
-      // Suspects go the longer way.
-      const row: Started = [
-        key,
-        priority ?? 0,
-        policy,
-        attempt ?? 1,
-        createdAt,
-        id,
-        input,
-        scheduledFor,
-        fence,
-        now + lease,
-        false,
-        lane,
-        lease,
-      ];
-      started.push(row);
-    }
-    return started;
+/** What has a key is a job; suspects go the longer way. */
+function startedOf(rows: readonly SoleStarted[], common: SoleStarted, leases: ReadonlyMap<number, number>): Started[] {
+  const [fence, now] = [common[9], common[10]];
+  const started: Started[] = [];
+  for (const [key, priority, policy, attempt, createdAt, id, input, scheduledFor, lane] of rows) {
+    if (key === null) continue;
+    const lease = leases.get(lane) as number;
+    const held = now + lease;
+    started.push([key, priority ?? 0, policy, attempt ?? 1, createdAt, id, input, scheduledFor, fence, held, false, lane, lease]);
   }
+  return started;
 }

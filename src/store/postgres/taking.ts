@@ -104,7 +104,11 @@ export type SoleStarted = [
   lane: number,
   fence: Fence,
   now: number,
-  longer: boolean,
+  longer: boolean | null,
+  /** Where fewer were taken than could be, of a single lane: whether there are more, which others hold just now. */
+  more: boolean | null,
+  /** And when the next of those that are delayed is due. */
+  nextAt: number | null,
   verdict: null,
 ];
 
@@ -112,15 +116,14 @@ export type SoleStarted = [
  * The answer of such a statement. What all jobs have in common stands in a row of its own, and what most of them have is
  * left out: each value costs something on either side of the connection.
  */
-const answer = (verdict: string, common: string, longer: string): string => `
+const answer = (verdict: string, common: string, longer: string, left = "null::boolean, null::bigint"): string => `
     select null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
-      null::integer, fence, now, ${longer}, ${verdict} from ${common}
-    union all select *, null, null, null, null from job`;
+      null::integer, fence, now, ${longer}, ${left}, ${verdict} from ${common}
+    union all select *, null, null, null, null, null, null from job`;
 
 /** What has to be known before it takes anything: whether there is anything that takes more than one statement. */
-const longerSql = (s: string, lanes: string, queues: string, now: string): string => `
-      exists (
-          select 1 from ${s}.jobs where gate = 'time' and lane = ${lanes} and run_at <= ${now} and limits is null)
+const longerSql = (s: string, due: string, lanes: string, queues: string): string => `
+      ${due}
         or exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = ${lanes})
         or exists (select 1 from ${s}.locks where name = ${queues})`;
 
@@ -130,13 +133,16 @@ const longerSql = (s: string, lanes: string, queues: string, now: string): strin
  * than its share, and others have less) it takes nothing, and says `longer`.
  */
 export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> {
+  const due = `exists (
+          select 1 from ${s}.jobs
+          where gate = 'time' and lane = any($5::integer[]) and run_at <= (select now from clock) and limits is null)`;
   return {
     one: soleOneSql(s),
     // Of each source at most what it may give.
     many: {
       parts: `
         ${CLOCK(s)},
-        longer as materialized (select ${longerSql(s, "any($5::integer[])", "any($6::text[])", "(select now from clock)")} as longer),
+        longer as materialized (select ${longerSql(s, due, "any($5::integer[])", "any($6::text[])")} as longer),
         lane as (
           select * from unnest($5::integer[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::integer[])
             as lane (id, lease, most, place, source, budget)),
@@ -167,12 +173,16 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
 function soleOneSql(s: string): SoleStatement {
   const spots = `select ctid from ${s}.jobs where lane = $5::integer and ${READY} order by priority desc, key
             limit case when longer then 0 else $4::integer end for update skip locked`;
+  // In this statement's eyes those that it takes are ready to its end.
+  const others = `exists (select 1 from ${s}.jobs where lane = $5::integer and ${READY} and ctid <> all(spots::tid[]))`;
   return {
     parts: `
         given as materialized (
           select *, array(${spots}) as spots from (
-            select *, ${longerSql(s, "$5::integer", "$6", "now")} as longer from (
-              select ${s}.clock($1) as now, nextval('${s}.fence') as fence offset 0) as clock offset 0) as clock),
+            select *, ${longerSql(s, "next_at <= now", "$5::integer", "$6")} as longer from (
+              select ${s}.clock($1) as now, nextval('${s}.fence') as fence, (
+                select run_at from ${s}.jobs where gate = 'time' and lane = $5::integer order by run_at limit 1) as next_at
+              offset 0) as clock offset 0) as clock),
         job as (
           update ${s}.jobs as job set ${startSql("$7::bigint", "now", "given.fence")}
           from given where job.ctid = any((select spots from given)::tid[])
@@ -181,6 +191,6 @@ function soleOneSql(s: string): SoleStatement {
     values: 7,
     made: "fence, null, null from given",
     wrote: "exists (select 1 from job)",
-    answer: (verdict) => answer(verdict, "given", "longer"),
+    answer: (verdict) => answer(verdict, "given", "longer", `case when cardinality(spots) < $4 then ${others} end, next_at`),
   };
 }
