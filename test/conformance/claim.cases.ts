@@ -540,8 +540,8 @@ export function claimCases(check: Check): void {
   });
 
   check("what a claim says is left, where it says so, is the outlook behind it", async ({ store, clock }) => {
-    const from = [{ name: "a", lease: LEASE }];
-    const compare = async (max: number): Promise<void> => {
+    const compare = async (max: number, ...names: string[]): Promise<void> => {
+      const from = ["a", ...names].map((name) => ({ name, lease: LEASE }));
       let left: Outlook | undefined;
       await claim(store, { from, max, left: (outlook) => (left = outlook) });
       if (left !== undefined) assert.deepEqual(left, await store.outlook(from));
@@ -549,6 +549,8 @@ export function claimCases(check: Check): void {
     await compare(1);
     await add(store, { name: "a" }, { name: "a" }, { name: "a" }, { name: "a", delay: 2_000 }, { name: "b" });
     for (const max of [2, 2, 2, 2]) await compare(max);
+    await add(store, { name: "a" }, { name: "b", queue: "b", delay: 1_900 }, { name: "b", queue: "b" });
+    for (const max of [2, 2, 2]) await compare(max, "b");
     pass(clock, 500);
     await compare(1);
     pass(clock, 1_500);

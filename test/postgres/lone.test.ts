@@ -58,32 +58,39 @@ describe("a call that is one statement", { skip: noServer }, () => {
     }
   }
 
-  test("a claim says what is left behind it; where others hold some of it, or there may be more, it is asked for", async () => {
-    const { stores, bystander, close } = await openHandles(server, 1);
-    const [store] = stores as [PostgresStore];
-    const left = async (max: number): Promise<[taken: number, left: Outlook | null]> => {
-      let said: Outlook | null = null;
-      const { length } = await claim(store, { from: FROM, max, left: (outlook) => (said = outlook) });
-      return [length, said];
-    };
-    try {
-      for (let i = 0; i < 5; i++) await store.enqueue([JOB]);
-      // The first does not know the lanes yet.
-      assert.deepEqual(await left(1), [1, null]);
-      assert.deepEqual(await left(2), [2, null]);
-      const other = await bystander();
-      await other.query("select key from jobs where state = 'pending' order by key limit 1 for update");
-      assert.deepEqual(await left(2), [1, null]);
-      await other.end("rollback");
-      assert.deepEqual(await left(2), [1, { ready: false, nextIn: null }]);
-      await store.enqueue([{ ...JOB, delay: 60_000 }]);
-      const [, later] = await left(2);
-      assert.equal(later?.ready, false);
-      assert.ok(later.nextIn !== null && later.nextIn > 0 && later.nextIn <= 60_000, `in ${later.nextIn} ms`);
-    } finally {
-      await close();
-    }
-  });
+  for (const names of [["lone"], ["lone", "other"]]) {
+    const what = names.length === 1 ? "one lane" : "two queues";
+    test(`a claim from ${what} says what is left behind it, unless others hold some of that, or there may be more`, async () => {
+      const { stores, bystander, close } = await openHandles(server, 1);
+      const [store] = stores as [PostgresStore];
+      const from = names.map((name) => ({ name, lease: LEASE }));
+      const left = async (max: number): Promise<[taken: number, left: Outlook | null]> => {
+        let said: Outlook | null = null;
+        const { length } = await claim(store, { from, max, left: (outlook) => (said = outlook) });
+        return [length, said];
+      };
+      try {
+        for (const name of names) await add(store, { name, queue: name });
+        // The first does not know the lanes yet.
+        for (const _ of names) assert.deepEqual(await left(1), [1, null]);
+        for (const _ of names) assert.deepEqual(await left(1), [0, { ready: false, nextIn: null }]);
+        await store.enqueue([JOB]);
+        assert.deepEqual(await left(1), [1, null]);
+        await store.enqueue([JOB]);
+        const other = await bystander();
+        await other.query("select key from jobs where state = 'pending' for update");
+        assert.deepEqual(await left(2), [0, null]);
+        await other.end("rollback");
+        assert.deepEqual(await left(2), [1, { ready: false, nextIn: null }]);
+        await store.enqueue([{ ...JOB, delay: 60_000 }]);
+        const [, later] = await left(2);
+        assert.equal(later?.ready, false);
+        assert.ok(later.nextIn !== null && later.nextIn > 0 && later.nextIn <= 60_000, `in ${later.nextIn} ms`);
+      } finally {
+        await close();
+      }
+    });
+  }
 
   test("one that comes to the server when somebody was told that it was not done is refused", async (t) => {
     const url = await server.createDatabase();

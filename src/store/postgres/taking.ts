@@ -105,7 +105,7 @@ export type SoleStarted = [
   fence: Fence,
   now: number,
   longer: boolean | null,
-  /** Where fewer were taken than could be, of a single lane: whether there are more, which others hold just now. */
+  /** Where fewer were taken than could be: whether there are more, which others hold just now, or which may not be taken. */
   more: boolean | null,
   /** And when the next of those that are delayed is due. */
   nextAt: number | null,
@@ -116,14 +116,18 @@ export type SoleStarted = [
  * The answer of such a statement. What all jobs have in common stands in a row of its own, and what most of them have is
  * left out: each value costs something on either side of the connection.
  */
-const answer = (verdict: string, common: string, longer: string, left = "null::boolean, null::bigint"): string => `
+const answer = (verdict: string, common: string, longer: string, more: string): string => `
     select null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
-      null::integer, fence, now, ${longer}, ${left}, ${verdict} from ${common}
+      null::integer, fence, now, ${longer}, ${more}, next_at, ${verdict} from ${common}
     union all select *, null, null, null, null, null, null from job`;
 
+/** The next of a lane that is delayed. */
+const nextSql = (s: string, lane: string): string =>
+  `select run_at from ${s}.jobs where gate = 'time' and lane = ${lane} order by run_at limit 1`;
+
 /** What has to be known before it takes anything: whether there is anything that takes more than one statement. */
-const longerSql = (s: string, due: string, lanes: string, queues: string): string => `
-      ${due}
+const longerSql = (s: string, lanes: string, queues: string): string => `
+      next_at <= now
         or exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = ${lanes})
         or exists (select 1 from ${s}.locks where name = ${queues})`;
 
@@ -133,16 +137,18 @@ const longerSql = (s: string, due: string, lanes: string, queues: string): strin
  * than its share, and others have less) it takes nothing, and says `longer`.
  */
 export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> {
-  const due = `exists (
-          select 1 from ${s}.jobs
-          where gate = 'time' and lane = any($5::integer[]) and run_at <= (select now from clock) and limits is null)`;
+  // In these statements' eyes those that they take are ready to the end.
+  const others = (lanes: string, taken: string) =>
+    `exists (select 1 from ${s}.jobs where lane = ${lanes} and ${READY} and ctid <> all(${taken}))`;
   return {
-    one: soleOneSql(s),
+    one: soleOneSql(s, others("$5::integer", "spots::tid[]")),
     // Of each source at most what it may give.
     many: {
       parts: `
         ${CLOCK(s)},
-        longer as materialized (select ${longerSql(s, due, "any($5::integer[])", "any($6::text[])")} as longer),
+        longer as materialized (
+          select next_at, ${longerSql(s, "any($5::integer[])", "any($6::text[])")} as longer from clock, (
+            select min((${nextSql(s, "lane.id")})) as next_at from unnest($5::integer[]) as lane (id)) as next),
         lane as (
           select * from unnest($5::integer[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::integer[])
             as lane (id, lease, most, place, source, budget)),
@@ -161,7 +167,14 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
       values: 12,
       made: "fence, null, null from fence",
       wrote: "exists (select 1 from chosen)",
-      answer: (verdict) => answer(verdict, "fence, clock, longer, uneven", "longer or uneven"),
+      answer: (verdict) =>
+        answer(
+          verdict,
+          "fence, clock, longer, uneven",
+          "longer or uneven",
+          `case when (select count(*) from chosen) < $4 then
+            ${others("any($5::integer[])", "array(select spot from chosen)")} end`,
+        ),
     },
   };
 }
@@ -170,18 +183,15 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
  * Of a single lane: what an idle worker waits for, hence with as little in it as will do. A part that others refer to costs
  * the server as much as taking ten jobs, so all that comes first is one: the instant, the fence, and where the jobs are.
  */
-function soleOneSql(s: string): SoleStatement {
+function soleOneSql(s: string, others: string): SoleStatement {
   const spots = `select ctid from ${s}.jobs where lane = $5::integer and ${READY} order by priority desc, key
             limit case when longer then 0 else $4::integer end for update skip locked`;
-  // In this statement's eyes those that it takes are ready to its end.
-  const others = `exists (select 1 from ${s}.jobs where lane = $5::integer and ${READY} and ctid <> all(spots::tid[]))`;
   return {
     parts: `
         given as materialized (
           select *, array(${spots}) as spots from (
-            select *, ${longerSql(s, "next_at <= now", "$5::integer", "$6")} as longer from (
-              select ${s}.clock($1) as now, nextval('${s}.fence') as fence, (
-                select run_at from ${s}.jobs where gate = 'time' and lane = $5::integer order by run_at limit 1) as next_at
+            select *, ${longerSql(s, "$5::integer", "$6")} as longer from (
+              select ${s}.clock($1) as now, nextval('${s}.fence') as fence, (${nextSql(s, "$5::integer")}) as next_at
               offset 0) as clock offset 0) as clock),
         job as (
           update ${s}.jobs as job set ${startSql("$7::bigint", "now", "given.fence")}
@@ -191,6 +201,6 @@ function soleOneSql(s: string): SoleStatement {
     values: 7,
     made: "fence, null, null from given",
     wrote: "exists (select 1 from job)",
-    answer: (verdict) => answer(verdict, "given", "longer", `case when cardinality(spots) < $4 then ${others} end, next_at`),
+    answer: (verdict) => answer(verdict, "given", "longer", `case when cardinality(spots) < $4 then ${others} end`),
   };
 }
