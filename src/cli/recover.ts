@@ -2,6 +2,7 @@ import type { Command } from "commander";
 import { age } from "../core/age.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
+import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { number, plural } from "../core/words.ts";
 import type { RecoveryStats } from "../runtime/janitor.ts";
 import { reportOf } from "../store/recoveries.ts";
@@ -45,7 +46,8 @@ export function recoverCommand(parent: Command): void {
       if (options.acknowledge) return await acknowledge(command);
       if (options.dryRun || (isManual(command) && !options.apply && since === null)) return await preview(command);
       await using hf = await openExisting(command, { recovery: "by an operator" });
-      const { store, clock } = hf.engine;
+      const { store, clock, location } = hf.engine;
+      const page = (one: CrashRecoveryReport) => reportPage(one, clock.now(), location.kind);
       const recovered = since === null ? await hf.recovery.recoverStale() : await hf.recovery.reclaimStale(since);
       const left = (await store.stale({ dead: [], skewed: false, limit: LOOK })).length;
       const { log, ...totals } = await store.recovery();
@@ -55,7 +57,7 @@ export function recoverCommand(parent: Command): void {
       const wrong = open.filter(({ state }) => state === "failed").map(reportOf);
       if (wrong.length > 0) process.exitCode = EXIT.failed;
       answer(command, { recovered, left, totals, history: log, report, wrong }, () =>
-        [sayRecovered(recovered), ...wrong.map((one) => reportPage(one, clock.now())), sayLeft(left), history(log, clock.now())]
+        [sayRecovered(recovered), ...wrong.map(page), sayLeft(left), history(log, clock.now())]
           .filter((part) => part !== "")
           .join("\n\n"),
       );
@@ -92,7 +94,11 @@ async function showReports(command: Command, { last = false }: RecoverOptions): 
   if (last) {
     const report = await hf.recovery.lastReport();
     answer(command, { report, waiting, lost }, () =>
-      report === null ? (next === "" ? paint("dim", "No process has crashed so far.") : next) : page(reportPage(report, now)),
+      report === null
+        ? next === ""
+          ? paint("dim", "No process has crashed so far.")
+          : next
+        : page(reportPage(report, now, hf.engine.location.kind)),
     );
     return;
   }

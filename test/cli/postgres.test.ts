@@ -121,6 +121,20 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.deepEqual([(await hf.jobs.get(ids[0] as string))?.state, await hf.jobs.get(ids[1] as string)], ["pending", null]);
   });
 
+  test("recover --last, without what a server has of its own", oneOf(3, 2), async () => {
+    const worker = place.start(["work", JOBS, "--db", url]);
+    await worker.said("Working on postgres://");
+    await hf.enqueue(job({ name: "hang", run: () => {} }), 1);
+    await worker.said("hanging");
+    worker.child.kill("SIGKILL");
+    await worker.ended;
+    await run(["recover"]);
+    const last = await run(["recover", "--last"]);
+    assert.match(last, /^Recovered\.\n(.*\n)* {2}jobs +1 of 1 taken back: 1 pending again, 0 quarantined\n/);
+    assert.match(last, /\n {2}locks released +0\n {2}crashed +pid \d+ on .*, holdfast work /);
+    assert.doesNotMatch(last, /write-ahead log|commits missing/);
+  });
+
   test("queues list, pause and resume", oneOf(3, 4), async () => {
     await hf.enqueue(gone, 1);
     await run(["queues", "pause", "gone"]);

@@ -2,6 +2,7 @@ import { age, instant } from "../../core/age.ts";
 import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
 import { number, plural } from "../../core/words.ts";
 import type { RecoveryPlan } from "../../runtime/recovery/preview.ts";
+import type { StoreLocation } from "../../store/open-store.ts";
 import { paint } from "../terminal/colours.ts";
 import { type Column, count, table } from "../terminal/table.ts";
 import { oneLine } from "../terminal/text.ts";
@@ -17,8 +18,8 @@ export function sayReport(report: CrashRecoveryReport, now: number): string {
   return `${age(now - recoveredAt)} ago, ${who}: ${back.join(", ")} given back in ${number(recoveryDurationMs)} ms${wrong}`;
 }
 
-/** All of it. */
-export function reportPage(report: CrashRecoveryReport, now: number): string {
+/** All of it; of a server nothing about logs and commits, which are its own. */
+export function reportPage(report: CrashRecoveryReport, now: number, store: StoreLocation["kind"]): string {
   const { crashed, errors, wasSuccessful } = report;
   const lines: [string, string][] = [
     ["recovered", `${instant(report.recoveredAt, now)}, in ${number(report.recoveryDurationMs)} ms`],
@@ -26,16 +27,20 @@ export function reportPage(report: CrashRecoveryReport, now: number): string {
     ["pending then", number(report.jobsPending)],
     ["builds crashed", number(report.buildsCrashed)],
     ["locks released", number(report.locksReleased)],
-    [
-      "write-ahead log",
-      `${number(report.walSizeBeforeRecoveryBytes)} bytes, ${plural(report.walFramesReplayed, "frame")} read back`,
-    ],
-    ["commits missing", report.commitsMissing === null ? "none that is known of" : number(report.commitsMissing)],
+    ...(store === "postgres" ? [] : sayLog(report)),
     ...crashed.map((one): [string, string] => ["crashed", sayProcess(one, now)]),
     ...errors.map((error): [string, string] => ["error", paint("red", oneLine(error))]),
   ];
   const verdict = wasSuccessful ? paint("green", "Recovered.") : paint("red", "Recovered, and something is wrong.");
   return `${verdict}\n${lines.map(([name, value]) => `  ${name.padEnd(16)}${value}`).join("\n")}`;
+}
+
+function sayLog(report: CrashRecoveryReport): [string, string][] {
+  const { walSizeBeforeRecoveryBytes, walFramesReplayed, commitsMissing } = report;
+  return [
+    ["write-ahead log", `${number(walSizeBeforeRecoveryBytes)} bytes, ${plural(walFramesReplayed, "frame")} read back`],
+    ["commits missing", commitsMissing === null ? "none that is known of" : number(commitsMissing)],
+  ];
 }
 
 function sayJobs(report: CrashRecoveryReport): string {
