@@ -18,6 +18,7 @@ import { after, before, beforeEach, describe, test, type TestContext } from "nod
 import { setTimeout as passes } from "node:timers/promises";
 import tls from "node:tls";
 import { fileURLToPath } from "node:url";
+import postgres from "postgres";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { ConnectionLost } from "../../src/store/postgres/faults.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
@@ -248,20 +249,49 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     },
   );
 
-  test("there are too many connections: for good, and for a while", oneOf(2, 8), async (t) => {
+  test("there are too many connections of others, for good, and for a while", oneOf(2, 8), async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(
-      `grant create on database ${new URL(url).pathname.slice(1)} to ${name}; alter role ${name} connection limit 1`,
+      `grant create on database ${new URL(url).pathname.slice(1)} to ${name}; alter role ${name} connection limit 3`,
       url,
     );
+    const others = postgres(own, { max: 2 });
+    t.after(() => others.end());
+    await Promise.all([others`select pg_sleep(0.01)`, others`select pg_sleep(0.01)`]);
     await refuses(t, own, "TOO_MANY_CONNECTIONS", /takes no more connections \(too many connections for role/, /max_connections/);
     const there = async () => (await server.query(`select 1 from pg_stat_activity where usename = '${name}'`, url)).length;
-    while ((await there()) > 0) await passes(5);
+    while ((await there()) > 2) await passes(5);
     const opening = openAt(t, own, { patience: 10_000 });
     opening.catch(() => {});
-    while ((await there()) === 0) await passes(5);
-    await server.query(`alter role ${name} connection limit 5`, url);
+    while ((await there()) === 2) await passes(5);
+    await others.end();
     await addOne(await opening);
+  });
+
+  test("the user, or the database, may have fewer connections than one process needs", oneOf(2, 8), async (t) => {
+    const { url: own, name } = await makeRole(t);
+    const database = new URL(url).pathname.slice(1);
+    await server.query(`grant create on database ${database} to ${name}`, url);
+    t.after(() => server.query(`alter database ${database} connection limit -1`, url));
+    for (const [what, few] of [
+      [`role ${name}`, 1],
+      [`role ${name}`, 2],
+      [`database ${database}`, 2],
+    ] as const) {
+      await server.query(`alter ${what} connection limit ${few}`, url);
+      const since = performance.now();
+      const patient = openAt(t, own, { patience: 60_000 });
+      await assert.rejects(patient, (error: HoldfastError) => {
+        assert.equal(error.code, "TOO_MANY_CONNECTIONS", error.message);
+        assert.match(error.message, new RegExp(`allows ${few} connections? to the ${what}, `));
+        assert.ok(error.hint.includes(`alter ${what} connection limit 7`), error.hint);
+        return true;
+      });
+      assert.ok(performance.now() - since < 30_000, "nobody else is waited for");
+      await server.query(`alter ${what} connection limit -1`, url);
+    }
+    await server.query(`alter role ${name} connection limit 3`, url);
+    await addOne(await openAt(t, own));
   });
 
   test("the schema is dropped under an open store, and made anew by whoever opens it then", oneOf(2, 9), async (t) => {

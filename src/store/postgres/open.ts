@@ -1,5 +1,6 @@
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
+import { plural } from "../../core/words.ts";
 import type { Durability } from "../store.ts";
 import { parseAddress } from "./address.ts";
 import { backoff } from "./backoff.ts";
@@ -109,6 +110,8 @@ async function enter(
   const [version, encoding] = row as [number, string];
   refuseOld(version);
   refuseEncoding(encoding);
+  // Behind a pooler connections are the pooler's, and shared.
+  if (!writer.pooled) await refuseFew(session, writer.address);
   const now = injected ? clock.now() : null;
   const migrated = await migrate(session, { schema, durability: durability ?? "power", create, now, actor: actor ?? null });
   if (durability !== undefined && durability !== migrated.durability) {
@@ -138,6 +141,29 @@ function refuseEncoding(encoding: string): void {
     "ENCODING_UNSUPPORTED",
     `The database has the encoding ${encoding}, which cannot store every text, and Holdfast needs UTF8.`,
     "Make another: `createdb --encoding=UTF8 --template=template0 …`, and give its address.",
+  );
+}
+
+/** What one process needs to enqueue and to look, and what it has at most. */
+const NEEDED = 3;
+const MOST = 7;
+
+/** Where the limit is less than one process needs, it is in its own way, and to wait for others would be in vain. */
+async function refuseFew(session: Session, address: string): Promise<void> {
+  const [row] = await session.rows<[number, string, string]>(`
+    select connections, kind, name from (
+      select rolconnlimit, 'role', quote_ident(rolname) from pg_roles where rolname = session_user
+      union all
+      select datconnlimit, 'database', quote_ident(datname) from pg_database where datname = current_database()
+    ) as limits (connections, kind, name)
+    where connections >= 0 and not (select rolsuper from pg_roles where rolname = session_user)
+    order by connections limit 1`);
+  if (row === undefined || row[0] >= NEEDED) return;
+  const [connections, kind, name] = row;
+  throw new HoldfastError(
+    "TOO_MANY_CONNECTIONS",
+    `The PostgreSQL server at ${address} allows ${plural(connections, "connection")} to the ${kind} ${name}, and one process needs ${NEEDED}.`,
+    `Raise the limit: \`alter ${kind} ${name} connection limit ${MOST}\` is enough for one worker, -1 is none.`,
   );
 }
 
