@@ -6,7 +6,7 @@ import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { number, plural } from "../core/words.ts";
 import type { RecoveryStats } from "../runtime/janitor.ts";
 import { reportOf } from "../store/recoveries.ts";
-import type { RecoveryTotals } from "../store/store.ts";
+import type { RecoveryTotals } from "../store/healing.ts";
 import { isManual, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
@@ -49,8 +49,8 @@ export function recoverCommand(parent: Command): void {
       const { store, clock, location } = hf.engine;
       const page = (one: CrashRecoveryReport) => reportPage(one, clock.now(), location.kind);
       const recovered = since === null ? await hf.recovery.recoverStale() : await hf.recovery.reclaimStale(since);
-      const left = (await store.stale({ dead: [], skewed: false, limit: LOOK })).length;
-      const { log, ...totals } = await store.recovery();
+      const left = (await store.healing.stale({ dead: [], skewed: false, limit: LOOK })).length;
+      const { log, ...totals } = await store.healing.totals();
       // What this recovery is about to find is waited for.
       const report = await hf.recovery.lastReport();
       const open = await store.recoveries.reports({ limit: LOOK, which: "open" });

@@ -103,7 +103,7 @@ export class Holdfast implements AsyncDisposable {
       },
       stats: async () => {
         this.#refuseClosed();
-        const { locksCleaned, entriesReclaimed, recoveredAt } = await engine.store.recovery();
+        const { locksCleaned, entriesReclaimed, recoveredAt } = await engine.store.healing.totals();
         return { locksCleaned, entriesReclaimed, recoveryTimestamp: recoveredAt };
       },
       reclaimStale: async (expiredFor) => {

@@ -2,7 +2,8 @@ import type { Clock } from "../core/clock.ts";
 import type { ProcessId } from "../core/ids.ts";
 import { type HeldLease, type Holder, isProven, judge, type StaleLease, type Verdict } from "../core/lease.ts";
 import type { Life, ProcessView } from "../store/processes.ts";
-import type { Judgement, Store } from "../store/store.ts";
+import type { Judgement } from "../store/healing.ts";
+import type { Store } from "../store/store.ts";
 import type { Holdings } from "./holdings.ts";
 import type { Log } from "./log.ts";
 import { type Dead, Recovery } from "./recovery/recovery.ts";
@@ -145,7 +146,7 @@ export class Janitor {
     try {
       const dead = this.#running ? [] : await this.#dead();
       if (dead.length > 0) await this.#buryQuickly(dead);
-      const stale = await this.#store.stale({ dead: [], skewed: false, limit: QUICK });
+      const stale = await this.#store.healing.stale({ dead: [], skewed: false, limit: QUICK });
       const healed = await this.#reclaim(stale, "found before a claim");
       if (stale.length === 0) this.#healedAt = now;
       return healed > 0 || dead.length > 0;
@@ -195,14 +196,14 @@ export class Janitor {
   async reclaimStale(expiredFor: number, by: string): Promise<RecoveryStats> {
     let entriesReclaimed = 0;
     for (;;) {
-      const stale = (await this.#store.stale({ dead: [], skewed: false, limit: CHUNK })).filter(
+      const stale = (await this.#store.healing.stale({ dead: [], skewed: false, limit: CHUNK })).filter(
         ({ left }) => left <= -expiredFor,
       );
       const judged = stale.map((lease): Judgement =>
         Object.assign(lease, { verdict: lease.holder === null ? "crashed" : "stalled" } as const),
       );
       const cause = "reclaimed by an operator";
-      const { entries } = judged.length === 0 ? { entries: 0 } : await this.#store.reclaim(judged, cause, by);
+      const { entries } = judged.length === 0 ? { entries: 0 } : await this.#store.healing.reclaim(judged, cause, by);
       entriesReclaimed += entries;
       if (entries === 0) break;
     }
@@ -331,7 +332,7 @@ export class Janitor {
   async #drain(query: { dead: ProcessId[]; skewed: boolean }, cause: string): Promise<number> {
     let entries = 0;
     for (;;) {
-      const stale = await this.#store.stale({ ...query, limit: CHUNK });
+      const stale = await this.#store.healing.stale({ ...query, limit: CHUNK });
       const reclaimed = await this.#reclaim(stale, cause);
       entries += reclaimed;
       if (reclaimed === 0 || stale.length < CHUNK) return entries;
@@ -347,7 +348,7 @@ export class Janitor {
       if (verdict !== "keep") judged.push(Object.assign(lease, { verdict }));
     }
     if (judged.length === 0) return 0;
-    return (await this.#store.reclaim(judged, cause)).entries;
+    return (await this.#store.healing.reclaim(judged, cause)).entries;
   }
 
   #judge(lease: StaleLease): Verdict {

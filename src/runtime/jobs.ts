@@ -36,7 +36,7 @@ export class Jobs {
   async get(id: string): Promise<Job | null> {
     this.#refuseClosed();
     checkId(id);
-    return this.#engine.store.get(id);
+    return this.#engine.store.look.get(id);
   }
 
   async list(options: ListOptions = {}): Promise<Page<Job>> {
@@ -52,7 +52,7 @@ export class Jobs {
       throw new HoldfastError("OPTION_INVALID", "`after` is no cursor of a list.", "Give the `next` of the page before.");
     }
     checkFilter(options);
-    return this.#engine.store.list({
+    return this.#engine.store.look.list({
       limit: checkCount(options.limit ?? 100, "limit", 1),
       ...(options.queue === undefined ? {} : { queue: options.queue }),
       ...(options.name === undefined ? {} : { name: options.name }),
@@ -64,7 +64,7 @@ export class Jobs {
   async counts(options: { queue?: string; name?: string } = {}): Promise<Record<JobState, number>> {
     this.#refuseClosed();
     checkFilter(options);
-    return this.#engine.store.counts(options);
+    return this.#engine.store.look.counts(options);
   }
 
   /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
@@ -121,7 +121,7 @@ export class Jobs {
     try {
       let last = "";
       while (!stop.aborted) {
-        const seen = await this.#engine.store.get(id);
+        const seen = await this.#engine.store.look.get(id);
         if (seen === null) throw noSuchJob(id);
         const text = JSON.stringify(seen);
         if (text !== last) yield seen;

@@ -15,7 +15,7 @@ const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
 export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { folder?: string } } = {}): Promise<Facts> {
   const { store, location, clock, isSealed } = hf.engine;
   // All of them: a queue that is empty by now has ended jobs, too.
-  const counted = store.queues();
+  const counted = store.look.queues();
   const [overview, queues, builds, schedules, sinks, healed, reports, last, gauged, wal] = await Promise.all([
     // What is empty only because it could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
@@ -23,7 +23,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
     readable(() => store.builds.newestBuilds()),
     readable(() => store.schedules.all()),
     readable(() => store.sinks.all()),
-    readable(() => store.recovery()),
+    readable(() => store.healing.totals()),
     readable(() => store.recoveries.totals()),
     readable(() => store.recoveries.reports({ limit: 1 })),
     readable(() => store.vitals.gauge()),

@@ -23,18 +23,18 @@ export class Queues {
   /** Nothing more is claimed from it, by anybody, until it is resumed. What runs goes on, what is enqueued waits. */
   async pause(name: string): Promise<void> {
     this.#refuseClosed();
-    await this.#engine.store.pause(checkName(name, "The queue"));
+    await this.#engine.store.queues.pause(checkName(name, "The queue"));
   }
 
   async resume(name: string): Promise<void> {
     this.#refuseClosed();
-    await this.#engine.store.resume(checkName(name, "The queue"));
+    await this.#engine.store.queues.resume(checkName(name, "The queue"));
   }
 
   /** By name. */
   async list(): Promise<QueueView[]> {
     this.#refuseClosed();
-    const queues = await this.#engine.store.queues();
+    const queues = await this.#engine.store.look.queues();
     return queues.map(({ name, paused, counts, oldestAt }) => {
       return oldestAt === undefined ? { name, paused, counts } : { name, paused, counts, oldestAt };
     });

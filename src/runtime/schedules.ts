@@ -43,7 +43,7 @@ export class Schedules {
     const draft = await draftOf(def, options, this.#engine.clock.now());
     this.#refuseClosed();
     const { declared } = definitionOf(def);
-    if (!declared.empty) await this.#engine.store.declare([declared.declaration]);
+    if (!declared.empty) await this.#engine.store.queues.declare([declared.declaration]);
     const saved = await this.#engine.store.schedules.save(draft);
     this.#engine.scheduler.start();
     this.#engine.scheduler.changed();

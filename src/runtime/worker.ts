@@ -158,7 +158,7 @@ export class WorkerLoop implements Worker {
   }
 
   #declare(declarations: readonly Declaration[]): void {
-    this.#engine.store.declare(declarations).catch((error: unknown) => {
+    this.#engine.store.queues.declare(declarations).catch((error: unknown) => {
       if (this.#stopping !== null || this.#engine.store.damage.damaged !== null) return;
       this.#engine.log.warn("limits could not be declared; it is tried again", { error: String(error) });
       this.#engine.clock.after(DECLARE_AGAIN, () => this.#declare(declarations));

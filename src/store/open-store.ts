@@ -115,7 +115,20 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
 }
 
 /** The nouns of a store whose calls a clock that is moved by hand waits for. */
-const WAITED_FOR = ["builds", "work", "audit", "recoveries", "processes", "locks", "schedules", "events", "sinks"] as const;
+const WAITED_FOR = [
+  "look",
+  "queues",
+  "builds",
+  "work",
+  "audit",
+  "recoveries",
+  "processes",
+  "healing",
+  "locks",
+  "schedules",
+  "events",
+  "sinks",
+] as const;
 
 /** For a clock that is moved by hand: every call says that it is under way. */
 function reporting<T extends object>(store: T, during: (work: Promise<unknown>) => void, parts: Partial<T> = {}): T {

@@ -1,6 +1,6 @@
 import { type FinishedState, JOB_STATES, type JobState } from "../core/job.ts";
 import type { Lane } from "../core/queue.ts";
-import type { LaneOverview, QueueOverview } from "./store.ts";
+import type { LaneOverview, QueueOverview } from "./look.ts";
 import { lastMinute, type Tallied } from "./tallied.ts";
 
 /** How many jobs of a lane are in a state. */

@@ -1,6 +1,6 @@
 import type { Reclaimed } from "../core/retry.ts";
 import type { NewAuditEntry } from "./audit.ts";
-import type { RecoveryTotals } from "./store.ts";
+import type { RecoveryTotals } from "./healing.ts";
 
 /** So many entries of the log are kept. */
 export const LOG_ROWS = 1_000;

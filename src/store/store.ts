@@ -3,8 +3,8 @@ import type { Clock } from "../core/clock.ts";
 import type { ClaimSource, Outlook } from "../core/claiming.ts";
 import type { HoldfastError } from "../core/errors.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
-import type { FinishedState, Job, JobState } from "../core/job.ts";
-import type { Fate, HeldLease, LeaseRef, StaleLease } from "../core/lease.ts";
+import type { FinishedState } from "../core/job.ts";
+import type { Fate, LeaseRef } from "../core/lease.ts";
 import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Declaration } from "../core/settings.ts";
 import type { WalView } from "../core/wal.ts";
@@ -13,8 +13,11 @@ import type { BackupStore } from "./backups.ts";
 import type { BuildStore } from "./builds.ts";
 import type { EventStore } from "./events.ts";
 import type { DamageStore } from "./findings.ts";
+import type { HealingStore } from "./healing.ts";
 import type { LockStore } from "./locks.ts";
-import type { ProcessStore, Works } from "./processes.ts";
+import type { LookStore } from "./look.ts";
+import type { ProcessStore } from "./processes.ts";
+import type { QueueStore } from "./queues.ts";
 import type { RecoveryStore } from "./recoveries.ts";
 import type { ScheduleStore } from "./schedules.ts";
 import type { SinkStore } from "./sinks.ts";
@@ -36,11 +39,14 @@ export interface Store {
   readonly durability: Durability;
   /** The time that is written: the given clock's, or that of the database, as far as it is known here. */
   readonly clock: Clock;
+  /** What there is. */
+  readonly look: LookStore;
+  readonly queues: QueueStore;
   /** Runs of pipelines. */
   readonly builds: BuildStore;
   /** What they work on. */
   readonly work: WorkStore;
-  /** Who did what. What an operator does by the methods below is in it, by whoever has the store open. */
+  /** Who did what. What an operator does is in it, by whoever has the store open. */
   readonly audit: AuditStore;
   readonly backups: BackupStore;
   /** What is wrong with it. */
@@ -51,6 +57,8 @@ export interface Store {
   readonly recoveries: RecoveryStore;
   /** Who has it open. */
   readonly processes: ProcessStore;
+  /** Leases that may have to be taken back. */
+  readonly healing: HealingStore;
   readonly locks: LockStore;
   readonly schedules: ScheduleStore;
   readonly events: EventStore;
@@ -91,37 +99,17 @@ export interface Store {
   /** How long until the next delayed job of these is due, null when there is none; `ready` when something can be claimed now. */
   outlook(from: readonly ClaimSource[]): Promise<Outlook>;
 
-  // ── looking and operating ──
-  get(id: string): Promise<Job | null>;
-  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
-  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>>;
-  queues(): Promise<QueueOverview[]>;
-  /** What can be claimed or not claimed as a whole, with how much of it is pending. */
-  lanes(): Promise<LaneOverview[]>;
+  // ── operating ──
   cancel(id: string): Promise<boolean>;
   /** failed or quarantined → pending, with fresh counts; "key-taken" when another unfinished job has its key by now. */
   retry(id: string): Promise<boolean | "key-taken">;
   /** Removes finished jobs; the ids their callers chose stay remembered. */
   prune(filter: PruneFilter): Promise<number>;
-
-  // ── queues ──
-  /** What these definitions say about their queues and limits; the newest word counts. */
-  declare(declarations: readonly Declaration[]): Promise<void>;
-  /** A paused queue hands out nothing until it is resumed; what runs goes on. False when it is so already. */
-  pause(queue: string): Promise<boolean>;
-  resume(queue: string): Promise<boolean>;
   /**
    * One small step of forgetting finished jobs that their queue need not keep, but none that ended less than `leastAge`
    * ago; `more`: another step is worth while.
    */
   expire(limit: number, leastAge?: number): Promise<{ removed: number; more: boolean }>;
-
-  // ── healing ──
-  /** Leases worth a judgement: expired, expiring further away than they can (`skewed`), or of one of the `dead`. */
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]>;
-  /** Ends or cuts leases as judged; each only if it is still exactly the lease that was judged. `by`: an operator, for the audit. */
-  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed>;
-  recovery(): Promise<RecoveryTotals>;
 
   // ── news ──
   /** Called after each commit of this store, and of others too unless `ownOnly`: watching for theirs is not free. Returns the way to stop. */
@@ -210,50 +198,12 @@ export interface ProgressReport extends LeaseRef {
   message: string | null;
 }
 
-export interface ListFilter {
-  queue?: string;
-  name?: string;
-  state?: JobState;
-  limit: number;
-  after?: string;
-}
-
 export interface PruneFilter {
   state: FinishedState;
   queue?: string;
   ids?: readonly string[];
   finishedBefore?: number;
   limit: number;
-}
-
-export interface QueueOverview {
-  name: string;
-  paused: boolean;
-  counts: Record<JobState, number>;
-  /** When the oldest job that could run now was made. */
-  oldestAt?: number;
-  /** How many have ended so far: those that were retried or forgotten since are in it, so it never falls. */
-  ended: number;
-  /** How many ended in the last minute, about. */
-  lastMinute: Record<FinishedState, number>;
-}
-
-export interface LaneOverview extends Works {
-  /** Waiting and pending. */
-  pending: number;
-}
-
-export interface Judgement extends HeldLease {
-  verdict: "cut" | "crashed" | "interrupted" | "stalled";
-}
-
-export interface RecoveryTotals {
-  locksCleaned: number;
-  entriesReclaimed: number;
-  /** 0: never. */
-  recoveredAt: number;
-  /** The newest first, at most 50. */
-  log: { at: number; cause: string; entries: number; quarantined: number; failed: number; locks: number }[];
 }
 
 export interface Change {

@@ -280,7 +280,11 @@ for (const [what, estimate, says] of WRONG_ESTIMATES) {
     const here = await yard(t);
     here.write({ "a.txt": "one", "b.txt": "two" });
     const { store } = here.hf.engine;
-    const seen = async () => [await here.hf.builds.list(), await store.audit.page({ after: 0, limit: 10 }), await store.queues()];
+    const seen = async () => [
+      await here.hf.builds.list(),
+      await store.audit.page({ after: 0, limit: 10 }),
+      await store.look.queues(),
+    ];
     const before = await seen();
     for (const source of [items(() => ["a", "b"], { id: (id) => id }), files("*.txt", { root: here.root })]) {
       const docs = pipeline("docs")

@@ -44,7 +44,7 @@ async function everything({ hf }: Yard): Promise<string> {
     [0, 1, 2].map((segment) => store.work.targetPage({ pipeline: "docs", segment, limit: 1_000 })),
   );
   const { items: builds } = await store.builds.listBuilds({ limit: 100 });
-  return JSON.stringify([targets, builds, await store.counts({}), await store.audit.page({ after: 0, limit: 1_000 })]);
+  return JSON.stringify([targets, builds, await store.look.counts({}), await store.audit.page({ after: 0, limit: 1_000 })]);
 }
 
 test("what is planned is what then runs, whatever has changed", async (t) => {

@@ -76,8 +76,8 @@ export function auditCases(check: Check): void {
     await store.sinks.open("hook", "webhook");
     const { revision } = await store.schedules.save({ key: "hourly", ...when, template: newJob(), nextAt });
     const process = await store.processes.register({ pid: 7, host: "here", boot: "boot", program: "worker", stoppable: true });
-    await store.pause("q");
-    await store.resume("q");
+    await store.queues.pause("q");
+    await store.queues.resume("q");
     await store.locks.break("nightly");
     await store.schedules.pause("hourly");
     await store.schedules.resume({ key: "hourly", revision }, nextAt + 1);
@@ -184,14 +184,14 @@ export function auditCases(check: Check): void {
       nextAt: 9e12,
     });
     await store.schedules.pause("paused");
-    await store.pause("q");
+    await store.queues.pause("q");
     const before = await store.audit.head();
     assert.equal(await store.cancel(id), false);
     assert.equal(await store.cancel("nobody"), false);
     assert.equal(await store.retry(id), false);
     assert.equal(await store.prune({ state: "failed", limit: 10 }), 0);
-    assert.equal(await store.pause("q"), false);
-    assert.equal(await store.resume("other"), false);
+    assert.equal(await store.queues.pause("q"), false);
+    assert.equal(await store.queues.resume("other"), false);
     assert.equal(await store.locks.break("nobody's"), false);
     assert.equal(await store.schedules.pause("paused"), true);
     assert.equal(await store.schedules.remove("none"), false);
@@ -222,12 +222,12 @@ export function auditCases(check: Check): void {
   check(
     "an act that is undone because it failed has no entry, and its neighbours in the commit have theirs",
     async ({ store }) => {
-      const [a, , b] = await Promise.allSettled([store.pause("a"), store.enqueue([badJob()]), store.pause("b")]);
+      const [a, , b] = await Promise.allSettled([store.queues.pause("a"), store.enqueue([badJob()]), store.queues.pause("b")]);
       assert.deepEqual([a.status, b.status], ["fulfilled", "fulfilled"]);
       const led = await paused(store);
       const before = await everything(store);
       const refused = store.builds.approve(led.build.id, { token: "wrong", budget: { usd: 9 } }, "mallory");
-      const [, c] = await Promise.allSettled([refused, store.pause("c")]);
+      const [, c] = await Promise.allSettled([refused, store.queues.pause("c")]);
       assert.equal(c.status, "fulfilled");
       const entries = await store.audit.page({ after: (before as { audit: AuditEntry[] }).audit.length, limit: 10 });
       assert.deepEqual(
@@ -261,8 +261,8 @@ export function auditCases(check: Check): void {
 
   check("pages go on after a number, from the first or up to the newest, of all or of one subject", async ({ store }) => {
     for (const queue of ["a", "b", "a", "c", "a"]) {
-      await store.pause(queue);
-      await store.resume(queue);
+      await store.queues.pause(queue);
+      await store.queues.resume(queue);
     }
     const seqs = async (query: Parameters<Store["audit"]["page"]>[0]) => (await store.audit.page(query)).map(({ seq }) => seq);
     assert.deepEqual(await seqs({ after: 0, limit: 3 }), [1, 2, 3]);
@@ -275,7 +275,7 @@ export function auditCases(check: Check): void {
   });
 
   check("each entry is chained to the one before it, and the chain is looked at page by page", async ({ store }) => {
-    for (let n = 0; n < 7; n++) await store.pause(`q${n}`);
+    for (let n = 0; n < 7; n++) await store.queues.pause(`q${n}`);
     const entries = await store.audit.page({ after: 0, limit: 10 });
     let head = NO_ENTRY;
     for (const entry of entries) head = linked(head, { ...entry, before: json(entry.before), after: json(entry.after) });
@@ -291,7 +291,7 @@ export function auditCases(check: Check): void {
   check("a head that was kept elsewhere shows what the database alone cannot know", async ({ store }) => {
     const heads: AuditHead[] = [];
     for (let n = 0; n < 4; n++) {
-      await store.pause(`q${n}`);
+      await store.queues.pause(`q${n}`);
       heads.push(await store.audit.head());
     }
     const verify = async (known: AuditHead[], limit = 10) => {
@@ -311,7 +311,7 @@ export function auditCases(check: Check): void {
     await Promise.all(
       stores.map(async (one, n) => {
         for (let turn = 0; turn < 10; turn++) {
-          const acts = [one.cancel(ids[turn * 3 + n] as string), one.pause(`q${n}`), one.resume(`q${n}`)];
+          const acts = [one.cancel(ids[turn * 3 + n] as string), one.queues.pause(`q${n}`), one.queues.resume(`q${n}`)];
           assert.deepEqual(await Promise.all(acts), [true, true, true]);
           const seen = await store.audit.page({ after: followed.at(-1) ?? 0, limit: 100 });
           for (const { seq } of seen) if (seq > (followed.at(-1) ?? 0)) followed.push(seq);
@@ -328,7 +328,7 @@ export function auditCases(check: Check): void {
     const head = await store.audit.head();
     const after = await reopen();
     assert.deepEqual(await after.audit.head(), head);
-    await after.pause("another");
+    await after.queues.pause("another");
     assert.equal((await after.audit.head()).seq, 91);
     await isWhole(after);
   });
@@ -339,7 +339,7 @@ export function auditCases(check: Check): void {
       const [first, second] = [await running(store), await running(store)];
       pass(clock, 60_000);
       assert.equal((await takeBack(store, "crashed", first)).entries, 1);
-      assert.equal((await store.reclaim([judged(second, "stalled")], "reclaimed by an operator", "alice")).entries, 1);
+      assert.equal((await store.healing.reclaim([judged(second, "stalled")], "reclaimed by an operator", "alice")).entries, 1);
       assert.equal((await takeBack(store, "crashed", first)).entries, 0, "what is not that lease any more is left alone");
       const counts = { jobs: 1, quarantined: 0, failed: 0 };
       assert.deepEqual(
@@ -355,7 +355,7 @@ export function auditCases(check: Check): void {
 
   check("a build's transitions and what recovery does to it are links of the same chain", async ({ store }) => {
     const { build, lock, lead } = await started(store);
-    await store.pause("q");
+    await store.queues.pause("q");
     await store.builds.move(build.id, STOPPED, lock);
     const second = await started(store, { token: "token-2" });
     await store.processes.unregister(second.lead.holder);

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { UNLIMITED } from "../../src/core/budget.ts";
 import type { Amount } from "../../src/core/cost.ts";
-import type { Claimed, Judgement, Store } from "../../src/store/store.ts";
+import type { Judgement } from "../../src/store/healing.ts";
+import type { Claimed, Store } from "../../src/store/store.ts";
 import { rests, seeBuild } from "./build-parts.ts";
 import { changesDuring, ERROR, pass, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
@@ -276,7 +277,7 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
         break;
       case 5:
         passTime(60_000);
-        await store.resume(build.queue);
+        await store.queues.resume(build.queue);
         for (const lease of await claimOf(store, build, 10)) running.push({ lease, estimate: 0, saved: 0 });
     }
     running = running.filter((one) => !left.has(one));
@@ -293,7 +294,7 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
   });
   const { open, stages } = await seeBuild(store, build);
   assert.deepEqual([open, ...stages.map((stage) => stage.open)], [0, 0, 0]);
-  assert.deepEqual((await store.counts({ queue: build.queue })).running, 0);
+  assert.deepEqual((await store.look.counts({ queue: build.queue })).running, 0);
 }
 
 function cost(micros: number): Amount {

@@ -8,7 +8,7 @@ const TOLD: Declaration = declaring([], { settings: { events: true, keep: {} } }
 
 export function jobEventCases(check: Check): void {
   check("each step of a job is one event, in their order, each with a dedupe key of its own", async ({ store, clock }) => {
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const held = await running(store, { policy: { crashes: 2 } });
     await settle(store, held, { kind: "error", error: { ...ERROR, stack: "secret" }, delay: 0 });
     await takeBack(store, "crashed", await claimOne(store));
@@ -43,7 +43,7 @@ export function jobEventCases(check: Check): void {
   });
 
   check("many that are claimed and settled together are each told once", async ({ store }) => {
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const ids = await add(store, ...Array.from({ length: 40 }, () => ({})));
     const held = await claim(store);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
@@ -57,7 +57,7 @@ export function jobEventCases(check: Check): void {
 
   for (const [what, { act, types }] of Object.entries(ENDS)) {
     check(`a job that ${what} tells it once`, async ({ store }) => {
-      await store.declare([TOLD]);
+      await store.queues.declare([TOLD]);
       const held = await running(store, { policy: { crashes: 1 } });
       const before = await store.events.newest();
       await act(store, held);
@@ -67,7 +67,7 @@ export function jobEventCases(check: Check): void {
   }
 
   check("what waits, is let go, or is cancelled by what it was to come after, is told where it changes", async ({ store }) => {
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const upstream = await running(store, { name: "silent" });
     const [child, other] = (await add(store, { after: [upstream.id] }, { name: "silent", after: [upstream.id] })) as [
       string,
@@ -88,7 +88,7 @@ export function jobEventCases(check: Check): void {
   });
 
   check("follow-ups are told with the success that makes them", async ({ store }) => {
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const held = await running(store);
     await settle(store, held, SUCCEEDED, [newJob({ followUpId: "f-1" }), newJob({ name: "silent", followUpId: "f-2" })]);
     const events = await store.events.page({ after: 0, limit: 10 });
@@ -102,7 +102,7 @@ export function jobEventCases(check: Check): void {
   });
 
   check("queues that do not ask for it tell nothing of their jobs but what an operator does", async ({ store }) => {
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const silent = await running(store, { name: "silent" });
     await settle(store, silent, { kind: "error", error: ERROR, retry: false });
     assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), []);
@@ -127,15 +127,15 @@ export function jobEventCases(check: Check): void {
   });
 
   check("a queue that asks no longer tells no longer", async ({ store }) => {
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const held = await running(store);
-    await store.declare([declaring([], { settings: { events: false, keep: {} } })]);
+    await store.queues.declare([declaring([], { settings: { events: false, keep: {} } })]);
     await settle(store, held, SUCCEEDED);
     assert.deepEqual(typesOf(await store.events.page({ after: 0, limit: 10 })), ["job.enqueued", "job.started"]);
   });
 
   check("what is undone, refused or a duplicate tells nothing", async ({ store }) => {
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const [id] = (await add(store, { id: "one", key: "k" })) as [string];
     const before = await store.events.newest();
     const [good, bad] = await Promise.allSettled([store.cancel("nobody"), store.enqueue([newJob(), badJob()])]);
@@ -147,7 +147,7 @@ export function jobEventCases(check: Check): void {
   });
 
   check.inProcess("what is undone with the caller's own transaction tells nothing", async ({ store }) => {
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const before = await store.events.newest();
     const undone = store.transact((handle) => {
       store.enqueueWithin(handle, [newJob()]);
@@ -158,7 +158,7 @@ export function jobEventCases(check: Check): void {
   });
 
   check.inProcess("a job that is added in a transaction of the caller's own is told with it", async ({ store }) => {
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const [added] = await store.transact((handle) => store.enqueueWithin(handle, [newJob()]) as { id: string }[]);
     assert.deepEqual(
       (await store.events.page({ after: 0, limit: 10 })).map(({ type, job }) => [type, job]),
@@ -169,7 +169,7 @@ export function jobEventCases(check: Check): void {
   check.shared("another process learns at once that a queue asks for events", async ({ store, another }) => {
     const other = await another();
     await addOne(other);
-    await store.declare([TOLD]);
+    await store.queues.declare([TOLD]);
     const held = await claimOne(other);
     await settle(other, held, SUCCEEDED);
     assert.deepEqual(typesOf(await store.events.page({ after: 0, limit: 10 })), ["job.started", "job.succeeded"]);

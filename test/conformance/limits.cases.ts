@@ -214,7 +214,7 @@ export function limitCases(check: Check): void {
     assert.ok(await store.cancel(five));
     await settle(store, held[0] as Claimed, SUCCEEDED);
     assert.deepEqual(await workOff(store), [six]);
-    assert.deepEqual(await store.counts({}), { ...NONE, succeeded: 2, cancelled: 4 });
+    assert.deepEqual(await store.look.counts({}), { ...NONE, succeeded: 2, cancelled: 4 });
   });
 
   check("an operator's retry goes through the limit", async ({ store }) => {
@@ -298,23 +298,23 @@ export function limitCases(check: Check): void {
     const jobs = await add(store, ...many(12, ONE, "a"));
     const [first] = await claim(store);
     assert.equal(first?.id, jobs[0]);
-    const [change] = await changesDuring(store, () => store.declare([declaring([limitRule({ concurrency: 3 })])]));
+    const [change] = await changesDuring(store, () => store.queues.declare([declaring([limitRule({ concurrency: 3 })])]));
     assert.ok(change?.ready?.has("work"), "workers are told");
     const more = await claim(store);
     assert.deepEqual(ids(more), jobs.slice(1, 3), "raised");
-    await store.declare([declaring([limitRule({ concurrency: 2 })])]);
+    await store.queues.declare([declaring([limitRule({ concurrency: 2 })])]);
     await settle(store, first as Claimed, SUCCEEDED);
     assert.deepEqual(await claimIds(store), [], "lowered: two run");
     await settle(store, more[0] as Claimed, SUCCEEDED);
     assert.deepEqual(await claimIds(store), [jobs[3]]);
-    await store.declare([declaring([])]);
+    await store.queues.declare([declaring([])]);
     assert.deepEqual(await claimIds(store), jobs.slice(4), "removed");
   });
 
   check("a limit that was changed is looked at once, not for ever", async ({ store }) => {
     await add(store, ...many(3, ONE, "a"));
     await claimOne(store);
-    await store.declare([declaring([limitRule({ concurrency: 2 })])]);
+    await store.queues.declare([declaring([limitRule({ concurrency: 2 })])]);
     await claimOne(store);
     assert.deepEqual(await claimIds(store), []);
     assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: null });
@@ -324,7 +324,7 @@ export function limitCases(check: Check): void {
     const old = declaring([limitRule({ concurrency: 1 })]);
     await add(store, ...many(2, old, "a"));
     const newer = await another();
-    await newer.declare([declaring([limitRule({ concurrency: 3 })])]);
+    await newer.queues.declare([declaring([limitRule({ concurrency: 3 })])]);
     await assert.rejects(store.enqueue([newJob(limited(old)), badJob()]));
     for (let i = 0; i < 3; i++) await store.enqueue([newJob(limited(old))]);
     assert.equal((await claim(newer)).length, 3);
@@ -335,7 +335,7 @@ export function limitCases(check: Check): void {
     const old = declaring([limitRule({ concurrency: 1 })]);
     await add(store, ...many(3, old, "a"));
     const newer = await another();
-    await newer.declare([declaring([limitRule({ concurrency: 3 })])]);
+    await newer.queues.declare([declaring([limitRule({ concurrency: 3 })])]);
     await store.transact((handle) => store.enqueueWithin(handle, [newJob(limited(old))]));
     await store.transact((handle) => store.enqueueWithin(handle, [newJob(limited(old))]));
     assert.equal((await claim(newer)).length, 3);
@@ -343,7 +343,7 @@ export function limitCases(check: Check): void {
   });
 
   check.inProcess("a declaration that was undone with its transaction is made again", async ({ store }) => {
-    await store.declare([declaring([limitRule({ concurrency: 1 })])]);
+    await store.queues.declare([declaring([limitRule({ concurrency: 1 })])]);
     const two = declaring([limitRule({ concurrency: 2 })]);
     const undone = store.transact((handle) => {
       store.enqueueWithin(handle, [newJob(limited(two))]);
@@ -417,13 +417,13 @@ export function limitCases(check: Check): void {
   check("jobs that wait for their limit are pending to everybody who looks", async ({ store }) => {
     const jobs = await add(store, ...many(5, TWO, "a"));
     await claim(store);
-    assert.deepEqual(await store.counts({}), { ...NONE, running: 2, pending: 3 });
+    assert.deepEqual(await store.look.counts({}), { ...NONE, running: 2, pending: 3 });
     assert.deepEqual(
-      (await store.list({ state: "pending", limit: 10 })).items.map(({ id }) => id),
+      (await store.look.list({ state: "pending", limit: 10 })).items.map(({ id }) => id),
       jobs.slice(2),
     );
-    assert.equal((await store.queues())[0]?.counts.pending, 3);
-    assert.equal((await store.lanes())[0]?.pending, 3);
+    assert.equal((await store.look.queues())[0]?.counts.pending, 3);
+    assert.equal((await store.look.lanes())[0]?.pending, 3);
   });
 
   check("where concurrency is wider than what stands ready at once, order holds over keys and priorities", async ({ store }) => {

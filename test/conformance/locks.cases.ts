@@ -137,7 +137,7 @@ export function lockCases(check: Check): void {
       (await store.locks.all()).map(({ name }) => name),
       ["new"],
     );
-    assert.equal((await store.recovery()).locksCleaned, 2);
+    assert.equal((await store.healing.totals()).locksCleaned, 2);
   });
 
   check("a clock that was set back does not make a lock last longer than its time, once it is looked after", async (ground) => {

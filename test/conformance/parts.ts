@@ -4,7 +4,8 @@ import type { Job, JobError } from "../../src/core/job.ts";
 import type { HeldLease, LeaseRef } from "../../src/core/lease.ts";
 import type { Outcome, Policy } from "../../src/core/retry.ts";
 import type { LimitRule } from "../../src/core/limit.ts";
-import type { Change, Claimed, ClaimRequest, Declaration, Judgement, NewJob, Reclaimed, Store } from "../../src/store/store.ts";
+import type { Judgement } from "../../src/store/healing.ts";
+import type { Change, Claimed, ClaimRequest, Declaration, NewJob, Reclaimed, Store } from "../../src/store/store.ts";
 import type { TestClock } from "../../src/testing/index.ts";
 
 /** Words that the cases share: a job as it would be enqueued, an attempt's end, time going by. */
@@ -79,14 +80,14 @@ export function judged(lease: Claimed | HeldLease, verdict: Judgement["verdict"]
 
 /** Takes leases back as judged. */
 export function takeBack(store: Store, verdict: Judgement["verdict"], ...leases: (Claimed | HeldLease)[]): Promise<Reclaimed> {
-  return store.reclaim(
+  return store.healing.reclaim(
     leases.map((lease) => judged(lease, verdict)),
     "a test",
   );
 }
 
 export async function see(store: Store, id: string): Promise<Job> {
-  const job = await store.get(id);
+  const job = await store.look.get(id);
   assert.ok(job, `job ${id} is there`);
   return job;
 }
@@ -95,7 +96,7 @@ export async function see(store: Store, id: string): Promise<Job> {
 export async function seeAll(store: Store): Promise<Job[]> {
   const jobs: Job[] = [];
   for (let after: string | undefined; ;) {
-    const page = await store.list({ limit: 100, ...(after !== undefined && { after }) });
+    const page = await store.look.list({ limit: 100, ...(after !== undefined && { after }) });
     jobs.push(...page.items);
     if (page.next === undefined) return jobs;
     after = page.next;

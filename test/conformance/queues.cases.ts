@@ -31,62 +31,62 @@ export function queueCases(check: Check): void {
   check("a paused queue hands out nothing, to nobody, until it is resumed", async ({ store }) => {
     const [one] = (await add(store, {})) as [string];
     const [other] = (await add(store, { name: "other" })) as [string];
-    assert.equal(await store.pause("work"), true);
-    assert.equal(await store.pause("work"), false, "it is so already");
+    assert.equal(await store.queues.pause("work"), true);
+    assert.equal(await store.queues.pause("work"), false, "it is so already");
     const two = await addOne(store);
     assert.deepEqual(await claimIds(store), [other]);
     for (const from of [{ queue: "work" }, { name: "work", version: 1 }, {}]) {
       assert.deepEqual(await claimIds(store, { from: [{ ...from, lease: LEASE }] }), []);
       assert.deepEqual(await store.outlook([{ ...from, lease: LEASE }]), { ready: false, nextIn: null });
     }
-    assert.deepEqual((await store.queues()).map(({ name, paused }) => [name, paused]).toSorted(), [
+    assert.deepEqual((await store.look.queues()).map(({ name, paused }) => [name, paused]).toSorted(), [
       ["other", false],
       ["work", true],
     ]);
-    assert.equal(await store.resume("work"), true);
-    assert.equal(await store.resume("work"), false);
+    assert.equal(await store.queues.resume("work"), true);
+    assert.equal(await store.queues.resume("work"), false);
     assert.deepEqual(await claimIds(store), [one, two]);
   });
 
   check("a delayed job of a paused queue wakes nobody", async ({ store, clock }) => {
     await add(store, { delay: 100 });
-    await store.pause("work");
+    await store.queues.pause("work");
     assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: null });
     pass(clock, 100);
     assert.deepEqual(await claimIds(store), []);
-    await store.resume("work");
+    await store.queues.resume("work");
     assert.equal((await store.outlook([{ lease: LEASE }])).ready, true);
   });
 
   check("what runs in a paused queue goes on and ends as it would, or comes back and stays", async ({ store }) => {
     const jobs = await add(store, {}, {}, {});
     const held = await claim(store);
-    await store.pause("work");
+    await store.queues.pause("work");
     assert.deepEqual(await store.renew(held.map((lease) => ({ ...lease, lease: LEASE }))), ["held", "held", "held"]);
     await settle(store, held[0] as (typeof held)[0], SUCCEEDED);
     await settle(store, held[1] as (typeof held)[0], { kind: "released" });
     await takeBack(store, "crashed", held[2] as (typeof held)[0]);
     assert.deepEqual(await claimIds(store), []);
-    await store.resume("work");
+    await store.queues.resume("work");
     assert.deepEqual(new Set([...(await claimIds(store)), ...(await claimIds(store))]), new Set(jobs.slice(1)));
   });
 
   check("resuming wakes who waits for that queue", async ({ store }) => {
     await add(store, {});
-    await store.pause("work");
-    const [change] = await changesDuring(store, () => store.resume("work"));
+    await store.queues.pause("work");
+    const [change] = await changesDuring(store, () => store.queues.resume("work"));
     assert.deepEqual(change?.ready, new Set(["work"]));
   });
 
   check("a queue that nobody has used yet can be paused", async ({ store }) => {
-    await store.pause("later");
+    await store.queues.pause("later");
     await add(store, { name: "later" });
     assert.deepEqual(await claimIds(store), []);
   });
 
   check("pausing, resuming and pausing in one turn are three, and each is told", async ({ store }) => {
     await add(store, {});
-    await Promise.all([store.pause("work"), store.resume("work"), store.pause("work")]);
+    await Promise.all([store.queues.pause("work"), store.queues.resume("work"), store.queues.pause("work")]);
     assert.deepEqual(await claimIds(store), []);
     const events = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(
@@ -99,19 +99,19 @@ export function queueCases(check: Check): void {
   check.shared("a pause holds in other processes at once, and after a restart", async ({ store, another, reopen }) => {
     const other = await another();
     const id = await addOne(store);
-    assert.deepEqual(await other.counts({ queue: "work" }), await store.counts({ queue: "work" }));
-    await store.pause("work");
+    assert.deepEqual(await other.look.counts({ queue: "work" }), await store.look.counts({ queue: "work" }));
+    await store.queues.pause("work");
     assert.deepEqual(await claimIds(other), []);
     assert.equal((await other.outlook([{ lease: LEASE }])).ready, false);
     const again = await reopen();
     assert.deepEqual(await claimIds(again), []);
-    await again.resume("work");
+    await again.queues.resume("work");
     assert.deepEqual(await claimIds(again), [id]);
   });
 
   check("a definition's word about its queue leaves a pause alone", async ({ store }) => {
     await add(store, {});
-    await store.pause("work");
+    await store.queues.pause("work");
     await keep(store, { succeeded: { age: 1_000 } });
     assert.deepEqual(await claimIds(store), []);
   });
@@ -136,8 +136,8 @@ export function queueCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 3, "not before");
     pass(clock, 1);
     await expireAll(store);
-    assert.equal(await store.get(good as string), null);
-    assert.ok(await store.get(bad as string));
+    assert.equal(await store.look.get(good as string), null);
+    assert.ok(await store.look.get(bad as string));
     pass(clock, 5_000);
     await expireAll(store);
     assert.deepEqual(
@@ -145,8 +145,8 @@ export function queueCases(check: Check): void {
       ["cancelled"],
       "which nobody spoke of",
     );
-    assert.deepEqual((await store.counts({})).cancelled, 1);
-    assert.deepEqual((await store.counts({})).succeeded, 0);
+    assert.deepEqual((await store.look.counts({})).cancelled, 1);
+    assert.deepEqual((await store.look.counts({})).succeeded, 0);
   });
 
   check("by count: the newest stay, over all names and versions of the queue", async ({ store, clock }) => {
@@ -214,7 +214,7 @@ export function queueCases(check: Check): void {
       (await listed(store)).filter((id) => [...first, newest].includes(id)),
       [first[4], newest],
     );
-    assert.equal((await store.counts({ queue: "other" })).succeeded, 5);
+    assert.equal((await store.look.counts({ queue: "other" })).succeeded, 5);
   });
 
   check("a history of thousands is looked through in steps, and a count removes the oldest of all", async ({ store, clock }) => {
@@ -247,7 +247,7 @@ export function queueCases(check: Check): void {
     assert.equal((await see(store, id)).state, "failed");
     pass(clock, 1);
     await expireAll(store);
-    assert.equal(await store.get(id), null);
+    assert.equal(await store.look.get(id), null);
   });
 
   check("those that were retried since do not keep others from going", async ({ store, clock }) => {
@@ -260,7 +260,7 @@ export function queueCases(check: Check): void {
     for (const id of failed.slice(0, 3)) await store.retry(id);
     await expireAll(store);
     assert.deepEqual(await listed(store, "failed"), failed.slice(4));
-    assert.equal((await store.counts({})).pending, 3);
+    assert.equal((await store.look.counts({})).pending, 3);
   });
 
   check("an unfinished job is never removed, however old, whatever is kept", async ({ store, clock }) => {
@@ -279,7 +279,7 @@ export function queueCases(check: Check): void {
     await ended(store, SUCCEEDED, 1, { id: "invoice-1" });
     pass(clock, 1);
     await expireAll(store);
-    assert.equal(await store.get("invoice-1"), null);
+    assert.equal(await store.look.get("invoice-1"), null);
     assert.deepEqual(await store.enqueue([newJob({ id: "invoice-1" })]), [{ id: "invoice-1", duplicate: true }]);
     const after = await addOne(store, { after: ["invoice-1"] });
     assert.equal((await see(store, after)).state, "pending");
@@ -316,7 +316,7 @@ export function queueCases(check: Check): void {
     assert.equal((await listed(store)).length, 2);
     pass(clock, 1_001);
     await expireAll(store, 2);
-    assert.equal(await store.get(newer as string), null);
+    assert.equal(await store.look.get(newer as string), null);
     assert.deepEqual(await listed(store), []);
   });
 
@@ -326,14 +326,14 @@ export function queueCases(check: Check): void {
     pass(clock, 1);
     await store.expire(1);
     const steps = await Promise.all([store.expire(6), store.expire(6)]);
-    const left = (await store.counts({})).succeeded;
+    const left = (await store.look.counts({})).succeeded;
     assert.equal(steps.reduce((sum, { removed }) => sum + removed, 0) + left + 1, 10);
     assert.equal((await seeAll(store)).length, left);
   });
 }
 
 async function keep(store: Store, kept: QueueSettings["keep"]): Promise<void> {
-  await store.declare([declaring([], { settings: { events: false, keep: kept } })]);
+  await store.queues.declare([declaring([], { settings: { events: false, keep: kept } })]);
 }
 
 /** Jobs that have ended so; their ids. */
@@ -360,5 +360,5 @@ async function expireAll(store: Store, limit = 100): Promise<number[]> {
 }
 
 async function listed(store: Store, state: FinishedState = "succeeded"): Promise<string[]> {
-  return (await store.list({ state, limit: 10_000 })).items.map(({ id }) => id);
+  return (await store.look.list({ state, limit: 10_000 })).items.map(({ id }) => id);
 }

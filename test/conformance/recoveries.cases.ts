@@ -65,7 +65,7 @@ export function recoveryCases(check: Check): void {
     for (const id of ids.slice(0, 3))
       assert.deepEqual([(await see(store, id)).state, (await see(store, id)).crashes], ["pending", 1]);
     assert.deepEqual(await store.recoveries.reports({ limit: 10 }), [report]);
-    assert.equal((await store.recovery()).entriesReclaimed, 3, "and it is in the sums");
+    assert.equal((await store.healing.totals()).entriesReclaimed, 3, "and it is in the sums");
   });
 
   check("what is taken back in several transactions adds up in one report", async ({ store }) => {
@@ -414,14 +414,14 @@ export function recoveryCases(check: Check): void {
       () => store.cancel(id as string),
       () => store.locks.acquire("a", "b", "c", 1),
       () => store.recoveries.acknowledge(),
-      () => store.pause("work"),
+      () => store.queues.pause("work"),
       () => store.enqueueWithin({}, []),
       () => store.builds.abandon("b", "n", "me"),
       () => store.builds.mintToken("b", { bytes: new Uint8Array(32) }, "me"),
     ];
     for (const write of writes) await assert.rejects(async () => write(), refusal, String(write));
     assert.equal((await see(store, id as string)).state, "pending");
-    assert.equal((await store.counts({})).pending, 1);
+    assert.equal((await store.look.counts({})).pending, 1);
     assert.equal(typeof (await store.events.newest()), "number");
     store.seal(null);
     assert.equal(await store.cancel(id as string), true);

@@ -130,7 +130,7 @@ export async function everyWork(store: Store, build: BuildRow): Promise<object> 
     results: [await of("parse"), await of("index"), await store.work.failures(build.id, 100)],
     artifacts: await store.work.artifacts(build.id, { limit: 100 }),
     costs: await store.work.costs(build.pipeline),
-    jobs: await store.list({ limit: 100 }),
+    jobs: await store.look.list({ limit: 100 }),
   };
 }
 

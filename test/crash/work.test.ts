@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { BuildRow } from "../../src/store/builds.ts";
-import type { Judgement, Store } from "../../src/store/store.ts";
+import type { Judgement } from "../../src/store/healing.ts";
+import type { Store } from "../../src/store/store.ts";
 import type { Scene } from "./scene.ts";
 import { moments, wherever } from "./wherever.ts";
 
@@ -43,7 +44,7 @@ wherever((stage, place) => {
           const expected = moment === "committed" ? after : before;
           const { charged, ...rest } = expected;
           assert.deepEqual(await found(scene, store), rest);
-          await store.reclaim(await held(scene), "a test");
+          await store.healing.reclaim(await held(scene), "a test");
           assert.deepEqual(await found(scene, store), { ...rest, reserved: 0, spent: charged });
         });
       }

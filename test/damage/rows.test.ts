@@ -51,12 +51,12 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
           (await claim(store)).map(({ job }) => job),
           [1, 3],
         );
-        const { items } = await store.list({ limit: 10, state: "quarantined" });
+        const { items } = await store.look.list({ limit: 10, state: "quarantined" });
         assert.deepEqual(
           items.map(({ input, error }) => [input, error?.code]),
           [[undefined, "DAMAGED"]],
         );
-        assert.equal((await store.counts({})).quarantined, 1);
+        assert.equal((await store.look.counts({})).quarantined, 1);
       });
     }
 
@@ -81,9 +81,9 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const { store, alter } = await place(t, driver);
       const ids = await add(store, { id: "one" }, { id: "two" });
       alter("update holdfast_jobs set input = '[]' where key = 1");
-      await assert.rejects(store.get("one"), DAMAGED);
-      assert.equal((await store.get("two"))?.id, "two");
-      const { items } = await store.list({ limit: 10 });
+      await assert.rejects(store.look.get("one"), DAMAGED);
+      assert.equal((await store.look.get("two"))?.id, "two");
+      const { items } = await store.look.list({ limit: 10 });
       assert.deepEqual(
         items.map(({ id }) => id),
         ids,
@@ -97,26 +97,26 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await settle(store, done, { kind: "succeeded", output: '{"sum":1}' });
       const failed = await running(store);
       await settle(store, failed, { kind: "error", error: ERROR, retry: false });
-      assert.deepEqual((await store.get(done.id))?.output, { sum: 1 });
-      assert.deepEqual((await store.get(failed.id))?.error, ERROR);
+      assert.deepEqual((await store.look.get(done.id))?.output, { sum: 1 });
+      assert.deepEqual((await store.look.get(failed.id))?.error, ERROR);
       alter(`update holdfast_jobs set output = '{"sum":9}' where key = ${done.job}`);
       alter(`update holdfast_jobs set error = replace(error, 'boom', 'doom') where key = ${failed.job}`);
-      await assert.rejects(store.get(done.id), DAMAGED);
-      await assert.rejects(store.get(failed.id), DAMAGED);
+      await assert.rejects(store.look.get(done.id), DAMAGED);
+      await assert.rejects(store.look.get(failed.id), DAMAGED);
     });
 
     test("keeps its checksum over errors, retries and another answer", async (t) => {
       const { store, clock } = await place(t, driver);
       const first = await running(store);
       await settle(store, first, { kind: "error", error: ERROR });
-      assert.deepEqual((await store.get(first.id))?.error, ERROR);
+      assert.deepEqual((await store.look.get(first.id))?.error, ERROR);
       await clock.advance("1m");
       const second = await claimOne(store);
       await settle(store, second, { kind: "error", error: { name: "Error", message: "again" }, retry: false });
-      assert.equal((await store.get(first.id))?.error?.message, "again");
+      assert.equal((await store.look.get(first.id))?.error?.message, "again");
       await store.retry(first.id);
       await settle(store, await claimOne(store), { kind: "succeeded", output: "[1]" });
-      assert.deepEqual((await store.get(first.id))?.output, [1]);
+      assert.deepEqual((await store.look.get(first.id))?.output, [1]);
     });
 
     test("is refused where it is a checkpoint, a schedule or an event", async (t) => {
@@ -141,7 +141,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const { store, alter } = await place(t, driver);
       const id = await addOne(store);
       alter("update holdfast_jobs set sum = null");
-      await assert.rejects(store.get(id), DAMAGED);
+      await assert.rejects(store.look.get(id), DAMAGED);
       assert.deepEqual(await claim(store), []);
     });
 
@@ -162,8 +162,8 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         const { store, alter } = await place(t, driver);
         const held = await running(store);
         alter(`update holdfast_jobs set ${change}`);
-        await assert.rejects(store.get(held.id), DAMAGED);
-        assert.equal((await store.list({ limit: 10 })).items[0]?.error?.code, "DAMAGED");
+        await assert.rejects(store.look.get(held.id), DAMAGED);
+        assert.equal((await store.look.list({ limit: 10 })).items[0]?.error?.code, "DAMAGED");
       });
     }
 

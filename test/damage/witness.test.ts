@@ -25,7 +25,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const { image } = await crashed(t, { driver });
       const { store, found } = await opened(t, image(), { driver });
       assert.deepEqual(found, []);
-      assert.equal((await store.counts({})).pending, 10);
+      assert.equal((await store.look.counts({})).pending, 10);
     });
 
     test("that was closed has lost nothing, and one slot goes from hand to hand", async (t) => {
@@ -279,7 +279,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       );
       await Promise.allSettled([
         store.enqueue([newJob(), bad]),
-        store.declare([]),
+        store.queues.declare([]),
         store.locks.acquire("a", "me", "token", 1_000),
       ]);
       await store

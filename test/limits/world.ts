@@ -107,7 +107,7 @@ class World {
   /** Everything comes to an end once time goes by and everybody works. */
   async workOff(): Promise<void> {
     const [store] = this.#stores as [Store];
-    for (const queue of ["q", "r"]) await store.resume(queue);
+    for (const queue of ["q", "r"]) await store.queues.resume(queue);
     await this.#endAll(store);
     for (let idle = 0, turn = 0; idle < 50; turn++) {
       const before = this.claims;
@@ -115,7 +115,7 @@ class World {
       else await this.#claimAll(store);
       await this.#endAll(store);
       if (turn % 10 === 0) await this.#rows.check(this.#clock.now(), this.#setBack);
-      const { waiting, pending, running } = await store.counts({});
+      const { waiting, pending, running } = await store.look.counts({});
       if (waiting + pending + running === 0) return void (await this.#nothingLeft(store));
       idle = this.claims === before ? idle + 1 : 0;
       this.#clock.set(this.#clock.now() + (idle === 0 ? 5_000 : 60_000));
@@ -184,14 +184,14 @@ class World {
     const verdict = this.#pick(["crashed", "interrupted", "stalled"] as const);
     const some = this.#takeHeld(1 + this.#dice(3));
     this.done.push(`reclaim ${verdict} ${some.map(({ job }) => job).join(" ")}`);
-    await store.reclaim(
+    await store.healing.reclaim(
       some.map((lease) => judged(lease, verdict)),
       "a test",
     );
   }
 
   async #cancel(store: Store): Promise<void> {
-    const { items } = await store.list({ state: "pending", limit: 30 });
+    const { items } = await store.look.list({ state: "pending", limit: 30 });
     const ids = this.#random() < 0.7 ? items.map((job) => job.id) : this.#ids;
     if (ids.length === 0) return;
     const id = this.#pick(ids);
@@ -199,7 +199,7 @@ class World {
   }
 
   async #retry(store: Store): Promise<void> {
-    const { items } = await store.list({ state: this.#random() < 0.5 ? "failed" : "quarantined", limit: 5 });
+    const { items } = await store.look.list({ state: this.#random() < 0.5 ? "failed" : "quarantined", limit: 5 });
     for (const { id } of items) this.done.push(`retry ${id}: ${String(await store.retry(id))}`);
   }
 
@@ -215,14 +215,14 @@ class World {
     const name = this.#pick(this.#names);
     const declaration = this.#declareAnew(name);
     this.done.push(`declare ${JSON.stringify(declaration)}`);
-    await store.declare([declaration]);
+    await store.queues.declare([declaration]);
   }
 
   async #pause(store: Store): Promise<void> {
     const queue = this.#pick(["q", "r"]);
     const resume = this.#random() < 0.7;
     this.done.push(`${resume ? "resume" : "pause"} ${queue}`);
-    await (resume ? store.resume(queue) : store.pause(queue));
+    await (resume ? store.queues.resume(queue) : store.queues.pause(queue));
   }
 
   /** In a user's transaction, a part of which he undoes. */
@@ -252,7 +252,7 @@ class World {
     const held = this.#held.splice(0);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: { kind: "succeeded", output: null } })));
     // Those whose holder was forgotten here, e.g. because a late settle was tried.
-    const { items } = await store.list({ state: "running", limit: 1_000 });
+    const { items } = await store.look.list({ state: "running", limit: 1_000 });
     assert.deepEqual(items, [], "only what is held runs");
   }
 

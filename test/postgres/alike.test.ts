@@ -221,7 +221,7 @@ function passTime(millis: number): Deed {
 
 function pause(queue: string, paused: boolean): Deed {
   const what = paused ? "pause" : "resume";
-  return { what: `${what} ${queue}`, act: ({ store, call }) => call(() => store[what](queue)) };
+  return { what: `${what} ${queue}`, act: ({ store, call }) => call(() => store.queues[what](queue)) };
 }
 
 function lock(name: string, taken: boolean): Deed {
@@ -233,7 +233,7 @@ function lock(name: string, taken: boolean): Deed {
 
 function tell(events: boolean): Deed {
   const declares = declaring([], { queue: "b", name: "x", settings: { events, keep: {} } });
-  return { what: `events of b: ${events}`, act: ({ store, call }) => call(() => store.declare([declares])) };
+  return { what: `events of b: ${events}`, act: ({ store, call }) => call(() => store.queues.declare([declares])) };
 }
 
 function cancel(random: Random, made: readonly string[]): Deed {

@@ -44,8 +44,8 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
   const tamper = (text: string) => handles.query(`set session_replication_role = replica; ${text}`);
   const sixEntries = async () => {
     for (const queue of ["a", "b", "c"]) {
-      await store().pause(queue);
-      await store(1).resume(queue);
+      await store().queues.pause(queue);
+      await store(1).queues.resume(queue);
     }
   };
 
@@ -104,9 +104,9 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
 
   test("without its head nothing is written that ought to be written down, and the act is refused", async () => {
     await tamper("delete from audit_head");
-    await assert.rejects(store().pause("never"), { code: "DAMAGED" });
+    await assert.rejects(store().queues.pause("never"), { code: "DAMAGED" });
     assert.deepEqual(
-      (await store().queues()).filter(({ paused }) => paused),
+      (await store().look.queues()).filter(({ paused }) => paused),
       [],
     );
     assert.deepEqual(await store().audit.head(), NO_ENTRY);
@@ -135,7 +135,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
   test("whoever waits for the head comes after the one who has it, with the next number", async () => {
     const slow = await handles.bystander();
     await slow.query("select 1 from audit_head where id = 1 for update");
-    const both = [store().pause("a"), store(1).pause("b")];
+    const both = [store().queues.pause("a"), store(1).queues.pause("b")];
     await handles.blocked(2);
     await slow.end("rollback");
     assert.deepEqual(await Promise.all(both), [true, true]);
@@ -170,7 +170,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
           after: { version: SCHEMA_VERSION },
         },
       );
-      await opened.pause("q");
+      await opened.queues.pause("q");
       const { fault, entries, head } = await verifyAudit(opened);
       assert.deepEqual([fault, entries, head.seq], [null, 1_202, 2_402]);
       await server.query(`set session_replication_role = replica; update ${s}.audit set before = null where seq = 2000`);

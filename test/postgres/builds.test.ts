@@ -235,7 +235,7 @@ async function anything(
       return store.builds.nextRound(last.id, last.round + 1, listing(pipeline, 1), lock);
     default:
       await store.builds.beat(lock);
-      return store.pause(last.queue);
+      return store.queues.pause(last.queue);
   }
 }
 

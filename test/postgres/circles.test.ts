@@ -52,11 +52,11 @@ describe("nobody waits in a circle", { skip: noServer }, () => {
       try {
         const before = await deadlocks();
         const first = handles.stores[0] as Store;
-        await first.declare(LIMITED);
+        await first.queues.declare(LIMITED);
         const since = performance.now();
         await Promise.all(handles.stores.map((store, n) => act(store, new Random(SEED, n + 1), n)));
         t.diagnostic(`${Math.round(performance.now() - since)} ms`);
-        for (const queue of FREE) await first.resume(queue);
+        for (const queue of FREE) await first.queues.resume(queue);
         await workOff(first);
         await agree(handles, first);
         assert.deepEqual((await verifyAudit(first)).fault, null, "the audit is one chain");
@@ -105,7 +105,7 @@ async function joins(store: Store, random: Random, n: number): Promise<void> {
 
 async function anything(store: Store, random: Random): Promise<void> {
   const held: Claimed[] = [];
-  const some = async () => (await store.list({ limit: 50 })).items;
+  const some = async () => (await store.look.list({ limit: 50 })).items;
   const acts: (() => Promise<unknown>)[] = [
     () => store.enqueue(pair(random)),
     // A lane that nobody knows yet.
@@ -123,18 +123,18 @@ async function anything(store: Store, random: Random): Promise<void> {
       if (jobs.length > 0) await store.cancel(random.pick(jobs).id);
     },
     async () => {
-      const jobs = (await store.list({ state: "failed", limit: 20 })).items;
+      const jobs = (await store.look.list({ state: "failed", limit: 20 })).items;
       if (jobs.length > 0) await store.retry(random.pick(jobs).id);
     },
     async () => {
       const { queue } = random.pick(LIMITED);
       const rule = limitRule({ of: "queue", keyed: false, concurrency: random.int(30, 50) });
-      await store.declare([declaring([rule], { queue, name: queue, settings: { events: false, keep: {} } })]);
+      await store.queues.declare([declaring([rule], { queue, name: queue, settings: { events: false, keep: {} } })]);
     },
     () => store.prune({ state: "succeeded", limit: 5 }),
     // What is written down locks the head of the audit, which everybody wants.
-    () => store.pause(random.pick(FREE)),
-    () => store.resume(random.pick(FREE)),
+    () => store.queues.pause(random.pick(FREE)),
+    () => store.queues.resume(random.pick(FREE)),
     () => store.locks.break("held"),
     () => store.locks.acquire("held", "somebody", String(random.next()), 1_000),
   ];
@@ -158,15 +158,15 @@ async function acts(store: Store, random: Random): Promise<void> {
     () => store.schedules.remove(name),
     () => store.sinks.open(name, "file"),
     () => store.sinks.drop(name),
-    () => store.pause(name),
-    () => store.resume(name),
+    () => store.queues.pause(name),
+    () => store.queues.resume(name),
   ];
   for (let turn = 0; turn < TURNS * 2; turn++) {
     const some = Array.from({ length: random.int(1, 4) }, () => random.pick(["w", "x", "y", "z"]));
     await Promise.all(some.map((name) => random.pick(one(name))()));
   }
   // A lock of its name keeps a queue closed.
-  for (const name of ["w", "x", "y", "z"]) await Promise.all([store.resume(name), store.locks.break(name)]);
+  for (const name of ["w", "x", "y", "z"]) await Promise.all([store.queues.resume(name), store.locks.break(name)]);
 }
 
 async function settleSome(store: Store, held: Claimed[], random: Random): Promise<void> {
@@ -217,7 +217,7 @@ async function workOff(store: Store): Promise<void> {
   for (;;) {
     const held = await claim(store);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-    const { waiting, pending, running } = await store.counts({});
+    const { waiting, pending, running } = await store.look.counts({});
     if (waiting + pending + running === 0) return;
   }
 }

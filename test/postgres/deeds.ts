@@ -66,7 +66,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
       (store) => addOne(store, { name: `new ${n}`, policy: { delay: n } }),
       async (id: string) => {
         assert.deepEqual(await idsOf(direct, `new ${n}`), [id]);
-        assert.equal((await direct.queues()).filter(({ name }) => name === `new ${n}`).length, 1);
+        assert.equal((await direct.look.queues()).filter(({ name }) => name === `new ${n}`).length, 1);
       },
     ),
 
@@ -168,13 +168,13 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
   },
 
   "settle of plain jobs": async (direct) => {
-    const { succeeded } = await direct.counts({ name: "settled" });
+    const { succeeded } = await direct.look.counts({ name: "settled" });
     const held = [await running(direct, { name: "settled" }), await running(direct, { name: "settled" })];
     return deed(
       (store) => store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }))),
       async (fates: Fate[]) => {
         assert.deepEqual(fates, ["held", "held"]);
-        assert.equal((await direct.counts({ name: "settled" })).succeeded, succeeded + 2, "counted once each");
+        assert.equal((await direct.look.counts({ name: "settled" })).succeeded, succeeded + 2, "counted once each");
       },
     );
   },
@@ -229,7 +229,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const before = {
       after: await idsOf(direct, "after"),
       beside: await idsOf(direct, "beside"),
-      ...(await direct.counts({ name })),
+      ...(await direct.look.counts({ name })),
     };
     const held = [await running(direct, { name }), await running(direct, { name })] as [Claimed, Claimed];
     const next = await addOne(direct, { name });
@@ -247,7 +247,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
         assert.deepEqual([fate, refused], [["held"], ["lost"]]);
         assert.deepEqual(await idsOf(direct, "beside"), [...before.beside, beside]);
         assert.equal((await idsOf(direct, "after")).length, before.after.length + 1);
-        assert.equal((await direct.counts({ name })).succeeded, before.succeeded + 2);
+        assert.equal((await direct.look.counts({ name })).succeeded, before.succeeded + 2);
         await areHeld(direct, claimed, [next]);
       },
     );
@@ -262,7 +262,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
           store.cancel(id as string),
           store.locks.acquire(`lock ${n}`, "me", "token", LEASE),
           store.saveCheckpoint(held, `"${n}"`),
-          store.pause(`saves ${n}`),
+          store.queues.pause(`saves ${n}`),
         ]),
       async (answers: unknown[]) => {
         assert.deepEqual(answers, [true, true, "held", true]);
@@ -278,7 +278,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 export async function idsOf(store: Store, name: string): Promise<string[]> {
   const ids: string[] = [];
   for (let after: string | undefined; ;) {
-    const page = await store.list({ name, limit: 1_000, ...(after !== undefined && { after }) });
+    const page = await store.look.list({ name, limit: 1_000, ...(after !== undefined && { after }) });
     ids.push(...page.items.map(({ id }) => id));
     if (page.next === undefined) return ids.toSorted();
     after = page.next;

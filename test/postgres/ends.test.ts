@@ -48,7 +48,7 @@ describe("the ends of a backlog, over a connection of their own", { skip: noServ
     );
     assert.deepEqual(fates.slice(MANY).includes("held"), false, "a second time it is refused");
     assert.equal(await writers(), 2);
-    assert.equal((await store.counts({ name: "many" })).succeeded, MANY);
+    assert.equal((await store.look.counts({ name: "many" })).succeeded, MANY);
     assert.equal((await see(store, behind[0]?.id as string)).state, "pending");
   });
 
@@ -70,7 +70,7 @@ describe("the ends of a backlog, over a connection of their own", { skip: noServ
     await server.query(`select pg_terminate_backend(pid) from pg_stat_activity where ${WRITERS}`);
     const fates = await store.settle(jobs.map(ending));
     assert.deepEqual(new Set(fates), new Set(["held"]));
-    assert.equal((await store.counts({ name: "lost" })).succeeded, MANY);
+    assert.equal((await store.look.counts({ name: "lost" })).succeeded, MANY);
   });
 
   test("say which of them are written when the server is gone before the others are", async (t) => {
@@ -97,7 +97,7 @@ describe("the ends of a backlog, over a connection of their own", { skip: noServ
       rest.map((one) => (one === awaited ? null : "held")),
     );
     assert.equal((error.cause as HoldfastError).code, "SERVER_GONE");
-    const { succeeded, running } = await store.counts({ name: "halved" });
+    const { succeeded, running } = await store.look.counts({ name: "halved" });
     assert.deepEqual([succeeded, running], [MANY - 1, 1]);
     await proxy.up();
     assert.deepEqual(await impatient.settle([ending(awaited)]), ["held"], "the other one can still be");

@@ -38,7 +38,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     const handles = await openHandles(server, 4, () => random.next());
     try {
       await witness(handles);
-      await (handles.stores[0] as Store).declare(LIMITS);
+      await (handles.stores[0] as Store).queues.declare(LIMITS);
       await Promise.all(handles.stores.map((store, n) => work(store, new Random(seed, n + 1))));
       assert.deepEqual(await handles.query("select * from test_over"), [], "no limit was exceeded");
       const rows = new LimitRows(rowsOfSchema(server.url(), handles.schema));
@@ -110,7 +110,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
       await add(three, { declares: old, limitKeys: ["a"] });
       for (let round = 2; round < 12; round++) {
         const jobs = () => [newJob({ declares: old, limitKeys: ["a"] })];
-        await Promise.all([one.enqueue(jobs()), two.declare([atOnce(round)]), three.enqueue(jobs()), one.enqueue(jobs())]);
+        await Promise.all([one.enqueue(jobs()), two.queues.declare([atOnce(round)]), three.enqueue(jobs()), one.enqueue(jobs())]);
         const started = await claimIds(two);
         assert.equal(started.length, 1, `one more may run than before, round ${round}`);
       }
@@ -148,7 +148,7 @@ function atOnce(concurrency: number): Declaration {
 }
 
 async function cancelOne(store: Store, random: Random): Promise<void> {
-  const { items } = await store.list({ state: "pending", limit: 20 });
+  const { items } = await store.look.list({ state: "pending", limit: 20 });
   if (items.length > 0) await store.cancel(random.pick(items).id);
 }
 
@@ -163,7 +163,7 @@ async function workOff(store: Store): Promise<void> {
   for (;;) {
     const held = await claim(store);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-    const { waiting, pending, running } = await store.counts({});
+    const { waiting, pending, running } = await store.look.counts({});
     if (waiting + pending + running === 0) return;
   }
 }

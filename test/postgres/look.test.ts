@@ -12,18 +12,18 @@ import { noServer, type PostgresServer, startServer } from "./server.ts";
 /** Finished jobs before and after the few that are not. */
 const HISTORY = 20_000;
 const LOOKS: Record<string, (store: Store) => Promise<unknown>> = {
-  "a list": (store) => store.list({ limit: 20 }),
+  "a list": (store) => store.look.list({ limit: 20 }),
   ...Object.fromEntries(
-    JOB_STATES.map((state) => [`a list of what is ${state}`, (store: Store) => store.list({ state, limit: 20 })]),
+    JOB_STATES.map((state) => [`a list of what is ${state}`, (store: Store) => store.look.list({ state, limit: 20 })]),
   ),
-  "a list of what is pending in a queue": (store) => store.list({ state: "pending", queue: "work", limit: 20 }),
+  "a list of what is pending in a queue": (store) => store.look.list({ state: "pending", queue: "work", limit: 20 }),
   "the second page of what is pending": async (store) => {
-    const { next } = await store.list({ state: "pending", limit: 5 });
-    return store.list({ state: "pending", limit: 5, after: next as string });
+    const { next } = await store.look.list({ state: "pending", limit: 5 });
+    return store.look.list({ state: "pending", limit: 5, after: next as string });
   },
-  counts: (store) => store.counts({ queue: "work" }),
-  queues: (store) => store.queues(),
-  lanes: (store) => store.lanes(),
+  counts: (store) => store.look.counts({ queue: "work" }),
+  queues: (store) => store.look.queues(),
+  lanes: (store) => store.look.lanes(),
   "an outlook": (store) => store.outlook([{ lease: LEASE }]),
   "a look whether something need not be kept": (store) => store.expire(100),
 };
@@ -92,7 +92,7 @@ describe("what a look reads on PostgreSQL", { skip: noServer }, () => {
       for (let n = 0; n < 2; n++) assert.deepEqual(await claim(store, { from: [{ name: "work", lease: LEASE }] }), []);
     },
     "a claim of a queue with limits": async (store) => {
-      await store.declare([declaring([limitRule({ concurrency: 2 })], { queue: "work", name: "work" })]);
+      await store.queues.declare([declaring([limitRule({ concurrency: 2 })], { queue: "work", name: "work" })]);
       assert.deepEqual(await claim(store), []);
     },
     "a claim of two lanes": async (store) => {

@@ -115,7 +115,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
       await other.enqueue([job]);
       await passes(6);
     }
-    assert.equal((await other.counts({})).pending, 21);
+    assert.equal((await other.look.counts({})).pending, 21);
   });
 
   for (const [which, settings] of Object.entries({ "of its own": {}, "of a fifth of a second": { lock_timeout: "200ms" } })) {
@@ -145,9 +145,9 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
         .catch(() => {});
       const asked = "select 1 from pg_stat_activity where wait_event = 'SyncRep'";
       while ((await waiting.query(asked, place)).length === 0) await passes(5);
-      const { pending } = await other.counts({});
+      const { pending } = await other.look.counts({});
       for (let i = 0; i < 2; i++) await other.enqueue([job]);
-      assert.equal((await other.counts({})).pending, pending + 2);
+      assert.equal((await other.look.counts({})).pending, pending + 2);
     });
   }
 
@@ -200,10 +200,10 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
-    await other.counts({});
+    await other.look.counts({});
     // What the server does by itself, for this database or another, may look like a change: now and then, not each time.
     await clock.advance("1m");
-    await one.counts({});
+    await one.look.counts({});
     assert.ok(ear.all.length < 6, `told ${ear.all.length} times in a minute`);
   });
 

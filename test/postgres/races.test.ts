@@ -122,7 +122,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       assert.equal((await store.locks.get("l"))?.holder, `agent-${winner}`);
       assert.equal(await store.locks.release("l", `${round}-${winner}`), true);
     }
-    assert.equal((await store.recovery()).locksCleaned, (await store.recovery()).log.length);
+    assert.equal((await store.healing.totals()).locksCleaned, (await store.healing.totals()).log.length);
   });
 
   for (const before of ["nobody had", "had expired"]) {
@@ -260,7 +260,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         const [settler, reclaimer] = [turn(settlers, n), turn(reclaimers, n)];
         const outcome = n % 2 === 0 ? SUCCEEDED : ({ kind: "error", error: { name: "E", message: "e" }, retry: false } as const);
         const settle = () => settler.settle([{ job, fence, outcome }]);
-        const reclaim = () => reclaimer.reclaim([judged(lease, "crashed")], "test");
+        const reclaim = () => reclaimer.healing.reclaim([judged(lease, "crashed")], "test");
         // In turn the one and the other is sent first.
         const sent = n % 4 < 2 ? [settle(), reclaim()] : [reclaim(), settle()].toReversed();
         const [[fate], { entries }] = (await Promise.all(sent)) as [string[], { entries: number }];
@@ -273,7 +273,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         return fate;
       }),
     );
-    assert.equal((await store.recovery()).entriesReclaimed, ways.filter((fate) => fate !== "held").length);
+    assert.equal((await store.healing.totals()).entriesReclaimed, ways.filter((fate) => fate !== "held").length);
   });
 
   test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", oneOf(3, 9), async () => {
@@ -287,19 +287,19 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       }),
     );
     assert.equal(fates.flat().filter((fate) => fate === "held").length, JOBS);
-    assert.equal((await store.counts({})).succeeded, JOBS);
+    assert.equal((await store.look.counts({})).succeeded, JOBS);
   });
 
   test("leases that many take back at once are taken back once, whatever the order", oneOf(3, 10), async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const judgements = leases.map((lease) => judged(lease, "crashed"));
-    for (let round = 0; (await store.stale({ dead: [], skewed: false, limit: JOBS })).length > 0; round++) {
+    for (let round = 0; (await store.healing.stale({ dead: [], skewed: false, limit: JOBS })).length > 0; round++) {
       // What one has in its hands the others leave alone, and look at again.
       assert.ok(round < 20, "they come to an end");
-      await Promise.all(six.map((one, n) => one.reclaim(n % 2 === 0 ? judgements : judgements.toReversed(), "test")));
+      await Promise.all(six.map((one, n) => one.healing.reclaim(n % 2 === 0 ? judgements : judgements.toReversed(), "test")));
     }
-    assert.equal((await store.recovery()).entriesReclaimed, JOBS);
+    assert.equal((await store.healing.totals()).entriesReclaimed, JOBS);
     for (const { id } of leases) assert.equal((await see(store, id)).crashes, 1);
   });
 
@@ -307,20 +307,20 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     const six = await processes(6);
     const leases = await expired(JOBS);
     const renewals = leases.map(({ job, fence }) => ({ job, fence, lease: LEASE }));
-    const reclaims = leases.map((lease, n) => turn(six, n).reclaim([judged(lease, "stalled")], "test"));
+    const reclaims = leases.map((lease, n) => turn(six, n).healing.reclaim([judged(lease, "stalled")], "test"));
     const [, ...reclaimed] = await Promise.all([store.renew(renewals), ...reclaims]);
     const fates = await store.inspect(leases);
     assert.deepEqual(
       fates,
       reclaimed.map(({ entries }) => (entries === 1 ? "lost" : "held")),
     );
-    assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: JOBS }), []);
+    assert.deepEqual(await store.healing.stale({ dead: [], skewed: false, limit: JOBS }), []);
   });
 
   test("what is noted while a lease is taken back is dropped with it, or refused", oneOf(3, 12), async () => {
     const [savers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
-    const reclaims = leases.map((lease, n) => turn(reclaimers, n).reclaim([judged(lease, "crashed")], "test"));
+    const reclaims = leases.map((lease, n) => turn(reclaimers, n).healing.reclaim([judged(lease, "crashed")], "test"));
     const saves = leases.map((lease, n) => turn(savers, n).saveCheckpoint(lease, '"half"'));
     const [reclaimed, saved] = await Promise.all([Promise.all(reclaims), Promise.all(saves)]);
     for (const [n, { job }] of leases.entries()) {
@@ -339,18 +339,20 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       const { end } = await transaction(`select 1 from "${schema}".jobs where key = ${locked.job} for update`);
       const renewals = [locked, free].map(({ job, fence }) => ({ job, fence, lease: LEASE }));
       assert.deepEqual(await store.renew(renewals), ["held", "held"]);
-      const stale = await store.stale({ dead: [], skewed: false, limit: 10 });
+      const stale = await store.healing.stale({ dead: [], skewed: false, limit: 10 });
       assert.deepEqual(
         stale.map(({ job }) => job),
         [locked.job],
       );
       pass(clock, LEASE);
-      const judgements = (await store.stale({ dead: [], skewed: false, limit: 10 })).map((lease) => judged(lease, "crashed"));
+      const judgements = (await store.healing.stale({ dead: [], skewed: false, limit: 10 })).map((lease) =>
+        judged(lease, "crashed"),
+      );
       assert.equal(judgements.length, 2);
-      assert.equal((await store.reclaim(judgements, "test")).entries, 1);
+      assert.equal((await store.healing.reclaim(judgements, "test")).entries, 1);
       assert.deepEqual(await store.inspect([locked, free]), ["held", "lost"]);
       await end("rollback");
-      assert.equal((await store.reclaim(judgements, "test")).entries, 1);
+      assert.equal((await store.healing.reclaim(judgements, "test")).entries, 1);
     },
   );
 
@@ -361,7 +363,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     // The server itself lets go of it, however busy this process is.
     const over = tx.rows("select pg_sleep(0.03); rollback").then(() => end("rollback"));
     assert.deepEqual(await store.renew([{ job: lease.job, fence: lease.fence, lease: LEASE }]), ["held"]);
-    assert.deepEqual(await store.stale({ dead: [], skewed: false, limit: 10 }), []);
+    assert.deepEqual(await store.healing.stale({ dead: [], skewed: false, limit: 10 }), []);
     await over;
   });
 });

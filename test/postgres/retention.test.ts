@@ -25,7 +25,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await keep(one, { succeeded: { count: 7 } });
     await Promise.all([expireAll(one), expireAll(other), expireAll(one), expireAll(other)]);
     await expireAll(one);
-    assert.equal((await one.counts({})).succeeded, 7);
+    assert.equal((await one.look.counts({})).succeeded, 7);
     await agree(handles, one);
   });
 
@@ -37,7 +37,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     assert.deepEqual(await one.expire(10), { removed: 0, more: false });
     await somebody.end("commit");
     await expireAll(one);
-    assert.equal((await one.counts({})).succeeded, 0);
+    assert.equal((await one.look.counts({})).succeeded, 0);
   });
 
   test("a job that somebody has in hand is left for later, and the others go", { timeout: 40_000 }, async () => {
@@ -47,10 +47,10 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     const somebody = await handles.bystander();
     await somebody.query(`select 1 from jobs where key = ${first} for no key update`);
     await expireAll(one);
-    assert.equal((await one.counts({})).succeeded, 1);
+    assert.equal((await one.look.counts({})).succeeded, 1);
     await somebody.end("commit");
     await expireAll(one);
-    assert.equal((await one.counts({})).succeeded, 0);
+    assert.equal((await one.look.counts({})).succeeded, 0);
     assert.deepEqual(await handles.query("select * from expiring"), []);
   });
 
@@ -68,18 +68,18 @@ describe("retention, where several look after it", { skip: noServer }, () => {
       assert.deepEqual(await one.expire(10), { removed: 0, more: true }, "it cannot look into the past yet");
     await settling.end("commit");
     await expireAll(one);
-    assert.equal((await one.counts({})).succeeded, 0);
+    assert.equal((await one.look.counts({})).succeeded, 0);
     await agree(handles, one);
   });
 
   test("a job that is ended by somebody who has never heard of its queue goes all the same, and is told of", async () => {
-    await one.declare([declaring([], { settings: { events: true, keep: { succeeded: { count: 0 } } } })]);
+    await one.queues.declare([declaring([], { settings: { events: true, keep: { succeeded: { count: 0 } } } })]);
     await expireAll(one);
     const held = [await running(one), await running(one)];
     for (const { job, fence } of held) assert.deepEqual(await other.settle([{ job, fence, outcome: SUCCEEDED }]), ["held"]);
     assert.deepEqual(await handles.query("select count(*)::int as n from outbox where type = 'job.succeeded'"), [{ n: 2 }]);
     await expireAll(one);
-    assert.equal((await one.counts({})).succeeded, 0);
+    assert.equal((await one.look.counts({})).succeeded, 0);
     await agree(handles, one);
   });
 
@@ -103,13 +103,13 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await somebody.end("commit");
     assert.deepEqual(await settled, ["held"]);
     await expireAll(other);
-    assert.equal((await one.counts({})).succeeded, 0);
+    assert.equal((await one.look.counts({})).succeeded, 0);
     await agree(handles, one);
   });
 });
 
 async function keep(store: Store, kept: QueueSettings["keep"]): Promise<void> {
-  await store.declare([declaring([], { settings: { events: false, keep: kept } })]);
+  await store.queues.declare([declaring([], { settings: { events: false, keep: kept } })]);
 }
 
 /** So many jobs that have succeeded; their keys. */

@@ -95,7 +95,7 @@ async function everything(url: string, atEnd: (close: () => Promise<void>) => vo
   );
   const [first] = await add(store, { name: "after", after: [nothing as string] });
   const declares = declaring([rule], { queue: "limited", name: "limited" });
-  await store.declare([declares]);
+  await store.queues.declare([declares]);
   await add(store, ...Array.from({ length: 20 }, () => ({ name: "limited", declares, limitKeys: [""] })));
   const claimed = await claim(store, { from: [{ name: "work", lease: 30_000 }] });
   seen.push(claimed.map(({ input, attempt }) => [input, attempt]));
@@ -118,6 +118,6 @@ async function everything(url: string, atEnd: (close: () => Promise<void>) => vo
     seen.push(job);
   }
   seen.push(await server.query("set extra_float_digits = 1; select bucket::text from holdfast.counters order by 1", url));
-  seen.push(await store.counts({}));
+  seen.push(await store.look.counts({}));
   return seen;
 }

@@ -47,7 +47,7 @@ describe("a storm of operations from several handles", { skip: noServer }, () =>
 /** Several calls in each turn, which share a transaction; others' transactions run beside it. */
 async function rage(store: Store, random: Random): Promise<void> {
   const held: Claimed[] = [];
-  const some = async () => (await store.list({ limit: 30 })).items;
+  const some = async () => (await store.look.list({ limit: 30 })).items;
   const acts: (() => Promise<unknown>)[] = [
     async () => store.enqueue(Array.from({ length: random.int(1, 5) }, () => anyJob(random, []))),
     async () => {
@@ -73,7 +73,7 @@ async function rage(store: Store, random: Random): Promise<void> {
     () => store.expire(random.int(1, 5)),
     () => {
       const keep = random.chance(0.5) ? { succeeded: { count: random.int(0, 4) } } : {};
-      return store.declare([declaring([], { queue: "q0", name: "n0", settings: { events: random.chance(0.5), keep } })]);
+      return store.queues.declare([declaring([], { queue: "q0", name: "n0", settings: { events: random.chance(0.5), keep } })]);
     },
   ];
   for (let round = 0; round < ROUNDS; round++) {

@@ -197,8 +197,8 @@ test("a transaction that stays open holds up neither claims nor new names nor de
   assert.equal(claimed.id, "first");
   await settle(other, claimed, SUCCEEDED);
   await add(other, { name: "new" }, { name: "newer", queue: "newer" });
-  await other.declare([declaring([limitRule({ keyed: false, concurrency: 2 })])]);
-  await other.pause("newer");
+  await other.queues.declare([declaring([limitRule({ keyed: false, concurrency: 2 })])]);
+  await other.queues.pause("newer");
   await client.query("commit");
   assert.equal(
     (await claim(other, { from: [{ name: "work", lease: 1_000 }] })).length,
@@ -221,7 +221,7 @@ test(
     clock.set(clock.now() - 3_600_000);
     const from = [{ lease: 1_000 }];
     assert.equal((await store.outlook(from)).ready, true);
-    assert.equal((await store.queues())[0]?.oldestAt, (await see(store, "now")).createdAt);
+    assert.equal((await store.look.queues())[0]?.oldestAt, (await see(store, "now")).createdAt);
     assert.deepEqual(await claimIds(store, { from }), ["now"]);
   },
 );

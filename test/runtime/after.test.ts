@@ -114,7 +114,7 @@ test("limits, pauses and a declaration anew are heard by a worker that has nothi
   const worker = hf.work([held(1)]);
   await called(1);
   // Another definition of it, in this very process: nothing has ended, and no time has passed.
-  await hf.engine.store.declare([definitionOf(held(3)).declared.declaration]);
+  await hf.engine.store.queues.declare([definitionOf(held(3)).declared.declaration]);
   await called(3);
   await hf.queues.pause("held");
   for (const { end } of calls) end();

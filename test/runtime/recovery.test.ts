@@ -181,8 +181,8 @@ suite("healing before a claim", () => {
     await clock.advance("1s");
     const { store } = hf.engine;
     const sizes: number[] = [];
-    const reclaim = store.reclaim.bind(store);
-    store.reclaim = (judgements, cause) => {
+    const reclaim = store.healing.reclaim.bind(store.healing);
+    store.healing.reclaim = (judgements, cause) => {
       sizes.push(judgements.length);
       return reclaim(judgements, cause);
     };
@@ -196,9 +196,9 @@ suite("healing before a claim", () => {
       const { hf, clock, logged } = await memory(t);
       await leave(hf, 1, 1_000);
       await clock.advance("1s");
-      const { store } = hf.engine;
-      const whole = store[broken].bind(store);
-      Object.assign(store, { [broken]: () => Promise.reject(new Error("no healing today")) });
+      const { healing } = hf.engine.store;
+      const whole = healing[broken].bind(healing);
+      Object.assign(healing, { [broken]: () => Promise.reject(new Error("no healing today")) });
       const byHand = await hf.enqueue(plain, 1);
       const claim = await hf.claim(plain, { worker: "me" });
       assert.equal(claim?.job.id, byHand.id);
@@ -206,7 +206,7 @@ suite("healing before a claim", () => {
       hf.work([plain]);
       assert.equal((await hf.jobs.wait(await hf.enqueue(plain, "worked"))).output, "worked");
       await clock.advance("2s");
-      Object.assign(store, { [broken]: whole });
+      Object.assign(healing, { [broken]: whole });
       await clock.advance("1s");
       assert.equal((await hf.recovery.stats()).entriesReclaimed, 1, "and it is tried again");
     });

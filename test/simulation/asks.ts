@@ -27,8 +27,11 @@ export const asks: { weight: number; value: Ask }[] = [
   { weight: 5, value: (world, actor, random) => actor.store.retry(idOf(world, random, ["failed", "quarantined"])) },
   { weight: 5, value: prune },
   { weight: 8, value: useLock },
-  { weight: 2, value: (_world, actor, random) => actor.store.pause(random.pick(QUEUES)) },
-  { weight: 5, value: (world, actor, random) => actor.store.resume(random.pick([...world.model.queues.paused, ...QUEUES])) },
+  { weight: 2, value: (_world, actor, random) => actor.store.queues.pause(random.pick(QUEUES)) },
+  {
+    weight: 5,
+    value: (world, actor, random) => actor.store.queues.resume(random.pick([...world.model.queues.paused, ...QUEUES])),
+  },
   { weight: 3, value: reclaimLate },
   { weight: 5, value: useSchedule },
 ];
@@ -36,9 +39,9 @@ export const asks: { weight: number; value: Ask }[] = [
 export function declare(world: World, actor: Actor, random: Random): Promise<void> {
   const said = declarations(random);
   // An older program, started again: it does not overrule what was said since.
-  if (random.chance(0.25)) return actor.store.declare(said.map((one) => ({ ...one, old: true })));
+  if (random.chance(0.25)) return actor.store.queues.declare(said.map((one) => ({ ...one, old: true })));
   for (const one of said) world.declared.set(`${one.queue} ${one.name}`, one);
-  return actor.store.declare(said);
+  return actor.store.queues.declare(said);
 }
 
 function enqueue(world: World, actor: Actor, random: Random): Promise<unknown> {
@@ -181,7 +184,7 @@ export function reclaimLate(world: World, actor: Actor): Promise<unknown> {
   const sound = due.filter(({ expiresAt, lease, verdict }) =>
     verdict === "cut" ? expiresAt > actor.clock.now() + lease : expiresAt <= actor.clock.now(),
   );
-  return actor.store.reclaim(sound, "judged a while ago");
+  return actor.store.healing.reclaim(sound, "judged a while ago");
 }
 
 export function ref({ job, fence }: Held): { job: JobKey; fence: Fence } {

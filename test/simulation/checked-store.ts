@@ -1,19 +1,15 @@
 import type { JobKey, ProcessId } from "../../src/core/ids.ts";
-import type { JobState } from "../../src/core/job.ts";
-import type { StaleLease, LeaseRef } from "../../src/core/lease.ts";
+import type { LeaseRef } from "../../src/core/lease.ts";
 import type { Life, ProcessView } from "../../src/store/processes.ts";
 import type {
   Claimed,
   ClaimRequest,
   ClaimSource,
-  Declaration,
   Enqueued,
   Fate,
-  Judgement,
   NewJob,
   Outlook,
   ProgressReport,
-  Reclaimed,
   Settlement,
   Store,
 } from "../../src/store/store.ts";
@@ -78,6 +74,34 @@ export class CheckedStore {
     };
   }
 
+  get look(): Pick<Store["look"], "counts"> {
+    const ask = this.#asking("look", this.#store.look);
+    return {
+      counts: (filter) => ask("counts", [filter], (answer) => mustEqual(answer, this.#model.counts(filter), "the counts")),
+    };
+  }
+
+  get queues(): Store["queues"] {
+    const ask = this.#asking("queues", this.#store.queues);
+    return {
+      declare: (declarations) => ask("declare", [declarations], () => this.#model.declare(this.#now, declarations)),
+      pause: (queue) => ask("pause", [queue], (answer) => this.#model.setPaused(this.#now, queue, true, answer)),
+      resume: (queue) => ask("resume", [queue], (answer) => this.#model.setPaused(this.#now, queue, false, answer)),
+    };
+  }
+
+  get healing(): Pick<Store["healing"], "stale" | "reclaim"> {
+    const ask = this.#asking("healing", this.#store.healing);
+    return {
+      stale: (query) => ask("stale", [query], (answer) => this.#model.healing.stale(this.#now, query, answer)),
+      reclaim: (judgements, cause) =>
+        ask("reclaim", [judgements, cause], (answer) => {
+          for (const judgement of judgements) checkTaking(this.#world, this.#now, judgement);
+          this.#model.healing.reclaim(this.#now, judgements, answer);
+        }),
+    };
+  }
+
   get locks(): Pick<Store["locks"], "acquire" | "extend" | "release" | "break" | "all" | "clean"> {
     const ask = this.#asking("locks", this.#store.locks);
     const { locks: model, healing, events } = this.#model;
@@ -125,10 +149,6 @@ export class CheckedStore {
   get events(): Pick<Store["events"], "trim"> {
     const ask = this.#asking("events", this.#store.events);
     return { trim: (what) => ask("trim", [what], () => {}) };
-  }
-
-  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
-    return this.#call("counts", [filter], (answer) => mustEqual(answer, this.#model.counts(filter), "the counts"));
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
@@ -205,23 +225,11 @@ export class CheckedStore {
     return this.#call("prune", [filter], (answer) => this.#model.prune(this.#now, filter, answer));
   }
 
-  declare(declarations: readonly Declaration[]): Promise<void> {
-    return this.#call("declare", [declarations], () => this.#model.declare(this.#now, declarations));
-  }
-
-  pause(queue: string): Promise<boolean> {
-    return this.#call("pause", [queue], (answer) => this.#model.setPaused(this.#now, queue, true, answer));
-  }
-
-  resume(queue: string): Promise<boolean> {
-    return this.#call("resume", [queue], (answer) => this.#model.setPaused(this.#now, queue, false, answer));
-  }
-
   expire(limit: number): Promise<{ removed: number; more: boolean }> {
     return this.#call("expire", [limit], async (answer) => {
       // It does not say which: whatever is not there any more. Nobody else removes jobs in this turn, and what it removes
       // without saying so is missed when everything is compared.
-      const items = answer.removed === 0 ? [] : (await this.#store.list({ limit: 10_000 })).items;
+      const items = answer.removed === 0 ? [] : (await this.#store.look.list({ limit: 10_000 })).items;
       const left = answer.removed === 0 ? this.#model.jobs : new Set(items.map(({ id }) => id));
       this.#model.expire(this.#now, limit, answer, left);
     });
@@ -232,20 +240,9 @@ export class CheckedStore {
     return () => {};
   }
 
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
-    return this.#call("stale", [query], (answer) => this.#model.healing.stale(this.#now, query, answer));
-  }
-
-  reclaim(judgements: readonly Judgement[], cause: string): Promise<Reclaimed> {
-    return this.#call("reclaim", [judgements, cause], (answer) => {
-      for (const judgement of judgements) checkTaking(this.#world, this.#now, judgement);
-      this.#model.healing.reclaim(this.#now, judgements, answer);
-    });
-  }
-
   /** Jobs that the model does not know. */
   async strangers(): Promise<string[]> {
-    const { items } = await this.#store.list({ limit: 10_000 });
+    const { items } = await this.#store.look.list({ limit: 10_000 });
     return items.map(({ id }) => id).filter((id) => !this.#model.jobs.has(id));
   }
 
@@ -316,10 +313,10 @@ export class CheckedStore {
   }
 }
 
-type Asked = Exclude<
-  keyof CheckedStore & keyof Store,
-  "onChange" | "enqueueWithin" | "builds" | "work" | "damage" | "recoveries" | "processes" | "locks" | "schedules" | "events"
->;
+/** What is asked of the store itself, and answered as it is. */
+type Asked = {
+  [Name in keyof CheckedStore & keyof Store]: CheckedStore[Name] extends (...args: never) => Promise<unknown> ? Name : never;
+}[Exclude<keyof CheckedStore & keyof Store, "enqueueWithin">];
 
 type Given<Method> = Method extends (...args: infer Args) => unknown ? Args : never;
 type Answer<Method> = Method extends (...args: never) => Promise<infer Said> ? Said : never;

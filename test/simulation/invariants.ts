@@ -1,5 +1,6 @@
 import type { Job, JobError } from "../../src/core/job.ts";
-import type { ClaimSource, Judgement, Outlook, Store } from "../../src/store/store.ts";
+import type { Judgement } from "../../src/store/healing.ts";
+import type { ClaimSource, Outlook, Store } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
 import { plain } from "./checked-store.ts";
 import { isHeldBack } from "./held-back.ts";
@@ -12,7 +13,7 @@ import type { World } from "./world.ts";
 export async function checkTouched(store: Store, model: Model): Promise<void> {
   for (const id of model.touched) {
     const job = model.jobs.get(id);
-    checkJob(await store.get(id), job, id);
+    checkJob(await store.look.get(id), job, id);
     if (job?.jobKey) mustEqual(await store.loadCheckpoint(job.jobKey), job.checkpoint, `the checkpoint of ${id}`);
   }
   model.touched.clear();
@@ -35,7 +36,7 @@ export async function checkEverything(world: World, store: Store): Promise<void>
       mustEqual(await store.loadCheckpoint(jobKey), checkpoint, `the checkpoint of ${id}`);
   }
   for (const state of new Set(jobs.map((job) => job.state))) {
-    const { items } = await store.list({ state, limit: 1_000 });
+    const { items } = await store.look.list({ state, limit: 1_000 });
     mustEqual(
       items.map(({ id }) => id),
       jobs.filter((job) => job.state === state).map(({ id }) => id),
@@ -53,7 +54,7 @@ export async function checkEverything(world: World, store: Store): Promise<void>
   );
   mustEqual(plain(await store.locks.all()), model.locks.views(world.nowOf(store)), "the locks");
   mustEqual(await store.schedules.all(), model.schedules.views(), "the schedules");
-  const { entriesReclaimed, locksCleaned } = await store.recovery();
+  const { entriesReclaimed, locksCleaned } = await store.healing.totals();
   mustEqual({ entries: entriesReclaimed, locks: locksCleaned }, model.healing.recovered, "what was recovered in all");
 }
 
@@ -97,13 +98,13 @@ function sayError(error: JobError | undefined): string | undefined {
 }
 
 async function checkCounts(store: Store, model: Model): Promise<void> {
-  mustEqual(await store.counts({}), model.counts({}), "the counts");
+  mustEqual(await store.look.counts({}), model.counts({}), "the counts");
   const lanes = [...model.lanes].map((lane) => lane.split("\n") as [string, string]);
   for (const name of new Set(lanes.map(([, name]) => name))) {
-    mustEqual(await store.counts({ name }), model.counts({ name }), `the counts of the jobs ${name}`);
+    mustEqual(await store.look.counts({ name }), model.counts({ name }), `the counts of the jobs ${name}`);
   }
   const queues = [...new Set([...lanes.map(([queue]) => queue), ...model.queues.spokenOf])].sort();
-  const overview = (await store.queues()).map(({ name, paused, counts }) => ({ name, paused, counts }));
+  const overview = (await store.look.queues()).map(({ name, paused, counts }) => ({ name, paused, counts }));
   mustEqual(
     overview,
     queues.map((queue) => ({ name: queue, paused: model.queues.paused.has(queue), counts: model.counts({ queue }) })),
@@ -114,7 +115,7 @@ async function checkCounts(store: Store, model: Model): Promise<void> {
 async function listAll(store: Store): Promise<Job[]> {
   const jobs: Job[] = [];
   for (let after: string | undefined; ;) {
-    const page = await store.list({ limit: 64, ...(after !== undefined && { after }) });
+    const page = await store.look.list({ limit: 64, ...(after !== undefined && { after }) });
     jobs.push(...page.items);
     if (page.next === undefined) return jobs;
     after = page.next;

@@ -1,6 +1,7 @@
 import type { ProcessId } from "../../src/core/ids.ts";
 import type { StaleLease } from "../../src/core/lease.ts";
-import type { Judgement, Reclaimed } from "../../src/store/store.ts";
+import type { Judgement } from "../../src/store/healing.ts";
+import type { Reclaimed } from "../../src/store/store.ts";
 import { type Model, sayLease } from "./model.ts";
 import { must, mustEqual } from "./violation.ts";
 

@@ -27,16 +27,16 @@ export const mutations: Record<string, ScheduleOptions> = {
       probe: async () => (await store.processes.probe()).map(({ process }) => ({ process, life: "dead" })),
     }),
   })),
-  "takes expired leases at once, whoever holds them": misguided((store) => ({
-    stale: async (query) => (await store.stale(query)).map((lease) => Object.assign(lease, { holder: null })),
+  "takes expired leases at once, whoever holds them": mishealing((store) => ({
+    stale: async (query) => (await store.healing.stale(query)).map((lease) => Object.assign(lease, { holder: null })),
   })),
-  "waits a millisecond instead of a renewal before it takes": misguided((store) => ({
-    stale: async (query) => (await store.stale(query)).map((lease) => Object.assign(lease, { lease: 1 })),
+  "waits a millisecond instead of a renewal before it takes": mishealing((store) => ({
+    stale: async (query) => (await store.healing.stale(query)).map((lease) => Object.assign(lease, { lease: 1 })),
   })),
-  "takes back a lease that was renewed after it was judged": { break: takeBackRenewed },
-  "charges a crash for a stall": misguided((store) => ({
+  "takes back a lease that was renewed after it was judged": healing(takeBackRenewed),
+  "charges a crash for a stall": mishealing((store) => ({
     reclaim: (judgements, cause) =>
-      store.reclaim(
+      store.healing.reclaim(
         judgements.map((one) => Object.assign(one, one.verdict === "stalled" && { verdict: "crashed" })),
         cause,
       ),
@@ -65,18 +65,19 @@ export const mutations: Record<string, ScheduleOptions> = {
   "renews without writing": broken((store) => ({ renew: (leases) => store.inspect(leases) })),
   "loses a checkpoint": broken((store) => ({ saveCheckpoint: async (lease) => (await store.inspect([lease]))[0] ?? "gone" })),
   "lets a running job be cancelled only in words": broken((store) => ({
-    cancel: async (id) => ((await store.get(id))?.state === "running" ? true : store.cancel(id)),
+    cancel: async (id) => ((await store.look.get(id))?.state === "running" ? true : store.cancel(id)),
   })),
   "never brings back what failed once": broken((store) => ({
     settle: (settlements) => store.settle(settlements.map(neverBack)),
   })),
   "prunes more than it was asked to": broken((store) => ({ prune: (filter) => store.prune({ ...filter, limit: 1_000 }) })),
-  "leaves the jobs of remote processes where they are": misguided((store) => ({
-    stale: async (query) => (await store.stale(query)).filter(({ holder }) => holder === null || query.dead.includes(holder)),
+  "leaves the jobs of remote processes where they are": mishealing((store) => ({
+    stale: async (query) =>
+      (await store.healing.stale(query)).filter(({ holder }) => holder === null || query.dead.includes(holder)),
   })),
-  "never takes back from a process that lives": misguided((store) => ({
+  "never takes back from a process that lives": mishealing((store) => ({
     reclaim: (judgements, cause) =>
-      store.reclaim(
+      store.healing.reclaim(
         judgements.filter(({ verdict }) => verdict !== "stalled"),
         cause,
       ),
@@ -101,9 +102,9 @@ export const mutations: Record<string, ScheduleOptions> = {
   "keeps the place of a cancelled job under its limits": broken((store) => ({
     cancel: (id) => spoiled(store, store.cancel(id), "update holdfast_counters set running = running + 1 where running > 0"),
   })),
-  "keeps the places of what was taken back": broken((store) => ({
+  "keeps the places of what was taken back": healing((store) => ({
     reclaim: (judgements, cause) =>
-      spoiled(store, store.reclaim(judgements, cause), "update holdfast_counters set running = running + 1"),
+      spoiled(store, store.healing.reclaim(judgements, cause), "update holdfast_counters set running = running + 1"),
   })),
   "reports more than it gave back": recovering((store) => ({
     takeBack: (burial) => spoiled(store, store.recoveries.takeBack(burial), "update holdfast_recoveries set jobs = jobs + 1"),
@@ -138,7 +139,9 @@ export const mutations: Record<string, ScheduleOptions> = {
     claim: (request) => spoiled(store, store.claim(request), "update holdfast_counters set due_at = null"),
   })),
   "takes an old word for the newest": broken((store) => ({
-    declare: (declarations) => store.declare(declarations.map((one) => ({ ...one, old: false }))),
+    queues: overlay(store.queues, {
+      declare: (declarations) => store.queues.declare(declarations.map((one) => ({ ...one, old: false }))),
+    }),
   })),
   "forgets jobs that were retried": broken((store) => ({
     expire: (limit) =>
@@ -267,9 +270,19 @@ function ticking(own: (store: Store) => Partial<Store["schedules"]>): ScheduleOp
   return broken((store) => ({ schedules: overlay(store.schedules, own(store)) }));
 }
 
+/** The real store, with a way of its own to take back. */
+function healing(own: (store: Store) => Partial<Store["healing"]>): ScheduleOptions {
+  return broken((store) => ({ healing: overlay(store.healing, own(store)) }));
+}
+
 /** The real store, wrongly understood by the janitors. */
 function misguided(own: (store: Store) => Partial<Store>): ScheduleOptions {
   return { misguide: (store) => overlay(store, own(store)) };
+}
+
+/** The same, where they take back. */
+function mishealing(own: (store: Store) => Partial<Store["healing"]>): ScheduleOptions {
+  return misguided((store) => ({ healing: overlay(store.healing, own(store)) }));
 }
 
 function overlay<T extends object>(store: T, own: Partial<T>): T {
@@ -306,23 +319,23 @@ function handOutTwice(store: Store): Store {
 }
 
 /** Whatever was judged, the lease as it is now is taken. */
-function takeBackRenewed(store: Store): Store {
-  return overlay(store, {
+function takeBackRenewed(store: Store): Partial<Store["healing"]> {
+  return {
     reclaim: async (judgements, cause) => {
       const dead = judgements.map(({ holder }) => holder).filter((holder) => holder !== null);
-      const held = await store.stale({ dead, skewed: true, limit: 1_000 });
+      const held = await store.healing.stale({ dead, skewed: true, limit: 1_000 });
       const now = ({ job, fence }: LeaseRef) => held.find((lease) => lease.job === job && lease.fence === fence);
       const bent = judgements.map((one) => Object.assign({}, one, { expiresAt: now(one)?.expiresAt ?? one.expiresAt }));
-      return store.reclaim(bent, cause);
+      return store.healing.reclaim(bent, cause);
     },
-  });
+  };
 }
 
 function forgetIds(store: Store): Store {
   const seen = new Set<string>();
   let again = 0;
   const withoutId = async (job: NewJob): Promise<NewJob> => {
-    if (job.id === undefined || (await store.get(job.id)) !== null) return job;
+    if (job.id === undefined || (await store.look.get(job.id)) !== null) return job;
     const { id, ...rest } = job;
     if (seen.has(id)) return { ...rest, followUpId: `${id}-again-${again++}` };
     seen.add(id);

@@ -79,9 +79,9 @@ describe("the table of the audit", () => {
   test("without its head nothing is written that ought to be written down, and the act is refused", async (t) => {
     const { db, store } = await written(t);
     unguarded(db, () => db.exec("delete from holdfast_audit_head"));
-    await assert.rejects(store.pause("q"), { code: "DAMAGED" });
+    await assert.rejects(store.queues.pause("q"), { code: "DAMAGED" });
     assert.deepEqual(
-      (await store.queues()).filter(({ paused }) => paused),
+      (await store.look.queues()).filter(({ paused }) => paused),
       [],
     );
   });
@@ -121,7 +121,7 @@ describe("a database from before there was a chain", () => {
       ],
     );
     assert.equal(await verdict(store), await headSeq(store));
-    await store.pause("q");
+    await store.queues.pause("q");
     assert.equal(await verdict(store), await headSeq(store));
     const db = new DatabaseSync(path);
     unguarded(db, () => db.exec("update holdfast_audit set actor = 'mallory' where seq = 1234"));
@@ -163,8 +163,8 @@ async function written(t: TestContext): Promise<{ db: DatabaseSync; store: Store
   const path = join(folder(t), "work.db");
   const store = await SqliteStore.open(path, OPTIONS);
   for (const queue of ["a", "b", "c"]) {
-    await store.pause(queue);
-    await store.resume(queue);
+    await store.queues.pause(queue);
+    await store.queues.resume(queue);
   }
   const db = new DatabaseSync(path);
   t.after(async () => {

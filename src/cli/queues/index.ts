@@ -19,7 +19,7 @@ export function queuesCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast queues list --json"))
     .action(async (_options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const items = await hf.engine.store.queues();
+      const items = await hf.engine.store.look.queues();
       answer(command, { items }, () => queueTable(items, hf.engine.clock.now()));
     });
   queues
@@ -45,7 +45,7 @@ async function set(command: Command, name: string, paused: boolean, ahead = fals
   // A typing mistake must not look like a success.
   if (!ahead && !known.includes(name)) throw noSuchQueue(name, known, paused);
   const { store } = hf.engine;
-  const changed = paused ? await store.pause(name) : await store.resume(name);
+  const changed = paused ? await store.queues.pause(name) : await store.queues.resume(name);
   answer(command, { queue: name, paused, changed }, () => {
     const what = paused ? "paused" : "resumed";
     return changed ? `${oneLine(name)} is ${what}.` : `${oneLine(name)} ${paused ? "is paused" : "was not paused"} already.`;

@@ -2,7 +2,7 @@ import { age } from "../../core/age.ts";
 import { FINISHED_STATES, type JobState } from "../../core/job.ts";
 import { number } from "../../core/words.ts";
 import { isPipelineQueue } from "../../core/work.ts";
-import type { QueueOverview } from "../../store/store.ts";
+import type { QueueOverview } from "../../store/look.ts";
 import { paint } from "../terminal/colours.ts";
 import { stateStyle } from "../terminal/state.ts";
 import { type Column, count, table, terminalWidth } from "../terminal/table.ts";

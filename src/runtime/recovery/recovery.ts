@@ -155,7 +155,7 @@ export class Recovery {
     }
     if (!owned) return recovered;
     const rebooted = dead.some(({ life }) => life === "rebooted");
-    const jobsPending = (await this.#store.counts({})).pending;
+    const jobsPending = (await this.#store.look.counts({})).pending;
     const context = { opening, alone, rebooted, signal: this.#leaving.signal };
     const { asked } = circumstances;
     if (this.#owned?.report === report) Object.assign(this.#owned, { jobsPending, asked: asked ?? this.#owned.asked });

@@ -10,7 +10,9 @@ import { reportOf, type StoredReport } from "../../store/recoveries.ts";
 import type { LockView } from "../../store/locks.ts";
 import type { Life, Works } from "../../store/processes.ts";
 import type { SinkView } from "../../store/sinks.ts";
-import type { Durability, LaneOverview, QueueOverview, RecoveryTotals } from "../../store/store.ts";
+import type { RecoveryTotals } from "../../store/healing.ts";
+import type { LaneOverview, QueueOverview } from "../../store/look.ts";
+import type { Durability } from "../../store/store.ts";
 import { type OpenBuild, openBuilds } from "./open-builds.ts";
 
 /** A process that has the database open; `dead` ones are there until somebody recovers what they left behind. */
@@ -69,19 +71,19 @@ export interface Overview {
 }
 
 /** `counted`: all queues, where they were asked for already: what is pending is counted one by one. */
-export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queues()): Promise<Overview> {
+export async function overviewOf(hf: Holdfast, counted = hf.engine.store.look.queues()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
   const read = new PartialReading();
   const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
     await Promise.all([
       read.of("queues", [], () => counted),
-      read.of("names", [], () => store.lanes()),
+      read.of("names", [], () => store.look.lanes()),
       read.of("processes", [], () => store.processes.probe(bootId())),
       read.of("running jobs", new Map(), () => store.processes.running()),
       read.of("locks", [], () => store.locks.all()),
       read.of("schedules", [], () => hf.schedules.list()),
       read.of("sinks", [], () => store.sinks.all()),
-      read.of("recoveries", NO_RECOVERY, () => store.recovery()),
+      read.of("recoveries", NO_RECOVERY, () => store.healing.totals()),
       read.of("builds", [], () => openBuilds(hf)),
       read.of("reports", [], () => store.recoveries.reports({ limit: 1 })),
       read.of("open reports", [], () => store.recoveries.reports({ limit: 20, which: "open" })),

@@ -3,9 +3,10 @@ import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { StaleLease } from "../../core/lease.ts";
 import { type Reclaimed, reclaimedOf } from "../../core/retry.ts";
 import { reclaimedBy } from "../recovery-row.ts";
-import type { Judgement } from "../store.ts";
+import type { HealingStore, Judgement, RecoveryTotals } from "../healing.ts";
+import type { Access } from "./access.ts";
 import type { Audit } from "./audit.ts";
-import { listOf, type Rows } from "./driver.ts";
+import { listOf } from "./driver.ts";
 import type { Healed } from "./healed.ts";
 import type { Tx } from "./transaction.ts";
 import { held } from "./leases.ts";
@@ -15,13 +16,15 @@ import type { Settle } from "./settle.ts";
 type LeaseRow = [job: JobKey, fence: Fence, holder: ProcessId | null, expiresAt: number, lease: number, left: number];
 
 /** Finding leases that may have to be taken back, and taking them back. */
-export class Healing {
+export class Healing implements HealingStore {
+  readonly #access: Access;
   readonly #settle: Settle;
   readonly #healed: Healed;
   readonly #audit: Audit;
   readonly #sql: Record<"expired" | "stale" | "cut", string>;
 
-  constructor(s: string, parts: { settle: Settle; healed: Healed; audit: Audit }) {
+  constructor(s: string, parts: { settle: Settle; healed: Healed; audit: Audit }, access: Access) {
+    this.#access = access;
     this.#settle = parts.settle;
     this.#healed = parts.healed;
     this.#audit = parts.audit;
@@ -45,36 +48,40 @@ export class Healing {
     };
   }
 
-  async stale(
-    rows: Rows,
-    at: number | null,
-    { dead, skewed, limit }: { dead: readonly ProcessId[]; skewed: boolean; limit: number },
-  ): Promise<StaleLease[]> {
+  async stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
+    const { dead, skewed, limit } = query;
+    const { read: rows, at } = this.#access;
     const found =
       skewed || dead.length > 0
-        ? await rows<LeaseRow>(this.#sql.stale, at, limit, skewed, listOf(dead))
-        : await rows<LeaseRow>(this.#sql.expired, at, limit);
+        ? await rows<LeaseRow>(this.#sql.stale, at(), limit, skewed, listOf(dead))
+        : await rows<LeaseRow>(this.#sql.expired, at(), limit);
     return found.map(([job, fence, holder, expiresAt, lease, left]) => ({ job, fence, holder, expiresAt, lease, left }));
   }
 
-  async reclaim(tx: Tx, judgements: readonly Judgement[], cause: string, by = RECOVERY): Promise<Reclaimed> {
-    await this.#cut(
-      tx,
-      judgements.filter(({ verdict }) => verdict === "cut"),
-    );
-    const endings = judgements.flatMap(({ job, fence, expiresAt, verdict }) =>
-      verdict === "cut" ? [] : [{ job, fence, expiresAt, outcome: { kind: verdict } }],
-    );
-    const ended = await this.#settle.end(tx, endings);
-    // Null: it is no longer the lease that was judged.
-    const nexts = ended.flatMap((one) => (one === null ? [] : [one.next]));
-    for (const [i, { job, fence }] of endings.entries()) if (ended[i] !== null) tx.ended(job, fence);
-    const reclaimed = reclaimedOf(nexts);
-    if (reclaimed.entries > 0) {
-      await this.#healed.record(tx, cause, { ...reclaimed, locks: 0 });
-      await this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
-    }
-    return reclaimed;
+  reclaim(judgements: readonly Judgement[], cause: string, by = RECOVERY): Promise<Reclaimed> {
+    return this.#access.write("reclaim", async (tx) => {
+      await this.#cut(
+        tx,
+        judgements.filter(({ verdict }) => verdict === "cut"),
+      );
+      const endings = judgements.flatMap(({ job, fence, expiresAt, verdict }) =>
+        verdict === "cut" ? [] : [{ job, fence, expiresAt, outcome: { kind: verdict } }],
+      );
+      const ended = await this.#settle.end(tx, endings);
+      // Null: it is no longer the lease that was judged.
+      const nexts = ended.flatMap((one) => (one === null ? [] : [one.next]));
+      for (const [i, { job, fence }] of endings.entries()) if (ended[i] !== null) tx.ended(job, fence);
+      const reclaimed = reclaimedOf(nexts);
+      if (reclaimed.entries > 0) {
+        await this.#healed.record(tx, cause, { ...reclaimed, locks: 0 });
+        await this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
+      }
+      return reclaimed;
+    });
+  }
+
+  totals(): Promise<RecoveryTotals> {
+    return this.#healed.totals(this.#access.read);
   }
 
   async #cut(tx: Tx, judgements: readonly Judgement[]): Promise<void> {

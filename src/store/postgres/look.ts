@@ -3,8 +3,9 @@ import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } f
 import type { Lane } from "../../core/queue.ts";
 import { type JobRow, keyOfCursor, pageOf, toJob } from "../job-row.ts";
 import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from "../overview.ts";
-import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
+import type { LaneOverview, ListFilter, LookStore, QueueOverview } from "../look.ts";
 import type { Tallied } from "../tallied.ts";
+import type { Access } from "./access.ts";
 import type { Catalog } from "./catalog.ts";
 import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
 import { listOf, type Rows } from "./driver.ts";
@@ -45,17 +46,19 @@ function unwanted(s: string): string {
 }
 
 /** Reading, for people and programs. Each answer is of one instant: one statement reads what has to fit together. */
-export class Look {
+export class Look implements LookStore {
   readonly #rows: Rows;
+  readonly #at: () => number | null;
   readonly #catalog: Catalog;
   readonly #sql: Record<"byId" | "unfinished" | "counted" | "set" | "oldest", string>;
   readonly #page: (keys: string) => string;
   readonly #s: string;
 
-  constructor(s: string, parts: { rows: Rows; catalog: Catalog }) {
+  constructor(s: string, catalog: Catalog, { read, at }: Access) {
     this.#s = s;
-    this.#rows = parts.rows;
-    this.#catalog = parts.catalog;
+    this.#rows = read;
+    this.#at = at;
+    this.#catalog = catalog;
     const jobs = `select ${COLUMNS} from ${s}.jobs as job left join ${s}.notes as note on note.job = job.key`;
     // Each by its key: `offset` keeps the planner from another way, whatever it believes about how many there are.
     this.#page = (keys) => `
@@ -136,9 +139,10 @@ export class Look {
     return countsOf(counted.map(laneCount), lanes);
   }
 
-  async queues(at: number | null): Promise<QueueOverview[]> {
+  async queues(): Promise<QueueOverview[]> {
     const lanes = await this.#lanes();
     const ids = listOf(lanes.map(({ id }) => id));
+    const at = this.#at();
     const [set, counted, oldest] = await Promise.all([
       this.#rows<[string | null, boolean, number]>(this.#sql.set, at),
       this.#rows<CountedRow>(this.#sql.counted),

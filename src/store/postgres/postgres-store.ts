@@ -1,9 +1,8 @@
 import { randomBytes } from "node:crypto";
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import type { JobKey, ProcessId } from "../../core/ids.ts";
-import type { Job, JobState } from "../../core/job.ts";
-import type { LeaseRef, StaleLease } from "../../core/lease.ts";
+import type { JobKey } from "../../core/ids.ts";
+import type { LeaseRef } from "../../core/lease.ts";
 import type { Operation } from "../points.ts";
 import { PartlySettled } from "../partly-settled.ts";
 import type {
@@ -11,20 +10,13 @@ import type {
   Claimed,
   ClaimRequest,
   ClaimSource,
-  Declaration,
   Durability,
   Enqueued,
   Fate,
-  Judgement,
-  LaneOverview,
-  ListFilter,
   NewJob,
   Outlook,
   ProgressReport,
   PruneFilter,
-  QueueOverview,
-  Reclaimed,
-  RecoveryTotals,
   Settlement,
   Store,
 } from "../store.ts";
@@ -40,12 +32,15 @@ import { cut, type Foreseen, type Lone } from "./calls.ts";
 import { Group, type GroupOptions } from "./group.ts";
 import type { Tx } from "./transaction.ts";
 import { Guests } from "./guests.ts";
+import type { Healing } from "./healing.ts";
 import type { Locks } from "./locks.ts";
+import type { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
 import type { Reader } from "./reader.ts";
 import type { Outbox } from "./outbox.ts";
 import type { Processes } from "./processes.ts";
+import type { Queues } from "./queues.ts";
 import type { Recoveries } from "./recoveries.ts";
 import type { Schedules } from "./schedules.ts";
 import type { Sinks } from "./sinks.ts";
@@ -83,6 +78,8 @@ export class PostgresStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
   readonly clock: Clock;
+  readonly look: Look;
+  readonly queues: Queues;
   readonly builds: Builds;
   readonly work: Work;
   readonly backups: Backups;
@@ -91,6 +88,7 @@ export class PostgresStore implements Store {
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
   readonly processes: Processes;
+  readonly healing: Healing;
   readonly locks: Locks;
   readonly schedules: Schedules;
   readonly events: Outbox;
@@ -155,11 +153,14 @@ export class PostgresStore implements Store {
     const areas = (this.#areas = new Areas(opened, { random, actor: options.actor ?? null, time, access }));
     writer.onSession((session) => areas.processes.connected(session));
     this.audit = areas.auditLog;
+    this.look = areas.look;
+    this.queues = areas.queues;
     this.builds = areas.builds;
     this.work = areas.work;
     this.vitals = areas.vitals;
     this.recoveries = areas.recoveries;
     this.processes = areas.processes;
+    this.healing = areas.healing;
     this.locks = areas.locks;
     this.schedules = areas.schedules;
     this.events = areas.outbox;
@@ -345,26 +346,6 @@ export class PostgresStore implements Store {
     return this.#areas.outlooks.of(this.#at(), from);
   }
 
-  get(id: string): Promise<Job | null> {
-    return this.#areas.look.get(id);
-  }
-
-  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
-    return this.#areas.look.list(filter);
-  }
-
-  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
-    return this.#areas.look.counts(filter);
-  }
-
-  queues(): Promise<QueueOverview[]> {
-    return this.#areas.look.queues(this.#at());
-  }
-
-  lanes(): Promise<LaneOverview[]> {
-    return this.#areas.look.lanes();
-  }
-
   cancel(id: string): Promise<boolean> {
     return this.#write("cancel", (tx) => this.#areas.operate.cancel(tx, id));
   }
@@ -377,38 +358,12 @@ export class PostgresStore implements Store {
     return this.#write("prune", (tx) => this.#areas.operate.prune(tx, filter));
   }
 
-  declare(declarations: readonly Declaration[]): Promise<void> {
-    return this.#write("declare", async (tx) => {
-      for (const declaration of declarations) await this.#areas.intake.settings.declare(tx, declaration);
-    });
-  }
-
-  pause(queue: string): Promise<boolean> {
-    return this.#write("pause", (tx) => this.#areas.queues.pause(tx, queue, true));
-  }
-
-  resume(queue: string): Promise<boolean> {
-    return this.#write("pause", (tx) => this.#areas.queues.pause(tx, queue, false));
-  }
-
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
     const { due, soon, unlisted } = await this.#areas.intake.expiring.outstanding(this.#reader.rows, this.#at(), leastAge);
     if (due) return this.#write("expire", (tx) => this.#areas.operate.expire(tx, { limit, leastAge, unlisted }));
     // Others have to commit first, and nobody tells when: real time has to pass, whatever clock is injected.
     if (soon) await new Promise((resolve) => setTimeout(resolve, SOON));
     return { removed: 0, more: soon };
-  }
-
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
-    return this.#areas.healing.stale(this.#reader.rows, this.#at(), query);
-  }
-
-  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed> {
-    return this.#write("reclaim", (tx) => this.#areas.healing.reclaim(tx, judgements, cause, by));
-  }
-
-  recovery(): Promise<RecoveryTotals> {
-    return this.#areas.healed.totals(this.#reader.rows);
   }
 
   onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {

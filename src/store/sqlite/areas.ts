@@ -57,7 +57,6 @@ export class Areas {
   readonly notes: Notes;
   readonly look: Look;
   readonly operate: Operate;
-  readonly healed: Healed;
   readonly healing: Healing;
   readonly locks: Locks;
   readonly processes: Processes;
@@ -81,8 +80,8 @@ export class Areas {
     this.guests = new Guests({ path, driver, durability, now: access.now });
     const audit = (this.audit = new Audit(db, parts.actor ?? null));
     const acts = new Acts({ audit, events });
-    this.queues = new Queues({ settings, acts });
-    const healed = (this.healed = new Healed(db, events));
+    this.queues = new Queues({ settings, acts }, access);
+    const healed = new Healed(db, events);
     this.notes = new Notes(db);
     const { alive, token } = opened;
     this.processes = new Processes(db, { acts, driver, alive, token, beWitness: parts.beWitness }, access);
@@ -106,10 +105,10 @@ export class Areas {
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
     this.settle = new Settle(db, { ...shared, enqueue, notes: this.notes, flows: this.intake.work.flows });
     this.leases = new Leases(db, this.settle);
-    this.look = new Look(db, { catalog, settings, tally });
+    this.look = new Look(db, { catalog, settings, tally }, access);
     const cancel = new Cancel(db, { ...shared, waits });
     this.operate = new Operate(db, { ...shared, audit, acts, look: this.look, tally, expiring, cancel });
-    this.healing = new Healing(db, { settle: this.settle, endings, healed, audit });
+    this.healing = new Healing(db, { settle: this.settle, endings, healed, audit }, access);
     this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
     this.auditLog = new AuditLog({ audit, acts }, access);
     this.builds = new Builds(db, { ...this.intake, audit }, access);

@@ -1,6 +1,6 @@
 import type { Reclaimed } from "../../core/retry.ts";
 import { LATELY, LOG_ROWS, toRecovery, type TotalsRow } from "../recovery-row.ts";
-import type { RecoveryTotals } from "../store.ts";
+import type { RecoveryTotals } from "../healing.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";

@@ -3,11 +3,11 @@ import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import type { StaleLease } from "../../core/lease.ts";
 import { type Next, type Reclaimed, reclaimedOf } from "../../core/retry.ts";
 import { reclaimedBy } from "../recovery-row.ts";
-import type { Judgement } from "../store.ts";
+import type { HealingStore, Judgement, RecoveryTotals } from "../healing.ts";
+import type { Access } from "./access.ts";
 import type { Audit } from "./audit.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
-import type { Tx } from "./group-commit.ts";
 import type { Healed } from "./healed.ts";
 import { summing } from "./row-sum.ts";
 import type { Settle } from "./settle.ts";
@@ -15,7 +15,8 @@ import type { Settle } from "./settle.ts";
 const LEASE = "select key, fence, holder, expires_at, lease from holdfast_jobs where state = 'running'";
 
 /** Finding leases that may have to be taken back, and taking them back. */
-export class Healing {
+export class Healing implements HealingStore {
+  readonly #access: Access;
   readonly #settle: Settle;
   readonly #endings: Endings;
   readonly #healed: Healed;
@@ -25,7 +26,8 @@ export class Healing {
   readonly #heldBy: Statement;
   readonly #cut: Statement;
 
-  constructor(db: Connection, parts: { settle: Settle; endings: Endings; healed: Healed; audit: Audit }) {
+  constructor(db: Connection, parts: { settle: Settle; endings: Endings; healed: Healed; audit: Audit }, access: Access) {
+    this.#access = access;
     this.#settle = parts.settle;
     this.#endings = parts.endings;
     this.#healed = parts.healed;
@@ -40,36 +42,45 @@ export class Healing {
     );
   }
 
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }, now: number): StaleLease[] {
-    const rows = this.#expired.rows(now, query.limit);
-    if (query.skewed) rows.push(...this.#skewed.rows(now, query.limit));
-    for (const holder of query.dead) rows.push(...this.#heldBy.rows(holder, query.limit));
-    const seen = new Map<Value, StaleLease>();
-    for (const row of rows) if (seen.size < query.limit) seen.set(row[0] as number, toLease(row, now));
-    return [...seen.values()];
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
+    return this.#access.read(() => {
+      const now = this.#access.now();
+      const rows = this.#expired.rows(now, query.limit);
+      if (query.skewed) rows.push(...this.#skewed.rows(now, query.limit));
+      for (const holder of query.dead) rows.push(...this.#heldBy.rows(holder, query.limit));
+      const seen = new Map<Value, StaleLease>();
+      for (const row of rows) if (seen.size < query.limit) seen.set(row[0] as number, toLease(row, now));
+      return [...seen.values()];
+    });
   }
 
-  reclaim(tx: Tx, judgements: readonly Judgement[], cause: string, by = RECOVERY): Reclaimed {
-    const nexts: Next[] = [];
-    for (const judgement of judgements) {
-      const { job, fence, expiresAt, verdict } = judgement;
-      if (verdict === "cut") {
-        if (this.#cut.run(tx.now, tx.now, job, fence, expiresAt) > 0) tx.wrote();
-        continue;
+  reclaim(judgements: readonly Judgement[], cause: string, by = RECOVERY): Promise<Reclaimed> {
+    return this.#access.write("reclaim", (tx) => {
+      const nexts: Next[] = [];
+      for (const judgement of judgements) {
+        const { job, fence, expiresAt, verdict } = judgement;
+        if (verdict === "cut") {
+          if (this.#cut.run(tx.now, tx.now, job, fence, expiresAt) > 0) tx.wrote();
+          continue;
+        }
+        // Null: it is no longer the lease that was judged.
+        const next = this.#settle.reclaim(tx, judgement, { kind: verdict });
+        if (next === null) continue;
+        tx.ended(job, fence);
+        nexts.push(next);
       }
-      // Null: it is no longer the lease that was judged.
-      const next = this.#settle.reclaim(tx, judgement, { kind: verdict });
-      if (next === null) continue;
-      tx.ended(job, fence);
-      nexts.push(next);
-    }
-    this.#endings.write(tx);
-    const reclaimed = reclaimedOf(nexts);
-    if (reclaimed.entries > 0) {
-      this.#healed.record(tx, cause, { ...reclaimed, locks: 0 });
-      this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
-    }
-    return reclaimed;
+      this.#endings.write(tx);
+      const reclaimed = reclaimedOf(nexts);
+      if (reclaimed.entries > 0) {
+        this.#healed.record(tx, cause, { ...reclaimed, locks: 0 });
+        this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
+      }
+      return reclaimed;
+    });
+  }
+
+  totals(): Promise<RecoveryTotals> {
+    return this.#access.read(() => this.#healed.totals());
   }
 }
 

@@ -4,7 +4,8 @@ import { type Job, JOB_STATES, type JobState } from "../../core/job.ts";
 import type { Lane } from "../../core/queue.ts";
 import { ELSEWHERE, type JobRow, keyOfCursor, pageOf, publicId, toJob } from "../job-row.ts";
 import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from "../overview.ts";
-import type { LaneOverview, ListFilter, QueueOverview } from "../store.ts";
+import type { LaneOverview, ListFilter, LookStore, QueueOverview } from "../look.ts";
+import type { Access } from "./access.ts";
 import type { Catalog } from "./catalog.ts";
 import { damagedError } from "./damaged-jobs.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
@@ -29,7 +30,8 @@ const UNWANTED = `
   where job.state in ('pending', 'waiting') group by job.lane, job.state`;
 
 /** Reading, for people and programs. */
-export class Look {
+export class Look implements LookStore {
+  readonly #access: Access;
   readonly #db: Connection;
   readonly #catalog: Catalog;
   readonly #settings: Settings;
@@ -41,7 +43,8 @@ export class Look {
   readonly #oldest: Statement;
   readonly #lists = new Map<string, Statement>();
 
-  constructor(db: Connection, parts: { catalog: Catalog; settings: Settings; tally: Tally }) {
+  constructor(db: Connection, parts: { catalog: Catalog; settings: Settings; tally: Tally }, access: Access) {
+    this.#access = access;
     this.#db = db;
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
@@ -87,65 +90,76 @@ export class Look {
     return generated.key;
   }
 
-  get(id: string): Job | null {
-    const key = this.keyOf(id);
-    const row = key === null ? undefined : this.#byKey.get<SummedRow>({ key });
-    if (row === undefined) return null;
-    if (isDamaged(row)) throw damagedRow(`Job ${id}`);
-    return toJob(row, this.#catalog.lane(row.lane));
+  get(id: string): Promise<Job | null> {
+    return this.#access.read(() => {
+      const key = this.keyOf(id);
+      const row = key === null ? undefined : this.#byKey.get<SummedRow>({ key });
+      if (row === undefined) return null;
+      if (isDamaged(row)) throw damagedRow(`Job ${id}`);
+      return toJob(row, this.#catalog.lane(row.lane));
+    });
   }
 
-  list(filter: ListFilter): { items: Job[]; next?: string } {
-    const lanes = this.#lanesOf(filter);
-    const params: Record<string, Value> = {
-      after: keyOfCursor(filter.after),
-      limit: filter.limit + 1,
-    };
-    // Few jobs run at once, so they are found by their own index and put in order; otherwise history would be walked.
-    const key = filter.state === "running" ? "+job.key" : "job.key";
-    const where = [`${key} > :after`];
-    if (filter.state !== undefined) {
-      if (!JOB_STATES.includes(filter.state)) return { items: [] };
-      // Written out, not bound: only so can SQLite see which partial index holds it.
-      where.push(`job.state = '${filter.state}'`);
-    }
-    if (lanes !== null) {
-      if (lanes.length === 0) return { items: [] };
-      where.push("job.lane in (select value from json_each(:lanes))");
-      params["lanes"] = JSON.stringify(lanes.map(({ id }) => id));
-    }
-    const text = where.join(" and ");
-    let statement = this.#lists.get(text);
-    if (statement === undefined) {
-      statement = this.#db.prepare(`select ${SUMMED} where ${text} order by ${key} limit :limit`);
-      this.#lists.set(text, statement);
-    }
-    // One that is damaged does not hide the others: it is shown, and what it holds is not.
-    const rows = statement.all<SummedRow>(params).map((row) => (isDamaged(row) ? withheld(row) : row));
-    return pageOf(rows, filter.limit, (lane) => this.#catalog.lane(lane));
+  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
+    return this.#access.read(() => {
+      const lanes = this.#lanesOf(filter);
+      const params: Record<string, Value> = {
+        after: keyOfCursor(filter.after),
+        limit: filter.limit + 1,
+      };
+      // Few jobs run at once, so they are found by their own index and put in order; otherwise history would be walked.
+      const key = filter.state === "running" ? "+job.key" : "job.key";
+      const where = [`${key} > :after`];
+      if (filter.state !== undefined) {
+        if (!JOB_STATES.includes(filter.state)) return { items: [] };
+        // Written out, not bound: only so can SQLite see which partial index holds it.
+        where.push(`job.state = '${filter.state}'`);
+      }
+      if (lanes !== null) {
+        if (lanes.length === 0) return { items: [] };
+        where.push("job.lane in (select value from json_each(:lanes))");
+        params["lanes"] = JSON.stringify(lanes.map(({ id }) => id));
+      }
+      const text = where.join(" and ");
+      let statement = this.#lists.get(text);
+      if (statement === undefined) {
+        statement = this.#db.prepare(`select ${SUMMED} where ${text} order by ${key} limit :limit`);
+        this.#lists.set(text, statement);
+      }
+      // One that is damaged does not hide the others: it is shown, and what it holds is not.
+      const rows = statement.all<SummedRow>(params).map((row) => (isDamaged(row) ? withheld(row) : row));
+      return pageOf(rows, filter.limit, (lane) => this.#catalog.lane(lane));
+    });
   }
 
-  counts(filter: { queue?: string; name?: string }): Record<JobState, number> {
-    const lanes = this.#lanesOf(filter);
-    return countsOf([...this.#tally.all(), ...this.#unfinished.all<LaneCount>()], lanes);
+  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
+    return this.#access.read(() => {
+      const lanes = this.#lanesOf(filter);
+      return countsOf([...this.#tally.all(), ...this.#unfinished.all<LaneCount>()], lanes);
+    });
   }
 
-  queues(now: number): QueueOverview[] {
-    const set = this.#settings.now().queues;
-    this.#catalog.reload();
-    const lanes = [...this.#catalog.lanes(0)];
-    const oldest = new Map<number, number>();
-    for (const { id } of lanes) {
-      const at = this.#oldest.get<{ created_at: number }>({ lane: id, now })?.created_at;
-      if (at !== undefined) oldest.set(id, at);
-    }
-    const unfinished = this.#unfinished.all<LaneCount>();
-    return queueOverviews({ lanes, set, unfinished, finished: this.#tally.all(), oldest }, now);
+  queues(): Promise<QueueOverview[]> {
+    return this.#access.read(() => {
+      const now = this.#access.now();
+      const set = this.#settings.now().queues;
+      this.#catalog.reload();
+      const lanes = [...this.#catalog.lanes(0)];
+      const oldest = new Map<number, number>();
+      for (const { id } of lanes) {
+        const at = this.#oldest.get<{ created_at: number }>({ lane: id, now })?.created_at;
+        if (at !== undefined) oldest.set(id, at);
+      }
+      const unfinished = this.#unfinished.all<LaneCount>();
+      return queueOverviews({ lanes, set, unfinished, finished: this.#tally.all(), oldest }, now);
+    });
   }
 
-  lanes(): LaneOverview[] {
-    this.#catalog.reload();
-    return laneOverviews(this.#catalog.lanes(0), this.#unfinished.all<LaneCount>());
+  lanes(): Promise<LaneOverview[]> {
+    return this.#access.read(() => {
+      this.#catalog.reload();
+      return laneOverviews(this.#catalog.lanes(0), this.#unfinished.all<LaneCount>());
+    });
   }
 
   #lanesOf(filter: { queue?: string; name?: string }): Lane[] | null {

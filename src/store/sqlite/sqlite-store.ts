@@ -1,28 +1,20 @@
 import type { Clock } from "../../core/clock.ts";
 import type { HoldfastError } from "../../core/errors.ts";
-import type { JobKey, ProcessId } from "../../core/ids.ts";
-import type { Job, JobState } from "../../core/job.ts";
-import type { LeaseRef, StaleLease } from "../../core/lease.ts";
+import type { JobKey } from "../../core/ids.ts";
+import type { LeaseRef } from "../../core/lease.ts";
 import { isLong, type WalView } from "../../core/wal.ts";
 import type {
   Change,
   Claimed,
   ClaimRequest,
   ClaimSource,
-  Declaration,
   Durability,
   Enqueued,
   Fate,
-  Judgement,
-  LaneOverview,
-  ListFilter,
   NewJob,
   Outlook,
   ProgressReport,
   PruneFilter,
-  QueueOverview,
-  Reclaimed,
-  RecoveryTotals,
   Settlement,
   Store,
 } from "../store.ts";
@@ -45,11 +37,14 @@ import { explain } from "./faults.ts";
 import type { SqliteVitals } from "./vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import { handleOf } from "./guest.ts";
+import type { Healing } from "./healing.ts";
 import type { Locks } from "./locks.ts";
+import type { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
 import type { Outbox } from "./outbox.ts";
 import type { Processes } from "./processes.ts";
+import type { Queues } from "./queues.ts";
 import type { Recoveries } from "./recoveries.ts";
 import type { Schedules } from "./schedules.ts";
 import type { Sinks } from "./sinks.ts";
@@ -88,6 +83,8 @@ export class SqliteStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
   readonly clock: Clock;
+  readonly look: Look;
+  readonly queues: Queues;
   readonly builds: Builds;
   readonly work: Work;
   readonly damage: Damage;
@@ -96,6 +93,7 @@ export class SqliteStore implements Store {
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
   readonly processes: Processes;
+  readonly healing: Healing;
   readonly locks: Locks;
   readonly schedules: Schedules;
   readonly events: Outbox;
@@ -167,10 +165,13 @@ export class SqliteStore implements Store {
     const areas = (this.#areas = new Areas(opened, { ...options, path, damage, beWitness, access }));
     this.vitals = areas.vitals;
     this.audit = areas.auditLog;
+    this.look = areas.look;
+    this.queues = areas.queues;
     this.builds = areas.builds;
     this.work = areas.work;
     this.recoveries = areas.recoveries;
     this.processes = areas.processes;
+    this.healing = areas.healing;
     this.locks = areas.locks;
     this.schedules = areas.schedules;
     this.events = areas.outbox;
@@ -215,7 +216,7 @@ export class SqliteStore implements Store {
     // What their definitions say counts by itself, whatever becomes of that transaction.
     const unsaid = new Set(jobs.map(({ declares }) => declares).filter((one) => one !== undefined));
     for (const one of unsaid) if (this.#areas.intake.settings.isSaid(one)) unsaid.delete(one);
-    if (unsaid.size > 0) this.declare([...unsaid]).catch(() => {});
+    if (unsaid.size > 0) this.queues.declare([...unsaid]).catch(() => {});
     return enqueued;
   }
 
@@ -259,47 +260,12 @@ export class SqliteStore implements Store {
     return this.#read(() => this.#areas.claim.outlook(from, this.clock.now()));
   }
 
-  get(id: string): Promise<Job | null> {
-    return this.#read(() => this.#areas.look.get(id));
-  }
-
-  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
-    return this.#read(() => this.#areas.look.list(filter));
-  }
-
-  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
-    return this.#read(() => this.#areas.look.counts(filter));
-  }
-
-  queues(): Promise<QueueOverview[]> {
-    return this.#read(() => this.#areas.look.queues(this.clock.now()));
-  }
-
   cancel(id: string): Promise<boolean> {
     return this.#write("cancel", (tx) => this.#areas.operate.cancel(tx, id));
   }
 
   retry(id: string): Promise<boolean | "key-taken"> {
     return this.#write("retry", (tx) => this.#areas.operate.retry(tx, id));
-  }
-
-  lanes(): Promise<LaneOverview[]> {
-    return this.#read(() => this.#areas.look.lanes());
-  }
-
-  declare(declarations: readonly Declaration[]): Promise<void> {
-    return this.#write("declare", (tx) => {
-      this.#areas.intake.settings.at(tx.settings);
-      for (const declaration of declarations) this.#areas.intake.settings.declare(tx, declaration);
-    });
-  }
-
-  pause(queue: string): Promise<boolean> {
-    return this.#write("pause", (tx) => this.#areas.queues.pause(tx, queue, true));
-  }
-
-  resume(queue: string): Promise<boolean> {
-    return this.#write("pause", (tx) => this.#areas.queues.pause(tx, queue, false));
   }
 
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
@@ -311,18 +277,6 @@ export class SqliteStore implements Store {
 
   prune(filter: PruneFilter): Promise<number> {
     return this.#write("prune", (tx) => this.#areas.operate.prune(tx, filter));
-  }
-
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
-    return this.#read(() => this.#areas.healing.stale(query, this.clock.now()));
-  }
-
-  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed> {
-    return this.#write("reclaim", (tx) => this.#areas.healing.reclaim(tx, judgements, cause, by));
-  }
-
-  recovery(): Promise<RecoveryTotals> {
-    return this.#read(() => this.#areas.healed.totals());
   }
 
   /** From its first commit on. */
