@@ -4,6 +4,7 @@ import { lacking } from "../artifacts/collect.ts";
 import { artifactsPath } from "../store/backup-manifest.ts";
 import { damaged, verifyBackup, type VerifiedBackup } from "../store/sqlite/backup/verify.ts";
 import type { Engine } from "./engine.ts";
+import { said } from "./trouble.ts";
 
 export interface BackupOptions {
   /** Copy the artifacts, too; default false: the backup knows what they are called, and that they must be there. */
@@ -35,7 +36,7 @@ async function writeDown({ store, log }: Engine, path: string, { size, sha256, r
   if (store.damage.damaged !== null) return;
   await store.audit
     .record({ action: "backup.made", name: path, after: { size, sha256, reason } })
-    .catch((error: unknown) => log.warn("a backup was made, and could not be written down", { path, error: String(error) }));
+    .catch((error: unknown) => log.warn("a backup was made, and could not be written down", { path, ...said(error) }));
 }
 
 /** The file, and the artifacts that came with it. */

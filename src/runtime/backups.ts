@@ -5,6 +5,7 @@ import { type BackupPlan, dueIn, type KnownBackup, retired } from "../core/backu
 import { backupName, backupsIn, removeBackup } from "../store/backup-folder.ts";
 import { makeBackup } from "./backup.ts";
 import type { Engine } from "./engine.ts";
+import { said } from "./trouble.ts";
 
 /** The lock of whoever makes one: of all processes with the same database, one at a time. */
 const LOCK = "holdfast.backups";
@@ -115,14 +116,13 @@ export class ScheduledBackups {
   /** In the log each time it is another; in the audit and to all who listen, when it begins. */
   async #tell(failure: unknown): Promise<void> {
     const { log, store } = this.#engine;
-    const said = failure instanceof Error ? failure.message : String(failure);
-    if (this.#trouble !== said) log.error("a backup failed; it is tried again", { folder: this.#plan.folder, error: said });
+    const error = failure instanceof Error ? failure.message : String(failure);
+    const { folder } = this.#plan;
+    if (this.#trouble !== error) log.error("a backup failed; it is tried again", { folder, ...said(failure), error });
     const begins = this.#trouble === null;
-    this.#trouble = said;
+    this.#trouble = error;
     if (!begins || store.damage.damaged !== null) return;
-    const act = { action: "backup.failed", name: this.#plan.folder, after: { error: said } };
-    await store.audit
-      .record(act)
-      .catch((trouble: unknown) => log.warn("that could not be written down", { error: String(trouble) }));
+    const act = { action: "backup.failed", name: folder, after: { error } };
+    await store.audit.record(act).catch((trouble: unknown) => log.warn("that could not be written down", said(trouble)));
   }
 }

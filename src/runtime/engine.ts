@@ -24,6 +24,7 @@ import { isLeftBehind, recoveryPending } from "./recovery/preview.ts";
 import { Relays } from "./relays.ts";
 import { Scheduler } from "./scheduler.ts";
 import { systemClock } from "./system-clock.ts";
+import { MEND, said } from "./trouble.ts";
 
 /** How often a process that only enqueues looks whether its store wants care. */
 const CARE = 1_000;
@@ -175,7 +176,7 @@ export class Engine {
     this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor });
     this.#forgetDamage = store.damage.onDamaged((what) => this.#damaged(what));
     if (store.damage.damaged !== null)
-      this.log.error("the database is damaged, and is only read", { what: store.damage.damaged });
+      this.log.error("the database is damaged, and is only read", { what: store.damage.damaged, hint: MEND });
     const interval = setInterval(() => {
       store.damage.lookAgain();
       if (this.#thread === null && self !== NOBODY && store.needsCare()) this.keep();
@@ -191,15 +192,19 @@ export class Engine {
     if (!this.#threaded || this.location.kind === "postgres" || (await this.store.processes.all()).length > 1) return;
     const timer = setTimeout(() => {
       this.#checking = checkAll(this, "quick")
-        .then((findings) => findings.forEach((what) => this.log.error("a check has found something", { what })))
-        .catch((error: unknown) => this.log.warn("the database could not be checked", { error: String(error) }));
+        .then((findings) =>
+          findings.forEach((what) =>
+            this.log.error("a check has found something", { what, hint: "`holdfast doctor` says more." }),
+          ),
+        )
+        .catch((error: unknown) => this.log.warn("the database could not be checked", said(error)));
     }, CHECK_AFTER).unref();
     this.#cancelCheck = () => clearTimeout(timer);
   }
 
   /** From now on nothing can be written: whoever tries is told, and nobody tries by himself any more. */
   #damaged(what: string): void {
-    this.log.error("the database is damaged, and is only read from now on", { what });
+    this.log.error("the database is damaged, and is only read from now on", { what, hint: MEND });
     void this.janitor.stop();
     void this.scheduler.stop();
   }
@@ -237,7 +242,7 @@ export class Engine {
   #announceAll(): void {
     this.store.processes
       .announce(this.self, [...this.#works].flat())
-      .catch((error: unknown) => this.log.warn("could not say what is worked on", { error: String(error) }));
+      .catch((error: unknown) => this.log.warn("could not say what is worked on", said(error)));
   }
 
   /** Room for this many leases more. */
@@ -316,7 +321,7 @@ export class Engine {
     if (this.self !== NOBODY) {
       await this.store.processes
         .unregister(this.self)
-        .catch((error: unknown) => this.log.warn("could not sign off", { error: String(error) }));
+        .catch((error: unknown) => this.log.warn("could not sign off", said(error)));
     }
     await this.store.close();
   }
@@ -326,13 +331,13 @@ export class Engine {
     const held = [...this.holdings.all()];
     if (held.length === 0) return;
     const settlements = held.map(({ job, fence }) => ({ job, fence, outcome: { kind: "interrupted" } as const }));
-    await this.store.settle(settlements).catch((error: unknown) => this.log.warn("could not let go", { error: String(error) }));
+    await this.store.settle(settlements).catch((error: unknown) => this.log.warn("could not let go", said(error)));
   }
 
   #keep(): void {
     void this.#keeper
       ?.round()
-      .catch((error: unknown) => this.log.warn("renewing leases failed; it is tried again", { error: String(error) }))
+      .catch((error: unknown) => this.log.warn("renewing leases failed; it is tried again", said(error)))
       .finally(() => this.poke());
   }
 
@@ -368,14 +373,15 @@ export class Engine {
           return this.log.warn("the write-ahead log is long: somebody reads what was, and keeps it from starting anew", {
             bytes: message.wal.bytes,
             readers: sayReaders(message.wal.readers) ?? "nobody that can be told from here",
+            hint: "Look for a program that keeps a transaction open, and end it; until then the log grows.",
           });
         case "trouble":
-          return this.log.warn("the keeper had trouble; it tries again", { error: message.message });
+          return this.log.warn("the keeper had trouble; it tries again", message.trouble);
         case "closed":
           return;
       }
     });
-    thread.on("error", (error) => this.log.error("the keeper thread failed", { error: String(error) }));
+    thread.on("error", (error) => this.log.error("the keeper thread failed", said(error)));
     thread.on("exit", () => {
       this.#thread = null;
       this.#ready = false;

@@ -7,7 +7,7 @@ import type { Store } from "../store/store.ts";
 import type { Holdings } from "./holdings.ts";
 import type { Log } from "./log.ts";
 import { type Dead, Recovery } from "./recovery/recovery.ts";
-import { Trouble } from "./trouble.ts";
+import { said, Trouble } from "./trouble.ts";
 
 /** At most this many leases in one transaction. */
 const CHUNK = 10_000;
@@ -129,7 +129,7 @@ export class Janitor {
       await this.orphans("orphaned_at_startup");
       await this.clear(undefined, 1);
     } catch (error) {
-      this.#log.warn("recovering failed; it is tried again", { error: String(error) });
+      this.#log.warn("recovering failed; it is tried again", said(error));
     }
   }
 
@@ -151,7 +151,7 @@ export class Janitor {
       if (stale.length === 0) this.#healedAt = now;
       return healed > 0 || dead.length > 0;
     } catch (error) {
-      this.#log.warn("healing before a claim failed; the claim goes on", { error: String(error) });
+      this.#log.warn("healing before a claim failed; the claim goes on", said(error));
       return false;
     }
   }
@@ -280,9 +280,7 @@ export class Janitor {
     const { more } = await this.#store.expire(STEP, LEAST_AGE);
     if (!more || !this.#running) return;
     this.#expiring = this.#clock.after(BREATH, () => {
-      this.#expire().catch((error: unknown) =>
-        this.#log.warn("removing old jobs failed; it is tried again", { error: String(error) }),
-      );
+      this.#expire().catch((error: unknown) => this.#log.warn("removing old jobs failed; it is tried again", said(error)));
     });
   }
 
@@ -325,7 +323,7 @@ export class Janitor {
   /** The rest follows, while the claim goes on. */
   async #buryQuickly(dead: readonly Dead[]): Promise<void> {
     const { some, all } = this.recovery.start(dead, { opening: false, alone: this.#isAlone(), first: QUICK });
-    all.catch((error: unknown) => this.#log.warn("recovering failed; it is tried again", { error: String(error) }));
+    all.catch((error: unknown) => this.#log.warn("recovering failed; it is tried again", said(error)));
     await some;
   }
 

@@ -9,6 +9,7 @@ import { Keeper, type Loss } from "./keeper.ts";
 import { BEAT, type LeadMessage } from "./leads.ts";
 import { LeaseWatch } from "./lease-watch.ts";
 import { systemClock } from "./system-clock.ts";
+import { type Said, said } from "./trouble.ts";
 
 /** How often it looks at the shared table, in milliseconds. */
 const TICK = 30;
@@ -41,7 +42,7 @@ export type FromKeeper =
   | { type: "closed" }
   /** The write-ahead log has grown long. */
   | { type: "long-wal"; wal: WalView }
-  | { type: "trouble"; message: string };
+  | { type: "trouble"; trouble: Said };
 
 const port = parentPort as NonNullable<typeof parentPort>;
 const data = workerData as KeeperThreadData;
@@ -79,7 +80,7 @@ async function beat(): Promise<void> {
       if (opened === null || (await opened.store.builds.beat(lock)) || !leads.delete(lock.token)) continue;
       say({ type: "lead-lost", token: lock.token });
     } catch (error) {
-      say({ type: "trouble", message: String(error) });
+      say({ type: "trouble", trouble: said(error) });
     }
   }
 }
@@ -135,7 +136,7 @@ async function run(): Promise<void> {
     const wal = closing ? null : await opened.store.maintain();
     if (wal !== null) tellOf(wal);
   } catch (error) {
-    say({ type: "trouble", message: String(error) });
+    say({ type: "trouble", trouble: said(error) });
   }
 }
 

@@ -4,6 +4,7 @@ import type { LeaseRef } from "../core/lease.ts";
 import { storable } from "../core/text.ts";
 import type { ProgressReport, Store } from "../store/store.ts";
 import type { Log } from "./log.ts";
+import { said } from "./trouble.ts";
 
 /** Progress may be this late on disk. */
 const INTERVAL = 200;
@@ -37,9 +38,7 @@ export class ProgressWriter {
     if (this.#reports.size === 0) return;
     const reports = [...this.#reports.values()];
     this.#reports = new Map();
-    this.#store
-      .saveProgress(reports)
-      .catch((error: unknown) => this.#log.warn("progress was not written", { error: String(error) }));
+    this.#store.saveProgress(reports).catch((error: unknown) => this.#log.warn("progress was not written", said(error)));
   }
 }
 

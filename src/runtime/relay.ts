@@ -5,6 +5,7 @@ import type { Store } from "../store/store.ts";
 import type { Log } from "./log.ts";
 import type { Place } from "./place.ts";
 import { type Sink, SinkDown } from "./sinks/sink.ts";
+import { said } from "./trouble.ts";
 
 /** Read at once. */
 const PAGE = 500;
@@ -175,7 +176,7 @@ export class Relay {
 
   #warn(message: string, error: unknown, data: object = {}): void {
     if (this.#abandoned) return;
-    this.#parts.log.warn(message, { sink: this.#parts.name, error: textOf(error), ...data });
+    this.#parts.log.warn(message, { sink: this.#parts.name, ...said(error), error: textOf(error), ...data });
   }
 }
 

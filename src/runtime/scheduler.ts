@@ -3,7 +3,7 @@ import { ticksOf } from "../core/schedule.ts";
 import type { StoredSchedule } from "../store/schedules.ts";
 import type { Store } from "../store/store.ts";
 import type { Log } from "./log.ts";
-import { Trouble } from "./trouble.ts";
+import { said, Trouble } from "./trouble.ts";
 
 /** However far away the next tick is, look again by then: clocks are set, and other processes change schedules. */
 const LOOK_AGAIN = 5_000;
@@ -108,7 +108,7 @@ export class Scheduler {
       return true;
     } catch (error) {
       if (this.#troubles.get(key) !== String(error)) {
-        this.#log.warn("a schedule could not tick; it is tried again", { schedule: key, error: String(error) });
+        this.#log.warn("a schedule could not tick; it is tried again", { schedule: key, ...said(error) });
       }
       this.#troubles.set(key, String(error));
       return false;

@@ -6,6 +6,7 @@ import type { Fate } from "../store/store.ts";
 import type { Attempt } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
 import { unwritable } from "./outcome.ts";
+import { MEND, said } from "./trouble.ts";
 
 /** What could not be written (a full disk, a locked file, a server that is gone) is tried again, after twice as long each time. */
 const AGAIN = 250;
@@ -92,7 +93,8 @@ export class Settler {
     this.#options.onSettled(attempt);
     if (kept) return;
     const { id: job, name } = attempt.claimed;
-    this.#engine.log.warn("a job's result was refused: its lease was gone", { job, name });
+    const hint = "It was cancelled, or is run again. Where this process stood still for so long, give the job a longer `lease`.";
+    this.#engine.log.warn("a job's result was refused: its lease was gone", { job, name, hint });
   }
 
   /**
@@ -113,7 +115,7 @@ export class Settler {
     if (attempt.lost !== null) return;
     if (lasting !== null) {
       const { id: job, name } = attempt.claimed;
-      this.#engine.log.error("the end of a job can never be written, so it has failed", { job, name, error: String(lasting) });
+      this.#engine.log.error("the end of a job can never be written, so it has failed", { job, name, ...said(lasting) });
       attempt.outcome = unwritable(attempt.outcome, toJobError(lasting));
       attempt.followUps = undefined;
       if (attempt.work !== undefined) attempt.work = { ...attempt.work, result: null, target: null };
@@ -148,12 +150,12 @@ export class Settler {
   /** Nothing can be written any more. Where the database is put back, they run again. */
   #giveUp(batch: readonly Attempt[]): void {
     const jobs = batch.map(({ claimed }) => claimed.id);
-    this.#engine.log.error("finished jobs cannot be recorded: the database is damaged", { jobs });
+    this.#engine.log.error("finished jobs cannot be recorded: the database is damaged", { jobs, hint: MEND });
     for (const attempt of batch) if (attempt.lost === null) this.#options.onSettled(attempt);
     this.#options.onRest();
   }
 
   #complain(jobs: number, error: unknown): void {
-    this.#engine.log.error("finished jobs could not be recorded; it is tried again", { jobs, error: String(error) });
+    this.#engine.log.error("finished jobs could not be recorded; it is tried again", { jobs, ...said(error) });
   }
 }

@@ -10,7 +10,7 @@ import { Executor } from "./executor.ts";
 import type { ProgressWriter } from "./progress.ts";
 import { Runnables } from "./runnables.ts";
 import { Settler } from "./settler.ts";
-import { Trouble } from "./trouble.ts";
+import { said, Trouble } from "./trouble.ts";
 
 const CONCURRENCY = 10;
 /** The most that is claimed at once: a commit costs as much as some dozen jobs. */
@@ -90,6 +90,7 @@ export class WorkerLoop implements Worker {
   /** What the last claim failed with. */
   #trouble: unknown = null;
   readonly #claims = new Trouble();
+  readonly #looks = new Trouble();
   /** What was run since somebody began to drain; null as long as nobody does. */
   #drained: Drained | null = null;
 
@@ -160,7 +161,7 @@ export class WorkerLoop implements Worker {
   #declare(declarations: readonly Declaration[]): void {
     this.#engine.store.queues.declare(declarations).catch((error: unknown) => {
       if (this.#stopping !== null || this.#engine.store.damage.damaged !== null) return;
-      this.#engine.log.warn("limits could not be declared; it is tried again", { error: String(error) });
+      this.#engine.log.warn("limits could not be declared; it is tried again", said(error));
       this.#engine.clock.after(DECLARE_AGAIN, () => this.#declare(declarations));
     });
   }
@@ -324,10 +325,14 @@ export class WorkerLoop implements Worker {
     this.#engine.store
       .outlook(this.#runnables.sources())
       .then(({ ready, nextIn }) => {
+        this.#looks.over();
         if (ready) this.#wake();
         else if (nextIn !== null && wakes === this.#wakes) this.#alarmIn(Math.max(1, Math.min(LOOK_AGAIN, nextIn)));
       })
-      .catch((error: unknown) => this.#engine.log.warn("looking for jobs failed; it is tried again", { error: String(error) }))
+      .catch((error: unknown) => {
+        const news = this.#looks.news(error);
+        if (news !== null) this.#engine.log.warn("looking for jobs failed; it is tried again", news);
+      })
       .finally(() => (this.#peeking = false));
   }
 
@@ -383,6 +388,7 @@ export class WorkerLoop implements Worker {
         this.#engine.log.warn("a handler goes on although its lease is gone", {
           job: attempt.claimed.id,
           name: attempt.claimed.name,
+          hint: "Have it end when its `signal` is aborted: nothing more of it is kept, and somebody else may run the job.",
         });
         this.#pump();
         this.#wake();

@@ -72,6 +72,7 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
       const { state, attempt, output } = await hf.jobs.wait(waiting, { timeout: "30s" });
       assert.deepEqual([state, attempt, output], ["succeeded", 1, 2]);
       await runs(hf, 3);
+      for (const line of logged.filter((one) => one.includes("tried again"))) assert.match(line, /"hint":"/);
     });
   }
 
@@ -99,6 +100,7 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
       const { state, attempt, output } = await hf.jobs.wait(waiting, { timeout: "30s" });
       assert.deepEqual([state, attempt, output], ["succeeded", 1, 2]);
       await runs(hf, 3);
+      for (const line of logged.filter((one) => one.includes("tried again"))) assert.match(line, /"hint":"/);
     });
   }
 });

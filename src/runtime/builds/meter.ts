@@ -3,6 +3,7 @@ import { type Amount, type Cost, NOTHING, plus, toAmount } from "../../core/cost
 import type { LeaseRef } from "../../core/lease.ts";
 import type { Store } from "../../store/store.ts";
 import type { Log } from "../log.ts";
+import { said } from "../trouble.ts";
 
 /** What a running attempt has reported is on the disk this soon; what ends sooner is written with its end. */
 const SOON = 50;
@@ -39,9 +40,7 @@ export class Meters {
     if (reports.length === 0) return;
     this.#store.work
       .saveCosts(reports)
-      .catch((error: unknown) =>
-        this.#log.warn("costs were not written; they go with the attempt's end", { error: String(error) }),
-      );
+      .catch((error: unknown) => this.#log.warn("costs were not written; they go with the attempt's end", said(error)));
   }
 }
 

@@ -10,6 +10,7 @@ import type { Task } from "./stage-runner.ts";
 import { carryOn } from "./supersession.ts";
 import { listedTarget, type Walked } from "./walker.ts";
 import type { Worksite } from "./worksite.ts";
+import { said } from "../trouble.ts";
 
 /** Of an artifact: it will not be there again, nor as it was. */
 const LOST = new Set(["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"]);
@@ -49,7 +50,7 @@ export class Offspring {
       return found;
     } catch (error) {
       if (!(error instanceof HoldfastError) || !LOST.has(error.code)) throw error;
-      this.#site.engine.log.warn("what an expand had yielded cannot be read; it is run again", { error: String(error) });
+      this.#site.engine.log.warn("what an expand had yielded cannot be read; it is run again", said(error));
       return null;
     }
   }

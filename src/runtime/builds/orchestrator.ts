@@ -16,6 +16,7 @@ import { CLEARED } from "../janitor.ts";
 import type { Worker } from "../worker.ts";
 import { BuildScope } from "./scope.ts";
 import type { Model } from "./model.ts";
+import { said } from "../trouble.ts";
 
 /** However many commits there are, it looks no more often than this. */
 const LOOK = 25;
@@ -114,7 +115,7 @@ export class Orchestrator {
         await this.#lead(row);
       }
     } catch (error) {
-      engine.log.warn("leading a build failed; it is tried again", { build: id, error: String(error) });
+      engine.log.warn("leading a build failed; it is tried again", { build: id, ...said(error) });
     }
     this.#looking = false;
     this.#soon(this.#again ? LOOK : LOOK_AGAIN);
@@ -173,7 +174,9 @@ export class Orchestrator {
   /** Somebody else leads it, or an operator has broken the lock: whatever is written here now is refused. */
   #lost(): void {
     if (this.#over) return;
-    this.#parts.engine.log.error("the lock of a pipeline is gone; its build is let go", { build: this.#parts.row.id });
+    const { engine, row } = this.#parts;
+    const hint = `Another process leads it by now; if none does, \`holdfast builds resume ${row.id}\`.`;
+    engine.log.error("the lock of a pipeline is gone; its build is let go", { build: row.id, hint });
     void this.#read().then((row) => this.#finish(row));
   }
 
@@ -200,7 +203,7 @@ export class Orchestrator {
     } catch (error) {
       // Attempts in other processes are still in flight; whoever goes on with it finds out.
       const isEarly = error instanceof HoldfastError && error.code === "BUILD_NOT_READY";
-      if (!isEarly) engine.log.warn("a paused build was not looked at again", { build: paused.id, error: String(error) });
+      if (!isEarly) engine.log.warn("a paused build was not looked at again", { build: paused.id, ...said(error) });
       return paused;
     }
   }
@@ -211,7 +214,7 @@ export class Orchestrator {
     if (!hasEnded(state)) return;
     await janitor
       .clear(pipeline)
-      .catch((error: unknown) => log.warn("clearing away what is left of a build failed", { build, error: String(error) }));
+      .catch((error: unknown) => log.warn("clearing away what is left of a build failed", { build, ...said(error) }));
   }
 
   async #read(): Promise<BuildRow> {

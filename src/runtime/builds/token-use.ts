@@ -1,6 +1,7 @@
 import { isRefusedUse } from "../../core/confirmation-token.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Engine } from "../engine.ts";
+import { said } from "../trouble.ts";
 
 /**
  * That somebody has tried a confirmation token is written down also where it is refused: who, on which build, and why. The
@@ -18,7 +19,5 @@ export async function watched<T>(engine: Engine, build: string, use: () => Promi
 async function writeDown({ store, log }: Engine, build: string, code: string): Promise<void> {
   await store.audit
     .record({ action: "build.token_refused", name: build, build, after: { refused: code } })
-    .catch((error: unknown) =>
-      log.warn("that a token was refused could not be written down", { build, code, error: String(error) }),
-    );
+    .catch((error: unknown) => log.warn("that a token was refused could not be written down", { build, code, ...said(error) }));
 }

@@ -160,6 +160,7 @@ export class Worksite {
     this.engine.log.warn("a build was started with another definition of its pipeline than this process has; others work on it", {
       build: id,
       pipeline,
+      hint: "Run the same code here as where the build was started, or let it end there first.",
     });
   }
 

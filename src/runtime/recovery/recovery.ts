@@ -9,6 +9,7 @@ import type { Life, ProcessView } from "../../store/processes.ts";
 import type { Store } from "../../store/store.ts";
 import type { Log } from "../log.ts";
 import type { CheckCircumstances } from "./checks.ts";
+import { said } from "../trouble.ts";
 
 /** At most this many jobs in one transaction. */
 const CHUNK = 10_000;
@@ -129,7 +130,7 @@ export class Recovery {
     if (this.#owned === null) return;
     await this.#store.recoveries
       .handOn(this.#owned.report, this.#self)
-      .catch((error: unknown) => this.#log.warn("could not hand on a recovery", { error: String(error) }));
+      .catch((error: unknown) => this.#log.warn("could not hand on a recovery", said(error)));
   }
 
   async #run(dead: readonly Dead[], circumstances: Circumstances, onSome: () => void): Promise<Recovered> {
@@ -209,7 +210,7 @@ export class Recovery {
         return;
       }
     } catch (error) {
-      this.#log.warn("a recovery could not be ended; it is tried again", { error: String(error) });
+      this.#log.warn("a recovery could not be ended; it is tried again", said(error));
     }
   }
 
@@ -231,9 +232,11 @@ export class Recovery {
   #tell({ id, errors, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs }: StoredReport): void {
     const data = { recovery: id, crashed: crashed.length, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs };
     if (errors.length === 0) this.#log.info("recovered from a crash", data);
-    else this.#log.error("recovered from a crash, and something is wrong", { ...data, errors });
+    else this.#log.error("recovered from a crash, and something is wrong", { ...data, errors, hint: SEEN });
   }
 }
+
+const SEEN = "`holdfast recover --last` shows all of it; `holdfast recover --acknowledge` says that somebody has seen it.";
 
 function reasonOf({ opening }: Circumstances): BuildReason {
   return opening ? "orphaned_at_startup" : "orchestrator_lost";

@@ -7,6 +7,7 @@ import type { SourceDefinition } from "../../core/source.ts";
 import type { Log } from "../log.ts";
 import { listFiles } from "./files.ts";
 import { listItems } from "./items.ts";
+import { said } from "../trouble.ts";
 
 /** After the last news of a burst. */
 const QUIET = 100;
@@ -137,7 +138,8 @@ export class SourceChanges implements Disposable {
       this.#watched.set(path, watcher);
     } catch (error) {
       this.#unwatchable = true;
-      this.#parts.log.warn("not all folders can be watched; they are looked at every few seconds", { error: String(error) });
+      const hint = "That does as well, and costs more; on Linux raise `fs.inotify.max_user_watches`.";
+      this.#parts.log.warn("not all folders can be watched; they are looked at every few seconds", { ...said(error), hint });
     }
   }
 
