@@ -6,10 +6,11 @@ import { Crier } from "../../src/store/postgres/crier.ts";
 const READY: ReadonlySet<string> = new Set(["mail"]);
 
 /** One whose notices are heard by somebody, and that knows it. */
-async function heard(): Promise<Crier> {
-  const crier = new Crier("holdfast", "me", async () => [1]);
+async function heard(send = async (..._: unknown[]): Promise<unknown[]> => [1]): Promise<Crier> {
+  const crier = new Crier("holdfast", "me", send);
   crier.say(READY, []);
   while (crier.behind(READY, []) === null) await passes(1);
+  crier.wentBehind();
   return crier;
 }
 
@@ -48,6 +49,48 @@ test("after a commit that told others and was slow, they are told behind the com
     if (crier.behind(READY, []) !== null) break;
     await passes(1);
   }
+  await crier.close();
+});
+
+test("once nobody could be told, no commit tells anything, nor is anything sent behind one, until a try aside went well", async (t) => {
+  const tried: string[] = [];
+  let isInVain = false;
+  const crier = await heard(async (...sent) => {
+    tried.push(String(sent[0]));
+    if (isInVain) throw Object.assign(new Error("canceling statement due to lock timeout"), { code: "55P03" });
+    return [1];
+  });
+  await along(crier);
+  tried.length = 0;
+  crier.hush();
+  const now = performance.now.bind(performance);
+  let later = 0;
+  t.mock.method(performance, "now", () => now() + later);
+  const isSilent = () => crier.along(READY) === null && crier.behind(READY, []) === null;
+  for (isInVain of [true, false]) {
+    later += 1_000;
+    crier.say(READY, []);
+    assert.ok(isSilent() && tried.length === 0, "not yet");
+    later += 1_000;
+    assert.ok(isSilent(), "and not by one who waits for his commit");
+    crier.say(READY, []);
+    await new Promise((resolve) => setImmediate(resolve));
+    assert.equal(tried.length, 1);
+    assert.match(tried.pop() as string, /'lock_timeout', '100ms'/);
+  }
+  later += 10;
+  assert.ok(!isSilent());
+  await crier.close();
+});
+
+test("while a notice is on its way behind a commit, the next one does not go there", async () => {
+  const crier = await heard();
+  while (crier.behind(READY, []) === null) await passes(1);
+  await passes(6);
+  assert.equal(crier.behind(READY, []), null);
+  assert.equal(crier.along(READY), null);
+  crier.wentBehind();
+  assert.notEqual(crier.behind(READY, []), null);
   await crier.close();
 });
 

@@ -1,6 +1,6 @@
 import type { Fence, JobKey } from "../../core/ids.ts";
 import type { Value } from "./driver.ts";
-import { channelOf, noticeText, WAIT_FOR_TELLERS } from "./notice.ts";
+import { channelOf, isUntold, noticeText, WAIT_FOR_TELLERS, waitForTellers } from "./notice.ts";
 
 /** Between two notices at least, in milliseconds: of what can be claimed, and of anything else. */
 const PACE = 2;
@@ -14,6 +14,8 @@ const ALONE = 100;
 const IN_COMPANY = 1_000;
 /** So long after a notice that look is taken, when whoever was told has what it came for, in milliseconds. */
 const ASIDE = 10;
+/** So long nobody is told anything once that could not be done, but for a try aside, in milliseconds. */
+const HUSH = 2_000;
 /** What is untold at the end is waited for no longer than this, in milliseconds. */
 const LAST = 1_000;
 
@@ -35,6 +37,10 @@ export class Crier {
   #telling: Promise<void> = Promise.resolve();
   #saidAt = Number.NEGATIVE_INFINITY;
   #slowAt = Number.NEGATIVE_INFINITY;
+  /** One was sent behind a commit, and is on its way. */
+  #behind = false;
+  /** Since when it is known that nobody can be told; null: it is not so. */
+  #hushedAt: number | null = null;
   #company = false;
   #lookedAt = Number.NEGATIVE_INFINITY;
   #closed = false;
@@ -49,7 +55,9 @@ export class Crier {
   /** The statement that tells others, for whoever sends it right behind a commit; null: not now, and `say` has to be called. */
   behind(ready: ReadonlySet<string>, ended: readonly { job: JobKey; fence: Fence }[]): [text: string, ...values: Value[]] | null {
     const notice = this.#atOnce(ready, ended, PACE);
-    return notice === null ? null : [TELL, ...notice];
+    if (notice === null) return null;
+    this.#behind = true;
+    return [TELL, ...notice];
   }
 
   /**
@@ -65,6 +73,19 @@ export class Crier {
     if (millis >= SLOW) this.#slowAt = performance.now();
   }
 
+  wentBehind(): void {
+    this.#behind = false;
+  }
+
+  /**
+   * A notice has come to nothing: somebody else is at the commit of his for long, or there is no room. Whoever commits
+   * something next is not to wait for that again, nor is what is sent after a notice.
+   */
+  hush(): void {
+    this.#behind = false;
+    this.#hushedAt = performance.now();
+  }
+
   #atOnce(
     ready: ReadonlySet<string>,
     ended: readonly { job: JobKey; fence: Fence }[],
@@ -72,6 +93,7 @@ export class Crier {
   ): [channel: string, text: string] | null {
     const now = performance.now();
     if (ready.size + ended.length === 0 || !this.#company || this.#busy || this.#untold || this.#closed) return null;
+    if (this.#behind || this.#hushedAt !== null) return null;
     if (now < this.#saidAt + pace) return null;
     this.#saidAt = now;
     // Nobody waits for that: whoever was there a second ago is told now.
@@ -128,7 +150,8 @@ export class Crier {
     if (this.#busy || this.#closed || !this.#untold) return;
     const now = performance.now();
     const isUrgent = this.#ready.size + this.#ended.length > 0;
-    const from = this.#saidAt + (!this.#company ? ALONE : isUrgent ? PACE : EASY_PACE);
+    const pace = !this.#company ? ALONE : isUrgent ? PACE : EASY_PACE;
+    const from = this.#hushedAt === null ? this.#saidAt + pace : this.#hushedAt + HUSH;
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
     if (now >= from) this.#telling = this.#tell(now);
@@ -143,15 +166,18 @@ export class Crier {
     this.#busy = true;
     this.#saidAt = now;
     try {
-      if (this.#company && now - this.#lookedAt < IN_COMPANY) {
+      if (this.#company && this.#hushedAt === null && now - this.#lookedAt < IN_COMPANY) {
         await this.#send(TELL, this.#channel, text);
       } else {
-        const heard = await this.#send(TELL_SOMEBODY, this.#channel, text, this.#ear, this.#from);
+        const tell = this.#hushedAt === null ? TELL_SOMEBODY : TRY_SOMEBODY;
+        const heard = await this.#send(tell, this.#channel, text, this.#ear, this.#from);
         this.#company = heard.length > 0;
         this.#lookedAt = now;
+        this.#hushedAt = null;
       }
-    } catch {
+    } catch (error) {
       // It is a hint: whoever missed it looks by himself before long.
+      if (isUntold(error)) this.hush();
     }
     this.#busy = false;
     this.#arrange();
@@ -164,7 +190,8 @@ export function earOf(schema: string, handle: string): string {
 }
 
 /** A hint need not be on the disk, and the server would wait for that before it delivers. */
-const TELL = `select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), ${WAIT_FOR_TELLERS}`;
+const tellSql = (wait: string): string => `select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), ${wait}`;
+const TELL = tellSql(WAIT_FOR_TELLERS);
 
 /** Whether somebody else listens. Names of connections can be seen by everybody. */
 const SOMEBODY = (ear: string, from: string): string => `exists (
@@ -173,3 +200,6 @@ const SOMEBODY = (ear: string, from: string): string => `exists (
 
 /** Only then; else there is no row. */
 const TELL_SOMEBODY = `${TELL} where ${SOMEBODY("$3", "$4")}`;
+
+/** While it is known that it would be in vain. */
+const TRY_SOMEBODY = `${tellSql(waitForTellers("100ms"))} where ${SOMEBODY("$3", "$4")}`;

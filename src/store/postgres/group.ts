@@ -17,7 +17,8 @@ import {
 } from "./calls.ts";
 import type { Rows, Value } from "./driver.ts";
 import { Returned } from "./epoch.ts";
-import { closedError, codeOf, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
+import { closedError, explain, isLost, mayRunAgain, Overtaken } from "./faults.ts";
+import { isUntold } from "./notice.ts";
 import { Stalled } from "./queue-locks.ts";
 import { type Outcome, Receipts } from "./receipts.ts";
 import { beginning } from "./relied.ts";
@@ -41,6 +42,10 @@ export interface GroupOptions extends TransactionOptions {
   along: (committed: Committed) => [channel: string, text: string] | null;
   /** How long a commit took that told others, in milliseconds. */
   onTold: (millis: number) => void;
+  /** What others were to be told behind a commit is on its way no more. */
+  onBehind: () => void;
+  /** Nobody could be told, by a commit or behind it. */
+  onUntold: () => void;
   /** Nothing that was known of the database is so any more. */
   onReturn: () => void;
   /** Comes before everything else: what an earlier try has shown to be needed, and the locks of these queues. */
@@ -229,7 +234,7 @@ export class Group {
     const since = performance.now();
     const sent = state.alone(this.#receipts, sole, along);
     const notice = along === null && state.hasWritten ? this.#options.notice(state.news) : null;
-    if (notice !== null) tell(session, notice);
+    if (notice !== null) this.#tell(session, notice);
     let answers: unknown[];
     try {
       const rows = await sent;
@@ -239,10 +244,10 @@ export class Group {
       answers = await read;
     } catch (error) {
       if (!state.isCommitted && !session.isLost && !isLost(error)) {
-        const isUntold = along !== null && UNTOLD.has(codeOf(error));
-        // A hint must not keep anything from being committed: the next ones go behind their commits.
-        if (isUntold) this.#options.onTold(Number.POSITIVE_INFINITY);
-        return this.#refused(state, isUntold ? new Overtaken("Nobody can be told.", { soon: true }) : error);
+        const untold = along !== null && isUntold(error);
+        // A hint must not keep anything from being committed.
+        if (untold) this.#options.onUntold();
+        return this.#refused(state, untold ? new Overtaken("Nobody can be told.", { soon: true }) : error);
       }
       if (isLost(error)) session.lose(error);
       const found = await this.#resolve(state.batch, error, (rows, outcome) => lone.recall(rows, outcome, inputs));
@@ -261,6 +266,12 @@ export class Group {
       calls.map((call, i) => () => call.resolve(answers[i])),
     );
     return "done";
+  }
+
+  /** Nobody waits for it, as it is a hint; but for what is sent after it. */
+  #tell(session: Session, [text, ...values]: Notice): void {
+    const { onBehind, onUntold } = this.#options;
+    session.rows(text, values).then(onBehind, (error: unknown) => (isUntold(error) ? onUntold() : onBehind()));
   }
 
   async #undone(session: Session, state: Transaction, error: unknown): Promise<Failed> {
@@ -336,7 +347,7 @@ export class Group {
   async #commit(session: Session, receipt: number | null, notice: Notice | null): Promise<"yes" | Failed> {
     try {
       const answer = session.command("commit");
-      if (notice !== null) tell(session, notice);
+      if (notice !== null) this.#tell(session, notice);
       const command = await answer;
       if (command === "COMMIT") return "yes";
       return { error: new Error(`The server answered the commit with ${command}.`), lost: false };
@@ -390,12 +401,6 @@ export class Group {
   }
 }
 
-/**
- * Somebody who listens has not read for so long that the server keeps no more notices; or somebody else who tells something
- * has been at his commit for too long.
- */
-const UNTOLD = new Set(["54000", "55P03"]);
-
 /** However long it takes a server to come back: the caller is owed an answer. */
 const PATIENCE_FOR_COMMITS = 60_000;
 
@@ -405,11 +410,6 @@ interface Failed {
   lost: boolean;
   /** It may have been committed: what is made again would be made twice. */
   unknown?: boolean;
-}
-
-/** Nobody waits for it: it is a hint. */
-function tell(session: Session, [text, ...values]: Notice): void {
-  session.rows(text, values).catch(() => {});
 }
 
 function unknown(error: unknown): HoldfastError {

@@ -75,6 +75,15 @@ export class News {
     this.#crier.took(millis);
   }
 
+  /** What was sent behind a commit is over; or nobody could be told, so or otherwise. */
+  wentBehind(): void {
+    this.#crier.wentBehind();
+  }
+
+  untold(): void {
+    this.#crier.hush();
+  }
+
   /** The statement that tells others when a transaction is committed that is not this handle's. */
   within(ready: ReadonlySet<string>): [text: string, ...values: Value[]] {
     return this.#crier.within(ready);

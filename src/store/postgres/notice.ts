@@ -1,4 +1,5 @@
 import type { Fence, JobKey } from "../../core/ids.ts";
+import { codeOf } from "./faults.ts";
 
 /** What others are told of a commit: a hint, which may be lost, and which nobody relies on. */
 export interface Notice {
@@ -16,7 +17,20 @@ const MOST = 7_900;
  * Whoever tells something waits, at his commit, for everybody on the server who does, in whatever database, and he may wait
  * for a replica that is gone. A hint is not worth that: what is called after `pg_notify` bounds it. Never null.
  */
-export const WAIT_FOR_TELLERS = "set_config('lock_timeout', '1s', true)";
+export const WAIT_FOR_TELLERS = waitForTellers("1s");
+
+export function waitForTellers(most: string): string {
+  return `set_config('lock_timeout', '${most}', true)`;
+}
+
+/**
+ * Somebody who listens has not read for so long that the server keeps no more notices; or somebody else who tells something
+ * has been at his commit for too long.
+ */
+export function isUntold(error: unknown): boolean {
+  const code = codeOf(error);
+  return code === "54000" || code === "55P03";
+}
 
 /** Everybody who has the schema open listens here. */
 export function channelOf(schema: string): string {

@@ -193,6 +193,8 @@ export class PostgresStore implements Store {
       notice: (committed) => this.#news.behind(committed),
       along: (committed) => this.#news.along(committed),
       onTold: (millis) => this.#news.took(millis),
+      onBehind: () => this.#news.wentBehind(),
+      onUntold: () => this.#news.untold(),
       epoch: opened.epoch,
       onStale: () => intake.forget(),
       onReturn: () => intake.forgetAll(),
