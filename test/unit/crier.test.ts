@@ -6,7 +6,7 @@ import { Crier } from "../../src/store/postgres/crier.ts";
 const READY: ReadonlySet<string> = new Set(["mail"]);
 
 /** One whose notices are heard by somebody, and that knows it. */
-async function heard(send = async (..._: unknown[]): Promise<unknown[]> => [1]): Promise<Crier> {
+async function heard(send: ConstructorParameters<typeof Crier>[2] = async () => [1]): Promise<Crier> {
   const crier = new Crier("holdfast", "me", send);
   crier.say(READY, []);
   while (crier.behind(READY, []) === null) await passes(1);
