@@ -1,7 +1,10 @@
+import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
+import { once } from "node:events";
 import { chmod, chown, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { packagedBinaries, prepareBinaries, RUNS_AS } from "./postgres/binaries.ts";
 import { makeCluster, memoryFolder } from "./postgres/cluster.ts";
 import { strip } from "./stripped.ts";
@@ -16,12 +19,15 @@ export async function globalSetup(): Promise<void> {
   await moveToMemory();
   // A third of a second of each process is the reading of TypeScript, and there are thousands.
   process.env["NODE_COMPILE_CACHE"] ??= await made("holdfast-compiled-");
-  process.env["HOLDFAST_TEST_STRIPPED"] = await made("holdfast-stripped-");
-  strip(process.env["HOLDFAST_TEST_STRIPPED"]);
+  const stripped = (process.env["HOLDFAST_TEST_STRIPPED"] = await made("holdfast-stripped-"));
+  // A long run has them as they are for users.
+  const joins = !process.env["HOLDFAST_LONG"];
+  strip(stripped, { joins });
   // Some processes are started as nobody.
-  await chmod(process.env["HOLDFAST_TEST_STRIPPED"], 0o755);
+  await chmod(stripped, 0o755);
   const quickly = `--import=${new URL("./imports.ts", import.meta.url).href}`;
   process.env["NODE_OPTIONS"] = [process.env["NODE_OPTIONS"], quickly].filter(Boolean).join(" ");
+  if (joins) await warm();
   const native = process.env["DATABASE_URL"] ? null : packagedBinaries();
   if (native === null) return;
   const folder = await made("holdfast-cluster-");
@@ -32,6 +38,14 @@ export async function globalSetup(): Promise<void> {
 
 export async function globalTeardown(): Promise<void> {
   for (const folder of folders.toReversed()) await rm(folder, { recursive: true, force: true });
+}
+
+async function warm(): Promise<void> {
+  const program = fileURLToPath(new URL("./warm.ts", import.meta.url));
+  const env = { ...process.env, HOLDFAST_TEST_WARMS: "1" };
+  const child = spawn(process.execPath, [program, await made("holdfast-warm-")], { env, stdio: ["ignore", "ignore", "inherit"] });
+  const [code] = (await once(child, "close")) as [number | null];
+  if (code !== 0) throw new Error(`${program} ended with ${code}`);
 }
 
 /** Temporary files of all tests, where there is room: a process that is killed leaves the same there as on a disk. */

@@ -4,7 +4,8 @@ export function plural(count: number, one: string, many = `${one}s`): string {
 }
 
 export function number(value: number): string {
-  return value.toLocaleString("en-US");
+  // Most are small, and the first that is not costs a short command ten milliseconds.
+  return Number.isInteger(value) && Math.abs(value) < 1_000 ? String(value) : value.toLocaleString("en-US");
 }
 
 /** `812 bytes`, `1.4 MB`. */
