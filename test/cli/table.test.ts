@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { age, ahead } from "../../src/core/age.ts";
 import { type Column, table } from "../../src/cli/terminal/table.ts";
-import { oneLine } from "../../src/cli/terminal/text.ts";
+import { oneLine, widthOf } from "../../src/cli/terminal/text.ts";
 
 type Row = [name: string, count: string, note: string];
 const COLUMNS: Column<Row>[] = [
@@ -17,6 +17,14 @@ test("columns line up, numbers to the right, wide letters counted as two", () =>
     ["画像", "7", ""],
   ];
   assert.equal(table(COLUMNS, rows), "NAME     COUNT  NOTE\nresize  12,000  fine\n画像         7");
+});
+
+test("what is counted letter by letter is as wide as what is looked up in Unicode", () => {
+  const graphemes = new Intl.Segmenter(undefined, { granularity: "grapheme" });
+  for (let code = 0x20; code < 0x1100; code++) {
+    const text = `a${String.fromCharCode(code)}b`;
+    assert.equal(widthOf(text), [...graphemes.segment(text)].length, code.toString(16));
+  }
 });
 
 test("in a narrow terminal the widest text gives way, with an ellipsis", () => {
