@@ -4,7 +4,6 @@ import { HoldfastError } from "../../core/errors.ts";
 import type { JobKey } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import type { Operation } from "../points.ts";
-import { PartlySettled } from "../partly-settled.ts";
 import type {
   Change,
   Claimed,
@@ -28,7 +27,7 @@ import { Damage } from "./damage.ts";
 import type { PostgresVitals } from "./vitals.ts";
 import type { Builds } from "./builds/builds.ts";
 import { Ends } from "./ends.ts";
-import { cut, type Foreseen, type Lone } from "./calls.ts";
+import type { Foreseen, Lone } from "./calls.ts";
 import { Group, type GroupOptions } from "./group.ts";
 import type { Tx } from "./transaction.ts";
 import { Guests } from "./guests.ts";
@@ -43,6 +42,7 @@ import type { Processes } from "./processes.ts";
 import type { Queues } from "./queues.ts";
 import type { Recoveries } from "./recoveries.ts";
 import type { Schedules } from "./schedules.ts";
+import { Settling } from "./settling.ts";
 import type { Sinks } from "./sinks.ts";
 import { ServerTime } from "./server-time.ts";
 import type { Work } from "./work/work.ts";
@@ -107,11 +107,8 @@ export class PostgresStore implements Store {
   readonly #lone: {
     enqueue: Lone<readonly NewJob[], Enqueued[]>;
     claim: Lone<ClaimRequest, Claimed[]>;
-    settle: Lone<readonly Settlement[], (Fate | null)[]>;
-    settleApart: Lone<readonly Settlement[], (Fate | null)[]>;
   };
-  /** Ends that may be two transactions. */
-  readonly #settling = new Set<Promise<Fate[]>>();
+  readonly #settling: Settling;
   #sealed: (() => HoldfastError) | null = null;
   #closed: Promise<void> | null = null;
 
@@ -212,10 +209,10 @@ export class PostgresStore implements Store {
         sole: (tx, requests) => this.#areas.claim.sole(tx, requests),
         recall: async (rows, outcome) => [await this.#areas.claim.recall(rows, outcome)],
       },
-      settle: areas.settle.lone(false),
-      settleApart: areas.settle.lone(true),
     };
-    this.#ends = new Ends(opened.second, { ...how, first: () => null });
+    const group = this.#group;
+    const ends = (this.#ends = new Ends(opened.second, { ...how, first: () => null }));
+    this.#settling = new Settling({ group, ends, settle: areas.settle, write: (...write) => this.#write(...write) });
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
@@ -284,48 +281,7 @@ export class PostgresStore implements Store {
 
   async settle(settlements: readonly Settlement[]): Promise<Fate[]> {
     if (this.#sealed !== null) throw this.#sealed();
-    if (!this.#areas.settle.isQuick(settlements)) return this.#settleSlowly(settlements);
-    const settled = this.#settleQuickly(settlements);
-    this.#settling.add(settled);
-    try {
-      return await settled;
-    } finally {
-      this.#settling.delete(settled);
-    }
-  }
-
-  /** What that leaves over goes the longer way. */
-  async #settleQuickly(settlements: readonly Settlement[]): Promise<Fate[]> {
-    const fates = await (this.#ends.takes(settlements.length, this.#group)
-      ? this.#settleApart(settlements)
-      : this.#group.submitQuick(
-          "settle",
-          settlements,
-          async (tx, batches) => cut<Fate | null>(await this.#areas.settle.run(tx, batches.flat()), batches),
-          { rows: settlements.length, lone: this.#lone.settle },
-        ));
-    const rest = settlements.filter((_, i) => fates[i] === null);
-    if (rest.length === 0) return fates as Fate[];
-    try {
-      const others = await this.#settleSlowly(rest, { owed: true });
-      return fates.map((fate) => fate ?? (others.shift() as Fate));
-    } catch (error) {
-      // Whoever asks again for those that have ended would be told that their leases are gone.
-      throw rest.length < settlements.length ? new PartlySettled(fates, error) : error;
-    }
-  }
-
-  #settleSlowly(settlements: readonly Settlement[], { owed = false } = {}): Promise<Fate[]> {
-    if (this.#sealed !== null) return Promise.reject(this.#sealed());
-    return this.#group.submit("settle", (tx) => this.#areas.settle.run(tx, settlements), {
-      wants: () => this.#areas.settle.wants(settlements),
-      owed,
-    });
-  }
-
-  /** Over the other connection go those from whose end nothing follows. */
-  #settleApart(settlements: readonly Settlement[]): Promise<(Fate | null)[]> {
-    return this.#ends.submit(settlements, (tx, ends) => this.#areas.settle.quiet(tx, ends), this.#lone.settleApart);
+    return this.#settling.run(settlements);
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
@@ -394,7 +350,7 @@ export class PostgresStore implements Store {
 
   close(): Promise<void> {
     this.#closed ??= Promise.all([this.#group.close(), this.#ends.close()]).then(async () => {
-      await Promise.allSettled(this.#settling);
+      await this.#settling.rest();
       this.processes.close();
       // The last notice is sent over a connection that reads.
       await Promise.all([this.#news.close().then(() => this.#reader.close()), this.#writer.close()]);
