@@ -4,6 +4,7 @@ import { checkDatabase } from "../damage/check.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { faultOf } from "../faults.ts";
 import { SCHEMA_VERSION, versionOf } from "../migrate.ts";
+import { quoted, tablesOf } from "../tables.ts";
 
 export interface Survey {
   facts: BackupFacts;
@@ -70,17 +71,9 @@ function byState(db: Connection, table: string): Record<string, number> {
   return Object.fromEntries(db.prepare(`select state, count(*) from ${table} group by state order by state`).rows());
 }
 
-/** Not those of SQLite itself, nor what only looks like a table. */
 function rowsOf(db: Connection): Record<string, number> {
-  const tables = db
-    .prepare(
-      "select name from sqlite_schema where type = 'table' and rootpage > 0 and name not like 'sqlite\\_%' escape '\\' order by name",
-    )
-    .rows()
-    .map(([name]) => name as string);
-  return Object.fromEntries(
-    tables.map((name) => [name, (db.prepare(`select count(*) from "${name.replaceAll('"', '""')}"`).row() as [number])[0]]),
-  );
+  const count = (table: string) => (db.prepare(`select count(*) from ${quoted(table)}`).row() as [number])[0];
+  return Object.fromEntries(tablesOf(db).map((table) => [table, count(table)]));
 }
 
 /** Where the journal goes on. */

@@ -1,6 +1,7 @@
 import { HoldfastError } from "../../../core/errors.ts";
 import type { Connection } from "../driver.ts";
-import { type Journaled, journaled, quoted } from "./tables.ts";
+import { quoted } from "../tables.ts";
+import { type Journaled, journaled } from "./tables.ts";
 import { type Change, readSegment, segmentsIn } from "./segments.ts";
 
 /** What a database that is there can still say of its journal ends with: `unseen`, that something was done which is not in it. */

@@ -1,5 +1,6 @@
 import { hash } from "node:crypto";
 import type { Connection } from "../driver.ts";
+import { quoted } from "../tables.ts";
 
 /** A table whose rows are journaled: by what a row is found, and what it holds. */
 export interface Journaled {
@@ -135,10 +136,6 @@ export function dropTriggers(db: Connection): void {
     .prepare("select name from sqlite_schema where type = 'trigger' and substr(name, 1, ?) = ?")
     .rows(PREFIX.length, PREFIX);
   for (const [name] of names) db.exec(`drop trigger ${quoted(name as string)}`);
-}
-
-export function quoted(name: string): string {
-  return `"${name.replaceAll('"', '""')}"`;
 }
 
 function literal(text: string): string {

@@ -7,7 +7,7 @@ import { Source } from "./fill.ts";
 import { type Gathered, type Harvest, hasLost } from "./gather.ts";
 import { mend, type Mended } from "./mend.ts";
 import type { SalvagedTable, SalvageReport } from "./report.ts";
-import { quoted } from "./shape.ts";
+import { quoted } from "../tables.ts";
 
 export interface Agreement {
   backup: { path: string; schema: number } | null;

@@ -1,8 +1,9 @@
 import { connect, type Connection, type DriverName, type Statement, type Value, withoutGuard } from "../driver.ts";
 import { isOfDisk } from "../faults.ts";
 import { migrate } from "../migrate.ts";
+import { quoted, tablesOf } from "../tables.ts";
 import type { Definition } from "./definitions.ts";
-import { indexesOf, type IndexShape, quoted, type Shape, shapeOf } from "./shape.ts";
+import { indexesOf, type IndexShape, type Shape, shapeOf } from "./shape.ts";
 import type { FoundRow } from "./trees.ts";
 
 export interface DraftOptions {
@@ -44,7 +45,7 @@ export class Draft implements Disposable {
     migrate(this.db, { path, now, actor: null, whenNew: () => {}, upTo: schema });
     this.#triggers = this.db.prepare("select name, sql from sqlite_schema where type = 'trigger'").all();
     for (const { name } of this.#triggers) this.db.exec(`drop trigger ${quoted(name)}`);
-    for (const table of this.tables()) {
+    for (const table of tablesOf(this.db)) {
       if (table !== "holdfast_migrations") this.db.exec(`delete from ${quoted(table)}`);
     }
   }
@@ -65,15 +66,6 @@ export class Draft implements Disposable {
     const parts = this.db.prepare("select name from pragma_table_list where schema = 'main' and type = 'shadow'").rows();
     for (const [name] of parts) this.db.exec(`delete from ${quoted(name as string)}`);
     return failed;
-  }
-
-  tables(): string[] {
-    return this.db
-      .prepare(
-        "select name from sqlite_schema where type = 'table' and rootpage > 0 and name not like 'sqlite\\_%' escape '\\' order by name",
-      )
-      .rows()
-      .map(([name]) => name as string);
   }
 
   shape(table: string): Shape | null {
@@ -117,7 +109,7 @@ export class Draft implements Disposable {
   /** A number that was given once is not given again. */
   #count(sequences: ReadonlyMap<string, number>): void {
     if (!this.#has("sqlite_sequence")) return;
-    for (const table of this.tables()) {
+    for (const table of tablesOf(this.db)) {
       const sql = (this.db.prepare("select sql from sqlite_schema where name = ?").row(table)?.[0] ?? "") as string;
       if (!/\bautoincrement\b/i.test(sql)) continue;
       const [most] = this.db.prepare(`select coalesce(max(rowid), 0) from ${quoted(table)}`).row() as [number];

@@ -3,7 +3,8 @@ import { WHOLE_ROWS } from "../migrate.ts";
 import type { Datum } from "./cells.ts";
 import { isOurs } from "./draft.ts";
 import type { Gathered } from "./gather.ts";
-import { quoted, type Shape } from "./shape.ts";
+import type { Shape } from "./shape.ts";
+import { quoted } from "../tables.ts";
 
 /** The backup, under this name beside the new database. */
 const OLD = "old";

@@ -1,3 +1,4 @@
+import { tablesOf } from "../tables.ts";
 import { type Datum, pageOf } from "./cells.ts";
 import type { Definition } from "./definitions.ts";
 import { type Draft, isOurs } from "./draft.ts";
@@ -34,7 +35,7 @@ export function gather(pages: Pages, definitions: readonly Definition[], draft: 
   const harvest: Harvest = { tables: new Map(), indexes: [], sequences: new Map(), stray: { pages: 0, rows: 0 } };
   let seen = 0;
   const rootOf = new Map(definitions.filter(({ type }) => type === "table").map(({ name, root }) => [name, root]));
-  for (const table of draft.tables()) {
+  for (const table of tablesOf(draft.db)) {
     const shape = draft.shape(table);
     if (shape === null) continue;
     const gathered: Gathered = { shape, saved: 0, outdated: 0, refused: 0, lostRowids: [], lostKeys: [], bad: [] };

@@ -138,7 +138,3 @@ function affinityOf(type: string): Affinity {
   if (said === "" || said.includes("BLOB")) return "blob";
   return /REAL|FLOA|DOUB/.test(said) ? "real" : "numeric";
 }
-
-export function quoted(name: string): string {
-  return `"${name.replaceAll('"', '""')}"`;
-}

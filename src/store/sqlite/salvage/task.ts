@@ -21,7 +21,8 @@ import { gather, type Gathered, type Harvest, hasLost } from "./gather.ts";
 import { goOn, readJournal } from "./journal.ts";
 import { Pages } from "./pages.ts";
 import { keyRanges, rangesOf, type SalvageReport } from "./report.ts";
-import { quoted, type Shape } from "./shape.ts";
+import type { Shape } from "./shape.ts";
+import { quoted } from "../tables.ts";
 import type { Datum } from "./cells.ts";
 import { type FoundRow, type LostKeys, type LostRowids, readTable } from "./trees.ts";
 
