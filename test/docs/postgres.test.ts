@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { globSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
+import postgres from "postgres";
 import { job, open } from "../../src/index.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Fate } from "../../src/store/store.ts";
@@ -13,7 +14,7 @@ import { page, ROOT, snippets } from "./pages.ts";
 
 const { text, path } = page("docs/postgres.md");
 const sql = snippets({ path, text: text.replaceAll(/^ {3}/gm, "") }).filter(({ info }) => info === "sql");
-const [first, others, restored] = sql.map((block) => block.code) as [string, string, string];
+const [first, others, restored, copied] = sql.map((block) => block.code) as [string, string, string, string];
 
 test("the page on PostgreSQL has every code that its store says, and no other", () => {
   const [, table = ""] = text.split("| code | what it means | what to do |\n|---|---|---|\n");
@@ -83,5 +84,44 @@ describe("what the page on PostgreSQL has operators type", { skip: noServer }, (
       await server.dropDatabase(copy);
     }
     assert.deepEqual(fates, ["held", "gone"], "without it, a stranger's job would be done");
+  });
+
+  test("a copy beside the original is another one: no key and no transaction is taken for the other's", async (t) => {
+    const url = await server.createDatabase();
+    const note = job<number, string>({ name: "note", run: ({ idempotencyKey }) => idempotencyKey });
+    const { id } = await open(url).then(async (hf) => {
+      const accepted = await hf.enqueue(note, 1);
+      await hf.close();
+      return accepted;
+    });
+    const name = new URL(url).pathname.slice(1);
+    const [row] = await server.query("select database_id from holdfast.database", url);
+    const databaseId = row?.["database_id"] as string;
+    const answers: Record<string, unknown> = {};
+    for (const [how, steps] of Object.entries({ careless: "", careful: copied })) {
+      await server.query(`create database ${name}_${how} template ${name}`);
+      const address = server.url(`${name}_${how}`);
+      t.after(() => server.dropDatabase(address));
+      await server.query(`select 1; ${steps}`, address);
+      const copy = await open(address);
+      copy.work([note]);
+      const { output: theirKey } = await copy.jobs.wait(id);
+      await copy.close();
+      const theirs = postgres(address, { max: 1 });
+      const original = await open(url);
+      const refused = await theirs
+        .begin((tx) => original.enqueue(note, 2, { tx }))
+        .then(
+          () => null,
+          (error: { code: string }) => error.code,
+        );
+      await theirs.end();
+      answers[how] = { refused, isTheSame: theirKey === `${databaseId}:${id}` };
+      await original.close();
+    }
+    assert.deepEqual(answers, {
+      careless: { refused: null, isTheSame: true },
+      careful: { refused: "TX_OTHER_DATABASE", isTheSame: false },
+    });
   });
 });
