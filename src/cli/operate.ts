@@ -11,38 +11,39 @@ import { oneLine } from "./terminal/text.ts";
 /** Asked for together, they share a commit. */
 const TOGETHER = 500;
 
-/** What an operator does to jobs one by one: done for some, refused for others, and why. */
-export interface Operated {
-  done: string[];
-  refused: { id: string; reason: string }[];
+/** What an operator does to jobs one by one. */
+interface Operation {
+  /** What those are called to which it was done: `retried`. */
+  done: string;
+  /** True when it was done; otherwise `refuse` says why not. */
+  act: (id: string) => Promise<boolean>;
+  refuse: (job: Job) => string;
 }
 
-/** `act` answers true when it was done; otherwise `refuse` says why not. */
-export async function operate(
-  hf: Holdfast,
-  ids: readonly string[],
-  act: (id: string) => Promise<boolean>,
-  refuse: (job: Job) => string,
-): Promise<Operated> {
-  const operated: Operated = { done: [], refused: [] };
+/** Done for some, refused for others: the answer says for which, and why. Exit code 1 when something was refused. */
+export async function operate(command: Command, hf: Holdfast, ids: readonly string[], operation: Operation): Promise<void> {
+  const done: string[] = [];
+  const refused: { id: string; reason: string }[] = [];
   for (let at = 0; at < ids.length; at += TOGETHER) {
     const some = ids.slice(at, at + TOGETHER);
-    const reasons = await Promise.all(some.map((id) => attempt(hf, id, act, refuse)));
+    const reasons = await Promise.all(some.map((id) => attempt(hf, id, operation)));
     for (const [i, id] of some.entries()) {
       const reason = reasons[i] ?? null;
-      if (reason === null) operated.done.push(id);
-      else operated.refused.push({ id, reason });
+      if (reason === null) done.push(id);
+      else refused.push({ id, reason });
     }
   }
-  return operated;
+  const verb = operation.done;
+  if (refused.length > 0) process.exitCode = EXIT.failed;
+  answer(command, { [verb]: done, refused }, () => {
+    const said = `${verb[0]?.toUpperCase()}${verb.slice(1)} ${plural(done.length, "job")}.`;
+    const troubles = refused.map(({ id, reason }) => `${paint("yellow", `not ${verb}`)} ${oneLine(id)}: ${oneLine(reason)}`);
+    return [...(done.length > 0 || refused.length === 0 ? [said] : []), ...troubles].join("\n");
+  });
 }
 
-async function attempt(
-  hf: Holdfast,
-  id: string,
-  act: (id: string) => Promise<boolean>,
-  refuse: (job: Job) => string,
-): Promise<string | null> {
+/** Why not; null when it was done. */
+async function attempt(hf: Holdfast, id: string, { act, refuse }: Operation): Promise<string | null> {
   try {
     if (await act(id)) return null;
   } catch (error) {
@@ -52,16 +53,6 @@ async function attempt(
   }
   const job = await hf.jobs.get(id);
   return job === null ? noSuchJob(id).message : refuse(job);
-}
-
-/** Names what was done (`retried`) in the answer; exit code 1 when something was refused. */
-export function answerOperated(command: Command, verb: string, { done, refused }: Operated): void {
-  if (refused.length > 0) process.exitCode = EXIT.failed;
-  answer(command, { [verb]: done, refused }, () => {
-    const said = `${verb[0]?.toUpperCase()}${verb.slice(1)} ${plural(done.length, "job")}.`;
-    const troubles = refused.map(({ id, reason }) => `${paint("yellow", `not ${verb}`)} ${oneLine(id)}: ${oneLine(reason)}`);
-    return [...(done.length > 0 || refused.length === 0 ? [said] : []), ...troubles].join("\n");
-  });
 }
 
 export function noSuchJob(id: string): HoldfastError {

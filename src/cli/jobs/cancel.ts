@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answerOperated, operate } from "../operate.ts";
+import { operate } from "../operate.ts";
 
 export function cancelCommand(parent: Command): void {
   parent
@@ -12,12 +12,10 @@ export function cancelCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast jobs cancel 1p0k9r3zq00000007"))
     .action(async (ids: string[], _options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const operated = await operate(
-        hf,
-        ids,
-        (id) => hf.jobs.cancel(id),
-        ({ state }) => `It is ${state} already.`,
-      );
-      answerOperated(command, "cancelled", operated);
+      await operate(command, hf, ids, {
+        done: "cancelled",
+        act: (id) => hf.jobs.cancel(id),
+        refuse: ({ state }) => `It is ${state} already.`,
+      });
     });
 }

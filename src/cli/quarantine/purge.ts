@@ -1,11 +1,10 @@
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
 import { plural } from "../../core/words.ts";
-import type { Holdfast } from "../../runtime/holdfast.ts";
 import { idsOrAll } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answerOperated, operate, type Operated } from "../operate.ts";
+import { operate } from "../operate.ts";
 import { isQuarantined, quarantinedIds } from "./quarantined.ts";
 
 export function purgeCommand(parent: Command): void {
@@ -22,18 +21,14 @@ export function purgeCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const chosen = options.all ? await quarantinedIds(hf) : ids;
       if (options.all && !options.yes) throw unsure(chosen.length);
-      answerOperated(command, "purged", await purge(hf, chosen));
+      const { store } = hf.engine;
+      await operate(command, hf, chosen, {
+        done: "purged",
+        act: async (id) =>
+          (await isQuarantined(hf, id)) && (await store.prune({ state: "quarantined", ids: [id], limit: 1 })) === 1,
+        refuse: ({ state }) => `It is ${state}, not quarantined.`,
+      });
     });
-}
-
-function purge(hf: Holdfast, ids: readonly string[]): Promise<Operated> {
-  return operate(
-    hf,
-    ids,
-    async (id) =>
-      (await isQuarantined(hf, id)) && (await hf.engine.store.prune({ state: "quarantined", ids: [id], limit: 1 })) === 1,
-    ({ state }) => `It is ${state}, not quarantined.`,
-  );
 }
 
 function unsure(count: number): HoldfastError {

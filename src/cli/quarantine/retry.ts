@@ -2,7 +2,7 @@ import type { Command } from "commander";
 import { idsOrAll } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answerOperated, operate } from "../operate.ts";
+import { operate } from "../operate.ts";
 import { isQuarantined, quarantinedIds } from "./quarantined.ts";
 
 export function retryCommand(parent: Command): void {
@@ -16,12 +16,10 @@ export function retryCommand(parent: Command): void {
     .action(async (ids: string[], options: { all?: boolean }, command: Command) => {
       idsOrAll(ids, options.all);
       await using hf = await openExisting(command);
-      const operated = await operate(
-        hf,
-        options.all ? await quarantinedIds(hf) : ids,
-        async (id) => (await isQuarantined(hf, id)) && hf.jobs.retry(id),
-        ({ state }) => `It is ${state}, not quarantined.`,
-      );
-      answerOperated(command, "retried", operated);
+      await operate(command, hf, options.all ? await quarantinedIds(hf) : ids, {
+        done: "retried",
+        act: async (id) => (await isQuarantined(hf, id)) && hf.jobs.retry(id),
+        refuse: ({ state }) => `It is ${state}, not quarantined.`,
+      });
     });
 }
