@@ -8,16 +8,14 @@ import { warningsOf } from "../../runtime/builds/plan.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openExisting } from "../database.ts";
-import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
 import { type FoundPipeline, findPipeline, pipelineNamed } from "../pipelines.ts";
 import { resume, type Wanted } from "../run/begin.ts";
 import { Crew } from "../run/crew.ts";
-import { led } from "../run/led.ts";
+import { leading, led } from "../run/led.ts";
 import { buildOptions, checkToken, type RunOptions, withPace } from "../run/options.ts";
 import { showOn } from "../run/show.ts";
 import { Interrupts } from "../terminal/interrupt.ts";
-import { Unfinished } from "../terminal/unfinished.ts";
 
 export function resumeCommand(parent: Command): void {
   const command = parent
@@ -52,14 +50,7 @@ export function resumeCommand(parent: Command): void {
       if (row === null) throw noSuchBuild(id);
       const { pipeline, file } = await find(row, options.file, command);
       const model = new Model(pipelineOf(pipeline), hostname());
-      const crew = new Crew({
-        command,
-        pipeline: pipeline.name,
-        file,
-        workers: options.workers ?? 0,
-        concurrency: options.concurrency,
-        say: (text) => show.say(text),
-      });
+      const crew = new Crew({ command, pipeline, file, options, say: (text) => show.say(text) });
       const wanted: Wanted = {
         pipeline,
         model,
@@ -69,17 +60,10 @@ export function resumeCommand(parent: Command): void {
         signal: interrupts.signal,
       };
       const warnings = warningsOf(model, row);
-      using _ = new Unfinished();
-      try {
-        process.exitCode = await led({ hf, command, wanted, show, crew, interrupts }, async (next) =>
-          resume(hf, (await builds.getBuild(id)) as BuildRow, next, warnings),
-        );
-      } catch (error) {
-        if (error !== interrupts.signal.reason) throw error;
-        process.exitCode = EXIT.interrupted;
-      } finally {
-        await crew.end();
-      }
+      const parts = { hf, command, wanted, show, crew, interrupts };
+      process.exitCode = await leading(parts, () =>
+        led(parts, async (next) => resume(hf, (await builds.getBuild(id)) as BuildRow, next, warnings)),
+      );
     });
 }
 

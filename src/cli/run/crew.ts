@@ -2,21 +2,18 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import type { Command } from "commander";
 import { whereOf } from "../database.ts";
+import type { FoundPipeline } from "../pipelines.ts";
 import { paint } from "../terminal/colours.ts";
 import { oneLine, printable } from "../terminal/text.ts";
+import type { RunOptions } from "./options.ts";
 
 /** What one may take to end after it was told. */
 const PATIENCE = 15_000;
 
-export interface CrewParts {
+interface CrewParts extends FoundPipeline {
   command: Command;
-  pipeline: string;
-  /** That exports it. */
-  file: string;
-  /** How many. */
-  workers: number;
-  /** At once in each. */
-  concurrency: number | undefined;
+  /** How many of them, and how many jobs at once in each. */
+  options: Pick<RunOptions, "workers" | "concurrency">;
   say: (text: string) => void;
 }
 
@@ -43,7 +40,7 @@ export class Crew {
   start(): void {
     if (this.#started) return;
     this.#started = true;
-    for (let i = 0; i < this.#parts.workers; i++) this.#hire();
+    for (let i = 0; i < (this.#parts.options.workers ?? 0); i++) this.#hire();
   }
 
   /** They are told, and waited for. */
@@ -53,13 +50,13 @@ export class Crew {
   }
 
   #hire(): void {
-    const { command, file, pipeline, concurrency, say } = this.#parts;
+    const { command, file, pipeline, options, say } = this.#parts;
     const { config, schema, artifacts } = command.optsWithGlobals<{ config?: string; schema?: string; artifacts?: string }>();
     const named = Object.entries({ config, schema, artifacts }).flatMap(([name, value]) =>
       value === undefined ? [] : [`--${name}`, value],
     );
-    const many = concurrency === undefined ? [] : ["--concurrency", String(concurrency)];
-    const args = [process.argv[1] as string, "work", file, "--json", "--for-run", pipeline, ...many, ...named];
+    const many = options.concurrency === undefined ? [] : ["--concurrency", String(options.concurrency)];
+    const args = [process.argv[1] as string, "work", file, "--json", "--for-run", pipeline.name, ...many, ...named];
     const where = whereOf(command);
     const child = spawn(process.execPath, [...process.execArgv, ...args], {
       // An address may hold a password, which everybody can read among arguments.

@@ -12,10 +12,9 @@ import { Interrupts } from "../terminal/interrupt.ts";
 import { oneLine } from "../terminal/text.ts";
 import { begin, type Wanted } from "./begin.ts";
 import { Crew } from "./crew.ts";
-import { led, type LedParts } from "./led.ts";
+import { leading, led, type LedParts } from "./led.ts";
 import { buildOptions, checkToken, type RunOptions, withChoice, withPace } from "./options.ts";
 import { showOn } from "./show.ts";
-import { Unfinished } from "../terminal/unfinished.ts";
 
 export function runCommand(parent: Command): void {
   const run = parent
@@ -57,14 +56,7 @@ export function runCommand(parent: Command): void {
         delivers: true,
         onStop: () => interrupts.stop("`holdfast stop` asked for it"),
       });
-      const crew = new Crew({
-        command,
-        pipeline: pipeline.name,
-        file,
-        workers: options.workers ?? 0,
-        concurrency: options.concurrency,
-        say: (text) => show.say(text),
-      });
+      const crew = new Crew({ command, pipeline, file, options, say: (text) => show.say(text) });
       const wanted: Wanted = {
         pipeline,
         model,
@@ -76,15 +68,7 @@ export function runCommand(parent: Command): void {
         signal: interrupts.signal,
       };
       const parts = { hf, command, wanted, show, crew, interrupts };
-      using _ = new Unfinished();
-      try {
-        process.exitCode = await (options.watch ? watched(parts) : led(parts, (next) => begin(hf, next)));
-      } catch (error) {
-        if (error !== interrupts.signal.reason) throw error;
-        process.exitCode = EXIT.interrupted;
-      } finally {
-        await crew.end();
-      }
+      process.exitCode = await leading(parts, () => (options.watch ? watched(parts) : led(parts, (next) => begin(hf, next))));
     });
 }
 

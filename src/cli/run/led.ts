@@ -9,6 +9,7 @@ import { EXIT } from "../exit.ts";
 import { paint } from "../terminal/colours.ts";
 import type { Interrupts } from "../terminal/interrupt.ts";
 import { isJson } from "../terminal/output.ts";
+import { Unfinished } from "../terminal/unfinished.ts";
 import { askBudget, ownToken, sayHow, sayPaused } from "./approve.ts";
 import type { Begun, Wanted } from "./begin.ts";
 import type { Crew } from "./crew.ts";
@@ -22,6 +23,19 @@ export interface LedParts {
   show: Show;
   crew: Crew;
   interrupts: Interrupts;
+}
+
+/** The exit code of leading builds, also where that is interrupted. The crew ends with it. */
+export async function leading({ crew, interrupts }: LedParts, lead: () => Promise<number>): Promise<number> {
+  using _ = new Unfinished();
+  try {
+    return await lead();
+  } catch (error) {
+    if (error !== interrupts.signal.reason) throw error;
+    return EXIT.interrupted;
+  } finally {
+    await crew.end();
+  }
 }
 
 /** Leads one build to its end, or to where it has to be left; whoever sits at a terminal is asked for money. Answers the exit code. */
