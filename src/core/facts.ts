@@ -1,7 +1,8 @@
 import type { JobKey } from "./ids.ts";
 import { byTurn } from "./job.ts";
 import type { LimitRule } from "./limit.ts";
-import type { Parked, Stored, Turn } from "./share.ts";
+import type { KnownShare } from "./remembered.ts";
+import type { Heads, Parked, Stored, Turn } from "./share.ts";
 
 /** What a store knows, as it was when changes were last stored. Each may throw `Missing`. */
 export interface Facts {
@@ -35,7 +36,7 @@ export class Missing extends Error {
 export class Fetched implements Facts {
   readonly #ruleOf: (id: number) => LimitRule;
   readonly #shares = new Map<string, readonly Stored[]>();
-  readonly #parked = new Map<number, { jobs: Parked[]; whole: boolean }>();
+  readonly #parked = new Map<number, Heads>();
   readonly #isParked = new Map<string, boolean>();
   readonly #limits = new Map<JobKey, string>();
 
@@ -45,6 +46,16 @@ export class Fetched implements Facts {
 
   addShares(rule: number, key: string, shares: readonly Stored[]): void {
     this.#shares.set(`${rule}:${key}`, shares);
+  }
+
+  /** All that was known of a counter when changes were last stored. */
+  recall(rule: number, key: string, known: readonly KnownShare[]): void {
+    this.addShares(
+      rule,
+      key,
+      known.map(({ share }) => share),
+    );
+    for (const { share, heads } of known) if (heads !== null) this.setParked(share.id, heads);
   }
 
   hasShares(rule: number, key: string): boolean {
@@ -61,6 +72,16 @@ export class Fetched implements Facts {
   addParked(share: number, jobs: readonly Parked[], whole: boolean): void {
     const known = this.#parked.get(share);
     this.#parked.set(share, { jobs: [...(known?.jobs ?? []), ...jobs], whole });
+  }
+
+  /** The first ones, whatever was known before. */
+  setParked(share: number, heads: Heads): void {
+    this.#parked.set(share, heads);
+  }
+
+  /** Null: none of them is known. */
+  heads(share: number): Heads | null {
+    return this.#parked.get(share) ?? null;
   }
 
   addIsParked(share: number, job: Turn, isParked: boolean): void {

@@ -17,6 +17,12 @@ export interface Parked extends Turn {
   limits?: string;
 }
 
+/** Parked jobs of a share, the first ones in turn; `whole`: there are no more. */
+export interface Heads {
+  readonly jobs: readonly Parked[];
+  readonly whole: boolean;
+}
+
 /** What one lane has of a counter. */
 export interface ShareState {
   readonly lane: number;
@@ -142,6 +148,11 @@ export function lowerBuckets(counter: Counter): void {
     share.bucket = counter.bucket;
     share.changed = true;
   }
+}
+
+/** Those of its parked jobs that it knows, once all is stored; null when it has not looked. */
+export function headsOf({ ahead, upTo }: Share): Heads | null {
+  return upTo === BEFORE_ALL ? null : { jobs: ahead, whole: upTo === AFTER_ALL };
 }
 
 /** From now on its parked jobs are in the store, and only the first of them here. */

@@ -76,6 +76,11 @@ export class Turnstile {
     return this.#counters.size;
   }
 
+  /** Those it has looked at, as they are by now. */
+  get counters(): Iterable<Counter> {
+    return this.#counters.values();
+  }
+
   at(now: number): this {
     this.#now = now;
     return this;

@@ -32,6 +32,13 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
+  /** Counters are what the jobs are. */
+  async function checkRows({ schema }: Handles): Promise<void> {
+    const rows = new LimitRows(rowsOfSchema(server.url(), schema));
+    await rows.check(Date.now(), false);
+    await rows.close();
+  }
+
   const seed = Number(process.env["HOLDFAST_SEED"] ?? randomInt(2 ** 31));
   test(`hold, whoever works on whichever of them, and nobody waits in a circle (HOLDFAST_SEED=${seed})`, async () => {
     const random = new Random(seed);
@@ -41,9 +48,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
       await (handles.stores[0] as Store).queues.declare(LIMITS);
       await Promise.all(handles.stores.map((store, n) => work(store, new Random(seed, n + 1))));
       assert.deepEqual(await handles.query("select * from test_over"), [], "no limit was exceeded");
-      const rows = new LimitRows(rowsOfSchema(server.url(), handles.schema));
-      await rows.check(Date.now(), false);
-      await rows.close();
+      await checkRows(handles);
       await workOff(handles.stores[0] as Store);
       const [row] = await server.query("select deadlocks from pg_stat_database where datname = current_database()");
       assert.equal(Number(row?.["deadlocks"]), 0, "nobody waited in a circle");
@@ -99,6 +104,107 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
+  test("whoever works alone on a queue reads no counter twice, and each again that somebody else may have changed", async (t) => {
+    const handles = await openHandles(server, 2);
+    const [one, two] = handles.stores as [PostgresStore, PostgresStore];
+    const declares = atOnce(2);
+    const texts: string[] = [];
+    const { rows, together } = Session.prototype;
+    t.mock.method(Session.prototype, "rows", function (this: Session, text: string, values?: []) {
+      texts.push(text);
+      return rows.call(this, text, values);
+    });
+    t.mock.method(Session.prototype, "together", function (this: Session, ...[before, statements]: Parameters<typeof together>) {
+      texts.push(...statements.map(({ text }) => text));
+      return together.call(this, before, statements);
+    });
+    /** How many statements have read counters, or what is parked there. */
+    const reads = () => texts.splice(0).filter((text) => text.includes("asked_rule")).length;
+    try {
+      await one.enqueue(Array.from({ length: 600 }, (_, i) => newJob({ declares, limitKeys: [`key-${i % 60}`] })));
+      assert.equal(await turn(one), 60);
+      reads();
+      for (let i = 0; i < 3; i++) assert.equal(await turn(one), 60);
+      assert.equal(reads(), 0, "it is as it was left");
+      assert.equal(await turn(two), 60);
+      reads();
+      assert.equal(await turn(one), 60);
+      assert.ok(reads() > 0, "somebody else has been at it");
+      // Alone again, it reads further ahead.
+      assert.equal(await turn(one), 60);
+      reads();
+      assert.equal(await turn(one), 60);
+      assert.equal(reads(), 0, "nobody has been since");
+    } finally {
+      t.mock.restoreAll();
+      await handles.close();
+    }
+  });
+
+  test("what somebody else has started or ended since counts for whoever remembers how it was", async () => {
+    const handles = await openHandles(server, 2);
+    const [one, two] = handles.stores as [PostgresStore, PostgresStore];
+    try {
+      const declares = atOnce(2);
+      await add(one, ...Array.from({ length: 6 }, () => ({ declares, limitKeys: ["a"] })));
+      const first = await claim(one);
+      assert.equal(first.length, 2);
+      await two.settle(first.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+      const next = await claim(one);
+      assert.equal(next.length, 2, "their places are free");
+      await two.settle(next.slice(1).map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+      const last = await claim(two);
+      assert.equal(last.length, 1);
+      assert.equal((await claim(one)).length, 0, "two run");
+      await checkRows(handles);
+      await one.settle([...next.slice(0, 1), ...last].map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+      assert.equal((await claim(one)).length, 1);
+      await checkRows(handles);
+    } finally {
+      await handles.close();
+    }
+  });
+
+  test("what was decided and then undone is not remembered", async () => {
+    const handles = await openHandles(server, 1);
+    const [store] = handles.stores as [PostgresStore];
+    try {
+      const declares = atOnce(2);
+      await add(store, ...Array.from({ length: 6 }, () => ({ declares, limitKeys: ["a"] })));
+      await handles.query(
+        `create function test_refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$;
+         create trigger test_refuse before insert on claims for each row execute function test_refuse();`,
+      );
+      await assert.rejects(claim(store));
+      await handles.query("drop trigger test_refuse on claims");
+      assert.equal((await claim(store)).length, 2, "none of them had started");
+      await checkRows(handles);
+    } finally {
+      await handles.close();
+    }
+  });
+
+  test("a job that somebody begins to wait for at the instant at which it ends is not waited for any more", async () => {
+    const handles = await openHandles(server, 1);
+    const [store] = handles.stores as [PostgresStore];
+    try {
+      const [id] = (await add(store, { declares: atOnce(2), limitKeys: ["a"] })) as [string];
+      const upstream = await claimOne(store);
+      await add(store, { after: [id] });
+      const [wait] = await handles.query("delete from waits returning job, upstream");
+      const bystander = await handles.bystander();
+      await bystander.query(`select 1 from jobs where key = ${wait?.["upstream"]} for update`);
+      await bystander.query(`insert into waits (job, upstream) values (${wait?.["job"]}, ${wait?.["upstream"]})`);
+      const settled = settle(store, upstream, SUCCEEDED);
+      await handles.blocked(1);
+      await bystander.end("commit");
+      await settled;
+      assert.equal((await claim(store)).length, 1, "it comes after nothing any more");
+    } finally {
+      await handles.close();
+    }
+  });
+
   test("one that is raised while others park jobs by the old one lets them start", async () => {
     const handles = await openHandles(server, 3);
     try {
@@ -141,6 +247,13 @@ async function work(store: Store, random: Random): Promise<void> {
     await Promise.all(calls);
   }
   await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+}
+
+/** How many were claimed and settled. */
+async function turn(store: Store): Promise<number> {
+  const claimed = await claim(store, { max: 60 });
+  await store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+  return claimed.length;
 }
 
 function atOnce(concurrency: number): Declaration {

@@ -4,6 +4,7 @@ import { Fetched, Missing } from "../../src/core/facts.ts";
 import type { JobKey } from "../../src/core/ids.ts";
 import { byTurn } from "../../src/core/job.ts";
 import { type LimitRule, room } from "../../src/core/limit.ts";
+import { Remembered } from "../../src/core/remembered.ts";
 import type { Parked, Share, ShareState, Stored, Turn } from "../../src/core/share.ts";
 import { type Changes, limitsIn, type LimitedJob, Turnstile } from "../../src/core/turnstile.ts";
 
@@ -65,21 +66,39 @@ export class Table implements Facts {
     return { answer: operation(turnstile), changes: turnstile.changes() };
   }
 
-  /** Decided by somebody who knows nothing at first, and fetches one fact after the other. */
-  decideFetching<T>(now: number, operation: (turnstile: Turnstile) => T): Decided<T> & { fetched: number } {
+  /**
+   * Decided by somebody who knows nothing at first, or what he remembers from the last time, and fetches one fact after the
+   * other. He remembers how he has left it.
+   */
+  decideFetching<T>(
+    now: number,
+    operation: (turnstile: Turnstile) => T,
+    remembered = new Remembered(),
+  ): Decided<T> & { fetched: number } {
     const facts = new Fetched((id) => this.rule(id));
-    for (let fetched = 0; ; fetched++) {
+    for (let fetched = 0; ;) {
       const turnstile = new Turnstile(facts, now);
       try {
-        return { answer: operation(turnstile), changes: turnstile.changes(), fetched };
+        const answer = operation(turnstile);
+        const changes = turnstile.changes();
+        if (changes !== null) remembered.keep(turnstile.counters, changes, facts);
+        return { answer, changes, fetched };
       } catch (error) {
         if (!(error instanceof Missing)) throw error;
-        this.#fetch(facts, error.fact);
+        if (this.#fetch(facts, error.fact, remembered)) fetched++;
       }
     }
   }
 
-  #fetch(facts: Fetched, fact: Fact): void {
+  /** False when it was remembered. */
+  #fetch(facts: Fetched, fact: Fact, remembered: Remembered): boolean {
+    const known = fact.what === "shares" ? remembered.counter(fact.rule, fact.key) : undefined;
+    if (fact.what !== "shares" || known === undefined) this.#look(facts, fact);
+    else facts.recall(fact.rule, fact.key, known);
+    return known === undefined;
+  }
+
+  #look(facts: Fetched, fact: Fact): void {
     switch (fact.what) {
       case "shares":
         return facts.addShares(fact.rule, fact.key, this.shares(fact.rule, fact.key));

@@ -103,9 +103,13 @@ export class Claim {
     const promoted = tx.rows<never[]>(this.#sql.promote, tx.at, listOf(queues.flat().map(({ lane }) => lane.id)));
     const ready = Promise.all([prepared, promoted]);
     ready.catch(() => {});
-    if (limited.length > 0) await ready;
+    const [only, ...others] = queues as [LaneShare[], ...LaneShare[][]];
     const taking =
-      queues.length === 1 ? this.#takeEach(tx, request, queues, limited) : this.#takeShares(tx, request, queues, limited);
+      others.length > 0
+        ? this.#takeShares(tx, request, queues, limited, ready)
+        : prepared !== undefined
+          ? this.#limited.takeOnly(tx, request, only, suspectsOf(request), prepared)
+          : this.#take(tx, request, [only], request.max, request.max, suspectsOf(request));
     const rows = await taking;
     await ready;
     const [first] = rows;
@@ -161,7 +165,14 @@ export class Claim {
   }
 
   /** Each queue its share; one whose lock is held has none. */
-  async #takeShares(tx: Tx, request: ClaimRequest, queues: LaneShare[][], limited: LaneShare[][]): Promise<Started[]> {
+  async #takeShares(
+    tx: Tx,
+    request: ClaimRequest,
+    queues: LaneShare[][],
+    limited: LaneShare[][],
+    ready: Promise<unknown>,
+  ): Promise<Started[]> {
+    if (limited.length > 0) await ready;
     const [[suspects, locked]] = (await tx.rows<[boolean, string | null]>(
       this.#sql.outset,
       listOf(queues.flat().map(({ lane }) => lane.id)),

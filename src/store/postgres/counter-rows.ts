@@ -1,22 +1,29 @@
 import type { Fact, Fetched } from "../../core/facts.ts";
 import type { JobKey } from "../../core/ids.ts";
+import type { KnownShare, Remembered } from "../../core/remembered.ts";
 import type { Parked, Share, Stored, Turn } from "../../core/share.ts";
 import { type Changes, limitsIn } from "../../core/turnstile.ts";
-import { listOf } from "./driver.ts";
+import { listOf, placeIn } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 
 /**
- * How many parked jobs of each counter are read with it: the first, to see whether its turn has come; a few, where a
- * place or two become free; or as many as can pass at once. What is missing after all is fetched, but each time
- * everything is decided anew: so a batch must not find it out key by key.
+ * How many parked jobs of each counter are read with it: the first, to see whether its turn has come; two, where a place
+ * becomes free, and a few, where those behind will be remembered or several do; or as many as can pass at once. What is
+ * missing after all is fetched, but each time everything is decided anew: so a batch must not find it out key by key.
  */
-const DEPTHS = { first: 1, few: 8, many: 100 } as const;
+const DEPTHS = { first: 1, two: 2, few: 8, many: 100 } as const;
 type Depth = keyof typeof DEPTHS;
 /** Behind the job whose turn is $2 and $3, or from the first on. */
 const FURTHER = "and ($2::integer is null or counter > $1 or priority < $2 or (priority = $2 and job > $3::bigint))";
 
 /** A limit, and the key under which it is used. */
 export type Pair = [rule: number, key: string];
+
+/** A counter that is looked at, and how many parked jobs of it may have to be known. */
+interface Asked {
+  pair: Pair;
+  uses: number;
+}
 
 type CounterRow = [rule: number, key: string, ...share: ShareRow];
 type ShareRow = [
@@ -36,12 +43,15 @@ type ParkedRow = [counter: number, job: JobKey, priority: number, more: boolean,
 /** The rows that counters and parked jobs have: fetched for the turnstile, and written as it says. */
 export class CounterRows {
   readonly #sql: Record<
-    "shares" | "unread" | "further" | "isParked" | "limitsOf" | "unpark" | "remove" | "save" | "add" | "park" | "gates",
+    "shares" | "unread" | "further" | "isParked" | "limitsOf" | "unpark" | "remove" | "save" | "add" | "park" | "shut" | "open",
     string
   >;
   readonly #heads: Record<Depth, string>;
+  readonly #remembered: (rule: number) => Remembered;
 
-  constructor(s: string) {
+  /** `remembered`: what is known of the counters of a limit. */
+  constructor(s: string, remembered: (rule: number) => Remembered) {
+    this.#remembered = remembered;
     const numbers = ["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "due_at"];
     const types = ["bigint", "bigint", "bigint", "bigint", "integer", "bigint", "double precision", "bigint"];
     const lists = (first: number) => types.map((type, i) => `$${first + i}::${type}[]`).join(", ");
@@ -59,8 +69,12 @@ export class CounterRows {
       select head.counter, head.job, head.priority, head.more, ${limits}
       from ${from} cross join lateral (${onwards("share.id", "", limit)}) as head
       where head.counter = share.id order by head.counter, head.priority desc, head.job`;
+    const gate = (to: string) => `
+      update ${s}.jobs set gate = ${to}
+      where key = any($1::bigint[]) and coalesce(state, '') = 'pending' and coalesce(gate, 'limit') = 'limit'`;
     this.#heads = {
       first: heads(asked, DEPTHS.first),
+      two: heads(asked, DEPTHS.two),
       few: heads(asked, DEPTHS.few),
       many: heads(asked, DEPTHS.many),
     };
@@ -78,9 +92,11 @@ export class CounterRows {
         delete from ${s}.parked as parked using unnest($1::bigint[], $2::integer[], $3::bigint[]) as asked (counter, priority, job)
         where parked.counter = asked.counter and parked.priority = asked.priority and parked.job = asked.job`,
       remove: `delete from ${s}.counters where id = any($1::bigint[])`,
+      // In the order of their ids.
       save: `
-        update ${s}.counters as share set ${numbers.map((column) => `${column} = asked.${column}`).join(", ")}
-        from unnest($1::bigint[], ${lists(2)}) as asked (id, ${numbers.join(", ")}) where share.id = asked.id`,
+        update ${s}.counters as share
+        set ${numbers.map((column, i) => `${column} = ($${2 + i}::${types[i]}[])[${placeIn("share.id", "$1")}]`).join(", ")}
+        where share.id = any($1::bigint[])`,
       // New ones together with those that are parked there: their ids are not known before.
       add: `
         with added as (
@@ -95,9 +111,8 @@ export class CounterRows {
       park: `
         insert into ${s}.parked (counter, priority, job, more)
         select * from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::boolean[])`,
-      gates: `
-        update ${s}.jobs as job set gate = asked.gate from unnest($1::bigint[], $2::text[]) as asked (key, gate)
-        where job.key = asked.key and coalesce(job.state, '') = 'pending' and coalesce(job.gate, 'limit') = 'limit'`,
+      shut: gate("'limit'"),
+      open: gate("null"),
     };
   }
 
@@ -111,26 +126,40 @@ export class CounterRows {
   }
 
   async #fetch(tx: Tx, facts: Fetched, pairs: Iterable<Pair>, frees: boolean): Promise<ParkedRow[]> {
-    const asked = new Map<string, { pair: Pair; uses: number }>();
+    const asked = new Map<string, Asked>();
     for (const pair of pairs) {
-      const name = pair.join(":");
+      const name = nameOf(pair);
       const known = asked.get(name);
       if (known !== undefined) known.uses++;
       else if (!facts.hasShares(...pair)) asked.set(name, { pair, uses: 1 });
     }
-    if (asked.size === 0) return [];
-    const reading = tx.rows<CounterRow>(this.#sql.shares, ...pairLists([...asked.values()]));
-    const groups = Map.groupBy(asked.values(), ({ uses }) => depthOf(frees, uses));
-    const read = await Promise.all(
-      Array.from(groups, async ([depth, group]) => ({
-        depth,
-        rows: await tx.rows<ParkedRow>(this.#heads[depth], ...pairLists(group)),
-      })),
-    );
-    const shares = Map.groupBy(await reading, ([rule, key]) => `${rule}:${key}`);
-    for (const [name, { pair }] of asked) facts.addShares(...pair, (shares.get(name) ?? []).map(toStored));
-    for (const { depth, rows } of read) addHeads(facts, rows, DEPTHS[depth]);
-    return read.flatMap(({ rows }) => rows);
+    const unknown: Asked[] = [];
+    const unread: Asked[] = [];
+    for (const one of asked.values()) {
+      const known = this.#remembered(one.pair[0]).counter(...one.pair);
+      if (known === undefined) unknown.push(one);
+      else facts.recall(...one.pair, known);
+      if (known === undefined || !known.every((share) => isEnough(share, frees ? one.uses + 1 : 1))) unread.push(one);
+    }
+    const [, rows] = await Promise.all([this.#fetchShares(tx, facts, unknown), this.#fetchHeads(tx, facts, unread, frees)]);
+    return rows;
+  }
+
+  async #fetchShares(tx: Tx, facts: Fetched, asked: readonly Asked[]): Promise<void> {
+    if (asked.length === 0) return;
+    const rows = await tx.rows<CounterRow>(this.#sql.shares, ...pairLists(asked));
+    const shares = Map.groupBy(rows, ([rule, key]) => nameOf([rule, key]));
+    for (const { pair } of asked) facts.addShares(...pair, (shares.get(nameOf(pair)) ?? []).map(toStored));
+  }
+
+  async #fetchHeads(tx: Tx, facts: Fetched, asked: readonly Asked[], frees: boolean): Promise<ParkedRow[]> {
+    const groups = Map.groupBy(asked, ({ pair: [rule], uses }) => depthOf(frees, uses, this.#remembered(rule).isShared));
+    const read = Array.from(groups, async ([depth, group]) => {
+      const rows = await tx.rows<ParkedRow>(this.#heads[depth], ...pairLists(group));
+      addHeads(facts, rows, DEPTHS[depth]);
+      return rows;
+    });
+    return (await Promise.all(read)).flat();
   }
 
   /** A fact that turned out to be missing, and others of its kind that may well be the next. */
@@ -145,7 +174,7 @@ export class CounterRows {
           tx.rows<ParkedRow>(this.#sql.further, share, after?.priority ?? null, after?.key ?? null),
           others.length === 0 ? [] : tx.rows<ParkedRow>(this.#sql.unread, listOf(others)),
         ]);
-        addParked(facts, share, rows, rows.length < DEPTHS.many);
+        facts.addParked(share, rows.map(toParked), rows.length < DEPTHS.many);
         addHeads(facts, heads, DEPTHS.few);
         await this.#fetch(tx, facts, pairsOf([...rows, ...heads]), false);
         return;
@@ -162,12 +191,12 @@ export class CounterRows {
     }
   }
 
-  /** All at once. The rows of `own` jobs are the caller's to write. */
-  async write(tx: Tx, changes: Changes, own: ReadonlySet<JobKey>): Promise<void> {
+  /** Sends them all at once: the statements that it takes. The rows of `own` jobs are the caller's to write. */
+  write(tx: Tx, changes: Changes, own: ReadonlySet<JobKey>): Promise<unknown>[] {
     const sql = this.#sql;
     const { unparked, removed, due, shut } = changes;
     const added = changes.saved.filter(({ id }) => id === null);
-    const saved = [...new Set([...changes.saved, ...due])].filter(({ id }) => id !== null);
+    const saved = [...new Set([...changes.saved, ...due])].filter(({ id }) => id !== null).sort(byId);
     const parkedAtNew = changes.parked.filter(({ share }) => share.id === null);
     const parked = changes.parked.filter(({ share }) => share.id !== null);
     const opened = changes.opened.filter(({ key }) => !own.has(key));
@@ -197,15 +226,9 @@ export class CounterRows {
         listOf(parked.map(({ job }) => job.more)),
       );
     }
-    if (shut.length + opened.length > 0) {
-      send(
-        sql.gates,
-        listOf([...shut, ...opened.map(({ key }) => key)]),
-        listOf([...shut.map(() => "limit"), ...opened.map(() => null)]),
-      );
-    }
-    await Promise.all(statements);
-    if (statements.length > 0) tx.wrote();
+    if (shut.length > 0) send(sql.shut, listOf(shut));
+    if (opened.length > 0) send(sql.open, listOf(opened.map(({ key }) => key)));
+    return statements;
   }
 }
 
@@ -221,8 +244,21 @@ export function pairsIn(texts: Iterable<string>): Pair[] {
   return pairs;
 }
 
-function depthOf(frees: boolean, uses: number): Depth {
+function byId({ id }: Share, { id: other }: Share): number {
+  return (id as number) - (other as number);
+}
+
+function nameOf([rule, key]: Pair): string {
+  return `${rule}:${key}`;
+}
+
+function isEnough({ share, heads }: KnownShare, wanted: number): boolean {
+  return share.parked === 0 || (heads !== null && (heads.whole || heads.jobs.length >= wanted));
+}
+
+function depthOf(frees: boolean, uses: number, isShared: boolean): Depth {
   if (!frees) return "first";
+  if (isShared && uses === 1) return "two";
   return uses < DEPTHS.few / 2 ? "few" : "many";
 }
 
@@ -232,7 +268,9 @@ function pairLists(asked: readonly { pair: Pair }[]): [rules: string, keys: stri
 
 /** Of some counters the first so many, where there are as many. */
 function addHeads(facts: Fetched, rows: readonly ParkedRow[], depth: number): void {
-  for (const [share, jobs] of Map.groupBy(rows, ([counter]) => counter)) addParked(facts, share, jobs, jobs.length < depth);
+  for (const [share, jobs] of Map.groupBy(rows, ([counter]) => counter)) {
+    facts.setParked(share, { jobs: jobs.map(toParked), whole: jobs.length < depth });
+  }
 }
 
 /** What those that have other limits, too, will have to pass. */
@@ -240,11 +278,8 @@ function pairsOf(rows: readonly ParkedRow[]): Pair[] {
   return pairsIn(rows.flatMap(([, , , , limits]) => limits ?? []));
 }
 
-function addParked(facts: Fetched, share: number, rows: readonly ParkedRow[], whole: boolean): void {
-  const jobs = rows.map(([, key, priority, more, limits]): Parked => {
-    return limits === null ? { key, priority, more } : { key, priority, more, limits };
-  });
-  facts.addParked(share, jobs, whole);
+function toParked([, key, priority, more, limits]: ParkedRow): Parked {
+  return limits === null ? { key, priority, more } : { key, priority, more, limits };
 }
 
 function toStored([, , id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt]: CounterRow): Stored {

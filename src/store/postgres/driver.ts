@@ -132,6 +132,14 @@ export function listOf(values: readonly (string | number | boolean | null)[]): s
   return `${text}}`;
 }
 
+/**
+ * Where a number stands in a list of numbers that grow. A row that is found by `= any(list)` gets its values by that: one
+ * walk over the index instead of a look-up for each, as a join with the list would need.
+ */
+export function placeIn(number: string, list: string): string {
+  return `width_bucket(${number}, ${list}::bigint[])`;
+}
+
 function quoted(text: string): string {
   return `"${/["\\]/.test(text) ? text.replaceAll(/["\\]/g, "\\$&") : text}"`;
 }

@@ -80,8 +80,19 @@ export class Endings {
     }
   }
 
+  /** Whether anybody waits for one of these. */
+  areAwaited(tx: Tx, jobs: readonly JobKey[]): Promise<boolean> {
+    return this.#waits.areAny(tx, jobs);
+  }
+
+  /** Those that wait for these may go on. */
+  async succeeded(tx: Tx, jobs: readonly JobKey[]): Promise<void> {
+    const ended = jobs.map((job) => ({ job, state: "succeeded" }) as const);
+    await this.#tellBehind(tx, await tx.now(), ended);
+  }
+
   /** In a handful of statements, however many come after them: those of them that are cancelled by it. */
-  async #tellBehind(tx: Tx, now: number, ended: readonly Ended[]): Promise<Ended[]> {
+  async #tellBehind(tx: Tx, now: number, ended: readonly Pick<Ended, "job" | "state">[]): Promise<Ended[]> {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
     const waits = await this.#waits.behind(tx, [...states.keys()]);
     if (waits.length === 0) return [];

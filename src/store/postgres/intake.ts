@@ -1,6 +1,7 @@
 import { Turn } from "./builds/turn.ts";
 import { Catalog } from "./catalog.ts";
 import { Counter } from "./counter.ts";
+import { Decisions } from "./decisions.ts";
 import { Endings } from "./endings.ts";
 import { Enqueue } from "./enqueue.ts";
 import { Events } from "./events.ts";
@@ -35,14 +36,15 @@ export class Intake {
   constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog }) {
     const counter = (this.#counter = new Counter(s));
     const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
-    const locks = new QueueLocks(s);
+    const decisions = new Decisions(s);
+    const locks = new QueueLocks(s, decisions);
     this.turn = new Turn(s);
-    const settings = (this.settings = new Settings(s, { ...options, locks, counter }));
+    const settings = (this.settings = new Settings(s, { ...options, locks, decisions, counter }));
     const tally = (this.tally = new Tally(s, { apart: !options.speaks, random: options.random }));
     this.events = new Events(s);
     const waits = (this.waits = new Waits(s));
     const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
-    const limits = (this.limits = new Limits(s, { catalog, settings, locks }));
+    const limits = (this.limits = new Limits(s, { catalog, settings, locks, decisions }));
     const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
     const sheets = (this.sheets = new Sheets(s, { catalog, settings, limits }));
     const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events, sheets }));

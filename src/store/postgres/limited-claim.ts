@@ -15,7 +15,7 @@ import {
   UNSEEN,
 } from "./claimed-row.ts";
 import { pairsIn } from "./counter-rows.ts";
-import { listOf } from "./driver.ts";
+import { listOf, placeIn } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 import type { Limits } from "./limits.ts";
 import { LOCKED } from "./locks.ts";
@@ -70,15 +70,14 @@ export class LimitedClaim {
         fence as materialized (select nextval('${s}.fence') as fence),
         asked as (select * from unnest($4::bigint[], $5::bigint[]) as asked (key, lease)),
         started as (${startedSql(s, "asked")})
-        update ${s}.jobs as job set ${startSql("asked.lease")}
-        from clock, asked
-        where job.key = asked.key and coalesce(job.state, '') = 'pending'
+        update ${s}.jobs as job set ${startSql(`($5::bigint[])[${placeIn("job.key", "$4")}]`, "(select now from clock)")}
+        where job.key = any($4::bigint[]) and coalesce(job.state, '') = 'pending'
         returning ${STARTED}`,
     };
   }
 
-  /** What is due by now stands in line, and what the rate allows by now passes. Most often there is nothing to do. */
-  async prepare(tx: Tx, queues: readonly LaneShare[][]): Promise<void> {
+  /** What is due by now stands in line, and what the rate allows by now passes. False, most often: there was nothing to do. */
+  async prepare(tx: Tx, queues: readonly LaneShare[][]): Promise<boolean> {
     const shares = queues.flat();
     const names = [...new Set(shares.map(({ lane }) => lane.queue))];
     // All are sent at once; what is read behind the lock is as whoever had it has left it.
@@ -86,12 +85,14 @@ export class LimitedClaim {
       this.#limits.lock(tx, names),
       tx.rows<[JobKey, number, number, string]>(this.#sql.due, tx.at, listOf(shares.map(({ lane }) => lane.id))),
       this.#limits.due(tx, names),
+      tx.now(),
     ]);
     await this.#admit(
       tx,
       jobs.map(([key, lane, priority, limits]) => ({ key, lane, priority, limits })),
     );
     await this.#limits.serve(tx, counters);
+    return jobs.length + counters.length > 0;
   }
 
   async #admit(tx: Tx, jobs: readonly LimitedJob[]): Promise<void> {
@@ -101,9 +102,24 @@ export class LimitedClaim {
     tx.wrote();
   }
 
+  /** Of a single queue: what is next is read along with what prepares it, and again where that has changed something. */
+  async takeOnly(
+    tx: Tx,
+    request: ClaimRequest,
+    lanes: readonly LaneShare[],
+    suspects: boolean | null,
+    prepared: Promise<boolean>,
+  ): Promise<Started[]> {
+    const { max, holder } = request;
+    const read = this.#heads(tx, lanes, { max, ahead: 1, suspects, holder });
+    const [isChanged, heads] = await Promise.all([prepared, read]);
+    return this.take(tx, request, lanes, max, suspects, isChanged ? null : heads);
+  }
+
   /**
    * At most so many of one queue, by its lanes; what a limit holds back is parked on the way, so behind it the next ones
    * are read. `suspects`: whether one may be taken that was running when a worker died; null: if its process has none.
+   * `first`: what is next, where that was read already.
    */
   async take(
     tx: Tx,
@@ -111,17 +127,14 @@ export class LimitedClaim {
     lanes: readonly LaneShare[],
     max: number,
     suspects: boolean | null,
+    first: Heads | null = null,
   ): Promise<Started[]> {
     const taken: Started[] = [];
     let ahead = 1;
     for (let round = 0; round < ROUNDS; round++) {
       const left = max - taken.length;
-      const heads = await this.#heads(tx, lanes, {
-        max: left,
-        ahead,
-        suspects: taken.some(isSuspect) ? false : suspects,
-        holder: request.holder,
-      });
+      const read = { max: left, ahead, suspects: taken.some(isSuspect) ? false : suspects, holder: request.holder };
+      const heads = (round === 0 ? first : null) ?? (await this.#heads(tx, lanes, read));
       if (heads.all.length === 0) break;
       const { chosen, held, opened, rows } = await this.#choose(tx, request, lanes, heads, left);
       ahead = readAhead(ahead, { chosen, held });
@@ -187,15 +200,18 @@ export class LimitedClaim {
 
   async #start(tx: Tx, { holder, worker }: ClaimRequest, chosen: readonly Head[]): Promise<Started[]> {
     if (chosen.length === 0) return [];
+    const byKey = chosen.toSorted((a, b) => a.key - b.key);
     const rows = await tx.rows<Started>(
       this.#sql.start,
       tx.at,
       holder,
       holder === null ? worker : null,
-      listOf(chosen.map(({ key }) => key)),
-      listOf(chosen.map(({ share }) => share.lease)),
+      listOf(byKey.map(({ key }) => key)),
+      listOf(byKey.map(({ share }) => share.lease)),
     );
-    for (const { key, share, limits } of chosen) if (limits !== null) this.#limits.claimed(key, share.lane.queue);
+    for (const { key, share, limits } of chosen) {
+      if (limits !== null) this.#limits.claimed(key, share.lane.queue, { lane: share.lane.id, limits });
+    }
     tx.wrote();
     return rows.sort(byStartedTurn);
   }

@@ -3,6 +3,7 @@ import type { JobKey } from "../../core/ids.ts";
 import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../core/turnstile.ts";
 import type { NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
+import type { Decisions } from "./decisions.ts";
 import { CounterRows, type Pair, pairsIn } from "./counter-rows.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
@@ -16,6 +17,14 @@ const DUE = 200;
 /** Beyond this many, what was claimed here and settled elsewhere is forgotten with the rest. */
 const MOST = 50_000;
 
+type Limited = Pick<LimitedJob, "lane" | "limits">;
+
+/** A job that was claimed here, as its end needs it. Of a work item it is not known what it is limited by. */
+export interface ClaimedHere {
+  queue: string;
+  limited: Limited | null;
+}
+
 /** What is to be decided, and about whom. */
 interface Question<T> {
   /** Counters that are looked at, each as often as it is used; what else is needed is fetched when it turns out to be. */
@@ -26,7 +35,7 @@ interface Question<T> {
   own?: readonly JobKey[];
   /** May run more than once, and changes nothing but the turnstile. */
   decide: (turnstile: Turnstile) => T;
-  /** What the caller writes then, sent along with the changes. */
+  /** What the caller writes then, sent ahead of the changes, and waited for. */
   write?: (answer: T) => Promise<unknown>;
 }
 
@@ -44,17 +53,19 @@ export class Limits {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #locks: QueueLocks;
+  readonly #decisions: Decisions;
   readonly #rows: CounterRows;
   readonly #sql: Record<"lanes" | "due", string>;
-  /** The queue of each job with limits, or work item, that was claimed through this store. */
-  readonly #claimed = new Map<JobKey, string>();
+  /** Each job with limits, or work item, that was claimed through this store. */
+  readonly #claimed = new Map<JobKey, ClaimedHere>();
   #last: Promise<unknown> = Promise.resolve();
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks }) {
+  constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks; decisions: Decisions }) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#locks = parts.locks;
-    this.#rows = new CounterRows(s);
+    this.#decisions = parts.decisions;
+    this.#rows = new CounterRows(s, (rule) => this.#decisions.remembered(this.#queueOf(rule)));
     const due = (when: string) => `
       select asked.rule, counter.key from clock cross join unnest($1::integer[]) as asked (rule) cross join lateral (
         select key from ${s}.counters where counters.rule = asked.rule and due_at is not null and due_at ${when}
@@ -131,7 +142,10 @@ export class Limits {
    */
   async end(tx: Tx, jobs: readonly (LimitedJob & { began: boolean; back?: boolean })[]): Promise<Gate[]> {
     if (jobs.length === 0) return [];
-    for (const { key } of jobs) this.#claimed.delete(key);
+    this.#over(
+      tx,
+      jobs.map(({ key }) => key),
+    );
     const { answer, opened } = await this.decide(tx, {
       pairs: pairsIn(limitsOf(jobs)),
       frees: true,
@@ -143,6 +157,20 @@ export class Limits {
         }),
     });
     return answer.map((gate, i) => gateOf(gate, jobs[i] as LimitedJob, opened));
+  }
+
+  /** Jobs have ended that were claimed here, and are known to have limits. */
+  async free(tx: Tx, jobs: Iterable<JobKey>): Promise<void> {
+    const ended = Array.from(jobs, (job) => (this.#claimed.get(job) as ClaimedHere).limited as Limited);
+    if (ended.length === 0) return;
+    this.#over(tx, jobs);
+    await this.decide(tx, {
+      pairs: pairsIn(limitsOf(ended)),
+      frees: true,
+      decide: (turnstile) => {
+        for (const { lane, limits } of ended) turnstile.end(lane, limits, true);
+      },
+    });
   }
 
   /** Pending jobs are pending no more, and were never started. `gate` is where each stood. */
@@ -177,9 +205,9 @@ export class Limits {
   }
 
   /** A job with limits, or a work item, was claimed here: who settles it need not look up its queue. */
-  claimed(job: JobKey, queue: string): void {
+  claimed(job: JobKey, queue: string, limited: ClaimedHere["limited"] = null): void {
     if (this.#claimed.size >= MOST) this.#claimed.clear();
-    this.#claimed.set(job, queue);
+    this.#claimed.set(job, { queue, limited });
   }
 
   /** They have ended. */
@@ -189,15 +217,26 @@ export class Limits {
 
   /** The queues of those of them that have limits or are work items, as far as that is known here. */
   claimedIn(jobs: readonly JobKey[]): string[] {
-    return [...new Set(jobs.flatMap((job) => this.#claimed.get(job) ?? []))];
+    const queues = new Set<string>();
+    for (const job of jobs) {
+      const claimed = this.#claimed.get(job);
+      if (claimed !== undefined) queues.add(claimed.queue);
+    }
+    return [...queues];
   }
 
   forget(): void {
     this.#claimed.clear();
+    this.#decisions.forget();
   }
 
   isClaimed(job: JobKey): boolean {
     return this.#claimed.size > 0 && this.#claimed.has(job);
+  }
+
+  /** Whether it was claimed here, and is known to have limits, and which. */
+  isLimited(job: JobKey): boolean {
+    return (this.#claimed.get(job)?.limited ?? null) !== null;
   }
 
   /** One after the other, or two of one transaction would both start from what was before them. */
@@ -209,11 +248,10 @@ export class Limits {
 
   async #decide<T>(tx: Tx, { pairs, frees, own = [], decide, write }: Question<T>): Promise<Decided<T>> {
     const facts = new Fetched((id) => this.#settings.view.rule(id));
-    const queues = new Set(pairs.map(([rule]) => this.#settings.view.rules.get(rule)?.queue ?? ""));
-    // Sent one after the other, without waiting for each: what is read after the lock is as whoever had it has left it.
-    const locked = this.lock(tx, queues);
-    const clock = tx.now();
-    const [, now] = await Promise.all([locked, clock, this.#rows.fetch(tx, facts, pairs, frees)]);
+    const queues = [...new Set(pairs.map(([rule]) => this.#queueOf(rule)))];
+    // What is remembered counts once it is known who decided last.
+    const [, now] = await Promise.all([this.lock(tx, queues), tx.now()]);
+    await this.#rows.fetch(tx, facts, pairs, frees);
     for (;;) {
       const turnstile = new Turnstile(facts, now);
       let answer: T;
@@ -226,12 +264,40 @@ export class Limits {
         await this.#rows.fetchMissing(tx, facts, error.fact);
         continue;
       }
-      const written = changes === null ? undefined : this.#rows.write(tx, changes, new Set(own));
-      await Promise.all([written, write?.(answer)]);
+      const written = write?.(answer);
+      if (changes !== null) this.#store(tx, { turnstile, changes, facts }, own);
+      await written;
       const opened = new Set(changes?.opened.map(({ key }) => key));
       if (opened.size > 0) for (const queue of queues) tx.ready(queue);
       return { answer, opened };
     }
+  }
+
+  /** They are forgotten once it is written that they run no more. */
+  #over(tx: Tx, jobs: Iterable<JobKey>): void {
+    const over = [...jobs];
+    tx.onCommit(() => this.unclaimed(over));
+  }
+
+  /**
+   * Sends the changes, and who has made them; what they lead to is remembered. Nobody waits for the answers: if one of them
+   * fails, so does whatever comes behind it, to the end of the transaction.
+   */
+  #store(
+    tx: Tx,
+    { turnstile, changes, facts }: { turnstile: Turnstile; changes: Changes; facts: Fetched },
+    own: readonly JobKey[],
+  ): void {
+    const counters = Map.groupBy(turnstile.counters, ({ rule }) => this.#queueOf(rule));
+    for (const [queue, some] of counters) this.#decisions.remembered(queue).keep(some, changes, facts);
+    const writes = this.#rows.write(tx, changes, new Set(own));
+    if (writes.length === 0) return;
+    for (const write of [...writes, this.#decisions.made(tx, [...counters.keys()])]) write.catch(() => {});
+    tx.wrote();
+  }
+
+  #queueOf(rule: number): string {
+    return this.#settings.view.rules.get(rule)?.queue ?? "";
   }
 
   #rulesOf(queues: readonly string[]): number[] {
@@ -244,6 +310,6 @@ function gateOf(gate: Gate, { key }: LimitedJob, opened: ReadonlySet<JobKey>): G
   return opened.has(key) ? null : gate;
 }
 
-function limitsOf(jobs: readonly LimitedJob[]): string[] {
+function limitsOf(jobs: readonly { limits: string }[]): string[] {
   return jobs.map(({ limits }) => limits);
 }

@@ -15,6 +15,7 @@ import * as receipts from "./migrations/009-receipts.ts";
 import * as reportTotals from "./migrations/010-report-totals.ts";
 import * as bareStates from "./migrations/011-bare-states.ts";
 import * as settingsNow from "./migrations/012-settings-now.ts";
+import * as decisions from "./migrations/013-decisions.ts";
 import type { Session } from "./session.ts";
 import type { Tx } from "./transaction.ts";
 
@@ -39,6 +40,7 @@ const MIGRATIONS: readonly Migration[] = [
   reportTotals,
   bareStates,
   settingsNow,
+  decisions,
 ];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 

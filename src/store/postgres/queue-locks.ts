@@ -1,3 +1,4 @@
+import type { Decisions } from "./decisions.ts";
 import { listOf } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
 import type { Tx } from "./transaction.ts";
@@ -21,12 +22,14 @@ export class Stalled extends Overtaken {
  * out later that he needs one does not wait for it.
  */
 export class QueueLocks {
+  readonly #decisions: Decisions;
   readonly #sql: Record<"lock" | "tryLock", string>;
   /** What a transaction turned out to need when it was too late to wait: when it runs again, it takes all of them first. */
   #wanted: readonly string[] = [];
   #yields = false;
 
-  constructor(s: string) {
+  constructor(s: string, decisions: Decisions) {
+    this.#decisions = decisions;
     const name = `hashtextextended('holdfast limits ${s.replaceAll("'", "''")} ' || name, 0)`;
     // Waited for as long as it takes; from then on, nothing is.
     const taking = (lock: string) => `
@@ -43,7 +46,8 @@ export class QueueLocks {
     if (first === undefined) return;
     const isLate = tx.isLate || held.some((queue) => byName(first, queue) < 0);
     tx.queues = [...held, ...missing];
-    const [row] = await tx.rows<[boolean]>(isLate ? this.#sql.tryLock : this.#sql.lock, listOf(missing));
+    const locked = tx.rows<[boolean]>(isLate ? this.#sql.tryLock : this.#sql.lock, listOf(missing));
+    const [[row]] = await Promise.all([locked, this.#decisions.read(tx, missing)]);
     if (row?.[0]) return;
     this.#wanted = [...held, ...missing];
     throw new Overtaken("Somebody else has the lock of a queue that comes first.", { soon: true });

@@ -6,6 +6,7 @@ import { limitsText } from "../../core/turnstile.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../settings-row.ts";
 import type { NewJob } from "../store.ts";
 import type { Counter } from "./counter.ts";
+import type { Decisions } from "./decisions.ts";
 import type { Rows, Value } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 import type { QueueLocks } from "./queue-locks.ts";
@@ -24,15 +25,17 @@ export class Settings {
   >;
   readonly #words: Words;
   readonly #locks: QueueLocks;
+  readonly #decisions: Decisions;
   readonly #counter: Counter;
   #seen = -1;
   #view: SettingsView = NOTHING_SET;
   /** Queues that have rules, also such as limit nothing any more: their jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
-  constructor(s: string, options: { speaks: boolean; locks: QueueLocks; counter: Counter }) {
+  constructor(s: string, options: { speaks: boolean; locks: QueueLocks; decisions: Decisions; counter: Counter }) {
     this.#words = new Words(options);
     this.#locks = options.locks;
+    this.#decisions = options.decisions;
     this.#counter = options.counter;
     this.#sql = {
       counted: `select settings from ${s}.counter where id = 1`,
@@ -142,12 +145,13 @@ export class Settings {
     if (heard !== undefined) return heard;
     const { rules, changes } = declared(await this.at(tx), declaration, this.#words.isOld(declaration));
     if (changes.length > 0) {
+      const wakes = changes.some(({ kind }) => kind === "set-rule" || kind === "drop-rule");
       // Nobody parks a job by the old limits without being seen by those who wake what is parked.
-      if (changes.some(({ kind }) => kind === "set-rule" || kind === "drop-rule"))
-        await this.#locks.take(tx, [declaration.queue]);
+      if (wakes) await this.#locks.take(tx, [declaration.queue]);
       // First, so that two who declare at once do it one after the other.
       await this.#count(tx);
       for (const change of changes) await this.#make(tx, change, rules);
+      if (wakes) await this.#decisions.changed(tx, declaration.queue);
       await this.load(tx.rows);
       // More of what waits there may start now.
       tx.ready(declaration.queue);

@@ -120,25 +120,39 @@ export class Settle {
 
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
     const late = settlements.every(isPlain) ? NONE : await this.#late(tx, settlements);
-    const plain = plainOf(settlements).filter(({ job }) => !this.#limits.isClaimed(job) && !late.has(job));
-    if (plain.length < settlements.length) {
-      await this.#lock(tx, without(settlements, plain));
-      // In two statements, but in the order of their keys all the same.
-      if (plain.length > 0) tx.rows(this.#sql.hold, listOf(settlements.map(({ job }) => job))).catch(() => {});
-    }
-    const done = await this.#successes.end(tx, plain, this.#tally.share);
+    const plain = plainOf(settlements).filter(({ job }) => !late.has(job));
+    const quiet = plain.filter(({ job }) => !this.#limits.isClaimed(job));
+    const limited = plain.filter(({ job }) => this.#limits.isLimited(job));
+    const others = without(settlements, [...quiet, ...limited]);
+    if (others.length > 0) await this.#lock(tx, [...limited, ...others]);
+    else if (!this.#settings.isKnown) await this.#settings.at(tx);
+    // Sent ahead of all that lock rows.
+    const locked = this.#limits.lock(tx, this.#limits.claimedIn(limited.map(({ job }) => job)));
+    // In several statements, but in the order of their keys all the same.
+    if ([quiet, limited, others].filter(({ length }) => length > 0).length > 1)
+      tx.rows(this.#sql.hold, listOf(settlements.map(({ job }) => job))).catch(() => {});
+    const ends = [this.#successes.end(tx, quiet, this.#tally.share), this.#endLimited(tx, limited, locked)] as const;
+    const [quietly, freed] = await Promise.all(ends);
+    const done = new Set([...quietly, ...freed]);
     if (done.size === settlements.length) return settlements.map(() => "held");
-    const left = plain.filter(({ job }) => !done.has(job));
+    const ended = plain.filter(({ job }) => done.has(job));
+    const left = without([...quiet, ...limited], ended);
     if (left.length > 0) await this.#lock(tx, left);
-    const fates = await this.#each(
-      tx,
-      without(
-        settlements,
-        plain.filter(({ job }) => done.has(job)),
-      ),
-      late,
-    );
+    const fates = await this.#each(tx, without(settlements, ended), late);
     return settlements.map((settlement) => fates.get(settlement) ?? "held");
+  }
+
+  /** Successes of jobs whose limits are known, and for which nobody waits: which of them it has ended. */
+  async #endLimited(tx: Tx, limited: readonly Settlement[], locked: Promise<void>): Promise<Set<JobKey>> {
+    if (limited.length === 0) return new Set();
+    const jobs = limited.map(({ job }) => job);
+    const ending = this.#successes.end(tx, limited, this.#tally.share, "limited");
+    // Somebody may have begun to wait for one of them, unseen by that statement.
+    const [ended, areAwaited] = await Promise.all([ending, this.#endings.areAwaited(tx, jobs), locked, tx.now()]);
+    for (const queue of this.#limits.claimedIn([...ended])) tx.ready(queue);
+    await this.#limits.free(tx, ended);
+    if (areAwaited) await this.#endings.succeeded(tx, [...ended]);
+    return ended;
   }
 
   /** As a statement that is a transaction by itself: null for each that is more than that. `apart`: over the second connection. */

@@ -2,7 +2,7 @@ import type { JobKey } from "../../core/ids.ts";
 import type { SettingsView } from "../../core/settings.ts";
 import type { Settlement } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
-import { listOf, type Value } from "./driver.ts";
+import { listOf, placeIn, type Value } from "./driver.ts";
 import { HELD } from "./leases.ts";
 import type { Made, SoleStatement } from "./receipts.ts";
 import { endedSql } from "./running.ts";
@@ -27,42 +27,46 @@ const WITH_OUTPUT: Which = {
   held: HELD,
 };
 
-/**
- * $5: null, the output of all. The fence of each is found by its place in the list, which is in the order of the keys: one
- * walk over the index instead of a look-up for each, and a fifth less work for the server.
- */
+/** $5: null, the output of all. The fence of each is found by its place: a fifth less work for the server. */
 const BARE: Which = {
   output: "$5::text",
   from: "",
-  held: `job.key = any($3::bigint[]) and job.fence = ($4::bigint[])[width_bucket(job.key, $3::bigint[])]
+  held: `job.key = any($3::bigint[]) and job.fence = ($4::bigint[])[${placeIn("job.key", "$3")}]
             and coalesce(job.state, '') = 'running'`,
 };
+
+/** Whose end one statement writes: of most nothing follows; of those with limits only that they leave their places to others. */
+type Kind = "quiet" | "limited";
 
 /** Where it has ended none it has changed nothing, and all of them go the longer way. */
 interface SoleSuccesses extends Sole<Set<JobKey>> {
   read: (rows: readonly (readonly unknown[])[]) => Set<JobKey> | null;
 }
 
-/** Ends of jobs that have succeeded, and from whose end nothing follows: most there are. */
+/** Ends of jobs that have succeeded, and from whose end nothing follows that is in other rows: most there are. */
 export class Successes {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
-  readonly #sql: Record<"bare" | "withOutput", { within: string; sole: SoleStatement }>;
+  readonly #sql: Record<"bare" | "withOutput", Record<Kind, string> & { sole: SoleStatement }>;
   #longer = 0;
 
   constructor(s: string, { catalog, settings }: { catalog: Catalog; settings: Settings }) {
     this.#catalog = catalog;
     this.#settings = settings;
-    const both = (which: Which) => ({ within: `with ${endingSql(s, which)} ${LEFT}`, sole: soleOf(s, which) });
-    this.#sql = { bare: both(BARE), withOutput: both(WITH_OUTPUT) };
+    const all = (which: Which) => ({
+      quiet: `with ${endingSql(s, which, "quiet")} ${LEFT}`,
+      limited: `with ${endingSql(s, which, "limited")} ${LEFT}`,
+      sole: soleOf(s, which),
+    });
+    this.#sql = { bare: all(BARE), withOutput: all(WITH_OUTPUT) };
   }
 
   /** Which of these it has ended; `share`: of the tally. They are in the order of their keys, each once. */
-  async end(tx: Tx, plain: readonly Settlement[], share: number): Promise<Set<JobKey>> {
+  async end(tx: Tx, plain: readonly Settlement[], share: number, kind: Kind = "quiet"): Promise<Set<JobKey>> {
     if (plain.length === 0) return new Set();
     if (!this.#settings.isKnown) await this.#settings.at(tx);
     const { sql, values } = this.#asked(tx, plain, share);
-    const left = await tx.rows<[JobKey]>(sql.within, ...values);
+    const left = await tx.rows<[JobKey]>(sql[kind], ...values);
     return this.#ended(
       tx,
       plain,
@@ -94,7 +98,11 @@ export class Successes {
     return without(plain, leftIn(keys));
   }
 
-  #asked(tx: Tx, plain: readonly Settlement[], share: number): { sql: { within: string; sole: SoleStatement }; values: Value[] } {
+  #asked(
+    tx: Tx,
+    plain: readonly Settlement[],
+    share: number,
+  ): { sql: Record<Kind, string> & { sole: SoleStatement }; values: Value[] } {
     const silent = this.#silent(this.#settings.assumed(tx));
     const outputs = plain.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null));
     const isBare = outputs.every((output) => output === null);
@@ -124,14 +132,23 @@ export class Successes {
   }
 }
 
+/**
+ * Which they are. Whoever begins to wait for one that has limits may do so just now: the caller looks again, behind this
+ * statement.
+ */
+function kindSql(s: string, kind: Kind): string {
+  if (kind === "quiet") return "job.quiet";
+  return `job.limits is not null and not exists (select 1 from ${s}.waits where upstream = job.key)`;
+}
+
 /** Counted in the same statement. */
-function endingSql(s: string, { output, from, held }: Which): string {
+function endingSql(s: string, { output, from, held }: Which, kind: Kind): string {
   return `
     clock as materialized (select ${s}.clock($1) as now),
     ended as (
       update ${s}.jobs as job
       set state = 'succeeded', output = ${output}, finished_at = (select now from clock), expires_at = null, error = null ${from}
-      where ${held} and job.quiet and ($6::integer[] is null or job.lane = any($6::integer[]))
+      where ${held} and ${kindSql(s, kind)} and ($6::integer[] is null or job.lane = any($6::integer[]))
       returning job.key, job.lane, job.fence),
     ${endedSql(s, "ended")},
     noted as (
@@ -149,7 +166,7 @@ const WROTE = "exists (select 1 from ended)";
 
 function soleOf(s: string, which: Which): SoleStatement {
   return {
-    parts: `${endingSql(s, which)}, remaining as materialized (select json_agg(key)::text as keys from (${LEFT}) as job)`,
+    parts: `${endingSql(s, which, "quiet")}, remaining as materialized (select json_agg(key)::text as keys from (${LEFT}) as job)`,
     values: 6,
     made: "null, null, keys from remaining",
     wrote: WROTE,

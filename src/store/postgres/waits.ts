@@ -5,11 +5,12 @@ import type { Tx } from "./transaction.ts";
 
 /** A job that comes after others. */
 export class Waits {
-  readonly #sql: Record<"add" | "behind" | "lock" | "removeBehind" | "removeOf" | "free", string>;
+  readonly #sql: Record<"add" | "areAny" | "behind" | "lock" | "removeBehind" | "removeOf" | "free", string>;
 
   constructor(s: string) {
     this.#sql = {
       add: `insert into ${s}.waits (job, upstream) select * from unnest($1::bigint[], $2::bigint[]) on conflict do nothing`,
+      areAny: `select exists (select 1 from ${s}.waits where upstream = any($1::bigint[]))`,
       behind: `select job, upstream from ${s}.waits where upstream = any($1::bigint[]) order by job`,
       // What two upstreams free at once is freed by the second: it waits here for the first, and then sees what it did.
       lock: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
@@ -24,6 +25,12 @@ export class Waits {
   async add(tx: Tx, waits: readonly Wait[]): Promise<void> {
     if (waits.length === 0) return;
     await tx.rows(this.#sql.add, listOf(waits.map(({ job }) => job)), listOf(waits.map(({ upstream }) => upstream)));
+  }
+
+  /** Whether anybody waits for one of these. */
+  async areAny(tx: Tx, upstreams: readonly JobKey[]): Promise<boolean> {
+    const [row] = await tx.rows<[boolean]>(this.#sql.areAny, listOf(upstreams));
+    return (row as [boolean])[0];
   }
 
   /** Those that wait for one of these, in the order in which they were made; nobody else can change them now. */
