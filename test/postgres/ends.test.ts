@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
 import { after, before, describe, test } from "node:test";
 import type { HoldfastError } from "../../src/core/errors.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
@@ -71,6 +72,43 @@ describe("the ends of a backlog, over a connection of their own", { skip: noServ
     const fates = await store.settle(jobs.map(ending));
     assert.deepEqual(new Set(fates), new Set(["held"]));
     assert.equal((await store.look.counts({ name: "lost" })).succeeded, MANY);
+  });
+
+  test("go over the first where there is no other to be had, also while it is closed", { timeout: 60_000 }, async (t) => {
+    const url = await server.createDatabase();
+    const role = `few_${randomBytes(4).toString("hex")}`;
+    const database = new URL(url).pathname.slice(1);
+    await server.query(
+      `create role ${role} login password 'few' connection limit 3; grant create on database ${database} to ${role}`,
+    );
+    t.after(async () => {
+      await server.dropDatabase(url);
+      await server.query(`drop role ${role}`);
+    });
+    const own = Object.assign(new URL(url), { username: role, password: "few" }).href;
+    const options = { clock: systemClock, injected: false, random: Math.random, patience: 20_000 };
+    const few = await PostgresStore.open(own, options);
+    t.after(() => few.close());
+    // All that it may have: it reads over two of them.
+    await Promise.all(Array.from({ length: 4 }, () => few.look.counts({})));
+    const ends = async (name: string): Promise<Settlement[]> => {
+      await few.enqueue(Array.from({ length: MANY }, () => newJob({ name })));
+      return (await claim(few, { from: [{ queue: name, lease: 60_000 }], max: MANY })).map(ending);
+    };
+    const since = performance.now();
+    const [once, again] = [await ends("once"), await ends("again")];
+    assert.deepEqual(new Set(await few.settle(once)), new Set(["held"]));
+    assert.ok(performance.now() - since < options.patience, "nobody is waited for");
+    const other = await PostgresStore.open(url, options);
+    t.after(() => other.close());
+    await few.close();
+    const late = await PostgresStore.open(own, options);
+    t.after(() => late.close());
+    await Promise.all(Array.from({ length: 4 }, () => late.look.counts({})));
+    const settled = late.settle(again);
+    await late.close();
+    assert.deepEqual(new Set(await settled), new Set(["held"]));
+    assert.equal((await other.look.counts({})).succeeded, 2 * MANY);
   });
 
   test("say which of them are written when the server is gone before the others are", async (t) => {

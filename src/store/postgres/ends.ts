@@ -5,7 +5,7 @@ import type { Writer } from "./writer.ts";
 
 /** Fewer do not keep a claim waiting long enough to be worth a commit of their own. */
 const MANY = 128;
-/** So long it keeps its connection when nothing comes, in milliseconds. */
+/** So long it keeps its connection when nothing comes, and goes without one that it could not have, in milliseconds. */
 const LINGER = 10_000;
 
 /**
@@ -17,29 +17,50 @@ export class Ends {
   readonly #writer: Writer;
   readonly #group: Group;
   #leaving: NodeJS.Timeout | null = null;
+  #opening: Promise<boolean> | null = null;
+  #refusedAt = Number.NEGATIVE_INFINITY;
+  #closed = false;
 
   constructor(writer: Writer, options: GroupOptions) {
     this.#writer = writer;
     this.#group = new Group(writer, options);
   }
 
-  /** Whether so many are worth it; `first`: where they would go otherwise. */
-  takes(ends: number, first: Group): boolean {
-    return ends >= MANY && first.isFree;
+  /** Whether so many are worth it; `first`: where they would go otherwise, as they do where there is no other connection. */
+  takes(ends: number, first: Group): boolean | Promise<boolean> {
+    if (ends < MANY || !first.isFree || this.#closed || performance.now() < this.#refusedAt + LINGER) return false;
+    // What is under way there makes its connection itself.
+    if (this.#writer.current !== null || !this.#group.isIdle) return true;
+    this.#opening ??= this.#opens().finally(() => (this.#opening = null));
+    return this.#opening;
+  }
+
+  async #opens(): Promise<boolean> {
+    try {
+      await this.#writer.session();
+      return true;
+    } catch {
+      // Others have them all, or the server is gone: that is for the first connection to say.
+      this.#refusedAt = performance.now();
+      return false;
+    }
   }
 
   submit<Input, T>(
     ends: readonly Input[],
     run: (tx: Tx, ends: readonly Input[]) => Promise<T[]>,
-    lone: Lone<readonly Input[], T[]>,
+    { lone, owed }: { lone: Lone<readonly Input[], T[]>; owed: boolean },
   ): Promise<T[]> {
     this.#leaving ??= setTimeout(() => void this.#leave(), LINGER).unref();
     this.#leaving.refresh();
     const all = async (tx: Tx, batches: (readonly Input[])[]) => cut(await run(tx, batches.flat()), batches);
-    return this.#group.submitQuick("settle", ends, all, { rows: ends.length, lone });
+    return this.#group.submitQuick("settle", ends, all, { rows: ends.length, lone, owed });
   }
 
   async close(): Promise<void> {
+    this.#closed = true;
+    // Whoever waits for it hands in his ends first.
+    await this.#opening;
     if (this.#leaving !== null) clearTimeout(this.#leaving);
     await this.#group.close();
     await this.#writer.close();

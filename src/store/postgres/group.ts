@@ -97,9 +97,9 @@ export class Group {
     operation: Operation,
     input: Input,
     run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
-    { rows = 1, lone = null }: { rows?: number; lone?: Lone<Input, T> | null } = {},
+    { rows = 1, lone = null, owed = false }: { rows?: number; lone?: Lone<Input, T> | null; owed?: boolean } = {},
   ): Promise<T> {
-    return this.#add<T>(input, () => this.#waiting.addQuick(operation, run, { rows, lone }));
+    return this.#add<T>(input, () => this.#waiting.addQuick(operation, run, { rows, lone }), owed);
   }
 
   #add<T>(input: unknown, item: () => Item, owed = false): Promise<T> {

@@ -50,14 +50,17 @@ export class Settling {
   /** What that leaves over goes the longer way. */
   async #quickly(settlements: readonly Settlement[]): Promise<Fate[]> {
     const { group, ends, settle } = this.#parts;
-    const fates = await (ends.takes(settlements.length, group)
+    const takes = ends.takes(settlements.length, group);
+    // Without a pause where it is known: they leave with what else is handed in now. After one, somebody may have closed.
+    const owed = typeof takes !== "boolean";
+    const fates = await ((owed ? await takes : takes)
       ? // Those from whose end nothing follows.
-        ends.submit(settlements, (tx, some) => settle.quiet(tx, some), this.#apart)
+        ends.submit(settlements, (tx, some) => settle.quiet(tx, some), { lone: this.#apart, owed })
       : group.submitQuick(
           "settle",
           settlements,
           async (tx, batches) => cut<Fate | null>(await settle.run(tx, batches.flat()), batches),
-          { rows: settlements.length, lone: this.#together },
+          { rows: settlements.length, lone: this.#together, owed },
         ));
     const rest = settlements.filter((_, i) => fates[i] === null);
     if (rest.length === 0) return fates as Fate[];
