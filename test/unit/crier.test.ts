@@ -68,10 +68,10 @@ test("once nobody could be told, no commit tells anything, nor is anything sent 
   t.mock.method(performance, "now", () => now() + later);
   const isSilent = () => crier.along(READY) === null && crier.behind(READY, []) === null;
   for (isInVain of [true, false]) {
-    later += 1_000;
+    later += 500;
     crier.say(READY, []);
     assert.ok(isSilent() && tried.length === 0, "not yet");
-    later += 1_000;
+    later += 500;
     assert.ok(isSilent(), "and not by one who waits for his commit");
     crier.say(READY, []);
     await new Promise((resolve) => setImmediate(resolve));
@@ -80,6 +80,36 @@ test("once nobody could be told, no commit tells anything, nor is anything sent 
   }
   later += 10;
   assert.ok(!isSilent());
+  await crier.close();
+});
+
+test("what could not be told is tried again by itself, until it is told", async (t) => {
+  const tried: unknown[][] = [];
+  let isInVain = true;
+  const crier = await heard(async (...sent) => {
+    if (String(sent[0]).includes("100ms")) tried.push(sent);
+    if (isInVain && tried.length > 0)
+      throw Object.assign(new Error("canceling statement due to lock timeout"), { code: "55P03" });
+    return [1];
+  });
+  while (crier.behind(READY, []) === null) await passes(1);
+  const now = performance.now.bind(performance);
+  let later = 0;
+  t.mock.method(performance, "now", () => now() + later);
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const afterAWhile = async () => {
+    later += 1_100;
+    t.mock.timers.tick(1_100);
+    await new Promise((resolve) => setImmediate(resolve));
+  };
+  crier.hush();
+  assert.equal(tried.length, 0);
+  for (isInVain of [true, true, false]) await afterAWhile();
+  assert.equal(tried.length, 3);
+  for (const [, , text] of tried) assert.match(String(text), /"mail"/);
+  await afterAWhile();
+  assert.equal(tried.length, 3, "once it is told, that is all");
+  t.mock.timers.reset();
   await crier.close();
 });
 

@@ -15,9 +15,14 @@ const IN_COMPANY = 1_000;
 /** So long after a notice that look is taken, when whoever was told has what it came for, in milliseconds. */
 const ASIDE = 10;
 /** So long nobody is told anything once that could not be done, but for a try aside, in milliseconds. */
-const HUSH = 2_000;
+const HUSH = 1_000;
 /** What is untold at the end is waited for no longer than this, in milliseconds. */
 const LAST = 1_000;
+
+interface Said {
+  ready: ReadonlySet<string>;
+  ended: readonly { job: JobKey; fence: Fence }[];
+}
 
 /**
  * Tells others what was committed, after the commit: within it, a notice would make every commit of the database wait for
@@ -37,8 +42,8 @@ export class Crier {
   #telling: Promise<void> = Promise.resolve();
   #saidAt = Number.NEGATIVE_INFINITY;
   #slowAt = Number.NEGATIVE_INFINITY;
-  /** One was sent behind a commit, and is on its way. */
-  #behind = false;
+  /** What was sent behind a commit, and is on its way. */
+  #behind: Said | null = null;
   /** Since when it is known that nobody can be told; null: it is not so. */
   #hushedAt: number | null = null;
   #company = false;
@@ -56,7 +61,7 @@ export class Crier {
   behind(ready: ReadonlySet<string>, ended: readonly { job: JobKey; fence: Fence }[]): [text: string, ...values: Value[]] | null {
     const notice = this.#atOnce(ready, ended, PACE);
     if (notice === null) return null;
-    this.#behind = true;
+    this.#behind = { ready, ended };
     return [TELL, ...notice];
   }
 
@@ -74,16 +79,19 @@ export class Crier {
   }
 
   wentBehind(): void {
-    this.#behind = false;
+    this.#behind = null;
   }
 
   /**
    * A notice has come to nothing: somebody else is at the commit of his for long, or there is no room. Whoever commits
-   * something next is not to wait for that again, nor is what is sent after a notice.
+   * something next is not to wait for that again, nor is what is sent after a notice. What was untold is tried again aside:
+   * whoever waits for it hears of it soon after the other is gone.
    */
   hush(): void {
-    this.#behind = false;
+    const untold = this.#behind;
+    this.#behind = null;
     this.#hushedAt = performance.now();
+    if (untold !== null) this.say(untold.ready, untold.ended);
   }
 
   #atOnce(
@@ -93,7 +101,7 @@ export class Crier {
   ): [channel: string, text: string] | null {
     const now = performance.now();
     if (ready.size + ended.length === 0 || !this.#company || this.#busy || this.#untold || this.#closed) return null;
-    if (this.#behind || this.#hushedAt !== null) return null;
+    if (this.#behind !== null || this.#hushedAt !== null) return null;
     if (now < this.#saidAt + pace) return null;
     this.#saidAt = now;
     // Nobody waits for that: whoever was there a second ago is told now.
@@ -159,7 +167,8 @@ export class Crier {
   }
 
   async #tell(now: number): Promise<void> {
-    const text = noticeText({ from: this.#from, ready: [...this.#ready], ended: this.#ended });
+    const ready = this.#ready;
+    const text = noticeText({ from: this.#from, ready: [...ready], ended: this.#ended });
     this.#ready = new Set();
     this.#ended = [];
     this.#untold = false;
@@ -177,7 +186,11 @@ export class Crier {
       }
     } catch (error) {
       // It is a hint: whoever missed it looks by himself before long.
-      if (isUntold(error)) this.hush();
+      if (isUntold(error)) {
+        this.hush();
+        // Whose leases have ended is found out by their holders; what can be claimed would wait.
+        this.say(ready, []);
+      }
     }
     this.#busy = false;
     this.#arrange();
