@@ -91,16 +91,16 @@ describe("the ends of a backlog, over a connection of their own", { skip: noServ
     t.after(() => few.close());
     // All that it may have: it reads over two of them.
     await Promise.all(Array.from({ length: 4 }, () => few.look.counts({})));
+    const other = await PostgresStore.open(url, options);
+    t.after(() => other.close());
     const ends = async (name: string): Promise<Settlement[]> => {
-      await few.enqueue(Array.from({ length: MANY }, () => newJob({ name })));
-      return (await claim(few, { from: [{ queue: name, lease: 60_000 }], max: MANY })).map(ending);
+      await other.enqueue(Array.from({ length: MANY }, () => newJob({ name })));
+      return (await claim(other, { from: [{ queue: name, lease: 60_000 }], max: MANY })).map(ending);
     };
     const since = performance.now();
     const [once, again] = [await ends("once"), await ends("again")];
     assert.deepEqual(new Set(await few.settle(once)), new Set(["held"]));
     assert.ok(performance.now() - since < options.patience, "nobody is waited for");
-    const other = await PostgresStore.open(url, options);
-    t.after(() => other.close());
     await few.close();
     const late = await PostgresStore.open(own, options);
     t.after(() => late.close());

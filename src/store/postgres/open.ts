@@ -1,8 +1,8 @@
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import { plural } from "../../core/words.ts";
 import type { Durability } from "../store.ts";
 import { parseAddress } from "./address.ts";
+import { Allowance } from "./allowance.ts";
 import { backoff } from "./backoff.ts";
 import { loadDriver, type Server } from "./driver.ts";
 import { Epoch } from "./epoch.ts";
@@ -38,6 +38,7 @@ export interface OpenedPostgres {
   databaseId: string;
   durability: Durability;
   epoch: Epoch;
+  allowance: Allowance;
   /** Connections are not one's own for longer than a transaction. */
   pooled: boolean;
   /** Makes a connection to be told of others' commits; null where there is no such thing. */
@@ -102,7 +103,7 @@ async function setUp(first: Writer, second: Writer, settings: string): Promise<v
 async function enter(
   writer: Writer,
   { schema = "holdfast", durability, create = true, injected, clock, actor }: OpenPostgresOptions,
-): Promise<Migrated & { epoch: Epoch }> {
+): Promise<Migrated & { epoch: Epoch; allowance: Allowance }> {
   const session = await writer.session();
   const [row] = await session.rows<[number, string]>(
     "select current_setting('server_version_num')::integer, current_setting('server_encoding')",
@@ -110,8 +111,11 @@ async function enter(
   const [version, encoding] = row as [number, string];
   refuseOld(version);
   refuseEncoding(encoding);
+  const allowance = new Allowance(writer.address);
   // Behind a pooler connections are the pooler's, and shared.
-  if (!writer.pooled) await refuseFew(session, writer.address);
+  if (!writer.pooled) await allowance.look((text, ...values) => session.rows(text, values));
+  const few = allowance.refusal("process");
+  if (few !== null) throw few;
   const now = injected ? clock.now() : null;
   const migrated = await migrate(session, { schema, durability: durability ?? "power", create, now, actor: actor ?? null });
   if (durability !== undefined && durability !== migrated.durability) {
@@ -119,7 +123,7 @@ async function enter(
   }
   const epoch = new Epoch(quoteName(schema));
   await epoch.enter(session, () => {});
-  return { ...migrated, epoch };
+  return { ...migrated, epoch, allowance };
 }
 
 /** As PostgreSQL counts them: 150004 is 15.4. */
@@ -141,29 +145,6 @@ function refuseEncoding(encoding: string): void {
     "ENCODING_UNSUPPORTED",
     `The database has the encoding ${encoding}, which cannot store every text, and Holdfast needs UTF8.`,
     "Make another: `createdb --encoding=UTF8 --template=template0 …`, and give its address.",
-  );
-}
-
-/** What one process needs to enqueue and to look, and what it has at most. */
-const NEEDED = 3;
-const MOST = 7;
-
-/** Where the limit is less than one process needs, it is in its own way, and to wait for others would be in vain. */
-async function refuseFew(session: Session, address: string): Promise<void> {
-  const [row] = await session.rows<[number, string, string]>(`
-    select connections, kind, name from (
-      select rolconnlimit, 'role', quote_ident(rolname) from pg_roles where rolname = session_user
-      union all
-      select datconnlimit, 'database', quote_ident(datname) from pg_database where datname = current_database()
-    ) as limits (connections, kind, name)
-    where connections >= 0 and not (select rolsuper from pg_roles where rolname = session_user)
-    order by connections limit 1`);
-  if (row === undefined || row[0] >= NEEDED) return;
-  const [connections, kind, name] = row;
-  throw new HoldfastError(
-    "TOO_MANY_CONNECTIONS",
-    `The PostgreSQL server at ${address} allows ${plural(connections, "connection")} to the ${kind} ${name}, and one process needs ${NEEDED}.`,
-    `Raise the limit: \`alter ${kind} ${name} connection limit ${MOST}\` is enough for one worker, -1 is none.`,
   );
 }
 

@@ -19,6 +19,7 @@ import type {
   Settlement,
   Store,
 } from "../store.ts";
+import type { Allowance } from "./allowance.ts";
 import { Areas } from "./areas.ts";
 import type { AuditLog } from "./audit-log.ts";
 import type { Access } from "./access.ts";
@@ -95,6 +96,7 @@ export class PostgresStore implements Store {
   readonly sinks: Sinks;
   readonly #writer: Writer;
   readonly #reader: Reader;
+  readonly #allowance: Allowance;
   readonly #areas: Areas;
   readonly #group: Group;
   readonly #ends: Ends;
@@ -129,6 +131,7 @@ export class PostgresStore implements Store {
     this.durability = opened.durability;
     this.#writer = writer;
     this.#reader = reader;
+    this.#allowance = opened.allowance;
     const { clock, random } = options;
     this.#news = new News({
       schema: options.schema ?? "holdfast",
@@ -258,6 +261,7 @@ export class PostgresStore implements Store {
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
+    if (request.holder !== null && this.#allowance.refusal("worker") !== null) return this.#claimIfAllowed(request);
     if (!this.#areas.claim.isQuick(request)) {
       return this.#group.submit("claim", (tx) => this.#areas.claim.run(tx, request), {
         wants: () => this.#areas.claim.wants(request),
@@ -273,6 +277,14 @@ export class PostgresStore implements Store {
       (tx, requests) => Promise.all(requests.map((one) => this.#areas.claim.run(tx, one))),
       { lone: this.#lone.claim },
     );
+  }
+
+  /** Without a connection for whoever renews them, leases would run out one after the other. */
+  async #claimIfAllowed(request: ClaimRequest): Promise<Claimed[]> {
+    await this.#allowance.look(this.#reader.rows);
+    const few = this.#allowance.refusal("worker");
+    if (few !== null) throw few;
+    return this.claim(request);
   }
 
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
