@@ -8,6 +8,7 @@ import type { Fence, JobKey } from "../../src/core/ids.ts";
 import type { Change, Durability } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { add, addOne, claimOne, newJob } from "../conformance/parts.ts";
+import { Proxy } from "./proxy.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
 
 describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
@@ -192,6 +193,19 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     await ear.heard(isDoubt);
     await addOne(other, { name: "after" });
     await ear.heard(({ ready }) => ready?.has("after") === true);
+  });
+
+  test("is told also where the answer to its commit was lost, and the notice with it", { timeout: 30_000 }, async (t) => {
+    const proxy = await Proxy.before(url);
+    t.after(() => proxy.close());
+    const [one, other] = [await open(t), await open(t, proxy.url(url))];
+    const ear = listen(one);
+    await ear.heard(isDoubt);
+    await add(other, { name: "a" }, { name: "b" });
+    const cut = proxy.cut({ of: "holdfast writes", at: "commit", when: "after" });
+    await add(other, { name: "c" }, { name: "d" });
+    assert.match(cut.at ?? "", /^commit/, "or this test shows nothing");
+    await ear.heard(({ ready }) => ready?.has("c") === true);
   });
 
   test("is found by looking where a pooler gives each transaction another connection", async (t) => {

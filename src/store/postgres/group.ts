@@ -217,7 +217,7 @@ export class Group {
       state.undo();
       return committed;
     }
-    this.#told(items, state, notice !== null, answers);
+    this.#told(items, state, notice !== null && !session.isLost, answers);
     return "done";
   }
 
