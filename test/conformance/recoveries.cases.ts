@@ -6,7 +6,7 @@ import type { Recovering, StoredReport } from "../../src/store/recoveries.ts";
 import type { Life } from "../../src/store/processes.ts";
 import type { Store } from "../../src/store/store.ts";
 import { seeBuild, started } from "./build-parts.ts";
-import { add, claim, LEASE, pass, register, see, seeAll } from "./parts.ts";
+import { add, claim, claimOne, LEASE, pass, register, see, seeAll, settle } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
 const FOUND = { errors: [], commitsMissing: null, walFramesReplayed: 0 };
@@ -171,6 +171,17 @@ export function recoveryCases(check: Check): void {
     assert.equal((await store.locks.get("mine"))?.holder, "me");
     assert.ok(await store.locks.acquire("nightly", "another", "t5", LEASE));
     assert.equal(await store.locks.extend("nightly", "t1", LEASE), false, "the dead one's token opens nothing any more");
+  });
+
+  check("of a job that a dead process had, only the lock of that very attempt is counted as freed", async ({ store }) => {
+    const [by, dead] = [await register(store), await register(store)];
+    await add(store, { queue: "alone" });
+    const from = [{ queue: "alone", lease: LEASE }];
+    const first = await claimOne(store, { from, exclusive: "token" });
+    await settle(store, first, { kind: "released" });
+    assert.equal((await claim(store, { from, holder: dead })).length, 1, "its lock was free by then");
+    const report = await recovered(store, by, [dead]);
+    assert.deepEqual([report.jobsRecovered, report.locksReleased], [1, 0]);
   });
 
   check("a lock belongs to whoever has extended it last", async ({ store }) => {

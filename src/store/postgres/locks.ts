@@ -1,4 +1,4 @@
-import type { JobKey, ProcessId } from "../../core/ids.ts";
+import type { ProcessId } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { type BrokenLock, toLocks } from "../lock-row.ts";
 import type { LockStore, LockView } from "../locks.ts";
@@ -109,7 +109,9 @@ export class Locks implements LockStore {
         with ${clock}
         delete from ${s}.locks as lock using clock
         where lock.process = $2 and lock.job is null and lock.expires_at > clock.now returning name`,
-      freeBound: `delete from ${s}.locks where job = any($1::bigint[]) returning name`,
+      freeBound: `
+        delete from ${s}.locks as lock using unnest($1::bigint[], $2::bigint[]) as ended (job, fence)
+        where lock.job = ended.job and lock.fence = ended.fence returning name`,
     };
   }
 
@@ -182,8 +184,9 @@ export class Locks implements LockStore {
   }
 
   /** The locks of exclusive claims that have just ended. */
-  async freeBound(tx: Tx, jobs: readonly JobKey[]): Promise<number> {
-    return this.#freed(tx, await tx.rows<[string]>(this.#sql.freeBound, listOf(jobs)));
+  async freeBound(tx: Tx, ended: readonly LeaseRef[]): Promise<number> {
+    const lists = [listOf(ended.map(({ job }) => job)), listOf(ended.map(({ fence }) => fence))];
+    return this.#freed(tx, await tx.rows<[string]>(this.#sql.freeBound, ...lists));
   }
 
   async #views(name: string | null): Promise<LockView[]> {

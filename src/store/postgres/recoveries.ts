@@ -166,7 +166,7 @@ export class Recoveries implements RecoveryStore {
     if (reclaimed.entries === 0) return NOTHING_BACK;
     const freed = await locks.freeBound(
       tx,
-      over.map(([job]) => job),
+      over.map(([job, fence]) => ({ job, fence })),
     );
     await healed.record(tx, cause, { ...reclaimed, locks: freed });
     await this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });

@@ -1,4 +1,4 @@
-import type { JobKey, ProcessId } from "../../core/ids.ts";
+import type { ProcessId } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
 import { type BrokenLock, type LockRow, toLocks } from "../lock-row.ts";
 import type { LockStore, LockView } from "../locks.ts";
@@ -94,7 +94,7 @@ export class Locks implements LockStore {
        where job.state = 'running' and job.holder = :process order by lock.name`,
     );
     this.#remove = db.prepare("delete from holdfast_locks where name = ?");
-    this.#bound = db.prepare("select name, job from holdfast_locks where job is not null");
+    this.#bound = db.prepare("select name, job, fence from holdfast_locks where job is not null");
   }
 
   any(): boolean {
@@ -180,11 +180,12 @@ export class Locks implements LockStore {
   }
 
   /** The locks of exclusive claims that have just ended. */
-  freeBound(tx: Tx, jobs: ReadonlySet<JobKey>): number {
+  freeBound(tx: Tx, ended: readonly LeaseRef[]): number {
     if (!this.any()) return 0;
+    const fences = new Map(ended.map(({ job, fence }) => [job, fence]));
     return this.#free(
       tx,
-      this.#bound.all<{ name: string; job: JobKey }>().filter(({ job }) => jobs.has(job)),
+      this.#bound.all<LeaseRef & { name: string }>().filter(({ job, fence }) => fences.get(job) === fence),
     );
   }
 

@@ -1,6 +1,7 @@
 import { RECOVERY, UNNAMED } from "../../core/audit.ts";
 import type { BuildReason } from "../../core/build.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
+import type { LeaseRef } from "../../core/lease.ts";
 import { endedAs, isWorthReporting, jobCounts, ownerOf, recoverySubject } from "../../core/recovery-report.ts";
 import { type Next, reclaimedOf } from "../../core/retry.ts";
 import {
@@ -169,17 +170,19 @@ export class Recoveries implements RecoveryStore {
     if (!this.#reports.names(report, process)) return NOTHING_BACK;
     const { settle, endings, locks, healed } = this.#parts;
     const leases = this.#leases.rows(process, limit) as [JobKey, Fence, number][];
+    const over: LeaseRef[] = [];
     const nexts: Next[] = [];
     for (const [job, fence, expiresAt] of leases) {
       const next = settle.reclaim(tx, { job, fence, expiresAt }, { kind });
       if (next === null) continue;
       tx.ended(job, fence);
+      over.push({ job, fence });
       nexts.push(next);
     }
     endings.write(tx);
     const reclaimed = reclaimedOf(nexts);
     if (reclaimed.entries === 0) return NOTHING_BACK;
-    const freed = locks.freeBound(tx, new Set(leases.map(([job]) => job)));
+    const freed = locks.freeBound(tx, over);
     healed.record(tx, cause, { ...reclaimed, locks: freed });
     this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
     return { ...reclaimed, locks: freed };
