@@ -45,9 +45,9 @@ export function buildMoved(build: ToldBuild, { move, from, to, reason, note }: B
   return { type, transition, build: build.id, data: { ...told(build), from, to, reason, note } };
 }
 
-/** What is told of an act that moves nothing. There may be several between two transitions: `number` is one that no other act has. */
-export function buildAct(type: BuildEventType, build: ToldBuild, number: number): NewEvent {
-  return { type, transition: buildTransition(type, build.id, build.seq, String(number)), build: build.id, data: told(build) };
+/** What is told of an act that moves nothing. There may be several between two transitions: no other act has this `unique`. */
+export function buildAct(type: BuildEventType, build: ToldBuild, unique: string): NewEvent {
+  return { type, transition: buildTransition(type, build.id, build.seq, unique), build: build.id, data: told(build) };
 }
 
 function told({ pipeline, seq, budget, spent }: ToldBuild): object {

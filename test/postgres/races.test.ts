@@ -3,14 +3,18 @@ import { after, afterEach, before, beforeEach, describe, test } from "node:test"
 import { setTimeout as delay } from "node:timers/promises";
 import postgres from "postgres";
 import type { Fence } from "../../src/core/ids.ts";
-import type { Access } from "../../src/store/postgres/access.ts";
 import { Acts } from "../../src/store/postgres/acts.ts";
 import { Audit } from "../../src/store/postgres/audit.ts";
 import { Events } from "../../src/store/postgres/events.ts";
 import { Healed } from "../../src/store/postgres/healed.ts";
 import type { Tx } from "../../src/store/postgres/transaction.ts";
-import { Locks } from "../../src/store/postgres/locks.ts";
+import { ClaimLocks } from "../../src/store/postgres/claim-locks.ts";
+import { dialectOf } from "../../src/store/postgres/dialect.ts";
+import type { Rows } from "../../src/store/postgres/driver.ts";
+import { ScriptTx, Statements } from "../../src/store/postgres/scripts.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import { Locks } from "../../src/store/sql/locks.ts";
+import { runAsync } from "../../src/store/sql/script.ts";
 import type { ScheduleDraft, StoredSchedule } from "../../src/store/schedules.ts";
 import type { Claimed } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
@@ -22,6 +26,21 @@ const JOBS = 120;
 const HOUR = 3_600_000;
 /** Generous: it ends a test that hangs, and decides nothing else. */
 const DEADLINE = 40_000;
+
+/** A transaction that somebody has open. */
+class OpenTx extends ScriptTx {
+  readonly at: number;
+  readonly rows: Rows;
+  constructor(s: string, at: number, rows: Rows) {
+    super(new Statements(s));
+    this.at = at;
+    this.rows = rows;
+  }
+  async now(): Promise<number> {
+    return this.at;
+  }
+  wrote(): void {}
+}
 
 describe("what several processes do at the same instant", { skip: noServer }, () => {
   let server: PostgresServer;
@@ -54,7 +73,8 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     const connection = await sql.reserve();
     const rows = (text: string, values: unknown[] = []) => connection.unsafe(text, values as never[]).values();
     for (const statement of ["begin", ...statements]) await rows(statement);
-    const tx = { at: clock.now(), rows: (text: string, ...values: unknown[]) => rows(text, values), wrote() {} } as unknown as Tx;
+    const tx = new OpenTx(`"${schema}"`, clock.now(), ((text: string, ...values: unknown[]) =>
+      rows(text, values)) as unknown as Rows);
     const end = async (how: "commit" | "rollback") => {
       await rows(how);
       connection.release();
@@ -64,18 +84,16 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   }
 
   /** The locks as they are taken from inside it, by nobody who is entered. */
-  function locksIn(tx: Tx): Locks {
+  function locksIn(tx: OpenTx): Locks {
     const s = `"${schema}"`;
     const events = new Events(s);
     const acts = new Acts({ audit: new Audit(s, null), events });
-    const access: Access = {
-      at: () => clock.now(),
-      read: tx.rows,
-      write: (_, run) => run(tx),
-      readInTurn: (_, run) => run(tx),
-    };
     const { processes } = store;
-    return new Locks(s, { acts, processes, healed: new Healed(s, events) }, access);
+    return new Locks(
+      dialectOf(s),
+      { acts, processes, healed: new Healed(s, events) },
+      { read: (script) => runAsync(script(tx)), write: (_, script) => runAsync(script(tx as unknown as Tx)) },
+    );
   }
 
   /** Resolves when so many wait for a row, or for another's transaction. */
@@ -136,7 +154,15 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         pass(clock, 1_000);
         // Its fence is of this very transaction: nobody else sees the job running with it before the commit.
         const { tx, end } = await transaction(`update "${schema}".jobs set fence = 1000 where key = ${job}`);
-        assert.equal(await locksIn(tx).bind(tx, { job, fence: 1_000 as Fence, queue: "q" }, "claimer", "t"), true);
+        assert.equal(
+          await new ClaimLocks(`"${schema}"`).bind(
+            tx as unknown as Tx,
+            { job, fence: 1_000 as Fence, queue: "q" },
+            "claimer",
+            "t",
+          ),
+          true,
+        );
         const others = Promise.all([
           taker.locks.acquire("q", "other", "u", 1_000),
           ...(before === "had expired" ? [cleaner.locks.clean()] : []),

@@ -8,6 +8,7 @@ import { HoldfastError } from "../../src/core/errors.ts";
 import { connect, type Connection, type DriverName } from "../../src/store/sqlite/driver.ts";
 import type { Enqueue } from "../../src/store/sqlite/enqueue.ts";
 import { Intake } from "../../src/store/sqlite/intake.ts";
+import { statementsOn } from "../../src/store/sqlite/scripts.ts";
 import { type Committed, GroupCommit } from "../../src/store/sqlite/group-commit.ts";
 import { openSqlite } from "../../src/store/sqlite/open.ts";
 import { newJob } from "../conformance/parts.ts";
@@ -195,6 +196,7 @@ async function open(driver: DriverName, path: string): Promise<Opened> {
   const time = { passed: 0 };
   const group = new GroupCommit(db, {
     path,
+    statements: statementsOn(db),
     now: () => NOW,
     monotonic: () => time.passed,
     patience: 5_000,

@@ -2,14 +2,18 @@ import type { Access } from "./access.ts";
 import { Acts } from "./acts.ts";
 import { Audit } from "./audit.ts";
 import { AuditLog } from "./audit-log.ts";
-import { Builds } from "./builds/builds.ts";
+import { Builds } from "../sql/builds/builds.ts";
+import { Locks } from "../sql/locks.ts";
+import { Schedules } from "../sql/schedules.ts";
+import { BUILD_GUARD, SCHEDULE_GUARD } from "./guards.ts";
+import { ClaimLocks } from "./claim-locks.ts";
+import { dialectOf } from "./dialect.ts";
 import { Cancel } from "./cancel.ts";
 import { Claim } from "./claim.ts";
 import { Healed } from "./healed.ts";
 import { Healing } from "./healing.ts";
 import { Intake } from "./intake.ts";
 import { Leases } from "./leases.ts";
-import { Locks } from "./locks.ts";
 import { Look } from "./look.ts";
 import { Notes } from "./notes.ts";
 import { Numbering } from "./numbering.ts";
@@ -20,7 +24,7 @@ import { Outlooks } from "./outlook.ts";
 import { Processes } from "./processes.ts";
 import { Queues } from "./queues.ts";
 import { Recoveries } from "./recoveries.ts";
-import { Schedules } from "./schedules.ts";
+import { scriptAccess, Statements } from "./scripts.ts";
 import type { ServerTime } from "./server-time.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
@@ -29,6 +33,7 @@ import { Work } from "./work/work.ts";
 
 /** The areas of SQL of one schema, and who of them needs whom. */
 export class Areas {
+  readonly statements: Statements;
   readonly intake: Intake;
   readonly claim: Claim;
   readonly settle: Settle;
@@ -61,13 +66,16 @@ export class Areas {
     const acts = new Acts({ audit, events: intake.events });
     const healed = new Healed(s, intake.events);
     this.processes = new Processes(s, { ...opened, acts, time }, access);
-    this.locks = new Locks(s, { acts, processes: this.processes, healed }, access);
-    this.claim = new Claim(s, { catalog, settings, limits, events, locks: this.locks, random, read: reader.rows });
+    const dialect = dialectOf(s);
+    const statements = (this.statements = new Statements(s));
+    const scripts = scriptAccess(statements, access, intake);
+    this.locks = new Locks(dialect, { acts, processes: this.processes, healed }, scripts);
+    this.claim = new Claim(s, { catalog, settings, limits, events, locks: new ClaimLocks(s), random, read: reader.rows });
     this.settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, sheets, random });
     this.leases = new Leases(s, this.settle);
     this.notes = new Notes(s, this.settle);
     this.healing = new Healing(s, { settle: this.settle, healed, audit }, access);
-    this.schedules = new Schedules(s, { enqueue, acts }, access);
+    this.schedules = new Schedules(dialect, { enqueue, acts, guard: SCHEDULE_GUARD }, scripts);
     this.look = new Look(s, catalog, access);
     const cancel = new Cancel(s, { ...intake, events });
     this.operate = new Operate(s, { ...intake, cancel, events, audit, acts });
@@ -78,10 +86,11 @@ export class Areas {
     this.sinks = new Sinks(s, { acts, numbering }, access);
     this.auditLog = new AuditLog({ audit, acts }, access);
     this.vitals = new PostgresVitals(s, access);
-    this.builds = new Builds(s, { ...intake, audit }, access);
-    this.work = new Work(s, { intake, settle: this.settle, cancel, notes: this.notes, reader }, access);
+    this.builds = new Builds(dialect, { settings, events: intake.events, enqueue, audit, guard: BUILD_GUARD }, scripts);
+    this.work = new Work(s, { intake, settle: this.settle, cancel, notes: this.notes, reader, statements }, access);
     const { settle, locks, processes } = this;
-    const { led } = this.builds;
-    this.recoveries = new Recoveries(s, { settle, events: intake.events, healed, locks, processes, audit, led }, access);
+    const { builds } = this;
+    const healing = { settle, events: intake.events, healed, locks, processes, audit, builds, statements, scripts };
+    this.recoveries = new Recoveries(s, healing, access);
   }
 }

@@ -9,7 +9,7 @@ import type { Sole, Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
 import { LimitedClaim } from "./limited-claim.ts";
 import type { Limits } from "./limits.ts";
-import { LOCKED, type Locks } from "./locks.ts";
+import { LOCKED, type ClaimLocks } from "./claim-locks.ts";
 import type { Outcome } from "./receipts.ts";
 import type { Settings } from "./settings.ts";
 import { SoleClaim } from "./sole-claim.ts";
@@ -20,7 +20,7 @@ export class Claim {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #events: JobEvents;
-  readonly #locks: Locks;
+  readonly #locks: ClaimLocks;
   readonly #limits: Limits;
   readonly #limited: LimitedClaim;
   readonly #sole: SoleClaim;
@@ -37,7 +37,7 @@ export class Claim {
       settings: Settings;
       limits: Limits;
       events: JobEvents;
-      locks: Locks;
+      locks: ClaimLocks;
       random: () => number;
       /** Outside of any transaction. */
       read: Rows;

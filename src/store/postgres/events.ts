@@ -36,6 +36,14 @@ export class Events {
     tx.wrote();
   }
 
+  tell(tx: Tx, event: NewEvent): Promise<void> {
+    return this.add(tx, [event]);
+  }
+
+  async unique(tx: Tx): Promise<string> {
+    return String(await this.number(tx));
+  }
+
   /** One that nothing else has. */
   async number(tx: Tx): Promise<Fence> {
     const [[number]] = (await tx.rows<[Fence]>(this.#number)) as [[Fence]];

@@ -6,6 +6,7 @@ import { type Epoch, Returned } from "./epoch.ts";
 import { codeOf, explain, mayRunAgain, Overtaken } from "./faults.ts";
 import { Intake } from "./intake.ts";
 import { borrowed, RELIED_READ } from "./relied.ts";
+import { ScriptTx, Statements } from "./scripts.ts";
 import type { Counted, Tx } from "./transaction.ts";
 
 /** The store whose database the guests write to. */
@@ -121,7 +122,7 @@ interface Access {
 }
 
 /** Both drivers give rows as objects, and whole numbers as text or not, as they are set up. JSON is the same for all. */
-class GuestTx implements Tx {
+class GuestTx extends ScriptTx implements Tx {
   readonly at: number | null;
   readonly woken = new Set<string>();
   isLate = false;
@@ -134,6 +135,7 @@ class GuestTx implements Tx {
   #now: Promise<number> | null = null;
 
   constructor(query: Query, s: string, at: number | null, epoch: Epoch) {
+    super(new Statements(s));
     this.#epoch = epoch;
     this.#known = epoch.known;
     this.#query = query;
@@ -150,7 +152,9 @@ class GuestTx implements Tx {
       `with answer as (${text}) select coalesce(json_agg(answer), '[]')::text as rows from answer`,
       values,
     );
-    return (JSON.parse((row as { rows: string }).rows) as object[]).map((one) => Object.values(one) as unknown as Row);
+    const answered = JSON.parse((row as { rows: string }).rows) as object[];
+    const rows = answered.map((one) => Object.values(one) as unknown as Row);
+    return Object.assign(rows, { columns: Object.keys(answered[0] ?? {}).map((name) => ({ name })) });
   };
 
   now(): Promise<number> {

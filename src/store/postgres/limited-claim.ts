@@ -18,7 +18,7 @@ import { pairsIn } from "./counter-rows.ts";
 import { listOf, placeIn } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 import type { Limits } from "./limits.ts";
-import { LOCKED } from "./locks.ts";
+import { LOCKED } from "./claim-locks.ts";
 import { startedSql } from "./running.ts";
 
 type HeadRow = [key: JobKey, lane: number, priority: number, suspect: boolean, limits: string | null];

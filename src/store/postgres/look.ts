@@ -9,7 +9,8 @@ import type { Access } from "./access.ts";
 import type { Catalog } from "./catalog.ts";
 import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
 import { listOf, type Rows } from "./driver.ts";
-import { endedWithWork } from "./work/leftovers.ts";
+import { endedWithWork } from "../sql/builds/leftovers.ts";
+import { dialectOf } from "./dialect.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
@@ -39,7 +40,7 @@ type CountedRow = [lane: number, state: JobState, n: number, ended: number, sinc
 /** Work of builds that have ended is about to be cleared away: it is nobody's any more. */
 function unwanted(s: string): string {
   return `
-    select job.lane, job.state, -count(*) from (${endedWithWork(s)}) as ended
+    select job.lane, job.state, -count(*) from (${endedWithWork(dialectOf(s))}) as ended
     cross join lateral (select job from ${s}.work where build = ended.key offset 0) as work
     cross join lateral (select lane, state from ${s}.jobs where key = work.job offset 0) as job
     where job.state in ('pending', 'waiting') group by job.lane, job.state`;

@@ -3,7 +3,7 @@ import type { ClaimSource, Outlook } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
 import { listOf, type Rows } from "./driver.ts";
-import { LOCKED } from "./locks.ts";
+import { LOCKED } from "./claim-locks.ts";
 
 type HeaderRow = [lanes: number, now: number];
 type LaneRow = [lane: number, paused: boolean, locked: boolean, ready: boolean | null, nextAt: number | null];

@@ -26,14 +26,14 @@ import type { Access } from "./access.ts";
 import { Backups } from "./backups.ts";
 import { Damage } from "./damage.ts";
 import type { PostgresVitals } from "./vitals.ts";
-import type { Builds } from "./builds/builds.ts";
+import type { Builds } from "../sql/builds/builds.ts";
+import type { Locks } from "../sql/locks.ts";
 import { Ends } from "./ends.ts";
 import type { Foreseen, Lone } from "./calls.ts";
 import { Group, type GroupOptions } from "./group.ts";
 import type { Tx } from "./transaction.ts";
 import { Guests } from "./guests.ts";
 import type { Healing } from "./healing.ts";
-import type { Locks } from "./locks.ts";
 import type { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { type OpenedPostgres, openPostgres } from "./open.ts";
@@ -42,7 +42,7 @@ import type { Outbox } from "./outbox.ts";
 import type { Processes } from "./processes.ts";
 import type { Queues } from "./queues.ts";
 import type { Recoveries } from "./recoveries.ts";
-import type { Schedules } from "./schedules.ts";
+import type { Schedules } from "../sql/schedules.ts";
 import { Settling } from "./settling.ts";
 import type { Sinks } from "./sinks.ts";
 import { ServerTime } from "./server-time.ts";
@@ -188,6 +188,7 @@ export class PostgresStore implements Store {
       patience: options.patience ?? PATIENCE,
       random: options.random,
       schema: s,
+      statements: areas.statements,
       durability: this.durability,
       onCommit: (committed, told) => this.#news.committed(committed, told),
       notice: (committed) => this.#news.behind(committed),

@@ -3,7 +3,10 @@ import type { BuildReason } from "../../core/build.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
 import { endedAs, isWorthReporting, jobCounts, ownerOf, recoverySubject } from "../../core/recovery-report.ts";
 import { reclaimedOf } from "../../core/retry.ts";
-import type { BuildRow } from "../builds.ts";
+import type { Access as Scripts } from "../sql/access.ts";
+import type { Builds } from "../sql/builds/builds.ts";
+import type { Locks } from "../sql/locks.ts";
+import { runAsync, wait } from "../sql/script.ts";
 import {
   type Burial,
   type Buried,
@@ -24,9 +27,9 @@ import type { Audit } from "./audit.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Events } from "./events.ts";
 import type { Healed } from "./healed.ts";
-import type { Locks } from "./locks.ts";
 import type { Processes } from "./processes.ts";
 import { Reports } from "./reports.ts";
+import type { Statements } from "./scripts.ts";
 import type { Settle } from "./settle.ts";
 import type { Tx } from "./transaction.ts";
 
@@ -37,12 +40,9 @@ interface Parts {
   locks: Locks;
   processes: Processes;
   audit: Audit;
-  /** The builds that a process leads, and the turn in which they are moved and the audit is written. */
-  led: {
-    act<T>(operation: "recover" | "bury" | "report" | "acknowledge", run: (tx: Tx) => Promise<T>): Promise<T>;
-    crash(tx: Tx, holder: ProcessId, reason: BuildReason): Promise<BuildRow[]>;
-    ids(rows: Rows, holder: ProcessId): Promise<string[]>;
-  };
+  builds: Builds;
+  statements: Statements;
+  scripts: Scripts;
 }
 
 /** Burials, and the reports of them, on a PostgreSQL server. Reports are opened and ended in the turn of builds: one at a time. */
@@ -66,7 +66,7 @@ export class Recoveries implements RecoveryStore {
   /** Asked at every opening, mostly for nothing: then nothing is written, and nobody's turn is taken. */
   async begin(found: Found): Promise<Recovering | null> {
     if (!(await this.#isWorthwhile(found))) return null;
-    return this.#parts.led.act("recover", (tx) => this.#begin(tx, found));
+    return this.#act("recover", (tx) => this.#begin(tx, found));
   }
 
   takeBack(burial: Burial & { as: "crashed" | "interrupted"; limit: number }): Promise<TakenBack> {
@@ -74,15 +74,15 @@ export class Recoveries implements RecoveryStore {
   }
 
   bury(burial: Burial & { reason: BuildReason }): Promise<Buried | null> {
-    return this.#parts.led.act("bury", (tx) => this.#bury(tx, burial));
+    return this.#act("bury", (tx) => this.#bury(tx, burial));
   }
 
   close(report: number, ending: Ending): Promise<StoredReport | { left: Left[] } | null> {
-    return this.#parts.led.act("report", (tx) => this.#close(tx, report, ending));
+    return this.#act("report", (tx) => this.#close(tx, report, ending));
   }
 
   handOn(report: number, owner: ProcessId): Promise<boolean> {
-    return this.#parts.led.act("report", async (tx) => {
+    return this.#act("report", async (tx) => {
       const row = await this.#reports.row(tx.rows, report);
       if (row?.state !== "running" || row.owner !== owner) return false;
       await this.#reports.own(tx, report, null);
@@ -92,7 +92,7 @@ export class Recoveries implements RecoveryStore {
 
   acknowledge(): Promise<StoredReport[]> {
     const by = this.#parts.audit.actor ?? UNNAMED;
-    return this.#parts.led.act("acknowledge", async (tx) => {
+    return this.#act("acknowledge", async (tx) => {
       const acknowledged: StoredReport[] = [];
       for (const { id, state } of await this.#reports.failed(tx.rows)) {
         const report = await this.#reports.acknowledge(tx, id, by);
@@ -115,13 +115,18 @@ export class Recoveries implements RecoveryStore {
 
   async preview(dead: readonly ProcessId[]): Promise<RecoveryPreview> {
     const { read, at } = this.#access;
-    const { led, locks } = this.#parts;
-    const [jobs, builds, held] = await Promise.all([
+    const { builds, locks, statements } = this.#parts;
+    const db = statements.reads({ rows: read, at: at() });
+    const [jobs, led, held] = await Promise.all([
       this.#inHandOf(read, dead),
-      Promise.all(dead.map((id) => led.ids(read, id))),
-      locks.ofProcesses(read, at(), dead),
+      Promise.all(dead.map((id) => runAsync(builds.ledBy(db, id)))),
+      runAsync(locks.ofProcesses(db, dead)),
     ]);
-    return { jobs, builds: builds.flat(), locks: held };
+    return { jobs, builds: led.flat(), locks: held };
+  }
+
+  #act<T>(operation: "recover" | "bury" | "report" | "acknowledge", run: (tx: Tx) => Promise<T>): Promise<T> {
+    return this.#parts.scripts.write(operation, (tx) => wait(run(tx as Tx)), { builds: true });
   }
 
   async #isWorthwhile({ dead, by, findings }: Found): Promise<boolean> {
@@ -164,9 +169,11 @@ export class Recoveries implements RecoveryStore {
     for (const [job, fence] of over) tx.ended(job, fence);
     const reclaimed = reclaimedOf(ended.flatMap((one) => (one === null ? [] : [one.next])));
     if (reclaimed.entries === 0) return NOTHING_BACK;
-    const freed = await locks.freeBound(
-      tx,
-      over.map(([job, fence]) => ({ job, fence })),
+    const freed = await runAsync(
+      locks.freeBound(
+        tx,
+        over.map(([job, fence]) => ({ job, fence })),
+      ),
     );
     await healed.record(tx, cause, { ...reclaimed, locks: freed });
     await this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
@@ -177,9 +184,9 @@ export class Recoveries implements RecoveryStore {
     const { report, process, reason, spent, cause } = burial;
     if (!(await this.#reports.names(tx.rows, report, process))) return { builds: 0, locks: 0 };
     if ((await this.#inHandOf(tx.rows, [process])) > 0) return null;
-    const { processes, locks, led, healed } = this.#parts;
-    const builds = (await led.crash(tx, process, reason)).length;
-    const freed = await locks.freeOf(tx, process);
+    const { processes, locks, healed } = this.#parts;
+    const builds = (await runAsync(this.#parts.builds.crash(tx, process, reason))).length;
+    const freed = await runAsync(locks.freeOf(tx, process));
     if (!(await processes.remove(tx, process))) throw new Error(`Process ${process} is dead, and cannot be struck off.`);
     if (freed > 0) await healed.record(tx, cause, { ...NOTHING_BACK, locks: freed });
     await this.#reports.count(tx, report, { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent });

@@ -1,6 +1,6 @@
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { holdsSuspect, READY, STARTED, STARTED_OF_LANE, startSql, SUSPECT } from "./claimed-row.ts";
-import { LOCKED } from "./locks.ts";
+import { LOCKED } from "./claim-locks.ts";
 import type { SoleStatement } from "./receipts.ts";
 import { startedAlikeSql, startedBySpotSql } from "./running.ts";
 

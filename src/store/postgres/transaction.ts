@@ -7,11 +7,13 @@ import { codeOf, isLost, Overtaken } from "./faults.ts";
 import { Opening } from "./opening.ts";
 import { Stalled } from "./queue-locks.ts";
 import type { Receipts, SoleStatement } from "./receipts.ts";
+import type { Tx as AnyTx } from "../sql/access.ts";
 import { REFUSED } from "./refused.ts";
+import { ScriptTx, type Statements } from "./scripts.ts";
 import type { Session } from "./session.ts";
 
 /** One transaction, as the operations inside it see it. */
-export interface Tx {
+export interface Tx extends AnyTx {
   /** The injected clock's time; null where the database's own clock counts. Statements take it as it is. */
   readonly at: number | null;
   /** One instant for the whole transaction, for those who decide by it before they write. */
@@ -30,12 +32,6 @@ export interface Tx {
   onCommit(keep: () => void): void;
   /** An entry of the audit: its head is locked, and it is written, when all else is done. */
   atLast(entry: NewAuditEntry): void;
-  /** Said by whoever changes a row: a transaction in which nobody did is no news. */
-  wrote(): void;
-  /** A job of this queue may be claimable now. */
-  ready(queue: string): void;
-  /** This lease was ended by somebody else than its holder. */
-  ended(job: JobKey, fence: Fence): void;
 }
 
 /** What is cached of the database, and counted there when it changes. */
@@ -60,6 +56,7 @@ export interface TransactionOptions {
   /** Whether statements take the given clock's time, or the database's. */
   injected: boolean;
   schema: string;
+  statements: Statements;
   epoch: Epoch;
   /** What was assumed is not so any more. */
   onStale: () => void;
@@ -69,7 +66,7 @@ export interface TransactionOptions {
 const LOCKS_ROWS = /\b(insert into|update|delete from)\b/;
 
 /** What is known of a transaction while it runs. */
-export class Transaction implements Tx {
+export class Transaction extends ScriptTx implements Tx {
   readonly at: number | null;
   readonly news: Committed = { ready: new Set(), ended: [] };
   /** What it has to write into the audit. */
@@ -98,6 +95,7 @@ export class Transaction implements Tx {
   readonly #assumed: Partial<Record<Counted, number>> = {};
 
   constructor(session: Session, options: TransactionOptions, within: Transaction | null = null) {
+    super(options.statements);
     this.#session = session;
     this.#options = options;
     this.#epoch = options.epoch.known;

@@ -4,19 +4,23 @@ import { Audit } from "./audit.ts";
 import { AuditLog } from "./audit-log.ts";
 import { runTask } from "./backup/tasks.ts";
 import type { Access } from "./access.ts";
-import { Builds } from "./builds/builds.ts";
+import { Builds } from "../sql/builds/builds.ts";
+import { Locks } from "../sql/locks.ts";
+import { Schedules } from "../sql/schedules.ts";
+import { BUILD_GUARD } from "./build-guard.ts";
 import { Cancel } from "./cancel.ts";
 import { Claim } from "./claim.ts";
+import { ClaimLocks } from "./claim-locks.ts";
 import { ClaimedLanes } from "./claimed-lanes.ts";
 import type { Damage } from "./damage/damage.ts";
 import { DamagedJobs } from "./damaged-jobs.ts";
+import { DIALECT } from "./dialect.ts";
 import type { DriverName } from "./driver.ts";
 import { Guests } from "./guest.ts";
 import { Healed } from "./healed.ts";
 import { Healing } from "./healing.ts";
 import { Intake } from "./intake.ts";
 import { Leases } from "./leases.ts";
-import { Locks } from "./locks.ts";
 import { Look } from "./look.ts";
 import { Notes } from "./notes.ts";
 import type { OpenedSqlite } from "./open.ts";
@@ -26,7 +30,8 @@ import { OwnTransaction } from "./own-transaction.ts";
 import { Processes } from "./processes.ts";
 import { Queues } from "./queues.ts";
 import { Recoveries } from "./recoveries.ts";
-import { Schedules } from "./schedules.ts";
+import { SCHEDULE_GUARD } from "./schedule-guard.ts";
+import { scriptAccess, type Statements, statementsOn } from "./scripts.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
 import { SqliteVitals } from "./vitals.ts";
@@ -47,6 +52,7 @@ interface Parts {
 
 /** The areas of SQL on one connection, and who of them needs whom. */
 export class Areas {
+  readonly statements: Statements;
   readonly intake: Intake;
   readonly own: OwnTransaction;
   readonly guests: Guests;
@@ -85,10 +91,12 @@ export class Areas {
     this.notes = new Notes(db);
     const { alive, token } = opened;
     this.processes = new Processes(db, { acts, driver, alive, token, beWitness: parts.beWitness }, access);
-    this.locks = new Locks(db, { acts, processes: this.processes, healed }, access);
+    const statements = (this.statements = statementsOn(db));
+    const scripts = scriptAccess(statements, access);
+    this.locks = new Locks(DIALECT, { acts, processes: this.processes, healed }, scripts);
     this.outbox = new Outbox(db, databaseId, access);
     this.sinks = new Sinks(db, acts, access);
-    this.schedules = new Schedules(db, { enqueue, acts }, access);
+    this.schedules = new Schedules(DIALECT, { enqueue, acts, guard: SCHEDULE_GUARD }, scripts);
     this.lanes = new ClaimedLanes(db);
     const shared = {
       catalog,
@@ -98,7 +106,7 @@ export class Areas {
       items: this.intake.work.items,
       table: this.intake.work.table,
       events: jobEvents,
-      locks: this.locks,
+      locks: new ClaimLocks(db),
       lanes: this.lanes,
       random,
     };
@@ -111,8 +119,9 @@ export class Areas {
     this.healing = new Healing(db, { settle: this.settle, endings, healed, audit }, access);
     this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
     this.auditLog = new AuditLog({ audit, acts }, access);
-    this.builds = new Builds(db, { ...this.intake, audit }, access);
-    this.work = new Work(db, { intake: this.intake, settle: this.settle, cancel, notes: this.notes }, access);
+    this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);
+    const working = { intake: this.intake, settle: this.settle, cancel, notes: this.notes, statements };
+    this.work = new Work(db, working, access);
     const log = {
       atOpening: () => {
         const met = damage.opening;
@@ -122,7 +131,8 @@ export class Areas {
       shorten: () => runTask("checkpoint", { driver, path }),
     };
     const { settle, locks, processes } = this;
-    const led = this.builds.led;
-    this.recoveries = new Recoveries(db, { settle, endings, events, healed, locks, processes, audit, led, log }, access);
+    const builds = this.builds;
+    const healing = { settle, endings, events, healed, locks, processes, audit, builds, log, statements };
+    this.recoveries = new Recoveries(db, healing, access);
   }
 }

@@ -45,7 +45,7 @@ export class Audit {
   }
 
   /** Its number. */
-  add(tx: Pick<Tx, "now" | "wrote">, entry: NewAuditEntry): number {
+  add(tx: Tx, entry: NewAuditEntry): number {
     const head = this.head();
     if (head === null) throw headless();
     const [record, next] = nextRecord(head, entry, tx.now, this.actor ?? UNNAMED);

@@ -23,7 +23,7 @@ import { corrupt } from "./faults.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import type { Locks } from "./locks.ts";
+import type { ClaimLocks } from "./claim-locks.ts";
 import { isWhole, jobSum, NOTHING, summing } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 
@@ -36,7 +36,7 @@ interface Head extends Candidate {
 /** Jobs out. */
 export class Claim {
   readonly #catalog: Catalog;
-  readonly #locks: Locks;
+  readonly #locks: ClaimLocks;
   readonly #lanes: ClaimedLanes;
   readonly #settings: Settings;
   readonly #limits: Limits;
@@ -65,7 +65,7 @@ export class Claim {
       settings: Settings;
       limits: Limits;
       events: JobEvents;
-      locks: Locks;
+      locks: ClaimLocks;
       lanes: ClaimedLanes;
       damaged: DamagedJobs;
       random: () => number;

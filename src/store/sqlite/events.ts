@@ -20,6 +20,15 @@ export class Events {
     tx.wrote();
   }
 
+  tell(tx: Tx, event: NewEvent): void {
+    this.add(tx, event);
+  }
+
+  /** No other commit has its number, and no other event of this one the second. */
+  unique(tx: Tx): string {
+    return `${tx.commit}:${++this.#told}`;
+  }
+
   /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
   act(tx: Tx, type: string, subject: string, data = about(type, subject), build?: string): void {
     const transition = change(type, subject, tx.commit, ++this.#told);

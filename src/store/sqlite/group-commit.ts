@@ -2,13 +2,15 @@ import { randomInt } from "node:crypto";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { type Operation, passPoint } from "../points.ts";
+import type { Statements } from "./scripts.ts";
 import { COUNTER, totalOf } from "./damage/balance.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { COMMITS } from "./epoch.ts";
+import type { Tx as ScriptTx } from "../sql/access.ts";
 import { corrupt, explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
 /** One transaction, as the operations inside it see it. */
-export interface Tx {
+export interface Tx extends ScriptTx {
   readonly now: number;
   /** This commit's number: the fence of what is claimed in it. */
   readonly commit: Fence;
@@ -17,12 +19,6 @@ export interface Tx {
   /** How often queues' settings and limits have changed so far. */
   readonly settings: number;
   nextKey(): JobKey;
-  /** Said by whoever changes a row: a transaction in which nobody did is not committed at all. */
-  wrote(): void;
-  /** A job of this queue may be claimable now. */
-  ready(queue: string): void;
-  /** This lease was ended by somebody else than its holder. */
-  ended(job: JobKey, fence: Fence): void;
   /** A row is not what was written there. */
   damaged(what: string): void;
 }
@@ -68,6 +64,8 @@ interface Item {
 
 export interface GroupCommitOptions {
   path: string;
+  /** What scripts run on this connection. */
+  statements: Statements;
   now: () => number;
   monotonic: () => number;
   /** Until this much has passed, a locked database is waited for; in milliseconds. */
@@ -282,6 +280,7 @@ export class GroupCommit {
       let wrote = false;
       for (const item of items) passPoint(item.operation, "begun");
       body({
+        ...this.#options.statements,
         now: mark.now,
         commit: mark.commit as Fence,
         lanes,

@@ -6,6 +6,7 @@ import { corrupt, explain, isBusy } from "./faults.ts";
 import { COUNTED, type CountedRow } from "./group-commit.ts";
 import { Intake } from "./intake.ts";
 import { canonicalPath } from "./open.ts";
+import { type Statements, statementsOn } from "./scripts.ts";
 
 /** The store whose file the guests write to. */
 export interface Host {
@@ -62,8 +63,10 @@ class Guest {
   readonly #synchronous: Statement;
   readonly #takeLock: Statement;
   readonly #counted: Statement;
+  readonly #statements: Statements;
 
   constructor(db: Connection, host: Host) {
+    this.#statements = statementsOn(db);
     this.#db = db;
     this.#host = host;
     refuseOtherFile(db, host.path);
@@ -92,6 +95,7 @@ class Guest {
     let key = highest;
     return this.#intake.provisionally(
       {
+        ...this.#statements,
         now: this.#host.now(),
         commit: (commits + 1) as Fence,
         lanes,

@@ -11,7 +11,8 @@ import { damagedError } from "./damaged-jobs.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import { answerSum, BOOK, jobSum } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
-import { ENDED_WITH_WORK } from "./work/leftovers.ts";
+import { endedWithWork } from "../sql/builds/leftovers.ts";
+import { DIALECT } from "./dialect.ts";
 import type { Tally } from "./tally.ts";
 
 /** With all that its checksums cover. */
@@ -25,7 +26,7 @@ export const SUMMED = `
 
 /** Work of builds that have ended is about to be cleared away: it is nobody's any more. */
 const UNWANTED = `
-  select job.lane, job.state, -count(*) from (${ENDED_WITH_WORK}) as ended
+  select job.lane, job.state, -count(*) from (${endedWithWork(DIALECT)}) as ended
   cross join holdfast_work as work on work.build = ended.key cross join holdfast_jobs as job on job.key = work.job
   where job.state in ('pending', 'waiting') group by job.lane, job.state`;
 

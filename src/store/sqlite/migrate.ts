@@ -1,4 +1,5 @@
 import { HoldfastError } from "../../core/errors.ts";
+import type { Tx } from "./group-commit.ts";
 import { passPoint } from "../points.ts";
 import { Audit } from "./audit.ts";
 import type { Connection } from "./driver.ts";
@@ -91,7 +92,7 @@ function step(db: Connection, { path, now, actor, whenNew }: MigrateOptions): vo
   // That it was made is no news, that it was changed is.
   if (version + 1 >= AUDITED && wasUsed(db)) {
     const moved = { before: { version }, after: { version: version + 1, name: migration.name } };
-    new Audit(db, actor).add({ now, wrote: () => {} }, { action: "schema.migrated", subject: "schema", ...moved });
+    new Audit(db, actor).add({ now, wrote: () => {} } as Tx, { action: "schema.migrated", subject: "schema", ...moved });
   }
   passPoint("migrate", "written");
 }

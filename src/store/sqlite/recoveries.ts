@@ -19,7 +19,9 @@ import {
   type StoredReport,
   type TakenBack,
 } from "../recoveries.ts";
-import type { BuildRow } from "../builds.ts";
+import type { Builds } from "../sql/builds/builds.ts";
+import type { Locks } from "../sql/locks.ts";
+import { runSync } from "../sql/script.ts";
 import type { Access } from "./access.ts";
 import type { Audit } from "./audit.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -27,9 +29,9 @@ import type { Endings } from "./endings.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Healed } from "./healed.ts";
-import type { Locks } from "./locks.ts";
 import type { Processes } from "./processes.ts";
 import { Reports } from "./reports.ts";
+import { readsAt, type Statements } from "./scripts.ts";
 import type { Settle } from "./settle.ts";
 
 /** A write-ahead log of this many bytes is worth a thread while others work. */
@@ -44,11 +46,8 @@ interface Parts {
   locks: Locks;
   processes: Processes;
   audit: Audit;
-  /** The builds that a process leads. */
-  led: {
-    crash(tx: Tx, holder: ProcessId, reason: BuildReason): BuildRow[];
-    ids(holder: ProcessId): string[];
-  };
+  builds: Builds;
+  statements: Statements;
   /** The write-ahead log: as it was when this handle opened it, and its size now. */
   log: { atOpening(): { bytes: number; frames: number }; size(): number; shorten(): Promise<void> };
 }
@@ -132,12 +131,15 @@ export class Recoveries implements RecoveryStore {
   }
 
   preview(dead: readonly ProcessId[]): Promise<RecoveryPreview> {
-    const { led, locks } = this.#parts;
-    return this.#access.read(() => ({
-      jobs: dead.reduce((sum, id) => sum + this.#inHandOf(id), 0),
-      builds: dead.flatMap((id) => led.ids(id)),
-      locks: dead.flatMap((id) => locks.ofProcess(id, this.#access.now())).sort(),
-    }));
+    const { builds, locks, statements } = this.#parts;
+    return this.#access.read(() => {
+      const db = readsAt(statements, this.#access.now());
+      return {
+        jobs: dead.reduce((sum, id) => sum + this.#inHandOf(id), 0),
+        builds: dead.flatMap((id) => runSync(builds.ledBy(db, id))),
+        locks: runSync(locks.ofProcesses(db, dead)),
+      };
+    });
   }
 
   #isWorthwhile({ dead, by, findings }: Found): boolean {
@@ -182,7 +184,7 @@ export class Recoveries implements RecoveryStore {
     endings.write(tx);
     const reclaimed = reclaimedOf(nexts);
     if (reclaimed.entries === 0) return NOTHING_BACK;
-    const freed = locks.freeBound(tx, over);
+    const freed = runSync(locks.freeBound(tx, over));
     healed.record(tx, cause, { ...reclaimed, locks: freed });
     this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
     return { ...reclaimed, locks: freed };
@@ -192,9 +194,9 @@ export class Recoveries implements RecoveryStore {
     const { report, process, reason, spent, cause } = burial;
     if (!this.#reports.names(report, process)) return { builds: 0, locks: 0 };
     if (this.#inHandOf(process) > 0) return null;
-    const { processes, locks, led, healed } = this.#parts;
-    const freed = locks.freeOf(tx, process);
-    const builds = led.crash(tx, process, reason).length;
+    const { processes, locks, healed } = this.#parts;
+    const freed = runSync(locks.freeOf(tx, process));
+    const builds = runSync(this.#parts.builds.crash(tx, process, reason)).length;
     processes.remove(tx, process);
     if (freed > 0) healed.record(tx, cause, { ...NOTHING_BACK, locks: freed });
     this.#reports.count(tx, report, { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent });

@@ -15,7 +15,7 @@ import type { Enqueue } from "./enqueue.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import type { Locks } from "./locks.ts";
+import type { ClaimLocks } from "./claim-locks.ts";
 import type { Notes } from "./notes.ts";
 import { answerSum, NOTHING, summing } from "./row-sum.ts";
 import type { ItemTable } from "./work/item-table.ts";
@@ -33,7 +33,7 @@ export class Settle {
   readonly #endings: Endings;
   readonly #limits: Limits;
   readonly #events: JobEvents;
-  readonly #locks: Locks;
+  readonly #locks: ClaimLocks;
   readonly #lanes: ClaimedLanes;
   readonly #table: ItemTable;
   readonly #items: Items;
@@ -68,7 +68,7 @@ export class Settle {
       endings: Endings;
       limits: Limits;
       events: JobEvents;
-      locks: Locks;
+      locks: ClaimLocks;
       lanes: ClaimedLanes;
       table: ItemTable;
       items: Items;

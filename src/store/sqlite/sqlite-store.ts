@@ -25,7 +25,8 @@ import type { AuditLog } from "./audit-log.ts";
 import { untilRestored } from "./backup/enter.ts";
 import type { Access } from "./access.ts";
 import { Backups } from "./backup/backups.ts";
-import type { Builds } from "./builds/builds.ts";
+import type { Builds } from "../sql/builds/builds.ts";
+import type { Locks } from "../sql/locks.ts";
 import { Drain } from "./changes/drain.ts";
 import { CommitMarks } from "./changes/journal.ts";
 import { Checkpoint } from "./checkpoint.ts";
@@ -38,7 +39,6 @@ import type { SqliteVitals } from "./vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import { handleOf } from "./guest.ts";
 import type { Healing } from "./healing.ts";
-import type { Locks } from "./locks.ts";
 import type { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
@@ -46,7 +46,7 @@ import type { Outbox } from "./outbox.ts";
 import type { Processes } from "./processes.ts";
 import type { Queues } from "./queues.ts";
 import type { Recoveries } from "./recoveries.ts";
-import type { Schedules } from "./schedules.ts";
+import type { Schedules } from "../sql/schedules.ts";
 import type { Sinks } from "./sinks.ts";
 import { framesIn, type LogAtOpening, walSize } from "./wal/size.ts";
 import { Witness } from "./witness/witness.ts";
@@ -179,6 +179,7 @@ export class SqliteStore implements Store {
     const { intake, audit, lanes } = areas;
     this.#group = new GroupCommit(db, {
       path,
+      statements: areas.statements,
       now: () => this.clock.now(),
       monotonic: () => performance.now(),
       patience: 5_000,

@@ -18,7 +18,11 @@ import type {
 } from "../../work.ts";
 import { askedTargets, placeOf, viewOf } from "../../work/views.ts";
 import type { Access } from "../access.ts";
-import { Runs } from "../builds/runs.ts";
+import { Runs } from "../../sql/builds/runs.ts";
+import { runAsync } from "../../sql/script.ts";
+import { BUILD_GUARD } from "../guards.ts";
+import { dialectOf } from "../dialect.ts";
+import type { Statements } from "../scripts.ts";
 import type { Cancel } from "../cancel.ts";
 import type { Intake } from "../intake.ts";
 import type { Limits } from "../limits.ts";
@@ -40,6 +44,7 @@ export class Work implements WorkStore {
   readonly #limits: Limits;
   readonly #sheets: Sheets;
   readonly #runs: Runs;
+  readonly #statements: Statements;
   readonly #targets: Targets;
   readonly #results: Results;
   readonly #listing: Listing;
@@ -48,7 +53,7 @@ export class Work implements WorkStore {
 
   constructor(
     s: string,
-    parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes; reader: Reader },
+    parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes; reader: Reader; statements: Statements },
     access: Access,
   ) {
     const { intake, settle, cancel, notes } = parts;
@@ -57,7 +62,8 @@ export class Work implements WorkStore {
     this.#reader = parts.reader;
     this.#limits = limits;
     this.#sheets = sheets;
-    this.#runs = new Runs(s);
+    this.#runs = new Runs(dialectOf(s), BUILD_GUARD);
+    this.#statements = parts.statements;
     this.#targets = new Targets(s);
     this.#results = new Results(s);
     this.#listing = new Listing(s, { settings, limits, settle, enqueue, cancel, notes, sheets });
@@ -123,7 +129,10 @@ export class Work implements WorkStore {
     const [found, removing] = await Promise.all([items.byJob(read, jobs), items.removing(read, jobs)]);
     const known = new Map(found.map((item) => [item.job, item]));
     const keys = [...new Set([...known.values()].map(({ build }) => build))];
-    const builds = new Map(await Promise.all(keys.map(async (key) => [key, await this.#runs.get(read, key)] as const)));
+    const reads = this.#statements.reads({ rows: read, at: this.#access.at() });
+    const builds = new Map(
+      await Promise.all(keys.map(async (key) => [key, await runAsync(this.#runs.get(reads, key))] as const)),
+    );
     const targets = new Map<string, TargetRow>();
     for (const { pipeline, segment, paths } of askedTargets([...known.values()], builds))
       for (const row of await this.#targets.byPath(read, pipeline, segment, paths))

@@ -3,7 +3,7 @@ import type { Connection, Value } from "../driver.ts";
 import { SUMMED, type SummedRow, wholeSum } from "../look.ts";
 import { noteSum } from "../notes.ts";
 import { rowSum } from "../row-sum.ts";
-import { SCHEDULE, scheduleSum, type SummedSchedule } from "../schedules.ts";
+import { SCHEDULE, scheduleSum, type SummedSchedule } from "../schedule-guard.ts";
 import * as sums from "./sums.ts";
 
 /** So many rows are read at once: whoever writes meanwhile is not held up, and the log not pinned for long. */

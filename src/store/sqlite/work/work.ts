@@ -17,7 +17,11 @@ import type {
   WorkView,
 } from "../../work.ts";
 import type { Access } from "../access.ts";
-import { Runs } from "../builds/runs.ts";
+import { Runs } from "../../sql/builds/runs.ts";
+import { runSync } from "../../sql/script.ts";
+import { BUILD_GUARD } from "../build-guard.ts";
+import { DIALECT } from "../dialect.ts";
+import { readsAt, type Statements } from "../scripts.ts";
 import type { Cancel } from "../cancel.ts";
 import type { Connection } from "../driver.ts";
 import type { Intake } from "../intake.ts";
@@ -35,16 +39,22 @@ export class Work implements WorkStore {
   readonly #access: Access;
   readonly #intake: Intake;
   readonly #runs: Runs;
+  readonly #statements: Statements;
   readonly #listing: Listing;
   readonly #ledger: Ledger;
   readonly #clear: Clear;
 
-  constructor(db: Connection, parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes }, access: Access) {
+  constructor(
+    db: Connection,
+    parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes; statements: Statements },
+    access: Access,
+  ) {
     const { intake, settle, cancel, notes } = parts;
     const { enqueue, endings, settings } = intake;
     this.#access = access;
     this.#intake = intake;
-    this.#runs = new Runs(db);
+    this.#runs = new Runs(DIALECT, BUILD_GUARD);
+    this.#statements = parts.statements;
     this.#listing = new Listing({ ...intake.work, settle, enqueue, endings, cancel, notes });
     this.#ledger = new Ledger(db, { ...intake.work, settings, settle });
     this.#clear = new Clear({ leftovers: new Leftovers(db), cancel, endings });
@@ -104,7 +114,12 @@ export class Work implements WorkStore {
     return this.#access.read(() => {
       const items = jobs.map((job) => this.#intake.work.table.get(job));
       const known = items.filter((item) => item !== undefined);
-      const builds = new Map([...new Set(known.map(({ build }) => build))].map((key) => [key, this.#runs.get(key)]));
+      const builds = new Map(
+        [...new Set(known.map(({ build }) => build))].map((key) => [
+          key,
+          runSync(this.#runs.get(readsAt(this.#statements, this.#access.now()), key)),
+        ]),
+      );
       const targets = new Map<string, TargetRow>();
       for (const { pipeline, segment, paths } of askedTargets(known, builds))
         for (const row of this.#intake.work.targets.byPath(pipeline, segment, paths))

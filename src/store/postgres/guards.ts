@@ -1,0 +1,16 @@
+import type { BuildGuard } from "../sql/builds/runs.ts";
+import type { ScheduleGuard } from "../sql/schedules.ts";
+
+/** The server looks after its pages itself. */
+export const BUILD_GUARD: BuildGuard = {
+  columns: "",
+  check: () => {},
+  inserted: { columns: "", values: "", params: () => ({}) },
+  insertedStage: { columns: "", values: "" },
+};
+
+export const SCHEDULE_GUARD: ScheduleGuard = {
+  columns: "",
+  check: () => {},
+  saved: { columns: "", values: "", updates: "", params: () => ({}) },
+};

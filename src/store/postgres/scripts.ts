@@ -1,0 +1,171 @@
+import type { Access, Param, Params, Reads, Tx as AnyTx } from "../sql/access.ts";
+import { runAsync, type Script, wait } from "../sql/script.ts";
+import type { Fence } from "../../core/ids.ts";
+import type { NewJob } from "../store.ts";
+import type { Access as PostgresAccess } from "./access.ts";
+import { listOf, type Rows, type Value } from "./driver.ts";
+import type { Tx } from "./transaction.ts";
+
+/** A script's statement as the server takes it. */
+interface Statement {
+  text: string;
+  /** The parameters in the order of their numbers. */
+  names: readonly string[];
+}
+
+/** Whatever a statement is sent with: a transaction or a reader. `at` is the injected time, null where the server's counts. */
+export interface Sender {
+  readonly at: number | null;
+  readonly rows: Rows;
+}
+
+/** What is added to a statement, by what a script does with it. */
+const ENDINGS = { all: "", run: " returning 1", lock: " for no key update" } as const;
+
+/** Runs scripts' statements. Parameters become numbers, and `:now` an instant that the server reads once a statement. */
+export class Statements {
+  readonly #clock: string;
+  readonly nextFence: string;
+  readonly #known = { all: new Map<string, Statement>(), run: new Map<string, Statement>(), lock: new Map<string, Statement>() };
+
+  constructor(schema: string) {
+    this.nextFence = `select nextval('${schema}.fence') as next`;
+    this.#clock = `clock as materialized (select ${schema}.clock(:now) as now)`;
+  }
+
+  /** Sends it at once; the script waits for the answer. */
+  rows<Row>({ rows, at }: Sender, how: keyof typeof ENDINGS, sql: string, params: Params = {}): Script<Row[]> {
+    const { text, names } = this.#statement(how, sql);
+    const values = names.map((name) => (name === "now" ? at : toValue(params[name])));
+    return objects<Row>(rows(text, ...values));
+  }
+
+  reads(sender: Sender): Reads {
+    const all = <Row>(sql: string, params?: Params) => this.rows<Row>(sender, "all", sql, params);
+    return { all, get: (sql, params) => first(all(sql, params)), time: () => this.#time(sender) };
+  }
+
+  *#time(sender: Sender): Script<number> {
+    if (sender.at !== null) return sender.at;
+    const [row] = yield* this.rows<{ now: number }>(sender, "all", "select :now as now");
+    return (row as { now: number }).now;
+  }
+
+  #statement(how: keyof typeof ENDINGS, sql: string): Statement {
+    const known = this.#known[how];
+    let statement = known.get(sql);
+    if (statement === undefined) known.set(sql, (statement = numbered(this.#timed(sql.trim()) + ENDINGS[how])));
+    return statement;
+  }
+
+  #timed(sql: string): string {
+    if (!/:now\b/.test(sql)) return sql;
+    const timed = sql.replaceAll(/:now\b/g, "(select now from clock)");
+    const [, begin, rest] = /^(with recursive |with )?(.*)$/s.exec(timed) as unknown as [string, string | undefined, string];
+    return begin === undefined ? `with ${this.#clock} ${rest}` : `${begin}${this.#clock}, ${rest}`;
+  }
+}
+
+/** The part of a transaction that scripts use. */
+export abstract class ScriptTx implements Sender, Omit<AnyTx, "ready" | "ended"> {
+  abstract readonly at: number | null;
+  abstract readonly rows: Rows;
+  abstract now(): Promise<number>;
+  abstract wrote(): void;
+  readonly #statements: Statements;
+
+  constructor(statements: Statements) {
+    this.#statements = statements;
+  }
+
+  all<Row>(sql: string, params?: Params): Script<Row[]> {
+    return this.#statements.rows<Row>(this, "all", sql, params);
+  }
+
+  get<Row>(sql: string, params?: Params): Script<Row | undefined> {
+    return first(this.all<Row>(sql, params));
+  }
+
+  run(sql: string, params?: Params): Script<boolean> {
+    return isAny(this.#wrote(this.#statements.rows(this, "run", sql, params)));
+  }
+
+  returning<Row>(sql: string, params?: Params): Script<Row[]> {
+    return this.#wrote(this.all<Row>(sql, params));
+  }
+
+  lock(select: string, params?: Params): Script<unknown> {
+    return this.#statements.rows(this, "lock", select, params);
+  }
+
+  *fence(): Script<Fence> {
+    const [row] = yield* this.#statements.rows<{ next: Fence }>(this, "all", this.#statements.nextFence);
+    return (row as { next: Fence }).next;
+  }
+
+  time(): Script<number> {
+    return wait(this.now());
+  }
+
+  *#wrote<Row>(rows: Script<Row[]>): Script<Row[]> {
+    const changed = yield* rows;
+    if (changed.length > 0) this.wrote();
+    return changed;
+  }
+}
+
+function* first<Row>(rows: Script<Row[]>): Script<Row | undefined> {
+  return (yield* rows)[0];
+}
+
+function* isAny(rows: Script<unknown[]>): Script<boolean> {
+  return (yield* rows).length > 0;
+}
+
+/** What a transaction takes before it changes builds. */
+interface Before {
+  limits: { queuesOf(jobs: readonly NewJob[]): string[]; lock(tx: Tx, queues: readonly string[]): Promise<unknown> };
+  turn: { take(tx: Tx): Promise<void> };
+  settings: { refresh(tx: Tx): Promise<void> };
+}
+
+/** Lets scripts read over any connection, and write as part of the store's transactions. */
+export function scriptAccess(statements: Statements, access: PostgresAccess, { limits, turn, settings }: Before): Access {
+  return {
+    read: (script) => runAsync(script(statements.reads({ rows: access.read, at: access.at() }))),
+    write: (operation, script, { row, builds = false, jobs = [] } = {}) => {
+      const run = async (tx: Tx) => {
+        if (builds) {
+          await limits.lock(tx, limits.queuesOf(jobs));
+          await turn.take(tx);
+          await settings.refresh(tx);
+        }
+        return runAsync(script(tx));
+      };
+      return access.write(operation, run, { wants: () => limits.queuesOf(jobs), ...(row === undefined ? {} : { row }) });
+    },
+  };
+}
+
+function numbered(sql: string): Statement {
+  const names: string[] = [];
+  const text = sql.replaceAll(/(?<!:):([a-z]\w*)/gi, (_, name: string) => {
+    if (!names.includes(name)) names.push(name);
+    return `$${names.indexOf(name) + 1}`;
+  });
+  return { text, names };
+}
+
+/** The driver gives rows as arrays, along with the names of their columns. */
+type Answered = (readonly unknown[])[] & { columns?: readonly { name: string }[] };
+
+function* objects<Row>(answer: Promise<unknown[][]>): Script<Row[]> {
+  const rows = (yield answer) as Answered;
+  const names = rows.columns?.map(({ name }) => name) ?? [];
+  return rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])) as Row);
+}
+
+function toValue(param: Param | undefined): Value {
+  if (param === undefined) throw new Error("A parameter of a statement is missing.");
+  return typeof param === "object" && param !== null ? listOf(param) : param;
+}

@@ -1,0 +1,144 @@
+import type { BuildReason, BuildState, WantedMove } from "../../../core/build.ts";
+import type { ProcessId } from "../../../core/ids.ts";
+import type {
+  Approval,
+  BuildFilter,
+  BuildRow,
+  BuildStore,
+  LeadView,
+  LedBuild,
+  LockConflict,
+  LockToken,
+  MintedToken,
+  NewBuild,
+  ResumeBuild,
+} from "../../builds.ts";
+import type { NewJob } from "../../store.ts";
+import type { Access, Reads, Tx } from "../access.ts";
+import type { Dialect } from "../dialect.ts";
+import type { Audit, Enqueue, Events, Settings } from "../parts.ts";
+import type { Script } from "../script.ts";
+import { type Known, Leads } from "./leads.ts";
+import { endedWithWork } from "./leftovers.ts";
+import { Moves } from "./moves.ts";
+import { Orchestrate } from "./orchestrate.ts";
+import { Oversee } from "./oversee.ts";
+import { type BuildGuard, Runs } from "./runs.ts";
+import { Tokens } from "./tokens.ts";
+
+interface Parts {
+  settings: Settings;
+  events: Events;
+  enqueue: Enqueue;
+  audit: Audit;
+  guard: BuildGuard;
+}
+
+export class Builds implements BuildStore {
+  readonly #access: Access;
+  readonly #runs: Runs;
+  readonly #leads: Leads;
+  readonly #orchestrate: Orchestrate;
+  readonly #oversee: Oversee;
+
+  constructor(dialect: Dialect, parts: Parts, access: Access) {
+    this.#access = access;
+    const workLeft = `select 1 from (${endedWithWork(dialect)}) as ended where pipeline = :pipeline limit 1`;
+    const own = {
+      ...parts,
+      runs: (this.#runs = new Runs(dialect, parts.guard)),
+      leads: (this.#leads = new Leads(dialect)),
+      tokens: new Tokens(dialect),
+      *isWorkLeft(db: Reads, pipeline: string): Script<boolean> {
+        return (yield* db.get(workLeft, { pipeline })) !== undefined;
+      },
+    };
+    const moves = new Moves(own);
+    this.#orchestrate = new Orchestrate({ ...own, moves });
+    this.#oversee = new Oversee({ ...own, moves });
+  }
+
+  start(build: NewBuild): Promise<LedBuild | LockConflict | { paused: string }> {
+    return this.#write((tx) => this.#orchestrate.start(tx, build), [build.listing]);
+  }
+
+  resume(build: ResumeBuild): Promise<LedBuild | LockConflict> {
+    return this.#write((tx) => this.#orchestrate.resume(tx, build));
+  }
+
+  letRun(build: string, lock: LockToken): Promise<boolean> {
+    return this.#write((tx) => this.#orchestrate.letRun(tx, build, lock));
+  }
+
+  move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null> {
+    return this.#write((tx) => this.#orchestrate.move(tx, build, move, lock, mint));
+  }
+
+  abandon(build: string, note: string, by: string): Promise<BuildRow | null> {
+    return this.#write((tx) => this.#oversee.abandon(tx, build, note, by));
+  }
+
+  approve(build: string, approval: Approval, by: string): Promise<BuildRow | null> {
+    return this.#write((tx) => this.#oversee.approve(tx, build, approval, by));
+  }
+
+  mintToken(build: string, minted: MintedToken, by: string): Promise<BuildRow | null> {
+    return this.#write((tx) => this.#oversee.mintToken(tx, build, minted, by));
+  }
+
+  nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean> {
+    return this.#write((tx) => this.#orchestrate.nextRound(tx, build, round, listing, lock), [listing]);
+  }
+
+  getBuild(id: string): Promise<BuildRow | null> {
+    return this.#access.read((db) => this.#runs.find(db, id));
+  }
+
+  listBuilds(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }> {
+    return this.#access.read((db) => this.#runs.list(db, filter));
+  }
+
+  newestBuild(pipeline: string, state?: BuildState): Promise<BuildRow | null> {
+    return this.#access.read((db) => this.#runs.newest(db, pipeline, state ?? null));
+  }
+
+  newestBuilds(): Promise<BuildRow[]> {
+    return this.#access.read((db) => this.#runs.newestOfEach(db));
+  }
+
+  beat(lock: LockToken): Promise<boolean> {
+    return this.#access.write("beat", (tx) => this.#leads.beat(tx, lock));
+  }
+
+  getLead(pipeline: string): Promise<LeadView | null> {
+    return this.#access.read((db) => this.#leads.find(db, pipeline));
+  }
+
+  leads(): Promise<LeadView[]> {
+    return this.#access.read((db) => this.#leads.all(db));
+  }
+
+  breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean> {
+    return this.#write((tx) => this.#oversee.breakLead(tx, pipeline, by, holder));
+  }
+
+  /** Called again and again, mostly for nothing: then nothing is written. */
+  async orphan(known: Known, reason: BuildReason): Promise<BuildRow[]> {
+    const found = await this.#access.read((db) => this.#leads.unled(db, known));
+    return found.length === 0 ? [] : this.#write((tx) => this.#oversee.orphan(tx, known, reason));
+  }
+
+  /** For burials: crashes the builds that a dead process leads, within a transaction. */
+  crash(tx: Tx, holder: ProcessId, reason: BuildReason): Script<BuildRow[]> {
+    return this.#oversee.crash(tx, holder, reason);
+  }
+
+  /** For burials: the ids of the builds that a process leads. */
+  *ledBy(db: Reads, holder: ProcessId): Script<string[]> {
+    return (yield* this.#leads.ledBy(db, holder)).map(({ build }) => build);
+  }
+
+  #write<T>(script: (tx: Tx) => Script<T>, jobs: readonly NewJob[] = []): Promise<T> {
+    return this.#access.write("build", script, { builds: true, jobs });
+  }
+}

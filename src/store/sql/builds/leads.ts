@@ -1,0 +1,100 @@
+import type { BuildKey, ProcessId } from "../../../core/ids.ts";
+import { type LeadColumns, toLead } from "../../build-row.ts";
+import { LEAD_TTL, type LeadView, type LockToken, type NewLead } from "../../builds.ts";
+import type { Reads, Tx } from "../access.ts";
+import type { Dialect } from "../dialect.ts";
+import type { Script } from "../script.ts";
+
+/** What is known about processes. */
+export interface Known {
+  dead: readonly ProcessId[];
+  alive: readonly ProcessId[];
+}
+
+/** Which orchestrator leads the builds of each pipeline. */
+export class Leads {
+  readonly #sql: ReturnType<typeof statements>;
+
+  constructor(dialect: Dialect) {
+    this.#sql = statements(dialect);
+  }
+
+  /** The lead that is in force; null if nobody leads the pipeline, or only a process that is gone. */
+  *held(db: Reads, pipeline: string): Script<LeadView | null> {
+    const row = yield* db.get<LeadColumns>(this.#sql.held, { pipeline });
+    return row === undefined ? null : toLead(row);
+  }
+
+  /** The lead, whether its process is alive or not. */
+  *find(db: Reads, pipeline: string): Script<LeadView | null> {
+    const row = yield* db.get<LeadColumns>(this.#sql.find, { pipeline });
+    return row === undefined ? null : toLead(row);
+  }
+
+  /** The lead under this token of this build; null if its orchestrator does not lead it any more. */
+  *holding(db: Reads, build: BuildKey, { pipeline, token }: LockToken): Script<LeadView | null> {
+    const row = yield* db.get<LeadColumns>(this.#sql.find, { pipeline });
+    return row === undefined || row.token !== token || row.key !== build ? null : toLead(row);
+  }
+
+  *all(db: Reads): Script<LeadView[]> {
+    return (yield* db.all<LeadColumns>(this.#sql.all)).map(toLead);
+  }
+
+  /** What a process leads. */
+  *ledBy(db: Reads, holder: ProcessId): Script<(LeadView & { key: BuildKey })[]> {
+    const rows = yield* db.all<LeadColumns>(this.#sql.ledBy, { holder });
+    return rows.map((row) => Object.assign(toLead(row), { key: row.key }));
+  }
+
+  *take(tx: Tx, pipeline: string, build: BuildKey, lead: NewLead): Script<void> {
+    const { token, holder, pid, host, program, programHash } = lead;
+    yield* tx.run(this.#sql.take, { pipeline, build, token, holder, pid, host, program, programHash });
+  }
+
+  beat(tx: Tx, { pipeline, token }: LockToken): Script<boolean> {
+    return tx.run(this.#sql.beat, { pipeline, token });
+  }
+
+  release(tx: Tx, build: BuildKey): Script<boolean> {
+    return tx.run(this.#sql.release, { build });
+  }
+
+  /** ACTIVE builds led by nobody, by a process that is gone, or by one that has not been heard of for too long. */
+  *unled(db: Reads, { dead, alive }: Known): Script<BuildKey[]> {
+    const builds = yield* db.all<{ key: BuildKey }>(this.#sql.unled, { dead, alive });
+    return builds.map(({ key }) => key);
+  }
+}
+
+function statements(dialect: Dialect) {
+  const leads = dialect.table("leads");
+  const builds = dialect.table("builds");
+  // A process that is found dead is struck off, and with that its lead is free.
+  const registered = `exists (select 1 from ${dialect.table("processes")} where id = lead.holder)`;
+  const read = `
+    select lead.pipeline, build.id as build, build.key, lead.token, lead.holder, lead.pid, lead.host, lead.program,
+      lead.program_hash as "programHash", lead.acquired_at as "acquiredAt", lead.beat_at as "beatAt"
+    from ${leads} as lead join ${builds} as build on build.key = lead.build`;
+  return {
+    find: `${read} where lead.pipeline = :pipeline`,
+    held: `${read} where lead.pipeline = :pipeline and ${registered}`,
+    all: `${read} order by lead.pipeline`,
+    // Fails if somebody leads the pipeline, whatever was read before.
+    take: `
+      insert into ${leads} (pipeline, build, token, holder, pid, host, program, program_hash, acquired_at, beat_at)
+      values (:pipeline, :build, :token, :holder, :pid, :host, :program, :programHash, :now, :now)`,
+    beat: `update ${leads} set beat_at = :now where pipeline = :pipeline and token = :token`,
+    release: `delete from ${leads} where build = :build`,
+    ledBy: `${read} where lead.holder = :holder order by build.key`,
+    // Uses the index builds_unended: its condition is repeated here so that the planner recognises it.
+    unled: `
+      select build.key from ${builds} as build
+        left join ${leads} as lead on lead.pipeline = build.pipeline and lead.build = build.key
+      where build.state = 'ACTIVE' and build.state not in ('SUCCESS', 'FAILED', 'ABANDONED')
+        and (lead.build is null or not ${registered}
+          or ${dialect.in("lead.holder", "bigint", ":dead")}
+          or (lead.beat_at <= :now - ${LEAD_TTL} and not ${dialect.in("lead.holder", "bigint", ":alive")}))
+      order by +build.key`,
+  };
+}

@@ -1,0 +1,92 @@
+import { RECOVERY, subjectOf } from "../../../core/audit.ts";
+import type { BuildReason } from "../../../core/build.ts";
+import type { BuildKey, ProcessId } from "../../../core/ids.ts";
+import { brokenBy, tokenUse } from "../../build-moves.ts";
+import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
+import type { Tx } from "../access.ts";
+import type { Audit, Events } from "../parts.ts";
+import { type Script, wait } from "../script.ts";
+import type { Known, Leads } from "./leads.ts";
+import type { Moves } from "./moves.ts";
+import type { Runs } from "./runs.ts";
+import type { Tokens } from "./tokens.ts";
+
+interface Parts {
+  runs: Runs;
+  leads: Leads;
+  tokens: Tokens;
+  moves: Moves;
+  audit: Audit;
+  events: Events;
+}
+
+/** What operators do to builds, and what happens to builds whose orchestrators are gone. None of it needs the lead. */
+export class Oversee {
+  readonly #parts: Parts;
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  *abandon(tx: Tx, id: string, note: string, by: string): Script<BuildRow | null> {
+    const { runs, moves } = this.#parts;
+    const build = yield* runs.lock(tx, id);
+    return build && (yield* moves.make(tx, build, { move: "abandon", reason: "abandoned", note }, {}, { by }));
+  }
+
+  *approve(tx: Tx, id: string, approval: Approval, by: string): Script<BuildRow | null> {
+    const { runs, tokens, moves } = this.#parts;
+    const build = yield* runs.lock(tx, id);
+    if (build === null) return null;
+    const approved = yield* runs.approve(tx, build, yield* tokens.use(tx, build, approval));
+    yield* moves.act(tx, "build.approved", build, approved, { by, ...tokenUse({ approval }) });
+    return approved;
+  }
+
+  *mintToken(tx: Tx, id: string, minted: MintedToken, by: string): Script<BuildRow | null> {
+    const { runs, tokens, moves } = this.#parts;
+    const build = yield* runs.lock(tx, id);
+    if (build === null) return null;
+    const { expiresAt } = yield* tokens.mint(tx, build, minted);
+    yield* moves.act(tx, "build.token_minted", build, build, { by, more: { expiresAt } });
+    return build;
+  }
+
+  *breakLead(tx: Tx, pipeline: string, by: string, only?: ProcessId): Script<boolean> {
+    const { runs, leads, moves, audit, events } = this.#parts;
+    const lead = yield* leads.find(tx, pipeline);
+    if (lead === null || (only !== undefined && lead.holder !== only)) return false;
+    const build = (yield* runs.lock(tx, lead.build)) as BuildRow;
+    const subject = subjectOf("lead.broken", pipeline);
+    yield* wait(audit.add(tx, { by, action: "lead.broken", subject, before: lead, after: null }));
+    const { holder, pid, host, program } = lead;
+    yield* wait(events.act(tx, "lead.broken", pipeline, { pipeline, holder, pid, host, program, by }, build.id));
+    yield* leads.release(tx, build.key);
+    if (build.state === "ACTIVE") yield* moves.make(tx, build, brokenBy(by), { holderGone: true }, { by });
+    return true;
+  }
+
+  /** Its orchestrator is dead. */
+  *crash(tx: Tx, holder: ProcessId, reason: BuildReason): Script<BuildRow[]> {
+    const led = yield* this.#parts.leads.ledBy(tx, holder);
+    return yield* this.#crash(
+      tx,
+      led.map(({ key }) => key),
+      reason,
+    );
+  }
+
+  *orphan(tx: Tx, known: Known, reason: BuildReason): Script<BuildRow[]> {
+    return yield* this.#crash(tx, yield* this.#parts.leads.unled(tx, known), reason);
+  }
+
+  *#crash(tx: Tx, builds: readonly BuildKey[], reason: BuildReason): Script<BuildRow[]> {
+    const { runs, moves } = this.#parts;
+    const crashed: BuildRow[] = [];
+    for (const key of builds) {
+      const build = yield* runs.lockKey(tx, key);
+      crashed.push(yield* moves.make(tx, build, { move: "crash", reason }, { holderGone: true }, { by: RECOVERY }));
+    }
+    return crashed;
+  }
+}

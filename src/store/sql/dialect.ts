@@ -1,0 +1,21 @@
+/** Where the SQL of the two databases differs. Everything else is written so that both understand it. */
+export interface Dialect {
+  /** The full name of a table. */
+  table(name: string): string;
+  /** Whether `value` is among the items of a parameter that is a list. */
+  in(value: string, type: "bigint" | "text", list: string): string;
+  /** The items of a parameter that is a list, as a table with the columns `place`, from 0 on, and `value`. */
+  items(type: "bigint" | "text", list: string): string;
+  /** The greatest of two numbers, leaving out nulls. */
+  greatest(a: string, b: string): string;
+  /** In the words that partial indexes are declared with. */
+  isFalse(column: string): string;
+  /** Sorts texts by their bytes, as SQLite does. */
+  byBytes(text: string): string;
+  /** The rows of a subquery as one JSON text, each an array of these columns. */
+  jsonRows(columns: readonly string[], from: string, order: string): string;
+  /** Selects the next key of a table as `next`. */
+  nextKey(table: "builds"): string;
+  /** The jobs that are running: `key`, `fence` and `holder`. */
+  readonly running: string;
+}

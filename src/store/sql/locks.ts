@@ -1,0 +1,186 @@
+import type { ProcessId } from "../../core/ids.ts";
+import type { LeaseRef } from "../../core/lease.ts";
+import { type BrokenLock, type LockRow, toLocks } from "../lock-row.ts";
+import type { LockStore, LockView } from "../locks.ts";
+import type { Access, Reads, Tx } from "./access.ts";
+import type { Dialect } from "./dialect.ts";
+import type { Acts, Healed, Processes } from "./parts.ts";
+import { type Script, wait } from "./script.ts";
+
+/**
+ * Whether a row `lock` is held: its time is not over, or the exclusive claim it belongs to is still running. The state is
+ * compared in a way that keeps PostgreSQL from going through all running jobs to find that one.
+ */
+export function isHeld({ table }: Dialect, now = ":now"): string {
+  return `(
+    (lock.job is null and lock.expires_at > ${now})
+    or (lock.job is not null and exists (
+      select 1 from ${table("jobs")} as held
+      where held.key = lock.job and held.fence = lock.fence and coalesce(held.state, '') = 'running')))`;
+}
+
+/**
+ * Whether a lock is over, for statements that change it. On PostgreSQL such a statement may have waited for the row: then it
+ * sees the row as it is now, but the jobs as they were when it began. A claim that was bound to the lock in the meantime
+ * is not running there yet and must not be mistaken for one that has ended.
+ */
+export function isOver(dialect: Dialect, now = ":now"): string {
+  return `(
+    not ${isHeld(dialect, now)}
+    and (lock.job is null or exists (
+      select 1 from ${dialect.table("locks")} as seen
+      where seen.name = lock.name and seen.job = lock.job and seen.fence = lock.fence)))`;
+}
+
+/**
+ * Named, leased mutexes. A lock is free if it has no row, if its time is over, or if it belongs to an exclusive claim that
+ * has ended. Locks of exclusive claims have no expiry and are never released: the job's own row tells whether they count.
+ */
+export class Locks implements LockStore {
+  readonly #access: Access;
+  readonly #parts: { acts: Acts; processes: Processes; healed: Healed };
+  readonly #sql: ReturnType<typeof statements>;
+
+  constructor(dialect: Dialect, parts: { acts: Acts; processes: Processes; healed: Healed }, access: Access) {
+    this.#access = access;
+    this.#parts = parts;
+    this.#sql = statements(dialect);
+  }
+
+  acquire(name: string, holder: string, token: string, ttl: number): Promise<boolean> {
+    return this.#write(name, (tx) => tx.run(this.#sql.acquire, { name, holder, token, ttl, process: this.#self }));
+  }
+
+  /** From now on the lock belongs to the process that extends it. */
+  extend(name: string, token: string, ttl: number): Promise<boolean> {
+    return this.#write(name, (tx) => tx.run(this.#sql.extend, { name, token, ttl, process: this.#self }));
+  }
+
+  release(name: string, token: string): Promise<boolean> {
+    return this.#write(name, (tx) => this.#release(tx, name, token));
+  }
+
+  *#release(tx: Tx, name: string, token: string): Script<boolean> {
+    const released = yield* tx.run(this.#sql.release, { name, token });
+    if (released) tx.ready(name);
+    return released;
+  }
+
+  async get(name: string): Promise<LockView | null> {
+    const [lock] = await this.#views(name);
+    return lock ?? null;
+  }
+
+  all(): Promise<LockView[]> {
+    return this.#views(null);
+  }
+
+  break(name: string, { stale = false } = {}): Promise<boolean> {
+    return this.#write(name, (tx) => this.#break(tx, name, stale));
+  }
+
+  *#break(tx: Tx, name: string, stale: boolean): Script<boolean> {
+    const [before] = yield* tx.returning<BrokenLock>(this.#sql.break, { name, stale });
+    if (before === undefined) return false;
+    tx.ready(name);
+    yield* wait(this.#parts.acts.add(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null }));
+    return true;
+  }
+
+  /** Called again and again, mostly for nothing: then nothing is written. */
+  async clean(): Promise<number> {
+    const unclean = await this.#access.read((db) => db.get(this.#sql.unclean));
+    return unclean === undefined ? 0 : this.#access.write("reclaim", (tx) => this.#clean(tx));
+  }
+
+  *#clean(tx: Tx): Script<number> {
+    const locks = freed(tx, yield* tx.returning<Named>(this.#sql.clean));
+    yield* tx.run(this.#sql.shorten);
+    if (locks === 0) return 0;
+    yield* wait(this.#parts.healed.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks }));
+    return locks;
+  }
+
+  /** The names of what these processes have locked, by name or by an exclusive claim. */
+  *ofProcesses(db: Reads, processes: readonly ProcessId[]): Script<string[]> {
+    const locks = yield* db.all<Named>(this.#sql.ofProcesses, { processes });
+    return locks.map(({ name }) => name);
+  }
+
+  /** The locks that a dead process took by name are free before their time is over. */
+  *freeOf(tx: Tx, process: ProcessId): Script<number> {
+    return freed(tx, yield* tx.returning<Named>(this.#sql.freeOf, { process }));
+  }
+
+  /** Frees the locks of exclusive claims that have just ended. */
+  *freeBound(tx: Tx, ended: readonly LeaseRef[]): Script<number> {
+    const params = { jobs: ended.map(({ job }) => job), fences: ended.map(({ fence }) => fence) };
+    return freed(tx, yield* tx.returning<Named>(this.#sql.freeBound, params));
+  }
+
+  async #views(name: string | null): Promise<LockView[]> {
+    return toLocks(await this.#access.read((db) => db.all<LockRow>(this.#sql.all, { name })));
+  }
+
+  #write<T>(name: string, script: (tx: Tx) => Script<T>): Promise<T> {
+    return this.#access.write("lock", script, { row: `lock ${name}` });
+  }
+
+  /** The process whose locks they are; one that is not registered is never found dead. */
+  get #self(): ProcessId | null {
+    return this.#parts.processes.self || null;
+  }
+}
+
+interface Named {
+  name: string;
+}
+
+function freed(tx: Tx, locks: readonly Named[]): number {
+  for (const { name } of locks) tx.ready(name);
+  return locks.length;
+}
+
+function statements(dialect: Dialect) {
+  const { table } = dialect;
+  const locks = table("locks");
+  const over = isOver(dialect);
+  const mine = "name = :name and token = :token and job is null and expires_at > :now";
+  return {
+    // One statement: of two that try at once, one inserts or replaces the row and the other changes nothing.
+    acquire: `
+      insert into ${locks} as lock (name, holder, token, acquired_at, ttl, expires_at, process)
+      values (:name, :holder, :token, :now, :ttl, :now + :ttl, :process)
+      on conflict (name) do update set
+        holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = excluded.ttl,
+        expires_at = excluded.expires_at, job = null, fence = null, process = excluded.process
+      where ${over}`,
+    extend: `update ${locks} set ttl = :ttl, expires_at = :now + :ttl, process = :process where ${mine}`,
+    release: `delete from ${locks} where ${mine}`,
+    break: `
+      delete from ${locks} as lock where name = :name and (not :stale or ${over})
+      returning holder, acquired_at as "acquiredAt", expires_at as "expiresAt"`,
+    clean: `delete from ${locks} as lock where ${over} returning name`,
+    // A lock that lasts longer than it was taken for: the clock was set back since then.
+    shorten: `update ${locks} set expires_at = :now + ttl where expires_at > :now + ttl`,
+    unclean: `select 1 from ${locks} as lock where ${over} or lock.expires_at > :now + lock.ttl limit 1`,
+    all: `
+      select lock.name, lock.holder, lock.acquired_at as "acquiredAt",
+        coalesce(lock.expires_at, job.expires_at, 0) as "expiresAt", not ${isHeld(dialect)} as ended, lock.job
+      from ${locks} as lock left join ${table("jobs")} as job on job.key = lock.job and job.fence = lock.fence
+      where cast(:name as text) is null or lock.name = :name order by ${dialect.byBytes("lock.name")}`,
+    ofProcesses: `
+      select lock.name from ${locks} as lock
+        left join ${table("jobs")} as job
+          on job.key = lock.job and job.fence = lock.fence and coalesce(job.state, '') = 'running'
+      where (lock.job is null and ${dialect.in("lock.process", "bigint", ":processes")} and lock.expires_at > :now)
+        or ${dialect.in("job.holder", "bigint", ":processes")} order by ${dialect.byBytes("lock.name")}`,
+    freeOf: `delete from ${locks} where process = :process and job is null and expires_at > :now returning name`,
+    freeBound: `
+      delete from ${locks} where (job, fence) in (
+        select job.value, fence.value
+        from ${dialect.items("bigint", ":jobs")} as job join ${dialect.items("bigint", ":fences")} as fence
+          on fence.place = job.place)
+      returning name`,
+  };
+}

@@ -1,0 +1,16 @@
+import type { Dialect } from "../sql/dialect.ts";
+
+export const DIALECT: Dialect = {
+  table: (name) => `holdfast_${name}`,
+  in: (value, _, list) => `${value} in (select value from json_each(${list}))`,
+  items: (_, list) => `(select key as place, value from json_each(${list}))`,
+  // SQLite's own `max` is null if one of them is.
+  greatest: (a, b) => `max(${a}, coalesce(${b}, ${a}))`,
+  isFalse: (column) => `${column} = 0`,
+  byBytes: (text) => text,
+  jsonRows: (columns, from, order) =>
+    `(select json_group_array(json_array(${columns.join(", ")}) order by ${order}) from ${from})`,
+  // What was removed is not given out again.
+  nextKey: (table) => `select coalesce((select seq from sqlite_sequence where name = 'holdfast_${table}'), 0) + 1 as next`,
+  running: "(select key, fence, holder from holdfast_jobs where state = 'running')",
+};
