@@ -1,6 +1,5 @@
-import { HoldfastError } from "./errors.ts";
 import { type Duration, toMillis } from "./duration.ts";
-import { checkAtLeast, checkCount, refuseUnknown } from "./options.ts";
+import { checkAtLeast, checkBoolean, checkCount, describeValue, invalidOption, refuseUnknown } from "./options.ts";
 
 /** Backups that are made by themselves, by a process that has the database open; of several, by one at a time. */
 export interface BackupsOptions {
@@ -27,17 +26,18 @@ export interface BackupPlan {
 export function checkBackups(options: BackupsOptions | undefined, beside: string | null): BackupPlan | null {
   if (options === undefined) return null;
   refuseUnknown(options, ["folder", "every", "keep", "artifacts", "beforeMigration"], "backups");
-  const { folder = beside, every = "1d", keep = 7, artifacts = false } = options;
+  const { folder = beside, every = "1d", keep = 7, artifacts = false, beforeMigration = true } = options;
+  checkBoolean(beforeMigration, "backups.beforeMigration");
   // Whoever only says that none is wanted before a migration has not asked for others.
   if (Object.keys(options).join() === "beforeMigration") return null;
   if (typeof folder !== "string" || folder === "") {
-    throw new HoldfastError("OPTION_INVALID", "Nobody can guess where the backups go.", "Give backups: { folder }.");
+    throw invalidOption(`backups.folder must be a path, got ${describeValue(folder)}.`, "Give backups: { folder }.");
   }
   return {
     folder,
     every: checkAtLeast(toMillis(every, "backups.every"), 1_000, "backups.every"),
     keep: checkCount(keep, "backups.keep", 1),
-    artifacts: artifacts === true,
+    artifacts: checkBoolean(artifacts, "backups.artifacts"),
   };
 }
 

@@ -1,4 +1,5 @@
 import { HoldfastError } from "./errors.ts";
+import { describeValue } from "./options.ts";
 import { number } from "./words.ts";
 
 /** What something costs, as people write it. */
@@ -89,7 +90,11 @@ export function checkCost(cost: unknown, what: string): Cost {
     throw new HoldfastError("COST_INVALID", `${what} is a promise.`, "Answer at once: it is asked for again and again.");
   }
   if (typeof cost !== "object" || cost === null || Array.isArray(cost)) {
-    throw new HoldfastError("COST_INVALID", `${what} is ${say(cost)}.`, "Give an object such as { usd: 0.002, tokens: 1500 }.");
+    throw new HoldfastError(
+      "COST_INVALID",
+      `${what} must be an object, got ${describeValue(cost)}.`,
+      "Give an object such as { usd: 0.002, tokens: 1500 }.",
+    );
   }
   for (const name of Object.keys(cost)) {
     if (name === "usd" || name === "tokens") continue;
@@ -105,7 +110,11 @@ export function checkCost(cost: unknown, what: string): Cost {
 function checkNumber(value: unknown, most: number, what: string): number {
   // The sum makes 0 of -0.
   if (typeof value === "number" && value >= 0 && value <= most) return value + 0;
-  throw new HoldfastError("COST_INVALID", `${what} is ${say(value)}.`, `Give a number from 0 to ${most}.`);
+  throw new HoldfastError(
+    "COST_INVALID",
+    `${what} must be a number from 0 to ${most}, got ${describeValue(value)}.`,
+    `Give a number from 0 to ${most}.`,
+  );
 }
 
 /**
@@ -125,9 +134,4 @@ export function down(value: number, parts: number): number {
 
 function sum(a: number, b: number): number {
   return Math.min(Number.MAX_SAFE_INTEGER, a + b);
-}
-
-function say(value: unknown): string {
-  if (typeof value === "number" || typeof value === "bigint") return String(value);
-  return typeof value === "string" ? JSON.stringify(value) : value === null ? "null" : `of the type ${typeof value}`;
 }

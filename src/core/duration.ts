@@ -1,4 +1,5 @@
 import { HoldfastError } from "./errors.ts";
+import { describeValue } from "./options.ts";
 
 /** Milliseconds, or a number with its unit: `"500ms"`, `"30s"`, `"10m"`, `"2h"`, `"7d"`. */
 export type Duration = number | `${number}${"ms" | "s" | "m" | "h" | "d"}`;
@@ -11,7 +12,7 @@ export function toMillis(duration: Duration, what: string): number {
   if (!Number.isFinite(millis) || millis < 0 || millis > Number.MAX_SAFE_INTEGER / 4) {
     throw new HoldfastError(
       "DURATION_INVALID",
-      `${what} is ${typeof duration === "string" ? JSON.stringify(duration) : String(duration)}, which is no duration.`,
+      `${what} must be a duration, got ${describeValue(duration)}.`,
       'Give milliseconds, or a number with its unit: "500ms", "30s", "10m", "2h", "7d".',
     );
   }

@@ -1,5 +1,6 @@
 import picomatch from "picomatch";
 import { HoldfastError } from "./errors.ts";
+import { describeValue } from "./options.ts";
 import { checkStorable } from "./text.ts";
 
 /** Globs, compiled once. Ids are paths from the root with "/" between names, or whatever a source calls its items. */
@@ -136,8 +137,7 @@ function normalPath(glob: string): string {
 function check(glob: unknown, { what, paths, code }: GlobOptions): string {
   const refused = (why: string, hint: string) => new HoldfastError(code, `${what} is ${JSON.stringify(glob)}${why}.`, hint);
   if (typeof glob !== "string" || glob.trim() === "") {
-    const given = JSON.stringify(glob) ?? String(glob);
-    throw new HoldfastError(code, `${what} is ${given}.`, 'Give a glob such as "docs/**/*.md".');
+    throw new HoldfastError(code, `${what} must be a glob, got ${describeValue(glob)}.`, 'Give a glob such as "docs/**/*.md".');
   }
   checkStorable(glob, what);
   if (/^!(?!\()/.test(glob)) throw refused(", and globs do not negate", instead(paths));

@@ -16,7 +16,17 @@ export function toJson(value: unknown, what: string): string | null {
       "Give plain objects, arrays, strings, finite numbers, booleans and null; turn the rest into text first.",
     );
   }
-  return walk.hasMinusZero ? JSON.stringify(value, keepMinusZero) : JSON.stringify(value);
+  try {
+    return walk.hasMinusZero ? JSON.stringify(value, keepMinusZero) : JSON.stringify(value);
+  } catch (cause) {
+    if (!(cause instanceof RangeError)) throw cause;
+    throw new HoldfastError(
+      "NOT_JSON",
+      `${what} is too large: its JSON text is longer than a JavaScript string can be.`,
+      "Store large data elsewhere, for example in a file, and pass its path or address.",
+      { cause },
+    );
+  }
 }
 
 export function fromJson(text: string | null): unknown {

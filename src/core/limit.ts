@@ -1,4 +1,5 @@
 import { HoldfastError } from "./errors.ts";
+import { describeValue } from "./options.ts";
 
 /** So many starts in so many milliseconds. */
 export interface Rate {
@@ -37,7 +38,7 @@ export function parseRate(text: unknown, what: string): Rate {
   if (match === null || !(number > 0) || number > 1e9) {
     throw new HoldfastError(
       "RATE_INVALID",
-      `${what} is ${JSON.stringify(text) ?? String(text)}, which is no rate.`,
+      `${what} must be a rate, got ${describeValue(text)}.`,
       'Give how many may start in how long: "10/s", "50/m", "1000/h", "5/d".',
     );
   }

@@ -1,6 +1,7 @@
 import { type Duration, toMillis } from "./duration.ts";
+import { HoldfastError } from "./errors.ts";
 import type { Limit } from "./limit-options.ts";
-import { checkAtLeast, checkCount, checkOneOf } from "./options.ts";
+import { checkAtLeast, checkCount, checkOneOf, refuseUnknown } from "./options.ts";
 import type { Policy } from "./retry.ts";
 
 /** What jobs and stages say about how they run. */
@@ -24,6 +25,19 @@ export interface RunOptions<In = unknown> {
 /** Renewed after a third of it, by a keeper that may be asleep for a tenth of a second. In milliseconds. */
 const SHORTEST_LEASE = 300;
 
+/** How many leases one process can renew at once, and so how many attempts it can run. */
+export const MAX_CONCURRENCY = 8_192;
+
+export function checkConcurrency(value: unknown, what: string): number {
+  const concurrency = checkCount(value, what, 1);
+  if (concurrency <= MAX_CONCURRENCY) return concurrency;
+  throw new HoldfastError(
+    "NUMBER_INVALID",
+    `${what} must be at most ${MAX_CONCURRENCY}, got ${concurrency}.`,
+    `Give at most ${MAX_CONCURRENCY}, and run more worker processes.`,
+  );
+}
+
 /** The same with its defaults, in numbers; limits are apart, because they are declared for a queue. */
 export interface RunSettings {
   readonly version: number;
@@ -34,12 +48,12 @@ export interface RunSettings {
 
 /** `where` names the job or stage in errors. */
 export function checkRunOptions(options: RunOptions & Interruptible, where: string): RunSettings {
+  const { version = 1, lease = "30s", concurrency } = options;
   return {
-    version: checkCount(options.version ?? 1, `The version of ${where}`, 0),
+    version: checkCount(version, `The version of ${where}`, 0),
     policy: policyOf(options, where),
-    lease: checkAtLeast(toMillis(options.lease ?? "30s", `The lease of ${where}`), SHORTEST_LEASE, `The lease of ${where}`),
-    concurrency:
-      options.concurrency === undefined ? undefined : checkCount(options.concurrency, `The concurrency of ${where}`, 1),
+    lease: checkAtLeast(toMillis(lease, `The lease of ${where}`), SHORTEST_LEASE, `The lease of ${where}`),
+    concurrency: concurrency === undefined ? undefined : checkConcurrency(concurrency, `The concurrency of ${where}`),
   };
 }
 
@@ -48,14 +62,16 @@ interface Interruptible {
 }
 
 function policyOf(options: RunOptions & Interruptible, where: string): Policy {
-  const retry = options.retry ?? {};
+  const { retry = {}, crashes = 3, onInterrupt = "resume", timeout = "1h" } = options;
+  refuseUnknown(retry, ["attempts", "backoff", "delay", "maxDelay"], `retry of ${where}`);
+  const { attempts = 3, backoff = "exponential", delay = "1s", maxDelay = "10m" } = retry;
   return {
-    attempts: checkCount(retry.attempts ?? 3, `retry.attempts of ${where}`, 1),
-    backoff: checkOneOf(retry.backoff ?? "exponential", ["exponential", "fixed"], `retry.backoff of ${where}`),
-    delay: toMillis(retry.delay ?? "1s", `retry.delay of ${where}`),
-    maxDelay: toMillis(retry.maxDelay ?? "10m", `retry.maxDelay of ${where}`),
-    crashes: checkCount(options.crashes ?? 3, `crashes of ${where}`, 1),
-    onInterrupt: checkOneOf(options.onInterrupt ?? "resume", ["retry", "fail", "resume"], `onInterrupt of ${where}`),
-    timeout: checkAtLeast(toMillis(options.timeout ?? "1h", `The timeout of ${where}`), 1, `The timeout of ${where}`),
+    attempts: checkCount(attempts, `retry.attempts of ${where}`, 1),
+    backoff: checkOneOf(backoff, ["exponential", "fixed"], `retry.backoff of ${where}`),
+    delay: toMillis(delay, `retry.delay of ${where}`),
+    maxDelay: toMillis(maxDelay, `retry.maxDelay of ${where}`),
+    crashes: checkCount(crashes, `crashes of ${where}`, 1),
+    onInterrupt: checkOneOf(onInterrupt, ["retry", "fail", "resume"], `onInterrupt of ${where}`),
+    timeout: checkAtLeast(toMillis(timeout, `The timeout of ${where}`), 1, `The timeout of ${where}`),
   };
 }

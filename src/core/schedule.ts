@@ -1,5 +1,6 @@
 import { Cron } from "croner";
 import { HoldfastError } from "./errors.ts";
+import { describeValue } from "./options.ts";
 
 /** What is enqueued when. */
 export interface Schedule {
@@ -95,7 +96,7 @@ function checkCron(cron: unknown): string {
 function notCron(cron: unknown, why: string): HoldfastError {
   return new HoldfastError(
     "CRON_INVALID",
-    `${JSON.stringify(cron) ?? String(cron)} is no cron pattern: ${why}`,
+    `${describeValue(cron)} is no cron pattern: ${why}`,
     'Give minute, hour, day, month and weekday ("30 2 * * *"), with a second in front if need be, or e.g. "@daily".',
   );
 }
@@ -104,7 +105,7 @@ function checkTimezone(timezone: unknown): string {
   if (typeof timezone === "string" && isZone(timezone)) return timezone;
   throw new HoldfastError(
     "TIMEZONE_INVALID",
-    `${JSON.stringify(timezone) ?? String(timezone)} is no time zone.`,
+    `${describeValue(timezone)} is no time zone.`,
     'Give one by its name, e.g. "Europe/Berlin" or "America/New_York"; the default is "UTC".',
   );
 }

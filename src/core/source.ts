@@ -1,7 +1,7 @@
 import type { Readable } from "node:stream";
 import { HoldfastError } from "./errors.ts";
 import { fileGlobs, ignoreGlobs } from "./glob.ts";
-import { refuseUnknown } from "./options.ts";
+import { describeValue, refuseUnknown } from "./options.ts";
 import { checkStorable } from "./text.ts";
 
 /** One item that a pipeline works on. */
@@ -109,7 +109,7 @@ export function sourceOf(source: unknown): SourceDefinition {
 
 function checkRoot(root: unknown): string {
   if (typeof root === "string" && root.trim() !== "") return checkStorable(root, "`root` of files()");
-  throw invalid(`\`root\` of files() is ${JSON.stringify(root) ?? String(root)}.`, "Give the path of a folder.");
+  throw invalid(`\`root\` of files() must be a path, got ${describeValue(root)}.`, "Give the path of a folder.");
 }
 
 function invalid(message: string, hint: string): HoldfastError {

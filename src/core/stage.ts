@@ -7,7 +7,7 @@ import { matchGlob } from "./glob.ts";
 import { toJobError } from "./job.ts";
 import { type Key, keyText } from "./key.ts";
 import { type CheckedLimit, checkLimits } from "./limit-options.ts";
-import { checkName, checkOneOf, refuseUnknown } from "./options.ts";
+import { checkName, checkOneOf, describeValue, refuseUnknown } from "./options.ts";
 import { checkRunOptions, type RunOptions, type RunSettings } from "./run-options.ts";
 import type { Target } from "./source.ts";
 import { checkTargetId } from "./target-id.ts";
@@ -82,6 +82,7 @@ export function checkStage(kind: StageKind, name: unknown, options: unknown, run
   const where = `stage "${named}"`;
   refuseUnknown(options, OPTIONS[kind], `The ${kind} "${named}"`);
   const given = options as AnyOptions;
+  const { reuse = "target", isolate = "none" } = given;
   if (typeof run !== "function") throw invalid(`The handler of ${where} is no function.`, "Give a function after the options.");
   return Object.freeze({
     name: named,
@@ -90,8 +91,8 @@ export function checkStage(kind: StageKind, name: unknown, options: unknown, run
     limits: checkLimits(given.limit, "job", where),
     key: typeof given.key === "function" ? (given.key as StageDefinition["key"]) : keyText(given.key, `key of ${where}: key`),
     estimate: checkFunction(given.estimate, "estimate", where),
-    reuse: checkOneOf(given.reuse ?? "target", ["target", "bytes"], `reuse of ${where}`),
-    isolate: checkOneOf(given.isolate ?? "none", ["none", "process"], `isolate of ${where}`),
+    reuse: checkOneOf(reuse, ["target", "bytes"], `reuse of ${where}`),
+    isolate: checkOneOf(isolate, ["none", "process"], `isolate of ${where}`),
     remove: checkFunction(given.remove, "remove", where),
     uses: checkUses(given.uses, where),
     match: checkMatch(given.match, where),
@@ -192,7 +193,7 @@ function checkMatch(match: unknown, where: string): StageDefinition["match"] {
     return match;
   }
   throw invalid(
-    `\`match\` of ${where} is ${JSON.stringify(match) ?? String(match)}.`,
+    `\`match\` of ${where} must be a glob or a function, got ${describeValue(match)}.`,
     'Give a glob of ids such as "**/*.md", or a function of target and input that answers true or false.',
   );
 }

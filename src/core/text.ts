@@ -1,4 +1,5 @@
 import { HoldfastError } from "./errors.ts";
+import { describeValue, invalidOption } from "./options.ts";
 
 const ZERO = "\0";
 
@@ -7,6 +8,7 @@ const ZERO = "\0";
  * SQLite's functions take that for the end; so it is refused everywhere, before anything is written.
  */
 export function checkStorable(text: string, what: string): string {
+  if (typeof text !== "string") throw invalidOption(`${what} must be a string, got ${describeValue(text)}.`, "Give a string.");
   if (!text.includes(ZERO)) return text;
   throw new HoldfastError(
     "TEXT_INVALID",

@@ -5,7 +5,7 @@ import { HoldfastError, LeaseLostError } from "../core/errors.ts";
 import { type Job, toJobError } from "../core/job.ts";
 import { fromJson, toJson } from "../core/json.ts";
 import type { LeaseRef } from "../core/lease.ts";
-import { checkName, checkOneOf, refuseUnknown } from "../core/options.ts";
+import { checkBoolean, checkName, checkOneOf, refuseUnknown } from "../core/options.ts";
 import type { Outcome } from "../core/retry.ts";
 import { parse } from "../core/schema.ts";
 import { refusePipelineName } from "../core/work.ts";
@@ -56,13 +56,15 @@ export async function claimByHand<In>(
 ): Promise<Claim<In> | null> {
   const def = typeof from === "string" || isAnyVersion(from) ? null : definitionOf(from);
   // Programs without types may leave the options out.
-  const options: Partial<ClaimOptions> = given ?? {};
+  const options: Partial<ClaimOptions> = given === undefined ? {} : given;
   refuseUnknown(options, ["worker", "lease", "renew", "exclusive", "wait"], "claim");
   const lease = options.lease === undefined ? (def?.lease ?? LEASE) : leaseOf(options.lease);
-  checkOneOf(options.renew ?? "manual", ["auto", "manual"], "renew");
+  const { renew = "manual", exclusive = false } = options;
+  checkOneOf(renew, ["auto", "manual"], "renew");
+  checkBoolean(exclusive, "exclusive");
   const source: ClaimSource = { ...(def === null ? named(from) : { name: def.name, version: def.version }), lease };
   const worker = checkName(options.worker, "worker");
-  const wait = toMillis(options.wait ?? 0, "wait");
+  const wait = options.wait === undefined ? 0 : toMillis(options.wait, "wait");
   const until = engine.clock.monotonic() + wait;
   // What it waits for may be held by a process that is about to die.
   if (wait > 0) engine.janitor.start();
@@ -204,6 +206,8 @@ class HandClaim implements Claim {
   }
 
   async fail(error: unknown, options: { retry?: boolean; delay?: Duration } = {}): Promise<void> {
+    refuseUnknown(options, ["retry", "delay"], "claim.fail");
+    if (options.retry !== undefined) checkBoolean(options.retry, "retry");
     await this.#settle(failureOf(error, options, this.#engine.clock), "failure");
   }
 

@@ -1,8 +1,8 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { FINISHED_STATES, type FinishedState, type JobState, toJobError } from "../core/job.ts";
+import { FINISHED_STATES, type FinishedState, JOB_STATES, type JobState, toJobError } from "../core/job.ts";
 import { checkLimits, type Limit } from "../core/limit-options.ts";
-import { checkCount, refuseUnknown } from "../core/options.ts";
+import { checkBoolean, checkCount, refuseUnknown } from "../core/options.ts";
 import type { Keep, QueueSettings } from "../core/queue.ts";
 import { checkStorable } from "../core/text.ts";
 import type { Declaration } from "../store/store.ts";
@@ -46,14 +46,11 @@ export function limitKeys({ keys }: Declared, input: unknown, name: string): str
 }
 
 function settingsOf(options: QueueOptions, where: string): QueueSettings {
+  const { keep: given = {}, events = false } = options;
   const keep: QueueSettings["keep"] = {};
-  for (const [state, given] of Object.entries(options.keep ?? {}))
-    keep[checkState(state, where)] = checkKeep(given, state, where);
-  const { events = false } = options;
-  if (typeof events !== "boolean") {
-    throw new HoldfastError("OPTION_INVALID", `\`events\` of the queue of ${where} is no boolean.`, "Give true or false.");
-  }
-  return { events, keep };
+  refuseUnknown(given, JOB_STATES, `\`keep\` of the queue of ${where}`);
+  for (const [state, one] of Object.entries(given)) keep[checkState(state, where)] = checkKeep(one, state, where);
+  return { events: checkBoolean(events, `\`events\` of the queue of ${where}`), keep };
 }
 
 function checkState(state: string, where: string): FinishedState {

@@ -1,6 +1,6 @@
 import type { JobContext, JobDef, Run } from "../core/context.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { checkName, refuseUnknown } from "../core/options.ts";
+import { checkFunction, checkName, describeValue, refuseUnknown } from "../core/options.ts";
 import { checkRunOptions, type RunOptions, type RunSettings } from "../core/run-options.ts";
 import type { StandardSchema } from "../core/schema.ts";
 import { refusePipelineName } from "../core/work.ts";
@@ -87,8 +87,7 @@ function checkQueue(name: unknown, where: string): string {
 }
 
 function checkRun(run: unknown, where: string): Run<unknown, unknown> | undefined {
-  if (run === undefined || typeof run === "function") return run as Run<unknown, unknown> | undefined;
-  throw new HoldfastError("OPTION_INVALID", `The handler of ${where} is no function.`, "Give `run` a function, or leave it out.");
+  return run === undefined ? undefined : checkFunction(run as Run<unknown, unknown>, `\`run\` of ${where}`);
 }
 
 function queueName(queue: NonNullable<JobOptions["queue"]>): unknown {
@@ -96,10 +95,10 @@ function queueName(queue: NonNullable<JobOptions["queue"]>): unknown {
 }
 
 function checkSchema(schema: StandardSchema | undefined, what: string): StandardSchema | undefined {
-  if (schema === undefined || typeof schema["~standard"]?.validate === "function") return schema;
+  if (schema === undefined || typeof schema?.["~standard"]?.validate === "function") return schema;
   throw new HoldfastError(
     "OPTION_INVALID",
-    `${what} is no Standard Schema.`,
+    `${what} must be a Standard Schema, got ${describeValue(schema)}.`,
     "Give a schema of zod, valibot, arktype or another (standardschema.dev).",
   );
 }

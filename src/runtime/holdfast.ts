@@ -1,7 +1,7 @@
 import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
-import { refuseUnknown } from "../core/options.ts";
+import { checkBoolean, checkFunction, checkText, refuseUnknown } from "../core/options.ts";
 import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { isPipeline, type Pipeline } from "../core/pipeline.ts";
 import type { Schedule } from "../core/schedule.ts";
@@ -150,7 +150,7 @@ export class Holdfast implements AsyncDisposable {
     input: unknown,
     options?: EnqueueOptions & { tx?: unknown },
   ): Enqueued<Out> | Promise<Enqueued<Out>> {
-    if (options?.tx === undefined) return this.#enqueue(def, input, options);
+    if (options?.tx === undefined) return this.#enqueue(def, input, withoutTx(options));
     if (this.#engine.location.kind === "sqlite") return this.#enqueueWithin(def, input, options);
     // On a server whatever is refused is refused by the promise.
     return (async () => this.#enqueueWithin(def, input, options))();
@@ -187,7 +187,7 @@ export class Holdfast implements AsyncDisposable {
     if (!Array.isArray(inputs)) throw notAList("enqueueMany takes a list of inputs.");
     const jobs: NewJob[] = [];
     for (const [i, input] of inputs.entries()) {
-      const drafted = newJob(definition, input, typeof options === "function" ? options(input, i) : options);
+      const drafted = newJob(definition, input, withoutTx(typeof options === "function" ? options(input, i) : options));
       jobs.push(drafted instanceof Promise ? await drafted : drafted);
     }
     this.#refuseClosed();
@@ -215,6 +215,7 @@ export class Holdfast implements AsyncDisposable {
   work(defs: (JobDef | Pipeline)[], options: WorkOptions & { signals?: boolean } = {}): Worker {
     this.#refuseClosing();
     refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
+    if (options.signals !== undefined) checkBoolean(options.signals, "signals");
     if (!Array.isArray(defs)) throw notAList("work takes a list of jobs and pipelines.");
     if (this.#engine.isSealed) throw recoveryPending(this.#engine.location.name);
     const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def)]));
@@ -259,9 +260,9 @@ export class Holdfast implements AsyncDisposable {
   async backup(path: string, options: BackupOptions = {}): Promise<void> {
     this.#refuseClosed();
     refuseUnknown(options, ["artifacts", "onProgress"], "backup");
-    if (typeof path !== "string" || path === "") {
-      throw new HoldfastError("OPTION_INVALID", "Where a backup goes, is a path.", 'Give one: hf.backup("backups/monday.db").');
-    }
+    if (options.artifacts !== undefined) checkBoolean(options.artifacts, "artifacts");
+    if (options.onProgress !== undefined) checkFunction(options.onProgress, "onProgress");
+    checkText(path, "The path of a backup");
     const { findings } = await this.#during(makeBackup(this.#engine, path, options));
     // It is there, and may be all there is; but nobody should take it for a good one.
     if (findings.length > 0) throw madeOfDamaged(path, findings);
@@ -320,6 +321,13 @@ export class Holdfast implements AsyncDisposable {
     if (this.#closed !== null) throw closed();
     this.#refuseClosed();
   }
+}
+
+/** `{ tx: undefined }` means no transaction. A `tx` with a value stays, and is refused where none can be used. */
+function withoutTx(options: (EnqueueOptions & { tx?: unknown }) | undefined): EnqueueOptions | undefined {
+  if (typeof options !== "object" || options === null || !("tx" in options) || options.tx !== undefined) return options;
+  const { tx: _, ...rest } = options;
+  return rest;
 }
 
 function notAList(message: string): HoldfastError {

@@ -1,5 +1,6 @@
 import type { Fence, JobKey } from "../core/ids.ts";
 import type { LeaseRef } from "../core/lease.ts";
+import { MAX_CONCURRENCY } from "../core/run-options.ts";
 
 /** What a slot is in. TAKEN: the keeper has ended or given back the lease; the main thread frees the slot. */
 const FREE = 0;
@@ -19,7 +20,7 @@ const SINCE = 5;
 const WIDTH = 6;
 
 export const NEVER = Number.MAX_SAFE_INTEGER;
-const CAPACITY = 8_192;
+const CAPACITY = MAX_CONCURRENCY;
 
 export interface Holding extends LeaseRef {
   slot: number;

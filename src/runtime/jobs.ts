@@ -1,7 +1,7 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { type Finished, isFinished, type Job, JOB_STATES, type JobState } from "../core/job.ts";
-import { checkCount } from "../core/options.ts";
+import { checkCount, checkOneOf, checkSignal, describeValue, invalidOption, refuseUnknown } from "../core/options.ts";
 import { checkStorable } from "../core/text.ts";
 import type { Enqueued } from "./context.ts";
 import type { Engine } from "./engine.ts";
@@ -41,19 +41,18 @@ export class Jobs {
 
   async list(options: ListOptions = {}): Promise<Page<Job>> {
     this.#refuseClosed();
-    if (options.state !== undefined && !JOB_STATES.includes(options.state)) {
-      throw new HoldfastError(
-        "OPTION_INVALID",
-        `There is no state ${JSON.stringify(options.state)}.`,
-        `Give one of ${JOB_STATES.join(", ")}.`,
+    refuseUnknown(options, ["queue", "name", "state", "limit", "after"], "jobs.list");
+    const { limit = 100 } = options;
+    if (options.state !== undefined) checkOneOf(options.state, JOB_STATES, "state");
+    if (options.after !== undefined && !(typeof options.after === "string" && /^\d{1,16}$/.test(options.after))) {
+      throw invalidOption(
+        `\`after\` must be a cursor, got ${describeValue(options.after)}.`,
+        "Give the `next` of the page before.",
       );
-    }
-    if (options.after !== undefined && !/^\d{1,16}$/.test(options.after)) {
-      throw new HoldfastError("OPTION_INVALID", "`after` is no cursor of a list.", "Give the `next` of the page before.");
     }
     checkFilter(options);
     return this.#engine.store.look.list({
-      limit: checkCount(options.limit ?? 100, "limit", 1),
+      limit: checkCount(limit, "limit", 1),
       ...(options.queue === undefined ? {} : { queue: options.queue }),
       ...(options.name === undefined ? {} : { name: options.name }),
       ...(options.state === undefined ? {} : { state: options.state }),
@@ -63,6 +62,7 @@ export class Jobs {
 
   async counts(options: { queue?: string; name?: string } = {}): Promise<Record<JobState, number>> {
     this.#refuseClosed();
+    refuseUnknown(options, ["queue", "name"], "jobs.counts");
     checkFilter(options);
     return this.#engine.store.look.counts(options);
   }
@@ -93,6 +93,8 @@ export class Jobs {
     options: { timeout?: Duration; signal?: AbortSignal } = {},
   ): Promise<Finished<Out>> {
     const id = checkId(typeof job === "object" && job !== null ? job.id : job);
+    refuseUnknown(options, ["timeout", "signal"], "jobs.wait");
+    if (options.signal !== undefined) checkSignal(options.signal, "signal");
     const timeout = options.timeout === undefined ? null : toMillis(options.timeout, "timeout");
     const stop = new AbortController();
     const cancel = timeout === null ? () => {} : this.#engine.clock.after(timeout, () => stop.abort(waitedLong(id, timeout)));
@@ -107,6 +109,8 @@ export class Jobs {
 
   /** The job as it is, then each time it changes, until it has ended. */
   async *watch(id: string, options: { signal?: AbortSignal } = {}): AsyncGenerator<Job> {
+    refuseUnknown(options, ["signal"], "jobs.watch");
+    if (options.signal !== undefined) checkSignal(options.signal, "signal");
     for await (const seen of this.#follow(id, options.signal ?? new AbortController().signal)) {
       yield seen;
       if (isFinished(seen.state)) return;
@@ -179,16 +183,12 @@ class News {
 
 function checkId(id: unknown): string {
   if (typeof id === "string") return checkStorable(id, "The id");
-  throw new HoldfastError(
-    "OPTION_INVALID",
-    `The id of a job is a text, not ${String(id)}.`,
-    "Give the id that enqueue answered.",
-  );
+  throw invalidOption(`The id of a job must be a string, got ${describeValue(id)}.`, "Give the id that enqueue returned.");
 }
 
 function checkFilter({ queue, name }: { queue?: string; name?: string }): void {
-  if (typeof queue === "string") checkStorable(queue, "The queue");
-  if (typeof name === "string") checkStorable(name, "The name");
+  if (queue !== undefined) checkStorable(queue, "The queue");
+  if (name !== undefined) checkStorable(name, "The name");
 }
 
 function noSuchJob(id: string): HoldfastError {

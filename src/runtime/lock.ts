@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { checkName } from "../core/options.ts";
+import { checkStorable } from "../core/text.ts";
 import type { Engine } from "./engine.ts";
 
 /** A named, leased mutex. Holding the lock of a queue's name keeps everybody from claiming there. */
@@ -27,11 +28,11 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
     },
     async extend(token, ttl) {
       refuseClosed();
-      return store.locks.extend(name, String(token), life(ttl));
+      return store.locks.extend(name, checkStorable(token, "The token"), life(ttl));
     },
     async release(token) {
       refuseClosed();
-      return store.locks.release(name, String(token));
+      return store.locks.release(name, checkStorable(token, "The token"));
     },
     async get() {
       refuseClosed();

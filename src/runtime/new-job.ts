@@ -1,7 +1,7 @@
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { toJson } from "../core/json.ts";
-import { refuseUnknown } from "../core/options.ts";
+import { describeValue, invalidOption, refuseUnknown } from "../core/options.ts";
 import { parse } from "../core/schema.ts";
 import { checkStorable } from "../core/text.ts";
 import type { NewJob } from "../store/store.ts";
@@ -59,7 +59,7 @@ function checkPriority(priority: number): number {
   if (Number.isInteger(priority) && priority === (priority | 0)) return priority;
   throw new HoldfastError(
     "NUMBER_INVALID",
-    `priority is ${String(priority)}.`,
+    `priority must be a whole number of at most 32 bits, got ${describeValue(priority)}.`,
     "Give a whole number of at most 32 bits; higher runs first, the default is 0.",
   );
 }
@@ -68,20 +68,22 @@ function checkText(text: string, what: string): string {
   // Half a surrogate pair would come back from the disk as another text, and two such ids as one.
   if (typeof text === "string" && text.length > 0 && text.length <= 1_000 && text.isWellFormed())
     return checkStorable(text, what);
-  throw new HoldfastError(
-    "OPTION_INVALID",
-    `${what} is ${JSON.stringify(text)}.`,
-    "Give a well-formed text of 1 to 1,000 characters.",
+  throw invalidOption(
+    `${what} must be a string of 1 to 1,000 characters, got ${describeValue(text)}.`,
+    "Give a well-formed string of 1 to 1,000 characters.",
   );
 }
 
 function checkAfter(after: unknown): string[] {
   if (Array.isArray(after)) return [...new Set(after.map((id: string) => checkText(id, "an id of `after`")))];
-  throw new HoldfastError("OPTION_INVALID", "`after` is no list of ids.", "Give the ids that enqueue answered, in an array.");
+  throw invalidOption(
+    `\`after\` must be an array of ids, got ${describeValue(after)}.`,
+    "Give the ids that enqueue returned, in an array.",
+  );
 }
 
 function checkInstant(at: Date | number): number {
   const millis = at instanceof Date ? at.getTime() : at;
   if (Number.isFinite(millis) && Math.abs(millis) < 8.64e15) return Math.round(millis);
-  throw new HoldfastError("OPTION_INVALID", `runAt is ${String(at)}.`, "Give a Date or milliseconds since 1970.");
+  throw invalidOption(`runAt must be a time, got ${describeValue(at)}.`, "Give a Date or milliseconds since 1970.");
 }

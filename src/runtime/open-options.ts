@@ -1,6 +1,15 @@
 import { resolve } from "node:path";
 import { type BackupPlan, type BackupsOptions, checkBackups } from "../core/backup-plan.ts";
 import { HoldfastError } from "../core/errors.ts";
+import {
+  checkBoolean,
+  checkFunction,
+  checkOneOf,
+  checkText,
+  describeValue,
+  invalidOption,
+  refuseUnknown,
+} from "../core/options.ts";
 import { backupsFolder } from "../store/backup-folder.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Durability } from "../store/store.ts";
@@ -62,8 +71,48 @@ export const OPEN_OPTIONS = [
   "onStop",
 ];
 
-export function checkJournal({ kind, key, name }: StoreLocation, journal: unknown): boolean {
-  if (typeof journal !== "boolean") throw new HoldfastError("OPTION_INVALID", "`journal` is true or false.", "Give one of them.");
+/** Checks the options that mean the same for every kind of database. */
+export function checkOpenOptions(options: OpenOptions): void {
+  refuseUnknown(options, OPEN_OPTIONS, "open");
+  const { durability, driver, create, recovery, log, clock, artifacts, program, user, onStop } = options;
+  if (durability !== undefined) checkOneOf(durability, ["power", "process"], "durability");
+  if (driver !== undefined) checkOneOf(driver, ["node:sqlite", "better-sqlite3"], "driver");
+  if (create !== undefined) checkBoolean(create, "create");
+  if (recovery !== undefined) checkOneOf(recovery, ["auto", "manual"], "recovery");
+  if (log !== undefined) checkLog(log);
+  if (clock !== undefined) checkClock(clock);
+  if (artifacts !== undefined) checkText(artifacts, "artifacts");
+  if (program !== undefined) checkText(program, "program");
+  if (user !== undefined) checkText(user, "user");
+  if (onStop !== undefined) checkFunction(onStop, "onStop");
+}
+
+function checkLog(log: unknown): void {
+  const missing = ["debug", "info", "warn", "error"].filter((level) => typeof property(log, level) !== "function");
+  if (missing.length === 0) return;
+  throw invalidOption(
+    `log must have the methods debug, info, warn and error, got ${describeValue(log)} without ${missing.join(", ")}.`,
+    "Give `console`, or another object with these methods; leave it out for warnings and errors on standard error.",
+  );
+}
+
+function checkClock(clock: unknown): void {
+  const now = property(clock, "now");
+  const time: unknown = typeof now === "function" ? Reflect.apply(now, clock, []) : undefined;
+  if (typeof time === "number" && Number.isFinite(time)) return;
+  throw invalidOption(
+    `clock must have a method now() that returns milliseconds since 1970, got ${describeValue(typeof now === "function" ? time : clock)}.`,
+    "Give an object such as { now: () => Date.now() }.",
+  );
+}
+
+function property(value: unknown, name: string): unknown {
+  const isHolder = (typeof value === "object" && value !== null) || typeof value === "function";
+  return isHolder ? (value as Record<string, unknown>)[name] : undefined;
+}
+
+export function checkJournal({ kind, key, name }: StoreLocation, given: unknown): boolean {
+  const journal = checkBoolean(given, "`journal`");
   if (!journal || (kind === "sqlite" && key !== null)) return journal;
   throw new HoldfastError(
     "OPTION_INVALID",

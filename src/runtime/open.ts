@@ -2,14 +2,14 @@ import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 import type { BackupPlan } from "../core/backup-plan.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { refuseUnknown } from "../core/options.ts";
+import { describeValue, invalidOption } from "../core/options.ts";
 import { storable } from "../core/text.ts";
 import { locate } from "../store/open-store.ts";
 import { ScheduledBackups } from "./backups.ts";
 import { Engine } from "./engine.ts";
 import { Holdfast } from "./holdfast.ts";
 import { quietLog } from "./log.ts";
-import { checkJournal, OPEN_OPTIONS, type OpenOptions, planOf } from "./open-options.ts";
+import { checkJournal, checkOpenOptions, type OpenOptions, planOf } from "./open-options.ts";
 import { recoveryPending } from "./recovery/preview.ts";
 import { sharedEngine } from "./shared-engine.ts";
 import { checkSinks } from "./sinks/settings.ts";
@@ -24,22 +24,20 @@ const DEFAULT_PATH = ".holdfast/work.db";
  * const hf = await open("work.db");
  * ```
  */
-export function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
+export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
+  checkOpenOptions(options);
   return openAs(where, options, options.recovery ?? "auto");
 }
 
 /** @internal For who operates: unless said otherwise, what a crash has left is shown as it is, and left to the workers. */
-export function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
+export async function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
+  checkOpenOptions(options);
   return openAs(where, options, options.recovery ?? "later");
 }
 
 async function openAs(where: string | undefined, options: OpenOptions, recovery: "auto" | "manual" | "later"): Promise<Holdfast> {
-  refuseUnknown(options, OPEN_OPTIONS, "open");
-  if (recovery !== "auto" && recovery !== "manual" && recovery !== "later") {
-    throw new HoldfastError("OPTION_INVALID", `There is no recovery ${JSON.stringify(recovery)}.`, 'Give "auto" or "manual".');
-  }
   if (where !== undefined && typeof where !== "string") {
-    throw new HoldfastError("OPTION_INVALID", "Where a database is, is a text.", 'Give a path, ":memory:" or "postgres://…".');
+    throw invalidOption(`\`where\` must be a string, got ${describeValue(where)}.`, 'Give a path, ":memory:" or "postgres://…".');
   }
   const path = where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH);
   if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });

@@ -1,6 +1,6 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { checkName, checkOneOf, refuseUnknown } from "../core/options.ts";
+import { checkBoolean, checkName, checkOneOf, checkText, refuseUnknown } from "../core/options.ts";
 import { type Missed, nextTick, type Schedule } from "../core/schedule.ts";
 import type { ScheduleDraft } from "../store/schedules.ts";
 import type { Enqueued } from "./context.ts";
@@ -59,13 +59,13 @@ export class Schedules {
   /** Its jobs stay. False when there is no such schedule. */
   async remove(key: string): Promise<boolean> {
     this.#refuseClosed();
-    return this.#engine.store.schedules.remove(String(key));
+    return this.#engine.store.schedules.remove(checkKey(key));
   }
 
   /** No more ticks, until `resume`; in this and any other process, also after a restart. */
   async pause(key: string): Promise<void> {
     this.#refuseClosed();
-    if (!(await this.#engine.store.schedules.pause(String(key)))) throw await this.#noSuch(key);
+    if (!(await this.#engine.store.schedules.pause(checkKey(key)))) throw await this.#noSuch(key);
   }
 
   /** Goes on with the next tick: those that fell into the pause were not missed. */
@@ -73,7 +73,7 @@ export class Schedules {
     this.#refuseClosed();
     const { store, clock, scheduler } = this.#engine;
     for (;;) {
-      const schedule = await store.schedules.get(String(key));
+      const schedule = await store.schedules.get(checkKey(key));
       if (schedule === null) throw await this.#noSuch(key);
       if (!schedule.paused) return;
       // Refused when it was saved with another pattern meanwhile: then that one decides.
@@ -85,7 +85,7 @@ export class Schedules {
   /** One job now, besides those of the ticks. With `overlap: false` an unfinished last job is the answer instead. */
   async trigger(key: string): Promise<Enqueued> {
     this.#refuseClosed();
-    const answer = await this.#engine.store.schedules.trigger(String(key));
+    const answer = await this.#engine.store.schedules.trigger(checkKey(key));
     if (answer === null) throw await this.#noSuch(key);
     // A template has no id that could be taken, and comes after nothing.
     return answer as Enqueued;
@@ -94,6 +94,10 @@ export class Schedules {
   async #noSuch(key: string): Promise<HoldfastError> {
     return noSuchSchedule(key, await this.#engine.store.schedules.all());
   }
+}
+
+function checkKey(key: unknown): string {
+  return checkText(key, "The key of a schedule");
 }
 
 export function noSuchSchedule(key: string, schedules: readonly Schedule[]): HoldfastError {
@@ -109,14 +113,12 @@ async function draftOf(def: unknown, options: ScheduleOptions, now: number): Pro
   refuseUnknown(options, KNOWN, "schedule");
   const { cron, timezone = "UTC", missed = "once", within, overlap = true } = options;
   checkOneOf(missed, ["skip", "once", "all"], "missed");
-  if (typeof overlap !== "boolean") {
-    throw new HoldfastError("OPTION_INVALID", `overlap is ${String(overlap)}.`, "Give true or false.");
-  }
+  checkBoolean(overlap, "overlap");
   const template = await newJob(definition, options.input);
   // By the time of a tick somebody may have said otherwise.
   if (template.declares !== undefined) template.declares = { ...template.declares, old: true };
   return {
-    key: checkName(options.key ?? definition.name, "The key of a schedule"),
+    key: checkName(options.key === undefined ? definition.name : options.key, "The key of a schedule"),
     cron,
     timezone,
     missed,

@@ -1,7 +1,6 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import type { Event } from "../core/event.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { checkName, refuseUnknown } from "../core/options.ts";
+import { checkFunction, checkName, describeValue, invalidOption, refuseUnknown } from "../core/options.ts";
 import type { Sink } from "./sinks/sink.ts";
 
 export interface SubscribeOptions {
@@ -15,16 +14,14 @@ export type OnEvent = (event: Event) => void | Promise<void>;
 
 export function checkSubscription(on: OnEvent, options: SubscribeOptions): SubscribeOptions {
   refuseUnknown(options, ["name", "types"], "subscribe");
-  if (typeof on !== "function") {
-    throw new HoldfastError("OPTION_INVALID", "subscribe takes a function first.", "Give what is to be called with each event.");
-  }
+  checkFunction(on, "The first argument of subscribe");
   const { name, types } = options;
   if (name !== undefined) checkName(name, "The name of a subscriber");
-  const isList = Array.isArray(types) && types.length > 0 && types.every((type) => /^[^*]+\*?$|^\*$/.test(type));
+  const isList =
+    Array.isArray(types) && types.length > 0 && types.every((type) => typeof type === "string" && /^[^*]+\*?$|^\*$/.test(type));
   if (types !== undefined && !isList) {
-    throw new HoldfastError(
-      "OPTION_INVALID",
-      `\`types\` is ${JSON.stringify(types) ?? String(types)}.`,
+    throw invalidOption(
+      `\`types\` must be a non-empty array of event types, got ${describeValue(types)}.`,
       'Give a list such as ["job.failed", "queue.*"]; a * may stand at the end only. Leave it out to get all.',
     );
   }

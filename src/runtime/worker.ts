@@ -1,6 +1,7 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { checkCount } from "../core/options.ts";
+import { refuseUnknown } from "../core/options.ts";
+import { checkConcurrency } from "../core/run-options.ts";
 import type { Outcome } from "../core/retry.ts";
 import type { Change, Claimed, ClaimSource, Declaration, Outlook } from "../store/store.ts";
 import { Attempt } from "./attempt.ts";
@@ -102,8 +103,8 @@ export class WorkerLoop implements Worker {
       onSettled: (attempt) => this.#settled(attempt),
       onRest: () => this.#hush(),
     });
-    this.#concurrency = checkCount(options.concurrency ?? CONCURRENCY, "concurrency", 1);
-    this.#drain = toMillis(options.drain ?? DRAIN, "drain");
+    this.#concurrency = checkConcurrency(options.concurrency === undefined ? CONCURRENCY : options.concurrency, "concurrency");
+    this.#drain = toMillis(options.drain === undefined ? DRAIN : options.drain, "drain");
     this.#brief = defs.some(({ lease }) => lease < BRIEF);
     this.#runnables = new Runnables(defs);
     const unlisten = [
@@ -123,6 +124,7 @@ export class WorkerLoop implements Worker {
   }
 
   stop(options: { drain?: Duration } = {}): Promise<void> {
+    refuseUnknown(options, ["drain"], "worker.stop");
     this.#stopping ??= this.#stop(options.drain === undefined ? this.#drain : toMillis(options.drain, "drain"));
     return this.#stopping;
   }

@@ -1,5 +1,6 @@
 import type { Clock } from "../core/clock.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
+import { describeValue, invalidOption } from "../core/options.ts";
 
 export interface TestClock extends Clock {
   /** Moves time on, stopping at each timer on the way, until everything that it set off has come to rest. */
@@ -19,7 +20,7 @@ export interface TestClock extends Clock {
  */
 export function testClock(start = Date.UTC(2026, 0, 1)): TestClock {
   let passed = 0;
-  let wall = start;
+  let wall = checkTime(start);
   const timers = new Set<{ at: number; call: () => void }>();
   const underWay = new Set<Promise<unknown>>();
 
@@ -53,6 +54,14 @@ export function testClock(start = Date.UTC(2026, 0, 1)): TestClock {
       await settled(underWay);
     },
   };
+}
+
+function checkTime(start: unknown): number {
+  if (typeof start === "number" && Number.isFinite(start)) return start;
+  throw invalidOption(
+    `testClock's start must be milliseconds since 1970, got ${describeValue(start)}.`,
+    "Give a number such as Date.now().",
+  );
 }
 
 /** How often what was answered may ask for more, before time goes on in spite of it. */

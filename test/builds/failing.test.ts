@@ -4,10 +4,10 @@ import { files, items, NonRetryableError, pipeline, type Pipeline, RetryAfterErr
 import { counts, ONCE, outputsOf, refusal, test, yard } from "./parts.ts";
 
 const WRONG_ESTIMATES: [what: string, estimate: () => unknown, says: RegExp][] = [
-  ["is negative", () => ({ usd: -1 }), /estimate of stage "say".usd is -1/],
-  ["is not a number", () => ({ tokens: Number.NaN }), /estimate of stage "say".tokens is NaN/],
-  ["is a text", () => ({ usd: "1" }), /estimate of stage "say".usd is "1"/],
-  ["is no object", () => 5, /estimate of stage "say" is 5/],
+  ["is negative", () => ({ usd: -1 }), /estimate of stage "say".usd must be a number .* got -1/],
+  ["is not a number", () => ({ tokens: Number.NaN }), /estimate of stage "say".tokens must be a number .* got NaN/],
+  ["is a text", () => ({ usd: "1" }), /estimate of stage "say".usd must be a number .* got "1"/],
+  ["is no object", () => 5, /estimate of stage "say" must be an object, got 5/],
   ["is a promise", async () => ({ usd: 5 }), /estimate of stage "say" is a promise/],
   ["throws", () => JSON.parse("{"), /`estimate` of stage "say" threw/],
 ];
@@ -308,7 +308,10 @@ test("an estimate of a later stage that is wrong whatever it is asked about is r
       .stage("read", {}, () => void here.ran.push("read"))
       .stage("say", { estimate: () => ({ usd }) }, () => void here.ran.push("say"));
   for (const act of ["plan", "start"] as const) {
-    await assert.rejects(here.hf.builds[act](docs(-1)), refusal("COST_INVALID", /estimate of stage "say".usd is -1/));
+    await assert.rejects(
+      here.hf.builds[act](docs(-1)),
+      refusal("COST_INVALID", /estimate of stage "say".usd must be a number .* got -1/),
+    );
   }
   assert.deepEqual((await here.hf.builds.list()).items, []);
   await (await here.hf.builds.start(docs(1))).done();

@@ -153,10 +153,16 @@ suite("a config that cannot be used", () => {
       "with an unknown option",
       "export default { modlues: [] }",
       "OPTION_INVALID",
-      /knows no option "modlues"/,
+      /has no option "modlues"/,
       /modules, durability/,
     ],
-    ["with a bad open option", "export default { modules: [], driver: 'x' }", "OPTION_INVALID", /no driver "x"/, /node:sqlite/],
+    [
+      "with a bad open option",
+      "export default { modules: [], driver: 'x' }",
+      "OPTION_INVALID",
+      /driver must be one of .*, got "x"/,
+      /node:sqlite/,
+    ],
     ["that throws", "throw new Error('the moon is full')", "CONFIG_INVALID", /does not load: the moon is full/, /node holdfast/],
     ["that is no TypeScript", "export default {", "CONFIG_INVALID", /does not load/, /node holdfast\.config\.ts/],
     [

@@ -114,9 +114,9 @@ test("a number, a date or a duration that is none is wrong usage, before anythin
     [["run", "docs.ts", "--workers", "-1"], /'--workers <number>' argument '-1' is invalid\. Give a whole number of at least 1/],
     [["run", "docs.ts", "--workers", "0"], /at least 1/],
     [["enqueue", "echo", "--run-at", "-5"], /Give a date/],
-    [["enqueue", "echo", "--delay", "-5"], /no duration/],
-    [["claim", "echo", "--worker", "w", "--wait", "x"], /no duration/],
-    [["recover", "--expired-for", "-1m"], /no duration/],
+    [["enqueue", "echo", "--delay", "-5"], /must be a duration/],
+    [["claim", "echo", "--worker", "w", "--wait", "x"], /must be a duration/],
+    [["recover", "--expired-for", "-1m"], /must be a duration/],
   ];
   const cases = someOf(known, 2);
   const ended = await Promise.all(cases.map(([args]) => place.run(args)));

@@ -367,3 +367,30 @@ test("whatever the user's driver makes of numbers, ids and instants are right", 
   const job = await see(store, answer.id);
   assert.equal(job.runAt - job.createdAt, 5_000);
 });
+
+const ROW_SHAPES = {
+  "rows as arrays": (text: string, values: unknown[]) => client.query({ text, values, rowMode: "array" }),
+  "the rows themselves": async (text: string, values: unknown[]) => (await client.query(text, values)).rows,
+  "the rows themselves, as arrays": async (text: string, values: unknown[]) =>
+    (await client.query({ text, values, rowMode: "array" })).rows,
+};
+for (const [shape, query] of Object.entries(ROW_SHAPES)) {
+  test(`a \`query\` that returns ${shape} is accepted`, { skip }, async () => {
+    await client.query("begin");
+    const answers = (await store.enqueueWithin({ query }, [newJob({ id: "a" }), newJob({ id: "a" })])) as Enqueued[];
+    await client.query("commit");
+    assert.deepEqual(answers, [
+      { id: "a", duplicate: false },
+      { id: "a", duplicate: true },
+    ]);
+    assert.deepEqual(await claimIds(store), ["a"]);
+  });
+}
+
+test("a `query` that returns anything else is TX_INVALID, and nothing is written", { skip }, async () => {
+  for (const answer of [undefined, null, 5, {}, { rows: "none" }, [], [{}], [5], { rows: [{ rows: 5 }] }]) {
+    const tx = { query: async () => answer };
+    await assert.rejects(async () => store.enqueueWithin(tx, [newJob()]), refusedWith("TX_INVALID"), JSON.stringify(answer));
+  }
+  assert.deepEqual(await seeAll(store), []);
+});

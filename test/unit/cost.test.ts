@@ -45,23 +45,23 @@ test("no cost is ever rounded down, and none up by more than a millionth", () =>
 });
 
 const REFUSED: [unknown, string][] = [
-  [{ usd: -1 }, "cost.usd is -1"],
-  [{ usd: Number.NaN }, "cost.usd is NaN"],
-  [{ usd: Number.POSITIVE_INFINITY }, "cost.usd is Infinity"],
-  [{ usd: 1e10 }, "cost.usd is 10000000000"],
-  [{ tokens: Number.MAX_SAFE_INTEGER }, "cost.tokens is 9007199254740991"],
-  [{ tokens: -0.5 }, "cost.tokens is -0.5"],
-  [{ usd: "0.1" }, 'cost.usd is "0.1"'],
-  [{ usd: 1n }, "cost.usd is 1"],
-  [{ usd: null }, "cost.usd is null"],
+  [{ usd: -1 }, "cost.usd must be a number from 0 to 1000000000, got -1"],
+  [{ usd: Number.NaN }, "cost.usd must be a number from 0 to 1000000000, got NaN"],
+  [{ usd: Number.POSITIVE_INFINITY }, "cost.usd must be a number from 0 to 1000000000, got Infinity"],
+  [{ usd: 1e10 }, "cost.usd must be a number from 0 to 1000000000, got 10000000000"],
+  [{ tokens: Number.MAX_SAFE_INTEGER }, "cost.tokens must be a number from 0 to 1000000000000000, got 9007199254740991"],
+  [{ tokens: -0.5 }, "cost.tokens must be a number from 0 to 1000000000000000, got -0.5"],
+  [{ usd: "0.1" }, 'cost.usd must be a number from 0 to 1000000000, got "0.1"'],
+  [{ usd: 1n }, "cost.usd must be a number from 0 to 1000000000, got the bigint 1n"],
+  [{ usd: null }, "cost.usd must be a number from 0 to 1000000000, got null"],
   [{ eur: 1 }, 'cost has a part "eur"'],
-  [null, "cost is null"],
-  [0.1, "cost is 0.1"],
-  [[], "cost is of the type object"],
-  [undefined, "cost is of the type undefined"],
+  [null, "cost must be an object, got null"],
+  [0.1, "cost must be an object, got 0.1"],
+  [[], "cost must be an object, got an array"],
+  [undefined, "cost must be an object, got undefined"],
 ];
 for (const [cost, says] of REFUSED) {
-  test(`a cost is refused when ${says}`, () => {
+  test(`a cost is rejected: ${says}`, () => {
     assert.throws(
       () => toAmount(cost, "cost"),
       (error) =>

@@ -47,7 +47,7 @@ for (const given of BAD) {
       (error) =>
         error instanceof HoldfastError &&
         error.code === "DURATION_INVALID" &&
-        error.message.startsWith("lease is ") &&
+        error.message.startsWith("lease must be a duration, got ") &&
         error.hint !== "",
     );
   });

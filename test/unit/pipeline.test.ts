@@ -76,7 +76,12 @@ describe("a pipeline is refused, in plain words,", () => {
     ["with spaces around its name", () => pipeline(" docs"), "NAME_INVALID", /" docs"/],
     ["with a name that is no text", () => pipeline(5 as never), "NAME_INVALID", /5/],
     ["with an unknown option", () => pipeline("p", { bugdet: {} } as never), "OPTION_INVALID", /bugdet/],
-    ["with a budget that cannot be counted", () => pipeline("p", { budget: { usd: -1 } }), "COST_INVALID", /budget.*usd is -1/],
+    [
+      "with a budget that cannot be counted",
+      () => pipeline("p", { budget: { usd: -1 } }),
+      "COST_INVALID",
+      /budget.*usd must be .*, got -1/,
+    ],
     ["with half a failure", () => pipeline("p", { maxFailures: 0.5 }), "NUMBER_INVALID", /maxFailures/],
     ["with a module that is a path", () => pipeline("p", { module: "/p.ts" }), "OPTION_INVALID", /module/],
     ["without a source", () => pipeline("p").source(undefined as never), "SOURCE_INVALID", /no source/],

@@ -5,7 +5,7 @@ import { toBudget, fromBudget } from "../../core/budget.ts";
 import { BUILD_STATES, type BuildState } from "../../core/build.ts";
 import { TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
 import type { Cost } from "../../core/cost.ts";
-import { checkOneOf, refuseUnknown } from "../../core/options.ts";
+import { checkCount, checkOneOf, checkText, refuseUnknown } from "../../core/options.ts";
 import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
 import type { Why } from "../../core/why.ts";
 import type { BuildRow, LedBuild, LockConflict, NewLead } from "../../store/builds.ts";
@@ -24,7 +24,7 @@ import { askFirst, type Plan, plan } from "./plan.ts";
 import { programHash } from "./program.ts";
 import { explainBuild } from "./reasons.ts";
 import { conflict, noBuild, paused, refuseElsewhere, refuseOtherOptions } from "./refusals.ts";
-import { type BuildOptions, checkBuildOptions, type CheckedOptions } from "./settings.ts";
+import { type BuildOptions, checkBuildOptions, checkNames, type CheckedOptions } from "./settings.ts";
 import { watched } from "./token-use.ts";
 import { Values } from "./values.ts";
 import { viewBuild } from "./view.ts";
@@ -125,8 +125,12 @@ export class Builds {
   }
 
   /** Token and budget, without running anything: the next resume goes on. */
-  async approve(id: string, { token, budget }: { token: string; budget: Cost }): Promise<Build> {
+  async approve(id: string, options: { token: string; budget: Cost }): Promise<Build> {
     this.#parts.refuseClosed();
+    refuseUnknown(options, ["token", "budget"], "builds.approve");
+    const { token, budget } = options;
+    checkText(id, "The id of a build");
+    checkText(token, "token");
     toBudget(budget, "The new budget");
     const { store, actor } = this.#engine;
     const row = await watched(this.#engine, id, () => store.builds.approve(id, { token, budget }, actor));
@@ -136,6 +140,7 @@ export class Builds {
   /** Another confirmation token for a paused build; those before it do not count any more. */
   async mintToken(id: string): Promise<string> {
     this.#parts.refuseClosed();
+    checkText(id, "The id of a build");
     const bytes = crypto.getRandomValues(new Uint8Array(TOKEN_BYTES));
     if ((await this.#engine.store.builds.mintToken(id, { bytes }, this.#engine.actor)) === null) throw noBuild(id);
     return tokenOf(bytes);
@@ -143,6 +148,7 @@ export class Builds {
 
   async get(id: string): Promise<Build | null> {
     this.#parts.refuseClosed();
+    checkText(id, "The id of a build");
     const row = await this.#engine.store.builds.getBuild(id);
     return row === null ? null : this.#view(row);
   }
@@ -150,8 +156,12 @@ export class Builds {
   /** In creation order. */
   async list(options: { pipeline?: string; state?: BuildState; limit?: number; after?: string } = {}): Promise<Page<Build>> {
     this.#parts.refuseClosed();
-    if (options.state !== undefined) checkOneOf(options.state, BUILD_STATES, "state of builds.list");
-    const page = await this.#engine.store.builds.listBuilds({ limit: 50, ...options });
+    refuseUnknown(options, ["pipeline", "state", "limit", "after"], "builds.list");
+    const { pipeline, state, limit = 50, after } = options;
+    if (pipeline !== undefined) checkText(pipeline, "pipeline");
+    if (state !== undefined) checkOneOf(state, BUILD_STATES, "state");
+    if (after !== undefined) checkText(after, "after");
+    const page = await this.#engine.store.builds.listBuilds({ ...options, limit: checkCount(limit, "limit", 1) });
     const items = await Promise.all(page.items.map((row) => this.#view(row)));
     return { items, ...(page.next === undefined ? {} : { next: page.next }) };
   }
@@ -159,6 +169,8 @@ export class Builds {
   /** Ends a build that will not be gone on with. What it has made is reused by the next. */
   async abandon(id: string, reason: string): Promise<Build> {
     this.#parts.refuseClosed();
+    checkText(id, "The id of a build");
+    checkText(reason, "The reason");
     const row = await this.#engine.store.builds.abandon(id, reason, this.#engine.actor);
     if (row === null) throw noBuild(id);
     await this.#engine.janitor.clear(row.pipeline);
@@ -176,12 +188,16 @@ export class Builds {
   /** Why a stage ran for a target in a build, or was reused, input by input. */
   async why(id: string, stage: string, target: string): Promise<Why> {
     this.#parts.refuseClosed();
+    checkText(stage, "The name of a stage");
+    checkText(target, "The id of a target");
     return explainBuild(this.#engine.store, await this.#need(id), stage, target);
   }
 
   /** What a stage has made of a target; a stage with one target needs none named. */
   async output(id: string, stage: string, target?: string): Promise<unknown> {
     this.#parts.refuseClosed();
+    checkText(stage, "The name of a stage");
+    if (target !== undefined) checkText(target, "The id of a target");
     return this.#outputs().one(await this.#need(id), stage, target);
   }
 
@@ -189,6 +205,8 @@ export class Builds {
   async export(id: string, dir: string, options: { stages?: string[] } = {}): Promise<string> {
     this.#parts.refuseClosed();
     refuseUnknown(options, ["stages"], "builds.export");
+    if (options.stages !== undefined) checkNames(options.stages, "stages");
+    checkText(dir, "The folder of an export");
     const artifacts = await this.#engine.artifacts();
     return exportBuild({ store: this.#engine.store, artifacts }, await this.#need(id), dir, options.stages);
   }
@@ -256,6 +274,7 @@ export class Builds {
   }
 
   async #need(id: string): Promise<BuildRow> {
+    checkText(id, "The id of a build");
     const row = await this.#engine.store.builds.getBuild(id);
     if (row === null) throw noBuild(id);
     return row;

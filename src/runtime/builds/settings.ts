@@ -1,8 +1,8 @@
 import { type Budget, toBudget } from "../../core/budget.ts";
 import type { Cost } from "../../core/cost.ts";
-import { HoldfastError } from "../../core/errors.ts";
 import { Only } from "../../core/only.ts";
-import { checkCount, refuseUnknown } from "../../core/options.ts";
+import { checkCount, checkSignal, checkText, describeValue, invalidOption, refuseUnknown } from "../../core/options.ts";
+import { checkConcurrency } from "../../core/run-options.ts";
 import type { Model } from "./model.ts";
 
 export interface BuildOptions {
@@ -39,9 +39,11 @@ export interface CheckedOptions {
 
 const CONCURRENCY = 8;
 
-export function checkBuildOptions(model: Model, options: BuildOptions, where: string): CheckedOptions {
-  refuseUnknown(options, ["budget", "concurrency", "maxFailures", "rerun", "only", "signal", "token"], where);
-  const { budget, concurrency, maxFailures, rerun = [], only = [], signal } = options;
+export function checkBuildOptions(model: Model, options: BuildOptions & { token?: string }, where: string): CheckedOptions {
+  const known = ["budget", "concurrency", "maxFailures", "rerun", "only", "signal"];
+  refuseUnknown(options, where === "builds.resume" ? [...known, "token"] : known, where);
+  const { budget, concurrency = CONCURRENCY, maxFailures, rerun = [], only = [], signal, token } = options;
+  if (token !== undefined) checkText(token, "token");
   const { definition } = model;
   for (const name of checkNames(rerun, "rerun")) model.place(name);
   const names = new Set(definition.stages.map(({ name }) => name));
@@ -49,9 +51,7 @@ export function checkBuildOptions(model: Model, options: BuildOptions, where: st
   const targets = chosen.filter((name) => !names.has(name));
   // Refuses what is no glob.
   void new Only(targets);
-  if (signal !== undefined && !(signal instanceof AbortSignal)) {
-    throw new HoldfastError("OPTION_INVALID", "`signal` is no AbortSignal.", "Give the `signal` of an AbortController.");
-  }
+  if (signal !== undefined) checkSignal(signal, "signal");
   return {
     settings: {
       rerun,
@@ -59,12 +59,15 @@ export function checkBuildOptions(model: Model, options: BuildOptions, where: st
     },
     budget: budget === undefined ? definition.budget : toBudget(budget, "`budget`"),
     maxFailures: maxFailures === undefined ? definition.maxFailures : checkCount(maxFailures, "maxFailures", 0),
-    concurrency: checkCount(concurrency ?? CONCURRENCY, "concurrency", 1),
+    concurrency: checkConcurrency(concurrency, "concurrency"),
     signal,
   };
 }
 
-function checkNames(names: unknown, option: string): string[] {
+export function checkNames(names: unknown, option: string): string[] {
   if (Array.isArray(names) && names.every((name) => typeof name === "string" && name !== "")) return names as string[];
-  throw new HoldfastError("OPTION_INVALID", `\`${option}\` is no list of names.`, "Give texts in an array.");
+  throw invalidOption(
+    `\`${option}\` must be an array of names, got ${describeValue(names)}.`,
+    "Give non-empty strings in an array.",
+  );
 }

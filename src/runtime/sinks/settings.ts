@@ -2,7 +2,7 @@ import { resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import { checkName, checkOneOf, refuseUnknown } from "../../core/options.ts";
+import { checkName, checkOneOf, describeValue, refuseUnknown } from "../../core/options.ts";
 import { consoleSink } from "./console.ts";
 import { fileSink } from "./file.ts";
 import type { Sink } from "./sink.ts";
@@ -30,7 +30,10 @@ export interface SinkSettings {
 export function checkSinks(sinks: Record<string, SinkOptions> | undefined): Map<string, SinkSettings> {
   if (sinks === undefined) return new Map();
   if (typeof sinks !== "object" || sinks === null || Array.isArray(sinks)) {
-    throw invalid("`sinks` is no object.", 'Give an object of names, e.g. { audit: { type: "file", path: "events.jsonl" } }.');
+    throw invalid(
+      `\`sinks\` must be an object, got ${describeValue(sinks)}.`,
+      'Give an object of names, e.g. { audit: { type: "file", path: "events.jsonl" } }.',
+    );
   }
   return new Map(
     Object.entries(sinks).map(([name, options]) => [checkName(name, "A sink's name"), new Settings(check(name, options))]),
@@ -69,7 +72,10 @@ const KNOWN = { console: ["type"], file: ["type", "path"], webhook: ["type", "ur
 function check(name: string, options: SinkOptions): Checked {
   const where = `sink "${name}"`;
   if (typeof options !== "object" || options === null) {
-    throw invalid(`The ${where} is ${String(options)}.`, 'Give an object with its `type`, e.g. { type: "console" }.');
+    throw invalid(
+      `The ${where} must be an object, got ${describeValue(options)}.`,
+      'Give an object with its `type`, e.g. { type: "console" }.',
+    );
   }
   checkOneOf(options.type, ["console", "file", "webhook"], `The type of ${where}`);
   refuseUnknown(options, KNOWN[options.type], `A ${options.type} sink`);
@@ -86,7 +92,7 @@ function check(name: string, options: SinkOptions): Checked {
 /** From here on it stays the same file, whatever becomes of the working folder. */
 function checkPath(path: unknown, where: string): string {
   if (typeof path === "string" && path !== "" && !path.includes("\0")) return resolve(path);
-  throw invalid(`The path of ${where} is ${JSON.stringify(path) ?? String(path)}.`, 'Give a path, e.g. "events.jsonl".');
+  throw invalid(`The path of ${where} must be a path, got ${describeValue(path)}.`, 'Give a path, e.g. "events.jsonl".');
 }
 
 /** Addresses may hold secrets, so the errors do not repeat them. */

@@ -85,19 +85,20 @@ export class Guests {
   /** Refused before anything is written, where he could not keep what this store promises. */
   async #check(query: Query): Promise<Settings> {
     const { s, databaseId, durability, address } = this.#host;
-    const first = await query("select pg_current_xact_id()::text as xid", []);
-    const second = await query(
+    const [first] = await readRows<{ xid: string }>(query, "select pg_current_xact_id()::text as xid");
+    const [second] = await readRows(
+      query,
       `select pg_current_xact_id_if_assigned()::text as xid, current_setting('synchronous_commit') as sync,
          current_setting('transaction_read_only') as read_only, ${RELIED_READ},
          (to_regclass('${s.replaceAll("'", "''")}.database') is not null)::text as known`,
-      [],
     );
-    const found = second[0] as { xid: string | null; sync: string; read_only: string; known: string };
+    const found = second as { xid: string | null; sync: string; read_only: string; known: string };
     const { xid, sync, known } = found;
-    if (xid === null || xid !== (first[0] as { xid: string }).xid) throw notOpen();
+    if (xid === null || xid !== first?.xid) throw notOpen();
     if (found.read_only === "on") throw readOnly();
-    const there = known === "true" ? await query(`select database_id as id from ${s}.database where id = 1`, []) : [];
-    if ((there[0] as { id: string } | undefined)?.id !== databaseId) throw otherDatabase(address);
+    const databases =
+      known === "true" ? await readRows<{ id: string }>(query, `select database_id as id from ${s}.database where id = 1`) : [];
+    if (databases[0]?.id !== databaseId) throw otherDatabase(address);
     // Unlike SQLite's, this can be raised inside a transaction, for this one alone.
     if (durability === "power" && sync === "off") await query("set local synchronous_commit = on", []);
     return borrowed(found);
@@ -121,7 +122,20 @@ interface Access {
   apart: <T>(run: (query: Query) => Promise<T>) => Promise<T>;
 }
 
-/** Both drivers give rows as objects, and whole numbers as text or not, as they are set up. JSON is the same for all. */
+/**
+ * Reads rows as one JSON text: drivers and their settings differ in whether a row is an object or an array, and in how they
+ * return whole numbers.
+ */
+async function readRows<Row extends object>(query: Query, select: string, values: readonly Value[] = []): Promise<Row[]> {
+  const [row] = await query(
+    `with answer as (${select}) select coalesce(json_agg(answer), '[]')::text as rows from answer`,
+    values,
+  );
+  const text: unknown = isObject(row) ? Object.values(row)[0] : undefined;
+  if (typeof text !== "string") throw noRows();
+  return JSON.parse(text) as Row[];
+}
+
 class GuestTx extends ScriptTx implements Tx {
   readonly at: number | null;
   readonly woken = new Set<string>();
@@ -148,11 +162,7 @@ class GuestTx extends ScriptTx implements Tx {
       await this.#query(text, values);
       return [];
     }
-    const [row] = await this.#query(
-      `with answer as (${text}) select coalesce(json_agg(answer), '[]')::text as rows from answer`,
-      values,
-    );
-    const answered = JSON.parse((row as { rows: string }).rows) as object[];
+    const answered = await readRows(this.#query, text, values);
     const rows = answered.map((one) => Object.values(one) as unknown as Row);
     return Object.assign(rows, { columns: Object.keys(answered[0] ?? {}).map((name) => ({ name })) });
   };
@@ -200,14 +210,29 @@ class GuestTx extends ScriptTx implements Tx {
 function accessOf(given: unknown): Access {
   if (isObject(given) && typeof given["unsafe"] === "function") return accessOfPostgres(given as unknown as PostgresSql);
   if (isObject(given) && typeof given["query"] === "function") {
-    const { query: ask } = given as { query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }> };
-    const query: Query = async (text, values) => (await ask.call(given, text, [...values])).rows;
+    const ask = given["query"] as (text: string, values: unknown[]) => unknown;
+    const query: Query = async (text, values) => rowsOf(await ask.call(given, text, [...values]));
     return { query, apart: (run) => run(query) };
   }
   throw new HoldfastError(
     "TX_INVALID",
     `What was given as \`tx\` is no transaction on PostgreSQL: ${given === null ? "null" : typeof given}.`,
     "Give a client of `pg`, the `sql` of a transaction of `postgres`, or anything with query(text, values).",
+  );
+}
+
+/** The rows of what a user's `query` answered: `{ rows }`, or the rows themselves. */
+function rowsOf(answer: unknown): readonly unknown[] {
+  const rows = isObject(answer) && !Array.isArray(answer) ? answer["rows"] : answer;
+  if (Array.isArray(rows)) return rows;
+  throw noRows();
+}
+
+function noRows(): HoldfastError {
+  return new HoldfastError(
+    "TX_INVALID",
+    "The `query` of what was given as `tx` returned no rows.",
+    "Return { rows } or an array of rows from query(text, values); pass the values on to the statement.",
   );
 }
 
