@@ -12,5 +12,5 @@ export async function idle(): Promise<Figure[]> {
     await once(child, "exit");
     return used;
   });
-  return [{ what: "an idle worker's share of a core", ours: share * 100, limit: 0.5, unit: "%", target: { atMost: 1 } }];
+  return [{ what: "an idle worker's share of a core", ours: share * 100, limit: 0.3, unit: "%", target: { atMost: 1 } }];
 }

@@ -1,8 +1,8 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { setTimeout as pause } from "node:timers/promises";
 import { type PostgresServer, startServer } from "../../test/postgres/server.ts";
+import { Cadence } from "../cadence.ts";
 import { quantile } from "../measure.ts";
 import { type Name, NAMES, type Purpose } from "./contender.ts";
 import { Pair } from "./pair.ts";
@@ -28,10 +28,8 @@ export interface Sizes {
 }
 
 const CALLERS = 100;
-/** For so long nothing happens before a ping: the worker sleeps again, in milliseconds. */
-const REST = 5;
 /**
- * So many pings come first, of which none is counted: in each round, and before all of them, without a rest. Until what
+ * So many pings come first, of which none is counted: in each round, and before all of them, without a pause. Until what
  * they run is compiled, threads that compile it keep the server from a processor for milliseconds, whoever's turn it is.
  */
 const WARM = 20;
@@ -99,6 +97,7 @@ export class Contests {
    */
   async #latency(): Promise<Contest[]> {
     const players = this.#stages.filter(({ name }) => name !== "raw SQL").map((producer) => new Pair(producer, this.#compiled));
+    const cadence = new Cadence();
     try {
       for (let round = 0; round < this.#sizes.rounds; round++) {
         for (const pair of players) await pair.open(await this.#server.createDatabase());
@@ -106,7 +105,7 @@ export class Contests {
         await this.#server.query("checkpoint");
         for (let i = -WARM; i < this.#sizes.pings; i++) {
           for (const k of players.keys()) {
-            await pause(REST);
+            await cadence.next();
             // Nobody always comes after the same one.
             await (players[(k + i + WARM) % players.length] as Pair).ping(i);
           }

@@ -26,3 +26,15 @@ test("a worker of another process is woken by each commit, and its own commits w
   const each = (performance.now() - start) / ROUNDS;
   assert.ok(each < FALLBACK / 2, `a round took ${each.toFixed(0)} ms: the wake-ups came from the fallback`);
 });
+
+test("a worker runs a job whose producer was killed between the commit and its announcement", async (t) => {
+  const path = await home(t);
+  const hf = await open(path);
+  t.after(() => hf.close());
+  const ran = Promise.withResolvers<number>();
+  hf.work([job<number>({ name: "echo", run: ({ input }) => ran.resolve(input) })]);
+  const child = fork(new URL("./children/killed-producer.ts", import.meta.url), [path]);
+  const [, signal] = await once(child, "exit");
+  assert.equal(signal, "SIGKILL");
+  assert.equal(await ran.promise, 1);
+});

@@ -1,4 +1,5 @@
 import type { Change } from "../store.ts";
+import { CommitSignal } from "./commit-signal.ts";
 import type { Connection } from "./driver.ts";
 import { Watch } from "./watch.ts";
 
@@ -8,12 +9,14 @@ export class News {
   readonly #path: string;
   readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
   readonly #expectant = new Set<() => void>();
+  readonly #signal: CommitSignal | null;
   #watch: Watch | null = null;
   #closed = false;
 
   constructor(db: Connection, path: string) {
     this.#db = db;
     this.#path = path;
+    this.#signal = path === ":memory:" ? null : new CommitSignal(path);
   }
 
   onChange(call: (change: Change) => void, ownOnly: boolean): () => void {
@@ -31,7 +34,13 @@ export class News {
     return () => this.#expectant.delete(call);
   }
 
-  tell(change: Change): void {
+  /** This handle has committed. Other processes hear of it first: they need longer to react. */
+  committed(ready: ReadonlySet<string>, ended: Change["ended"]): void {
+    this.#signal?.send();
+    this.#tell({ own: true, ready, ended });
+  }
+
+  #tell(change: Change): void {
     for (const { call, ownOnly } of this.#listeners) if (change.own || !ownOnly) call(change);
   }
 
@@ -42,13 +51,14 @@ export class News {
 
   close(): void {
     this.#closed = true;
+    this.#signal?.close();
     this.#watchIfNeeded();
   }
 
   /** Every commit touches the watched file, so nobody is to watch it who does not need to. */
   #watchIfNeeded(): void {
     const needed = !this.#closed && this.#path !== ":memory:" && [...this.#listeners].some(({ ownOnly }) => !ownOnly);
-    if (needed) this.#watch ??= new Watch(this.#db, this.#path, () => this.tell({ own: false, ready: null, ended: [] }));
+    if (needed) this.#watch ??= new Watch(this.#db, this.#path, () => this.#tell({ own: false, ready: null, ended: [] }));
     else {
       this.#watch?.close();
       this.#watch = null;

@@ -190,7 +190,7 @@ export class SqliteStore implements Store {
         const entry = audit.takeWritten();
         if (entry !== null) this.#witness?.sawAudit(entry);
         for (const what of damaged) damage.found({ severity: "row", what });
-        this.#news.tell({ own: true, ready, ended });
+        this.#news.committed(ready, ended);
       },
       onFault: (error) => damage.met(error),
       onUndo: () => {

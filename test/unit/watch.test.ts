@@ -1,0 +1,78 @@
+import assert from "node:assert/strict";
+import { watch } from "node:fs";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { basename, dirname, join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
+import { test, type TestContext } from "node:test";
+import { setImmediate as turn } from "node:timers/promises";
+import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
+import { systemClock } from "../../src/runtime/system-clock.ts";
+
+test("a commit of another handle is noticed by its signal alone, once for each commit", { timeout: 20_000 }, async (t) => {
+  const path = await newPath(t);
+  const listener = await opened(t, path);
+  const writer = await opened(t, path);
+  // No timer fires from here on: what is noticed is noticed by an event of the file system.
+  t.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
+  let changes = 0;
+  let noticed: (() => void) | undefined;
+  listener.onChange(() => {
+    changes++;
+    noticed?.();
+  }, {});
+  for (let commit = 1; commit <= 20; commit++) {
+    const change = new Promise<void>((resolve) => (noticed = resolve));
+    await writer.queues.pause(`queue ${commit}`);
+    await change;
+    assert.equal(changes, commit);
+  }
+});
+
+test("each write to the log without a signal restarts the looks at their shortest interval", async (t) => {
+  const path = await newPath(t);
+  const listener = await opened(t, path);
+  t.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
+  let changes = 0;
+  listener.onChange(() => changes++, {});
+  const user = new DatabaseSync(path);
+  t.after(() => user.close());
+  const commitUnsignalled = async (sql: string) => {
+    const written = nextWriteOf(`${path}-wal`);
+    user.exec(sql);
+    await written;
+  };
+  await commitUnsignalled("create table orders (id integer)");
+  t.mock.timers.tick(2);
+  assert.equal(changes, 1, "the first commit");
+  // The next look is scheduled 32 ms ahead when the second commit arrives.
+  t.mock.timers.tick(4 + 8 + 16);
+  await commitUnsignalled("insert into orders values (1)");
+  t.mock.timers.tick(2);
+  assert.equal(changes, 2, "the second commit");
+});
+
+async function newPath(t: TestContext): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), "holdfast-watch-"));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  return join(folder, "work.db");
+}
+
+async function opened(t: TestContext, path: string): Promise<SqliteStore> {
+  const options = { driver: "node:sqlite", clock: systemClock, random: Math.random, busyTimeout: 1_000 } as const;
+  const store = await SqliteStore.open(path, options);
+  t.after(() => store.close());
+  return store;
+}
+
+/** Resolves when the file system has reported a write to the file to every watcher of this thread. */
+async function nextWriteOf(file: string): Promise<void> {
+  await new Promise<void>((resolve) => {
+    const watcher = watch(dirname(file), (_event, name) => {
+      if (name !== basename(file)) return;
+      watcher.close();
+      resolve();
+    });
+  });
+  await turn();
+}
