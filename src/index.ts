@@ -1,5 +1,6 @@
 export type { BuildState } from "./core/build.ts";
 export type { Build } from "./core/build-view.ts";
+export type { CommitRows, CommitTx, SqliteHandle, TransactionHandle } from "./core/commit-rows.ts";
 export type { Cost } from "./core/cost.ts";
 export type { Duration } from "./core/duration.ts";
 export { HoldfastError, LeaseLostError, NonRetryableError } from "./core/errors.ts";
@@ -29,5 +30,5 @@ export type { RecoveryStats } from "./runtime/janitor.ts";
 export type { Page } from "./runtime/jobs.ts";
 export type { Lock } from "./runtime/lock.ts";
 export type { Log } from "./runtime/log.ts";
-export type { PostgresTx, SqliteHandle, SqliteTx, TransactionHandle } from "./runtime/transaction.ts";
+export type { PostgresTx, SqliteTx } from "./runtime/transaction.ts";
 export type { Worker } from "./runtime/worker.ts";

@@ -1,3 +1,4 @@
+import type { CommitRows } from "./commit-rows.ts";
 import type { Duration } from "./duration.ts";
 import type { Log } from "./log.ts";
 
@@ -37,6 +38,15 @@ export interface JobContext<In> {
   progress(fraction: number, message?: string): void;
   /** Commits with this attempt's success, or not at all. */
   enqueue<I>(def: JobDef<I>, input: NoInfer<I>, options?: EnqueueOptions): { id: string };
+  /**
+   * Writes rows of your own tables in the transaction that records this attempt's success. `run` is called after the handler
+   * has returned; several calls run in order. Not with `isolate: "process"`.
+   *
+   * ```ts
+   * commit(({ db }) => void db.prepare("insert into invoices (customer) values (?)").run(input.customer));
+   * ```
+   */
+  commit(run: CommitRows): void;
 }
 
 export type Run<Parsed, Out> = (context: JobContext<Parsed>) => Out | Promise<Out>;

@@ -1,3 +1,4 @@
+import type { CommitRows } from "../core/commit-rows.ts";
 import { HoldfastError, idTaken, LeaseLostError } from "../core/errors.ts";
 import { followUpId } from "../core/ids.ts";
 import { toJobError } from "../core/job.ts";
@@ -47,6 +48,8 @@ export class Attempt implements Owner, Settlement {
   lost: LossReason | null = null;
   /** What the handler enqueued; it goes with a success, or not at all. */
   followUps: NewJob[] | undefined;
+  /** What the handler gave to `commit`; it runs in the transaction of a success, or not at all. */
+  commit: CommitRows[] | undefined;
   /** Of a work item: what belongs to its end, however it ends. */
   work: WorkEnd | undefined;
   readonly #onLoss: (attempt: Attempt) => void;
@@ -103,6 +106,7 @@ export function contextFor(engine: Engine, progress: ProgressWriter, attempt: At
     },
     progress: (fraction, message) => progress.report(claimed, fraction, message),
     enqueue: (def, value, options) => followUp(engine, attempt, definitionOf(def), value, options),
+    commit: (run) => addCommit(attempt, run),
   };
 }
 
@@ -123,6 +127,26 @@ function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unkn
   const { claimed } = attempt;
   return addFollowUp((attempt.followUps ??= []), def, input, options, (index) =>
     followUpId(engine.clock.now(), claimed.job, claimed.fence, index),
+  );
+}
+
+function addCommit(attempt: Attempt, run: CommitRows): void {
+  if (attempt.over) {
+    throw new HoldfastError(
+      "TOO_LATE",
+      `Job ${attempt.claimed.id} has ended, so no rows can be committed with it any more.`,
+      "Call `commit` before the handler returns.",
+    );
+  }
+  (attempt.commit ??= []).push(checkCommit(run));
+}
+
+export function checkCommit(run: unknown): CommitRows {
+  if (typeof run === "function") return run as CommitRows;
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `\`commit\` must be a function, got ${run === null ? "null" : typeof run}.`,
+    "Give the function that writes your rows, e.g. commit(({ db }) => {…}).",
   );
 }
 

@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import type { Clock } from "../core/clock.ts";
+import type { CommitRows } from "../core/commit-rows.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError, LeaseLostError } from "../core/errors.ts";
 import { type Job, toJobError } from "../core/job.ts";
@@ -9,8 +10,9 @@ import { checkBoolean, checkName, checkOneOf, refuseUnknown } from "../core/opti
 import type { Outcome } from "../core/retry.ts";
 import { parse } from "../core/schema.ts";
 import { refusePipelineName } from "../core/work.ts";
+import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
 import type { Claimed, ClaimSource } from "../store/store.ts";
-import { abortReason } from "./attempt.ts";
+import { abortReason, checkCommit } from "./attempt.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import type { LossReason } from "./keeper.ts";
@@ -37,7 +39,11 @@ export interface Claim<In = unknown> extends AsyncDisposable {
   readonly job: Job<In>;
   readonly signal: AbortSignal;
   renew(lease?: Duration): Promise<void>;
-  succeed(output?: unknown): Promise<void>;
+  /**
+   * Records the success. `commit` writes rows of your own tables in the same transaction; what it throws is thrown, nothing is
+   * committed, and the claim is still held.
+   */
+  succeed(output?: unknown, options?: { commit?: CommitRows }): Promise<void>;
   fail(error: unknown, options?: { retry?: boolean; delay?: Duration }): Promise<void>;
   release(): Promise<void>;
 }
@@ -175,11 +181,14 @@ class HandClaim implements Claim {
   readonly #slot: number | null;
   readonly #controller = new AbortController();
   readonly #unwatch: () => void;
+  /** As it was set last, in milliseconds. */
+  #lease: number;
   #over: "settled" | LossReason | null = null;
 
   constructor(engine: Engine, claimed: Claimed, job: Job, how: { auto: boolean; before: number }) {
     this.#engine = engine;
     this.#claimed = claimed;
+    this.#lease = claimed.lease;
     this.job = job;
     engine.keep();
     this.#slot = how.auto ? this.#hold(how.before) : null;
@@ -199,10 +208,17 @@ class HandClaim implements Claim {
     this.#refuseOver("renewal");
     const [fate] = await this.#engine.store.renew([{ job: this.#claimed.job, fence: this.#claimed.fence, lease: millis }]);
     if (fate !== "held") this.#refuse(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", "renewal");
+    this.#lease = millis;
   }
 
-  async succeed(output?: unknown): Promise<void> {
-    await this.#settle({ kind: "succeeded", output: toJson(output, "The output") }, "success");
+  async succeed(output?: unknown, options: { commit?: CommitRows } = {}): Promise<void> {
+    refuseUnknown(options, ["commit"], "succeed");
+    const outcome: Outcome = { kind: "succeeded", output: toJson(output, "The output") };
+    if (options.commit === undefined) return this.#settle(outcome, "success");
+    const commit = [checkCommit(options.commit)];
+    // Nothing else renews the lease while the callback runs.
+    if (this.#slot === null) await this.renew(Math.max(this.#lease, 2 * COMMIT_LIMIT_MS));
+    await this.#settle(outcome, "success", commit);
   }
 
   async fail(error: unknown, options: { retry?: boolean; delay?: Duration } = {}): Promise<void> {
@@ -234,9 +250,9 @@ class HandClaim implements Claim {
     return slot;
   }
 
-  async #settle(outcome: Outcome, what: string): Promise<void> {
+  async #settle(outcome: Outcome, what: string, commit?: CommitRows[]): Promise<void> {
     this.#refuseOver(what);
-    const [fate] = await this.#engine.store.settle([{ job: this.#claimed.job, fence: this.#claimed.fence, outcome }]);
+    const [fate] = await this.#engine.store.settle([{ ...this.right, outcome, commit }]).catch(throwCause);
     if (fate !== "held") return this.#refuse(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", what);
     this.#over = "settled";
     this.#unwatch();
@@ -260,6 +276,11 @@ class HandClaim implements Claim {
   #ignoreLoss(error: unknown): void {
     if (!(error instanceof LeaseLostError)) throw error;
   }
+}
+
+/** What a `commit` callback threw reaches the caller as it was thrown. */
+function throwCause(error: unknown): never {
+  throw error instanceof CommitRowsFailed ? error.cause : error;
 }
 
 /** What the holder says about trying again goes before what the error says. */

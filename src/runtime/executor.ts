@@ -2,6 +2,7 @@ import { toJobError } from "../core/job.ts";
 import { fromJson, toJson } from "../core/json.ts";
 import type { Outcome } from "../core/retry.ts";
 import { parse } from "../core/schema.ts";
+import { isThenable } from "../core/thenable.ts";
 import { type Attempt, contextFor, Ending } from "./attempt.ts";
 import type { Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
@@ -94,8 +95,4 @@ export class Executor {
 function inputOf({ claimed, runnable: { def } }: Attempt): unknown {
   const input = fromJson(claimed.input);
   return def.input === undefined ? input : parse(def.input, input, `The stored input of job ${claimed.id}`);
-}
-
-function isThenable(value: unknown): boolean {
-  return typeof value === "object" && value !== null && typeof (value as { then?: unknown }).then === "function";
 }

@@ -1,3 +1,4 @@
+import type { TransactionHandle } from "../core/commit-rows.ts";
 import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
@@ -25,7 +26,7 @@ import { Queues } from "./queues.ts";
 import type { Subscription } from "./relays.ts";
 import { onSignals } from "./signals.ts";
 import type { OnEvent, SubscribeOptions } from "./subscriber.ts";
-import { enqueueWithin, type PostgresTx, type SqliteTx, transact, type TransactionHandle } from "./transaction.ts";
+import { enqueueWithin, type PostgresTx, type SqliteTx, transact } from "./transaction.ts";
 import { type Worker, WorkerLoop, type WorkOptions } from "./worker.ts";
 
 /** More than are kept, but for those with errors. */

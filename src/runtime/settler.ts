@@ -1,11 +1,12 @@
 import { isPassing } from "../core/errors.ts";
 import { toJobError } from "../core/job.ts";
 import type { Outcome } from "../core/retry.ts";
+import { CommitRowsFailed } from "../store/commit-rows.ts";
 import { PartlySettled } from "../store/partly-settled.ts";
 import type { Fate } from "../store/store.ts";
 import type { Attempt } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
-import { unwritable } from "./outcome.ts";
+import { outcomeOf, unwritable } from "./outcome.ts";
 import { MEND, said } from "./trouble.ts";
 
 /** What could not be written (a full disk, a locked file, a server that is gone) is tried again, after twice as long each time. */
@@ -50,7 +51,7 @@ export class Settler {
   /** To be written with the next turn. */
   record(attempt: Attempt, outcome: Outcome): void {
     attempt.outcome = outcome;
-    if (outcome.kind !== "succeeded") attempt.followUps = undefined;
+    if (outcome.kind !== "succeeded") attempt.followUps = attempt.commit = undefined;
     this.#recorded.push(attempt);
   }
 
@@ -63,6 +64,14 @@ export class Settler {
   /** All that is recorded, as one. */
   write(): void {
     const batch = this.#recorded.splice(0);
+    if (!batch.some(hasRows)) return this.#write(batch);
+    const others = batch.filter((attempt) => !hasRows(attempt));
+    if (others.length > 0) this.#write(others);
+    // Each in a transaction of its own: the callbacks of one must not undo, or delay, what others have done.
+    for (const attempt of batch.filter(hasRows)) this.#write([attempt]);
+  }
+
+  #write(batch: readonly Attempt[]): void {
     void this.#settle(batch).then((failed) => {
       if (failed !== null) this.#unrecorded(failed.left, failed.error);
       this.#options.onRest();
@@ -103,11 +112,23 @@ export class Settler {
    */
   #unrecorded(batch: readonly Attempt[], error: unknown): void {
     if (this.#engine.store.damage.damaged !== null) return this.#giveUp(batch);
+    if (error instanceof CommitRowsFailed) return this.#fail(batch, error.cause);
     this.#complain(batch.length, error);
     const lasting = !isPassing(error);
     for (const attempt of batch) this.#refuse(attempt, lasting && batch.length === 1 ? error : null);
     if (lasting) void this.#retry();
     else this.#retryLater();
+  }
+
+  /** A `commit` callback threw: the attempt fails as if its handler had thrown. */
+  #fail(batch: readonly Attempt[], thrown: unknown): void {
+    for (const attempt of batch) {
+      if (attempt.lost !== null) continue;
+      withoutSuccess(attempt);
+      attempt.outcome = outcomeOf(thrown, this.#engine.clock);
+      this.#recorded.push(attempt);
+    }
+    if (this.hasRecorded) this.write();
   }
 
   /** To be written again; with what can be written, where its own end never can. */
@@ -117,8 +138,7 @@ export class Settler {
       const { id: job, name } = attempt.claimed;
       this.#engine.log.error("the end of a job can never be written, so it has failed", { job, name, ...said(lasting) });
       attempt.outcome = unwritable(attempt.outcome, toJobError(lasting));
-      attempt.followUps = undefined;
-      if (attempt.work !== undefined) attempt.work = { ...attempt.work, result: null, target: null };
+      withoutSuccess(attempt);
     }
     this.#refused.push(attempt);
   }
@@ -136,6 +156,11 @@ export class Settler {
   async #retry(): Promise<void> {
     const batch = this.#refused.splice(0);
     const failures = await Promise.all(batch.map((attempt) => this.#settle([attempt])));
+    for (const [i, failure] of failures.entries())
+      if (failure?.error instanceof CommitRowsFailed) {
+        this.#fail([batch[i] as Attempt], failure.error.cause);
+        failures[i] = null;
+      }
     const failed = failures.filter((failure) => failure !== null);
     if (failed.length > 0 && this.#engine.store.damage.damaged !== null)
       return this.#giveUp(batch.filter((_, i) => failures[i] !== null));
@@ -158,4 +183,14 @@ export class Settler {
   #complain(jobs: number, error: unknown): void {
     this.#engine.log.error("finished jobs could not be recorded; it is tried again", { jobs, ...said(error) });
   }
+}
+
+function hasRows({ commit }: Attempt): boolean {
+  return commit !== undefined;
+}
+
+/** Only a success takes these along. */
+function withoutSuccess(attempt: Attempt): void {
+  attempt.followUps = attempt.commit = undefined;
+  if (attempt.work !== undefined) attempt.work = { ...attempt.work, result: null, target: null };
 }

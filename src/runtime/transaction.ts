@@ -1,11 +1,7 @@
+import type { SqliteHandle, TransactionHandle } from "../core/commit-rows.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { isAsyncFunction, isThenable } from "../core/thenable.ts";
 import type { Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts";
-
-/** A SQLite handle: `DatabaseSync` of node:sqlite, `Database` of better-sqlite3. */
-export interface SqliteHandle {
-  prepare(sql: string): { run(...params: never[]): unknown };
-  exec(sql: string): unknown;
-}
 
 /** A handle with an open write transaction, as it is or as `db`. */
 export type SqliteTx = { db: SqliteHandle } | SqliteHandle;
@@ -14,20 +10,6 @@ export type SqliteTx = { db: SqliteHandle } | SqliteHandle;
 export type PostgresTx =
   | { query(text: string, values: unknown[]): Promise<{ rows: unknown[] }> }
   | { unsafe(text: string, values?: never[]): PromiseLike<unknown> };
-
-/** What `hf.transaction` hands out: the driver's own object, seen as what both drivers have in common. */
-export interface TransactionHandle extends SqliteHandle {
-  prepare(sql: string): {
-    run: Bound<{ changes: number | bigint; lastInsertRowid: number | bigint }>;
-    get: Bound<unknown>;
-    all: Bound<unknown[]>;
-  };
-}
-type SqlValue = string | number | bigint | null | Uint8Array;
-interface Bound<Answer> {
-  (...values: SqlValue[]): Answer;
-  (named: Record<string, SqlValue>): Answer;
-}
 
 /** Runs a user's callback as one transaction. What is asynchronous about it would happen after the commit. */
 export async function transact<R>(store: Store, run: (tx: { db: TransactionHandle }) => R): Promise<R> {
@@ -39,7 +21,7 @@ export async function transact<R>(store: Store, run: (tx: { db: TransactionHandl
     );
   }
   // Not even begun: what it does after its first await could not be undone any more.
-  if (Object.prototype.toString.call(run) === "[object AsyncFunction]") throw asynchronous();
+  if (isAsyncFunction(run)) throw asynchronous();
   return store.transact((handle) => {
     const value = run({ db: handle as TransactionHandle });
     refuseLater(value);
@@ -63,8 +45,7 @@ export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<N
 }
 
 function refuseLater(value: unknown): void {
-  if (value === null || (typeof value !== "object" && typeof value !== "function")) return;
-  if (typeof (value as { then?: unknown }).then !== "function") return;
+  if (!isThenable(value)) return;
   // Nobody will ask how it ends. Other thenables are left alone: an ORM's query runs when it is asked.
   if (value instanceof Promise) value.catch(() => {});
   throw asynchronous();

@@ -1,4 +1,5 @@
 import type { Enqueued } from "../core/admission.ts";
+import type { CommitRows } from "../core/commit-rows.ts";
 import type { Clock } from "../core/clock.ts";
 import type { ClaimSource, Outlook } from "../core/claiming.ts";
 import type { HoldfastError } from "../core/errors.ts";
@@ -88,7 +89,8 @@ export interface Store {
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]>;
   /**
    * Ends attempts. All that belongs to one (outcome, checkpoint, follow-ups) is written together, or refused together. Where
-   * it rejects, none has ended; unless it says which have (`PartlySettled`).
+   * it rejects, none has ended; unless it says which have (`PartlySettled`). A settlement with `commit` is the only one of its
+   * call; it rejects with `CommitRowsFailed` when a callback threw.
    */
   settle(settlements: readonly Settlement[]): Promise<Fate[]>;
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate>;
@@ -189,6 +191,8 @@ export interface Claimed extends LeaseRef {
 export interface Settlement extends LeaseRef {
   outcome: Outcome;
   followUps?: readonly NewJob[] | undefined;
+  /** Of a success: callbacks that write the user's own rows in the same transaction, in this order. */
+  commit?: readonly CommitRows[] | undefined;
   /** Of a work item: what belongs to its end. */
   work?: WorkEnd | undefined;
 }

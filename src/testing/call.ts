@@ -1,7 +1,7 @@
 import { HoldfastError } from "../core/errors.ts";
 import { fromJson, toJson } from "../core/json.ts";
 import { parse } from "../core/schema.ts";
-import { addFollowUp } from "../runtime/attempt.ts";
+import { addFollowUp, checkCommit } from "../runtime/attempt.ts";
 import type { JobContext } from "../runtime/context.ts";
 import { type Definition, definitionOf, type JobDef } from "../runtime/definition.ts";
 import { JobLog, quietLog } from "../runtime/log.ts";
@@ -54,6 +54,8 @@ function contextOf({ name }: Definition, { id = `call-${++calls}`, attempt = 1 }
       save: async (value) => void (saved = toJson(value, "The checkpoint")),
     },
     progress: checkFraction,
+    // There is no transaction here; a test that wants to see the callback gives a `commit` of its own in `context`.
+    commit: (run) => void checkCommit(run),
     enqueue: (def, input, options) => addFollowUp(followUps, definitionOf(def), input, options, (index) => `${id}-${index + 1}`),
   } satisfies Omit<JobContext<unknown>, "input">;
 }

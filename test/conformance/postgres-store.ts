@@ -7,7 +7,7 @@ import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";
 import type { PostgresServer } from "../postgres/server.ts";
-import type { OpenStore, StoreUnderTest } from "./stores.ts";
+import type { OpenStore, StoreUnderTest, UserTable } from "./stores.ts";
 
 /** On a database of its own, where each case finds a schema that nobody has used. */
 export function postgresOn(server: () => PostgresServer): StoreUnderTest {
@@ -23,6 +23,7 @@ export function postgresOn(server: () => PostgresServer): StoreUnderTest {
         ...opened,
         async cleanup() {
           await opened.cleanup();
+          await server().query(`drop table if exists ${userRows(schema.name)}`);
           await schema.empty();
           free.push(schema);
         },
@@ -49,7 +50,23 @@ async function openOn(server: PostgresServer, schema: string, clock: Clock): Pro
       await close();
       return another();
     },
+    userTable: () => postgresTable((text) => server.query(text), schema),
     cleanup: close,
+  };
+}
+
+const userRows = (schema: string): string => `user_rows_${schema}`;
+
+/** Outside of the store's schema. */
+export async function postgresTable(
+  query: (text: string) => Promise<Record<string, unknown>[]>,
+  schema: string,
+): Promise<UserTable> {
+  const table = userRows(schema);
+  await query(`create table ${table} (n integer primary key)`);
+  return {
+    add: async (tx, n) => void (await tx.query(`insert into ${table} (n) values ($1)`, [n])),
+    all: async () => (await query(`select n from ${table} order by n`)).map(({ n }) => Number(n)),
   };
 }
 

@@ -2,6 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Clock } from "../../src/core/clock.ts";
+import type { CommitTx, TransactionHandle } from "../../src/core/commit-rows.ts";
 import { checkRows } from "../../src/store/sqlite/damage/rows.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";
@@ -23,9 +24,18 @@ export interface OpenStore {
   another(): Promise<Store>;
   /** Closes every handle and opens the data again. */
   reopen(): Promise<Store>;
+  /** Makes a table of the user's own beside the store's. */
+  userTable(): Promise<UserTable>;
   /** What a look at every row finds wrong, when all is over; left out where rows have no checksums. */
   findings?(): Promise<string[]>;
   cleanup(): Promise<void>;
+}
+
+/** Numbers, each once. */
+export interface UserTable {
+  /** In the transaction of a `commit` callback. */
+  add(tx: CommitTx, n: number): void | Promise<void>;
+  all(): Promise<number[]>;
 }
 
 export const nodeSqliteFile: StoreUnderTest = {
@@ -59,13 +69,15 @@ function openFile(driver: SqliteStoreOptions["driver"]): StoreUnderTest["open"] 
     const close = async () => {
       for (const handle of handles.splice(0)) await handle.close();
     };
+    const store = await another();
     return {
-      store: await another(),
+      store,
       another,
       async reopen() {
         await close();
         return another();
       },
+      userTable: () => sqliteTable(store),
       async findings() {
         await close();
         const db = connect(driver, join(folder, "work.db"), { busyTimeout: 20, mustExist: true });
@@ -85,7 +97,19 @@ function openFile(driver: SqliteStoreOptions["driver"]): StoreUnderTest["open"] 
 
 async function openMemory(clock: Clock): Promise<OpenStore> {
   const store = await SqliteStore.open(":memory:", optionsFor("node:sqlite", clock));
-  return { store, another: refuse, reopen: refuse, cleanup: () => store.close() };
+  return { store, another: refuse, reopen: refuse, userTable: () => sqliteTable(store), cleanup: () => store.close() };
+}
+
+/** On the store's own connection. */
+export async function sqliteTable(store: Store): Promise<UserTable> {
+  await store.transact((db) => (db as TransactionHandle).exec("create table user_rows (n integer primary key)"));
+  return {
+    add: ({ db }, n) => void db.prepare("insert into user_rows (n) values (?)").run(n),
+    all: async () => {
+      const rows = await store.transact((db) => (db as TransactionHandle).prepare("select n from user_rows order by n").all());
+      return (rows as { n: number }[]).map(({ n }) => n);
+    },
+  };
 }
 
 function optionsFor(driver: SqliteStoreOptions["driver"], clock: Clock): SqliteStoreOptions {

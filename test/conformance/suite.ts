@@ -8,6 +8,7 @@ import { budgetCases } from "./budget.cases.ts";
 import { buildFactCases } from "./build-facts.cases.ts";
 import { buildCases } from "./builds.cases.ts";
 import { claimCases } from "./claim.cases.ts";
+import { commitRowsCases } from "./commit-rows.cases.ts";
 import { dependencyCases } from "./dependencies.cases.ts";
 import { enqueueCases } from "./enqueue.cases.ts";
 import { eventCases } from "./events.cases.ts";
@@ -32,7 +33,7 @@ import { tokenCases } from "./tokens.cases.ts";
 import { transactCases } from "./transact.cases.ts";
 import { vitalsCases } from "./vitals.cases.ts";
 import { workCases } from "./work.cases.ts";
-import type { StoreUnderTest } from "./stores.ts";
+import type { StoreUnderTest, UserTable } from "./stores.ts";
 
 /** What a case is given: a fresh store, and a clock that stands still. */
 export interface Ground {
@@ -40,6 +41,7 @@ export interface Ground {
   clock: TestClock;
   another(): Promise<Store>;
   reopen(): Promise<Store>;
+  userTable(): Promise<UserTable>;
 }
 
 export type Attempt = (ground: Ground) => Promise<void>;
@@ -60,6 +62,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   enqueue: enqueueCases,
   claim: claimCases,
   settle: settleCases,
+  "rows of the user's own": commitRowsCases,
   leases: leaseCases,
   healing: healingCases,
   dependencies: dependencyCases,

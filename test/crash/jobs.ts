@@ -1,5 +1,13 @@
 import { appendFileSync } from "node:fs";
-import { job, type JobContext, type JobDef, type JobOptions, NonRetryableError } from "../../src/index.ts";
+import {
+  type CommitTx,
+  HoldfastError,
+  job,
+  type JobContext,
+  type JobDef,
+  type JobOptions,
+  NonRetryableError,
+} from "../../src/index.ts";
 
 export interface WorkInput {
   n?: number;
@@ -45,6 +53,23 @@ export function workJob(
       enqueue(after, { parent: id });
     },
   });
+}
+
+/** Work that leaves a row in the user's own table `orders` for each success; `added` is called in the same transaction. */
+export function committingJob(effects: string, added: () => void = () => {}): JobDef<WorkInput> {
+  return workJob(effects, {}, ({ commit, id }) => {
+    commit((tx) => addRow(tx, id));
+    commit(added);
+  });
+}
+
+function addRow(tx: CommitTx, id: string): void | Promise<void> {
+  try {
+    tx.db.prepare("insert into orders (job) values (?)").run(id);
+  } catch (error) {
+    if (!(error instanceof HoldfastError && error.code === "TX_INVALID")) throw error;
+    return tx.query("insert into orders (job) values ($1)", [id]).then(() => {});
+  }
 }
 
 /** One version of a job, which says who has run it. */

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import type { CommitRows } from "../../src/core/commit-rows.ts";
 import type { Claimed, Declaration, Enqueued, Fate, Store } from "../../src/store/store.ts";
 import { add, addOne, claim, declaring, ERROR, LEASE, limitRule, newJob, running, see, SUCCEEDED } from "../conformance/parts.ts";
 
@@ -192,6 +193,32 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
         assert.deepEqual(await toldOf(direct, held.id), ["job.enqueued", "job.started", "job.succeeded"]);
         assert.equal((await idsOf(direct, "follows")).length, before.length + 2);
         assert.equal((await see(direct, waits)).state, "pending");
+      },
+    );
+  },
+
+  "settle with rows of the user's own and a follow-up": async (direct, n) => {
+    const name = "commits";
+    // The callback may be called again, after its transaction was rolled back.
+    const adding: CommitRows = async (tx) => {
+      await tx.query("create table if not exists user_rows (n integer)");
+      await tx.query("insert into user_rows (n) values ($1)", [n]);
+    };
+    const before = await idsOf(direct, "follows rows");
+    const held = await running(direct, { name });
+    const followUps = [newJob({ name: "follows rows" })];
+    return deed(
+      (store) => store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED, followUps, commit: [adding] }]),
+      async (fates: Fate[]) => {
+        assert.deepEqual([fates, (await see(direct, held.id)).state], [["held"], "succeeded"]);
+        assert.equal((await idsOf(direct, "follows rows")).length, before.length + 1);
+        const { job, fence } = await running(direct, { name: "counts" });
+        let rows: unknown[] = [];
+        const counting: CommitRows = async (tx) => {
+          ({ rows } = await tx.query("select count(*)::int as n from user_rows where n = $1", [n]));
+        };
+        await direct.settle([{ job, fence, outcome: SUCCEEDED, commit: [counting] }]);
+        assert.deepEqual(rows, [{ n: 1 }], "one row for one success");
       },
     );
   },

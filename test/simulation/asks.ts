@@ -1,7 +1,7 @@
 import { type Fence, followUpId, type JobKey } from "../../src/core/ids.ts";
 import type { FinishedState } from "../../src/core/job.ts";
 import type { Policy } from "../../src/core/retry.ts";
-import type { ClaimRequest, NewJob } from "../../src/store/store.ts";
+import type { ClaimRequest, NewJob, Settlement } from "../../src/store/store.ts";
 import type { Actor, Held } from "./actor.ts";
 import { anyId, chain, declarations, idOf, LEASES, newJobs, outcome, progress, QUEUES, source, token } from "./made-up.ts";
 import type { Random } from "./random.ts";
@@ -96,17 +96,24 @@ async function settle(world: World, actor: Actor, random: Random): Promise<void>
   // The same end said twice counts once.
   if (ended.length > 0 && random.chance(0.1)) ended.push(random.pick(ended));
   const settlements = ended.map((held) => settlement(world, actor, held, random));
-  await actor.store.settle(settlements);
+  await actor.store.settle(withRows(world, settlements, random));
   for (const held of ended) world.drop(actor, held);
 }
 
-function settlement(world: World, actor: Actor, { job, fence }: Held, random: Random) {
+function settlement(world: World, actor: Actor, { job, fence }: Held, random: Random): Settlement {
   const followUps = newJobs(world, actor, random, random.chance(0.3) ? random.int(1, 3) : 0);
   for (const [index, followUp] of followUps.entries()) {
     followUp.followUpId = followUpId(actor.clock.now(), job, fence, index + world.spent.length * 10);
   }
   chain(random, followUps);
   return { job, fence, outcome: outcome(random), ...(followUps.length > 0 && { followUps }) };
+}
+
+/** A success that is alone may commit a row of the user's own. */
+function withRows(world: World, settlements: Settlement[], random: Random): Settlement[] {
+  const [first, ...others] = settlements as [Settlement, ...Settlement[]];
+  if (others.length > 0 || first.outcome.kind !== "succeeded" || !random.chance(0.5)) return settlements;
+  return [{ ...first, commit: [(tx) => world.place.rows.add(tx, first.job)] }];
 }
 
 async function renew(world: World, actor: Actor, random: Random): Promise<void> {
@@ -144,7 +151,7 @@ async function writeLate(world: World, actor: Actor, random: Random): Promise<vo
     case 3:
       return void (await actor.store.inspect(leases));
     default:
-      return void (await actor.store.settle([settlement(world, actor, held, random)]));
+      return void (await actor.store.settle(withRows(world, [settlement(world, actor, held, random)], random)));
   }
 }
 

@@ -54,6 +54,11 @@ export async function checkEverything(world: World, store: Store): Promise<void>
   );
   mustEqual(plain(await store.locks.all()), model.locks.views(world.nowOf(store)), "the locks");
   mustEqual(await store.schedules.all(), model.schedules.views(), "the schedules");
+  mustEqual(
+    (await world.place.rows.all(store)).sort(byNumber),
+    [...model.rows].sort(byNumber),
+    "the jobs whose rows of the user's own are committed",
+  );
   const { entriesReclaimed, locksCleaned } = await store.healing.totals();
   mustEqual({ entries: entriesReclaimed, locks: locksCleaned }, model.healing.recovered, "what was recovered in all");
 }

@@ -45,6 +45,8 @@ export class Model {
   readonly lanes = new Set<string>();
   /** Ids of jobs that this step had to do with. */
   readonly touched = new Set<string>();
+  /** The jobs whose success committed a row of the user's own. */
+  readonly rows: JobKey[] = [];
   /** Leases that somebody else than their holder has ended in this step. */
   ended: string[] = [];
   /** Queues in which this step made something claimable. */
@@ -125,6 +127,7 @@ export class Model {
         continue;
       }
       this.#end(at, job, settlement.outcome);
+      if (settlement.commit !== undefined) this.rows.push(settlement.job);
       this.intake.followUp(at, followUps);
     }
   }

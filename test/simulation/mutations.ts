@@ -1,3 +1,4 @@
+import type { CommitRows, TransactionHandle } from "../../src/core/commit-rows.ts";
 import type { Fence, JobKey } from "../../src/core/ids.ts";
 import type { LeaseRef } from "../../src/core/lease.ts";
 import { rebalance } from "../../src/store/sqlite/damage/balance.ts";
@@ -21,6 +22,15 @@ export const mutations: Record<string, ScheduleOptions> = {
       await store.enqueue(refused.flatMap(({ followUps }) => followUps ?? []));
       return fates;
     },
+  })),
+  "commits rows of the user's own apart from the success": broken((store) => ({
+    settle: (settlements) => {
+      for (const { commit } of settlements) if (commit !== undefined) void store.transact((db) => callAll(commit, db));
+      return store.settle(settlements.map(({ commit: _, ...rest }) => rest));
+    },
+  })),
+  "forgets rows of the user's own": broken((store) => ({
+    settle: (settlements) => store.settle(settlements.map(({ commit: _, ...rest }) => rest)),
   })),
   "takes a living process for dead": misguided((store) => ({
     processes: overlay(store.processes, {
@@ -230,6 +240,11 @@ const LAST_FIRST = `
   update holdfast_parked set job = (select b from swap) where (counter, job) in (select counter, a from swap);
   update holdfast_jobs set gate = null where key in (select a from swap);
   update holdfast_jobs set gate = 'limit' where key in (select b from swap);`;
+
+function callAll(commit: readonly CommitRows[], db: object): void {
+  const tx = { db: db as TransactionHandle, query: () => Promise.reject(new Error("not here")) };
+  for (const run of commit) void run(tx);
+}
 
 function firstUpstream(job: NewJob): NewJob {
   return job.after === undefined ? job : { ...job, after: job.after.slice(0, 1) };

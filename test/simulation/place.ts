@@ -2,6 +2,8 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Clock } from "../../src/core/clock.ts";
+import type { CommitTx, TransactionHandle } from "../../src/core/commit-rows.ts";
+import type { JobKey } from "../../src/core/ids.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Enqueued, NewJob, Store } from "../../src/store/store.ts";
 
@@ -14,6 +16,11 @@ export interface Place {
   open(clock: Clock, random: () => number): Promise<Store>;
   /** Some jobs at a time, in a transaction of the caller's own; with `undo` it is undone, and that is thrown. */
   within(store: Store, parts: readonly (readonly NewJob[])[], undo: Error | null): Promise<Enqueued[][]>;
+  /** A table of the user's own: a row for each success that was settled with one. */
+  readonly rows: {
+    add(tx: CommitTx, job: JobKey): void | Promise<void>;
+    all(store: Store): Promise<JobKey[]>;
+  };
   close(): Promise<void>;
 }
 
@@ -23,6 +30,7 @@ export function inMemory(): Place {
     isSlow: false,
     open: (clock, random) => openSqlite(":memory:", clock, random),
     within: inOwn,
+    rows: ROWS,
     close: async () => {},
   };
 }
@@ -34,12 +42,31 @@ export function onFile(): Place {
     isSlow: false,
     open: (clock, random) => openSqlite(join(folder, "work.db"), clock, random),
     within: inOwn,
+    rows: ROWS,
     close: async () => rmSync(folder, { recursive: true }),
   };
 }
 
-function openSqlite(path: string, clock: Clock, random: () => number): Promise<Store> {
-  return SqliteStore.open(path, { driver: "node:sqlite", durability: "process", clock, random, busyTimeout: 20 });
+const ROWS: Place["rows"] = {
+  add: ({ db }, job) => void db.prepare("insert into user_rows (job) values (?)").run(job),
+  async all(store) {
+    let rows: unknown[] = [];
+    const undo = new Error("only read");
+    const read = store.transact((db) => {
+      rows = (db as TransactionHandle).prepare("select job from user_rows").all();
+      throw undo;
+    });
+    await read.catch((error: unknown) => {
+      if (error !== undo) throw error;
+    });
+    return (rows as { job: JobKey }[]).map(({ job }) => job);
+  },
+};
+
+async function openSqlite(path: string, clock: Clock, random: () => number): Promise<Store> {
+  const store = await SqliteStore.open(path, { driver: "node:sqlite", durability: "process", clock, random, busyTimeout: 20 });
+  await store.transact((db) => (db as TransactionHandle).exec("create table if not exists user_rows (job integer)"));
+  return store;
 }
 
 function inOwn(store: Store, parts: readonly (readonly NewJob[])[], undo: Error | null): Promise<Enqueued[][]> {

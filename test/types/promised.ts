@@ -80,6 +80,12 @@ export interface JobContext<In> {
   checkpoint: { load(): Promise<unknown>; save(value: unknown): Promise<void> };
   progress(fraction: number, message?: string): void;
   enqueue<I>(def: JobDef<I>, input: NoInfer<I>, o?: EnqueueOptions): { id: string };
+  commit(run: CommitRows): void;
+}
+export type CommitRows = (tx: CommitTx) => void | Promise<void>;
+export interface CommitTx {
+  readonly db: holdfast.TransactionHandle;
+  query(text: string, values?: unknown[]): Promise<{ rows: unknown[] }>;
 }
 export interface EnqueueOptions {
   id?: string;
@@ -128,7 +134,7 @@ export interface Claim<In = unknown> extends AsyncDisposable {
   readonly job: Job<In>;
   readonly signal: AbortSignal;
   renew(lease?: Duration): Promise<void>;
-  succeed(output?: unknown): Promise<void>;
+  succeed(output?: unknown, o?: { commit?: CommitRows }): Promise<void>;
   release(): Promise<void>;
   fail(error: unknown, o?: { retry?: boolean; delay?: Duration }): Promise<void>;
 }

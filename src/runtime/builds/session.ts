@@ -53,6 +53,8 @@ export class Session {
   /** The file has other bytes by now: those get work of their own, and this is over. */
   async supersede(): Promise<void> {
     const target = await new Supersession(this.#site, this.#task).during();
+    // Its rows would be about bytes that are not there any more.
+    this.#task.attempt.commit = undefined;
     this.#task.attempt.work = { cost: this.meter.total, result: null, target };
   }
 

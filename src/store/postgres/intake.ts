@@ -1,3 +1,4 @@
+import { ArtifactWatch } from "../work/artifact-watch.ts";
 import { Turn } from "./builds/turn.ts";
 import { Catalog } from "./catalog.ts";
 import { Counter } from "./counter.ts";
@@ -33,7 +34,7 @@ export class Intake {
   readonly #counter: Counter;
 
   /** `knows`: what is committed for sure, and need not be looked up again. */
-  constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog }) {
+  constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog; watch?: ArtifactWatch }) {
     const counter = (this.#counter = new Counter(s));
     const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
     const decisions = new Decisions(s);
@@ -46,7 +47,7 @@ export class Intake {
     const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
     const limits = (this.limits = new Limits(s, { catalog, settings, locks, decisions }));
     const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
-    const sheets = (this.sheets = new Sheets(s, { catalog, settings, limits }));
+    const sheets = (this.sheets = new Sheets(s, { catalog, settings, limits, watch: options.watch ?? new ArtifactWatch() }));
     const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events, sheets }));
     const parts = { catalog, settings, limits, waits, endings, events, sheets };
     this.enqueue = new Enqueue(s, { ...parts, patient: !options.speaks });

@@ -34,6 +34,8 @@ export interface OpenedPostgres {
   writer: Writer;
   /** Another one, which connects when it is first needed. */
   second: Writer;
+  /** Makes one more, for statements of users. */
+  makeWriter: () => Writer;
   reader: Reader;
   databaseId: string;
   durability: Durability;
@@ -73,10 +75,16 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
       const listen = (how: SessionOptions) => Session.open(server, how);
       const entered = await enter(writer, options);
       if (!pooled) await setUp(writer, second, writing(entered.durability));
+      const makeWriter = () => {
+        const made = new Writer(server);
+        if (!pooled) made.onSession(async (session) => void (await session.command(writing(entered.durability))));
+        return made;
+      };
       return {
         s: quoteName(schema),
         writer,
         second,
+        makeWriter,
         reader,
         pooled,
         listen: pooled ? null : listen,

@@ -43,6 +43,8 @@ import type { Processes } from "./processes.ts";
 import type { Queues } from "./queues.ts";
 import type { Recoveries } from "./recoveries.ts";
 import type { Schedules } from "../sql/schedules.ts";
+import { COMMIT_LIMIT_MS, onlyOne } from "../commit-rows.ts";
+import { RowCommits } from "./commit-rows.ts";
 import { Settling } from "./settling.ts";
 import type { Sinks } from "./sinks.ts";
 import { ServerTime } from "./server-time.ts";
@@ -67,6 +69,8 @@ export interface PostgresStoreOptions {
   patience?: number;
   /** Whether it is waited for already now. */
   waits?: boolean;
+  /** How long the `commit` callbacks of one attempt may take, in milliseconds. */
+  commitLimit?: number;
 }
 
 const PATIENCE = 10_000;
@@ -111,6 +115,7 @@ export class PostgresStore implements Store {
     claim: Lone<ClaimRequest, Claimed[]>;
   };
   readonly #settling: Settling;
+  readonly #rowCommits: RowCommits;
   #sealed: (() => HoldfastError) | null = null;
   #closed: Promise<void> | null = null;
 
@@ -216,7 +221,22 @@ export class PostgresStore implements Store {
     };
     const group = this.#group;
     const ends = (this.#ends = new Ends(opened.second, { ...how, first: () => null }));
-    this.#settling = new Settling({ group, ends, settle: areas.settle, write: (...write) => this.#write(...write) });
+    const settling = (this.#settling = new Settling({
+      group,
+      ends,
+      settle: areas.settle,
+      write: (...how) => this.#write(...how),
+    }));
+    this.#rowCommits = new RowCommits({
+      s,
+      makeWriter: opened.makeWriter,
+      group: how,
+      intake,
+      random,
+      declare: (jobs) => this.#declare(jobs),
+      settle: (settlements) => settling.run(settlements),
+      limit: options.commitLimit ?? COMMIT_LIMIT_MS,
+    });
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
@@ -237,16 +257,21 @@ export class PostgresStore implements Store {
 
   async enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     if (this.#sealed !== null) throw this.#sealed();
-    const { settings, catalog } = this.#areas.intake;
-    // What their definitions say counts by itself, whatever becomes of that transaction; and rows that everybody shares are
-    // not locked for as long as it stays open.
-    if (!jobs.every((job) => settings.isSilent(job)) || !catalog.isKnown(jobs)) {
-      await this.#write("declare", async (own) => {
-        await settings.limitsOf(own, jobs);
-        await catalog.know(own, jobs);
-      });
-    }
+    await this.#declare(jobs);
     return this.#guests.enqueue(tx, jobs);
+  }
+
+  /**
+   * For a transaction that may stay open for long. What the jobs' definitions say counts by itself, whatever becomes of that
+   * transaction; and rows that everybody shares are not locked for as long as it stays open.
+   */
+  async #declare(jobs: readonly NewJob[]): Promise<void> {
+    const { settings, catalog } = this.#areas.intake;
+    if (jobs.every((job) => settings.isSilent(job)) && catalog.isKnown(jobs)) return;
+    await this.#write("declare", async (own) => {
+      await settings.limitsOf(own, jobs);
+      await catalog.know(own, jobs);
+    });
   }
 
   /** Somebody else's synchronous work cannot wait for a server. */
@@ -294,6 +319,7 @@ export class PostgresStore implements Store {
 
   async settle(settlements: readonly Settlement[]): Promise<Fate[]> {
     if (this.#sealed !== null) throw this.#sealed();
+    if (settlements.some(({ commit }) => commit !== undefined)) return this.#rowCommits.run(onlyOne(settlements));
     return this.#settling.run(settlements);
   }
 
@@ -362,7 +388,8 @@ export class PostgresStore implements Store {
   }
 
   close(): Promise<void> {
-    this.#closed ??= Promise.all([this.#group.close(), this.#ends.close()]).then(async () => {
+    this.#closed ??= this.#rowCommits.close().then(async () => {
+      await Promise.all([this.#group.close(), this.#ends.close()]);
       await this.#settling.rest();
       this.processes.close();
       // The last notice is sent over a connection that reads.

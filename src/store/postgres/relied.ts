@@ -26,11 +26,21 @@ const PLANNED = [
 /** For a whole connection: columns of a select. */
 export const RELIED_SET = [...RELIED, ...PLANNED].map(([name, value]) => `set_config('${name}', '${value}', false)`).join(", ");
 
+/** For the rest of a transaction: the user's own statements are planned as on connections of the user's own. */
+export const USERS_LOCALLY = PLANNED.map(([name]) => `set local ${name} to default`).join("; ");
+
 /**
  * Between two statements of a transaction, in milliseconds; then the server undoes it all. A process that is stopped, or
  * whose handler blocks the event loop, holds locks that everybody else may wait for. It does it again when it goes on.
  */
 const LONGEST_SILENCE = 5_000;
+
+/** For the rest of a transaction: as Holdfast's statements need it, whatever the user's statements have set. */
+export const OURS_LOCALLY = [
+  ...[...RELIED, ...PLANNED].map(([name, value]) => `set local ${name} = '${value}'`),
+  `set local idle_in_transaction_session_timeout = ${LONGEST_SILENCE}`,
+  "set local statement_timeout to default",
+].join("; ");
 
 /** What those who write rely on, whatever the server's or the user's defaults are. */
 const WRITING = (durability: Durability): (readonly [name: string, value: string])[] => [

@@ -123,6 +123,11 @@ export class Session {
     return this.#send(send) as unknown as Promise<Row[]>;
   }
 
+  /** A statement of a user's own: not prepared, because its text may be another each time; rows as objects. */
+  async query(text: string, values: readonly unknown[]): Promise<unknown[]> {
+    return [...((await this.#send(() => this.#connection.sql.unsafe(text, values as never[]))) as Iterable<unknown>)];
+  }
+
   /** A statement without values, whose answer is the word that PostgreSQL has for what it did. */
   async command(text: string): Promise<string> {
     const result = (await this.#send(() => this.#connection.sql.unsafe(text))) as { command?: string };

@@ -397,7 +397,8 @@ function isHeld({ fence, expiresAt }: Ending, row: History | undefined): boolean
 
 const NONE: ReadonlySet<JobKey> = new Set();
 
-function isPlain({ outcome, followUps, work }: Settlement): boolean {
+function isPlain({ outcome, followUps, commit, work }: Settlement): boolean {
+  if (commit !== undefined) return false;
   return outcome.kind === "succeeded" && work === undefined && (followUps === undefined || followUps.length === 0);
 }
 

@@ -121,6 +121,19 @@ export class Transaction extends ScriptTx implements Tx {
     return rows;
   };
 
+  /** A statement of a user's own, whose rows are objects. */
+  query(text: string, values: unknown[] = []): Promise<unknown[]> {
+    return this.#session.query(text, values);
+  }
+
+  command(text: string): Promise<string> {
+    return this.#session.command(text);
+  }
+
+  get isLost(): boolean {
+    return this.#session.isLost;
+  }
+
   /** Together with all that has been handed in so far. A second time it does nothing more. */
   begin(begin: readonly string[]): Promise<void> {
     const opening = this.#opening;

@@ -57,6 +57,8 @@ interface Item {
   /** In a transaction of its own, and at most once. */
   alone: boolean;
   run: (tx: Tx) => unknown;
+  /** What the caller of one that is alone gets when its COMMIT is refused for what it has written. */
+  refused: (error: unknown) => unknown;
   resolve: (value: unknown) => void;
   reject: (reason: unknown) => void;
   since: number;
@@ -114,12 +116,12 @@ export class GroupCommit {
 
   /** `run` is synchronous and may run more than once, after everything it did was undone. */
   submit<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
-    return this.#add(operation, run, false);
+    return this.#add(operation, run, false, asItIs);
   }
 
   /** `run` is somebody else's: it has a transaction of its own, runs at most once, and what it throws is passed on as it is. */
-  submitAlone<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
-    return this.#add(operation, run, true);
+  submitAlone<T>(operation: Operation, run: (tx: Tx) => T, refused = asItIs): Promise<T> {
+    return this.#add(operation, run, true, refused);
   }
 
   /** Resolves when nothing is waiting for its commit. */
@@ -128,10 +130,10 @@ export class GroupCommit {
     return new Promise((resolve) => this.#idle.push(resolve));
   }
 
-  #add<T>(operation: Operation, run: (tx: Tx) => T, alone: boolean): Promise<T> {
+  #add<T>(operation: Operation, run: (tx: Tx) => T, alone: boolean, refused: Item["refused"]): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       const since = this.#options.monotonic();
-      this.#queue.push({ operation, alone, run, resolve: resolve as (value: unknown) => void, reject, since });
+      this.#queue.push({ operation, alone, run, refused, resolve: resolve as (value: unknown) => void, reject, since });
       this.#schedule();
     });
   }
@@ -188,7 +190,8 @@ export class GroupCommit {
     if (committed.busy && !called) return [item];
     const { error, atCommit } = committed;
     const itsOwn = called && (!atCommit || isOfContent(error));
-    item.reject(itsOwn ? error : explain(error, this.#options.path));
+    const own = atCommit ? item.refused(error) : error;
+    item.reject(itsOwn ? own : explain(error, this.#options.path));
     return [];
   }
 
@@ -357,6 +360,10 @@ export class GroupCommit {
     const pause = Math.min(25, 1 + this.#retries++) * (0.5 + Math.random());
     setTimeout(() => this.#flush(), pause);
   }
+}
+
+function asItIs(error: unknown): unknown {
+  return error;
 }
 
 /** In their order, each that is to be alone by itself. */

@@ -149,6 +149,11 @@ export class Settle {
     return fateOf(lease, row && { state: row[0], fence: row[1] });
   }
 
+  /** Whether the job's row says so inside the current transaction. */
+  hasSucceeded(job: JobKey): boolean {
+    return this.#state.row(job)?.[0] === "succeeded";
+  }
+
   /** Takes back a lease that was judged; null when it is another by now. */
   reclaim(tx: Tx, lease: LeaseRef & { expiresAt: number }, outcome: Outcome): Next | null {
     return this.#end(tx, lease, outcome, { by: "reclaimer", expiresAt: lease.expiresAt });

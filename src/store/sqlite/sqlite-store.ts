@@ -30,6 +30,8 @@ import type { Locks } from "../sql/locks.ts";
 import { Drain } from "./changes/drain.ts";
 import { CommitMarks } from "./changes/journal.ts";
 import { Checkpoint } from "./checkpoint.ts";
+import { onlyOne } from "../commit-rows.ts";
+import { settleWithRows } from "./commit-rows.ts";
 import { knownIn } from "./epoch.ts";
 import { Damage } from "./damage/damage.ts";
 import { arrive, openDamaged } from "./damage/open.ts";
@@ -234,6 +236,7 @@ export class SqliteStore implements Store {
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
+    if (settlements.some(({ commit }) => commit !== undefined)) return this.#settleWithRows(settlements);
     return this.#write("settle", (tx) => this.#areas.settle.run(tx, settlements));
   }
 
@@ -326,6 +329,12 @@ export class SqliteStore implements Store {
       this.#db.close();
     });
     return this.#closed;
+  }
+
+  #settleWithRows(settlements: readonly Settlement[]): Promise<Fate[]> {
+    const { settle, own } = this.#areas;
+    const parts = { group: this.#group, settle, own, path: this.#path, onFault: (error: unknown) => this.damage.met(error) };
+    return this.#refusal() ?? settleWithRows(onlyOne(settlements), parts);
   }
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {

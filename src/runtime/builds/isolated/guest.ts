@@ -117,8 +117,18 @@ function contextOf(task: ToldTask, target: Target, followUps: NewJob[]): object 
       addFollowUp(followUps, definitionOf(def), value, options, (index) =>
         followUpId(systemClock.now(), lease.job, lease.fence, index),
       ),
+    commit: refuseCommit,
     ...(failed === undefined ? {} : { failed, inputs: members() }),
   };
+}
+
+/** The transaction of the success is in the worker's process, and a function cannot be sent there. */
+function refuseCommit(): never {
+  throw new HoldfastError(
+    "COMMIT_ISOLATED",
+    '`commit` cannot run in a stage with `isolate: "process"`: the success is recorded by another process.',
+    'Remove `isolate: "process"` from this stage, or write the rows in a stage after it.',
+  );
 }
 
 /** Looked at before it is cloned. */

@@ -3,7 +3,7 @@ import type { JobState } from "../../../core/job.ts";
 import { isPipelineQueue } from "../../../core/work.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import type { ListedBatch, ListedTarget, NewWork, WorkEnd } from "../../work.ts";
-import { ArtifactWatch, namedIn } from "../../work/artifact-watch.ts";
+import { type ArtifactWatch, namedIn } from "../../work/artifact-watch.ts";
 import { Flows } from "../../work/flows.ts";
 import { Items } from "../../work/items.ts";
 import type { Item, TargetRef } from "../../work/rows.ts";
@@ -27,7 +27,7 @@ import { TargetSheet, TargetTable } from "./target-sheet.ts";
  * moves a build from state to state holds its row, and wants no row of its work after that.
  */
 export class Sheets {
-  readonly watch = new ArtifactWatch();
+  readonly watch: ArtifactWatch;
   readonly accounts: Accounts;
   readonly items: ItemTable;
   readonly artifacts: ArtifactRefs;
@@ -36,7 +36,8 @@ export class Sheets {
   readonly #catalog: Catalog;
   readonly #limits: Limits;
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; limits: Limits }) {
+  constructor(s: string, parts: { catalog: Catalog; settings: Settings; limits: Limits; watch: ArtifactWatch }) {
+    this.watch = parts.watch;
     this.#catalog = parts.catalog;
     this.#limits = parts.limits;
     this.accounts = new Accounts(s, parts.settings);
