@@ -52,3 +52,8 @@ export const bent = pipeline("bent", { module: import.meta.url })
     cost({ usd: 1 });
     return { pages: [new Date(0)] };
   });
+
+/** The success is recorded by another process. */
+export const committing = pipeline("committing", { module: import.meta.url })
+  .source(items(() => ["a"], { id: (id) => id }))
+  .stage("write", { isolate: "process", retry: { attempts: 1 } }, ({ commit }) => commit(() => {}));

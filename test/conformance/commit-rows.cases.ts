@@ -5,6 +5,10 @@ import type { Claimed, Settlement } from "../../src/store/store.ts";
 import { add, changesDuring, claim, claimOne, declaring, limitRule, newJob, running, see, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
+function fail(): never {
+  throw new Error("undone");
+}
+
 /** A success with callbacks. */
 function success({ job, fence }: Claimed, ...commit: CommitRows[]): Settlement[] {
   return [{ job, fence, outcome: { kind: "succeeded", output: '"done"' }, commit }];
@@ -126,9 +130,6 @@ export function commitRowsCases(check: Check): void {
         store.settle(
           success(c, (tx) => {
             const added = table.add(tx, 2);
-            const fail = (): never => {
-              throw new Error("undone");
-            };
             return added instanceof Promise ? added.then(fail) : fail();
           }),
         ),

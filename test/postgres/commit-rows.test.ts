@@ -9,6 +9,13 @@ import type { Claimed, Settlement } from "../../src/store/store.ts";
 import { running, SUCCEEDED, takeBack } from "../conformance/parts.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
+const add: CommitRows = async (tx) => void (await tx.query("insert into orders (id) values (1)"));
+const success = ({ job, fence }: Claimed, ...commit: CommitRows[]): Settlement[] => [{ job, fence, outcome: SUCCEEDED, commit }];
+const isTimeout = (error: unknown) =>
+  error instanceof CommitRowsFailed && error.cause instanceof HoldfastError && error.cause.code === "TX_TIMEOUT";
+
+const sleep: CommitRows = async (tx) => void (await tx.query("select pg_sleep(3600)"));
+
 describe("callbacks of `commit` on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;
   before(async () => void (server = await startServer()));
@@ -22,13 +29,6 @@ describe("callbacks of `commit` on PostgreSQL", { skip: noServer }, () => {
     const orders = async () => (await server.query("select id from orders order by id", url)).map(({ id }) => Number(id));
     return { store, orders, url };
   };
-  const add: CommitRows = async (tx) => void (await tx.query("insert into orders (id) values (1)"));
-  const success = ({ job, fence }: Claimed, ...commit: CommitRows[]): Settlement[] => [
-    { job, fence, outcome: SUCCEEDED, commit },
-  ];
-  const isTimeout = (error: unknown) =>
-    error instanceof CommitRowsFailed && error.cause instanceof HoldfastError && error.cause.code === "TX_TIMEOUT";
-
   test("a callback that never ends is rolled back when its time is over, and nothing stays locked", async (t) => {
     const { store, orders, url } = await stand(t, { commitLimit: 200 });
     const claimed = await running(store);
@@ -43,7 +43,6 @@ describe("callbacks of `commit` on PostgreSQL", { skip: noServer }, () => {
   test("a statement that takes too long is ended by the server", async (t) => {
     const { store, orders } = await stand(t, { commitLimit: 200 });
     const claimed = await running(store);
-    const sleep: CommitRows = async (tx) => void (await tx.query("select pg_sleep(3600)"));
     await assert.rejects(store.settle(success(claimed, add, sleep)), CommitRowsFailed);
     assert.deepEqual(await orders(), []);
     assert.deepEqual(await store.settle(success(claimed, add)), ["held"]);

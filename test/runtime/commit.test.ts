@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, test, type TestContext } from "node:test";
 import { type CommitRows, type CommitTx, type Holdfast, job, NonRetryableError, open } from "../../src/index.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
-import { addOrder, DRIVERS, shop } from "./handles.ts";
+import { addOrder, type Driver, DRIVERS, shop } from "./handles.ts";
 import { code, unchecked } from "./parts.ts";
 
 /** A database with a table `orders` of the user's own. */
@@ -16,12 +16,16 @@ interface Place {
 const quiet = { log: { debug() {}, info() {}, warn() {}, error() {} } };
 const retried = { retry: { attempts: 3, delay: 1, maxDelay: 1 } };
 
+async function inFile(t: TestContext, driver: Driver): Promise<Place> {
+  const { hf, orders } = await shop(t, driver, quiet);
+  return { hf, add: (id) => (tx) => addOrder(tx.db, id), orders: async () => orders() };
+}
+
+const addOnServer = (id: number) => async (tx: CommitTx) => void (await tx.query("insert into orders (id) values ($1)", [id]));
+
 for (const driver of DRIVERS) {
+  const stand = (t: TestContext) => inFile(t, driver);
   describe(`commit on ${driver}`, () => {
-    const stand = async (t: TestContext): Promise<Place> => {
-      const { hf, orders } = await shop(t, driver, quiet);
-      return { hf, add: (id) => (tx) => addOrder(tx.db, id), orders: async () => orders() };
-    };
     cases(stand);
 
     for (const [what, run] of Object.entries<CommitRows>({
@@ -97,8 +101,7 @@ describe("commit on PostgreSQL", { skip: noServer }, () => {
     t.after(() => hf.close());
     await server.query("create table orders (id integer primary key)", url);
     const orders = async () => (await server.query("select id from orders order by id", url)).map(({ id }) => Number(id));
-    const add = (id: number) => async (tx: CommitTx) => void (await tx.query("insert into orders (id) values ($1)", [id]));
-    return { hf, add, orders, url };
+    return { hf, add: addOnServer, orders, url };
   };
   cases(stand);
 

@@ -26,11 +26,11 @@ export const mutations: Record<string, ScheduleOptions> = {
   "commits rows of the user's own apart from the success": broken((store) => ({
     settle: (settlements) => {
       for (const { commit } of settlements) if (commit !== undefined) void store.transact((db) => callAll(commit, db));
-      return store.settle(settlements.map(({ commit: _, ...rest }) => rest));
+      return store.settle(settlements.map((one) => ({ ...one, commit: undefined })));
     },
   })),
   "forgets rows of the user's own": broken((store) => ({
-    settle: (settlements) => store.settle(settlements.map(({ commit: _, ...rest }) => rest)),
+    settle: (settlements) => store.settle(settlements.map((one) => ({ ...one, commit: undefined }))),
   })),
   "takes a living process for dead": misguided((store) => ({
     processes: overlay(store.processes, {
