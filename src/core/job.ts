@@ -78,10 +78,16 @@ export function byTurn(a: { priority: number; key: JobKey }, b: { priority: numb
   return b.priority - a.priority || a.key - b.key;
 }
 
+/** The most that is stored of an error: its name, code, message and stack together, in bytes of UTF-8. */
+export const MAX_ERROR_BYTES = 64 * 1024;
+const MAX_NAME_BYTES = 1024;
+const MAX_MESSAGE_BYTES = 24 * 1024;
+const MAX_STACK_BYTES = MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 2 * MAX_NAME_BYTES;
+
 /** Whatever was thrown, as it is stored. Handlers throw anything: no getter or proxy of theirs may take the worker down. */
 export function toJobError(thrown: unknown): JobError {
   try {
-    return thrown instanceof Error ? describe(thrown) : { name: "Error", message: sayValue(thrown) };
+    return capError(thrown instanceof Error ? describe(thrown) : { name: "Error", message: sayValue(thrown) });
   } catch {
     return { name: "Error", message: "Something was thrown that cannot be read." };
   }
@@ -93,6 +99,27 @@ function describe(thrown: Error): JobError {
   if (typeof code === "string" || typeof code === "number") error.code = String(code);
   if (typeof thrown.stack === "string") error.stack = thrown.stack;
   return error;
+}
+
+/** A response body of megabytes in an error's message must not fill the database. The frames of the stack are kept. */
+function capError({ name, message, code, stack }: JobError): JobError {
+  const capped: JobError = { name: capText(name, MAX_NAME_BYTES), message: capText(message, MAX_MESSAGE_BYTES) };
+  if (code !== undefined) capped.code = capText(code, MAX_NAME_BYTES);
+  if (stack !== undefined) {
+    // The stack begins with name and message. Shorten those first, so that frames are cut only where they are too many.
+    const header = `${name}: ${message}`;
+    const frames = stack.startsWith(header) ? `${capped.name}: ${capped.message}${stack.slice(header.length)}` : stack;
+    capped.stack = capText(frames, MAX_STACK_BYTES);
+  }
+  return capped;
+}
+
+function capText(text: string, maxBytes: number): string {
+  if (text.length <= maxBytes / 3 || Buffer.byteLength(text) <= maxBytes) return text;
+  const note = `… (cut, ${text.length} characters in all)`;
+  const kept = Buffer.from(text.slice(0, maxBytes)).subarray(0, maxBytes - Buffer.byteLength(note));
+  // A character cut in half decodes to a replacement character of three bytes: drop it.
+  return `${kept.toString("utf8").replace(/\ufffd$/, "")}${note}`;
 }
 
 function sayValue(value: unknown): string {

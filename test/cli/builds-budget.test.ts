@@ -61,7 +61,7 @@ test("a wrong token, and a budget without room, change nothing, and show in what
   assert.deepEqual({ ...after, history: history.slice(0, before.history.length) }, before);
   assert.deepEqual(
     history.slice(before.history.length).map(({ action, after: why }) => [action, why]),
-    cases.map(([, code]) => ["build.token_refused", { refused: code }]),
+    [...new Set(cases.map(([, code]) => code))].map((code) => ["build.token_refused", { refused: code }]),
   );
 });
 

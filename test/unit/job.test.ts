@@ -9,6 +9,7 @@ import {
   JOB_STATES,
   type JobMove,
   type JobState,
+  MAX_ERROR_BYTES,
   mayMove,
   toJobError,
 } from "../../src/core/job.ts";
@@ -71,6 +72,18 @@ test("whatever a handler throws can be stored", () => {
   assert.deepEqual(toJobError({ a: 1 }), { name: "Error", message: '{"a":1}' });
   assert.deepEqual(toJobError(undefined), { name: "Error", message: "undefined" });
   assert.deepEqual(toJobError(5n), { name: "Error", message: "5" });
+});
+
+test("an error of megabytes is stored in 64 KB, with the frames of its stack", () => {
+  for (const character of ["x", "ä", "语", "😀"]) {
+    const huge = Object.assign(new TypeError(character.repeat(1_000_000)), { code: character.repeat(1_000_000) });
+    huge.name = character.repeat(900_000);
+    const stored = toJobError(huge);
+    assert.ok(Buffer.byteLength(Object.values(stored).join("")) <= MAX_ERROR_BYTES);
+    assert.ok(stored.message.isWellFormed() && stored.message.startsWith(character) && stored.message.includes("(cut, "));
+    assert.ok(stored.stack?.includes("job.test.ts"), "the frames are kept");
+    assert.ok(Buffer.byteLength(toJobError(character.repeat(1_000_000)).message) <= MAX_ERROR_BYTES);
+  }
 });
 
 function reach(start: JobState): Set<JobState> {

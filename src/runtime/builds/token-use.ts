@@ -16,8 +16,22 @@ export async function watched<T>(engine: Engine, build: string, use: () => Promi
   }
 }
 
-async function writeDown({ store, log }: Engine, build: string, code: string): Promise<void> {
-  await store.audit
-    .record({ action: "build.token_refused", name: build, build, after: { refused: code } })
+/** The same refusal of the same build is recorded once in this time: a script that guesses tokens must not fill the audit. */
+const FOLD_MS = 3_600_000;
+
+async function writeDown({ store, log, clock }: Engine, build: string, code: string): Promise<void> {
+  const isRepeat = async (): Promise<boolean> => {
+    const newest = await store.audit.page({ subject: build, after: 0, limit: 20, last: true });
+    return newest.some(({ action, at, after }) => {
+      if (action !== "build.token_refused" || Math.abs(clock.now() - at) >= FOLD_MS) return false;
+      return (after as { refused?: unknown } | null)?.refused === code;
+    });
+  };
+  await isRepeat()
+    .then((repeat) => (repeat ? undefined : record(store, build, code)))
     .catch((error: unknown) => log.warn("that a token was refused could not be written down", { build, code, ...said(error) }));
+}
+
+function record(store: Engine["store"], build: string, code: string): Promise<void> {
+  return store.audit.record({ action: "build.token_refused", name: build, build, after: { refused: code } });
 }
