@@ -43,7 +43,7 @@ export interface JobContext<In> {
    * has returned; several calls run in order. Not with `isolate: "process"`.
    *
    * ```ts
-   * commit(({ db }) => void db.prepare("insert into invoices (customer) values (?)").run(input.customer));
+   * commit(({ db }) => addInvoice(db, input.customer));
    * ```
    */
   commit(run: CommitRows): void;
