@@ -171,9 +171,10 @@ export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove
   return { build: build.id, seq: build.seq + 1, move, from: build.state, to, reason, note: note ?? null };
 }
 
-/** What a reader is shown: an operator's own words, where there are any. */
+/** The reason as a reader sees it: the operator's own words for an abandoned build; the code, then the words, for a refused budget. */
 export function sayReason({ reason, note }: { reason: string; note: string | null }): string {
-  return note ?? reason;
+  if (note === null) return reason;
+  return reason === "budget_refused" ? `${reason}: ${note}` : note;
 }
 
 function illegal({ id, state }: MovingBuild, to: BuildState): HoldfastError {
@@ -230,7 +231,7 @@ const NEEDS: Record<BuildNeed, { met(facts: BuildFacts, note: string | undefined
   },
   note: {
     met: (_, note) => note !== undefined && note.trim() !== "",
-    says: "nobody said why",
+    says: "no reason was given",
     hint: "Give the reason in words: it is kept for those who ask later.",
   },
 };

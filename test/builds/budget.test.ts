@@ -239,12 +239,38 @@ test("what is approved runs nothing by itself, and the next resume needs no toke
   assert.equal(here.taken().length, 6);
 });
 
+test("a paused build that is refused more money ends FAILED, and the next one reuses what it paid for", async (t) => {
+  const here = await yard(t);
+  const docs = dear(here);
+  const { id, token = "", spent } = await here.build(docs);
+  await assert.rejects(here.hf.builds.refuse(id, " "), refusal("BUILD_NOT_READY", /no reason was given/));
+  const refused = await here.hf.builds.refuse(id, "too expensive");
+  assert.deepEqual([refused.state, refused.reason], ["FAILED", "budget_refused: too expensive"]);
+  assert.ok(refused.finishedAt !== undefined);
+  const entries = await here.hf.engine.store.audit.page({ after: 0, limit: 99, subject: id });
+  const { action, by, after } = entries.at(-1) ?? {};
+  assert.deepEqual([action, by], ["build.failed", here.hf.engine.actor]);
+  assert.deepEqual(after, { ...(after as object), state: "FAILED", reason: "budget_refused", note: "too expensive" });
+  await assert.rejects(here.hf.builds.approve(id, { token, budget: { usd: 10 } }));
+  await assert.rejects(here.hf.builds.refuse(id, "again"), refusal("BUILD_STATE"));
+  await assert.rejects(here.hf.builds.refuse("b00000000000000000", "unknown"), refusal("NO_SUCH_BUILD"));
+  const next = await here.build(docs, { budget: { usd: 10 } });
+  assert.equal(next.state, "SUCCESS");
+  assert.ok(spent.usd > 0 && next.spent.usd < 10);
+});
+
+test("a build that is not paused cannot be refused a budget", async (t) => {
+  const here = await yard(t);
+  const { id } = await here.build(dear(here), { budget: { usd: 10 } });
+  await assert.rejects(here.hf.builds.refuse(id, "too late"), refusal("BUILD_STATE"));
+});
+
 test("while a build is paused no other is started, and when it is abandoned the next one reuses what it paid for", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id } = await here.build(docs);
   await assert.rejects(here.hf.builds.start(docs), refusal("BUDGET_PAUSED", new RegExp(id)));
-  await assert.rejects(here.hf.builds.abandon(id, " "), refusal("BUILD_NOT_READY", /nobody said why/));
+  await assert.rejects(here.hf.builds.abandon(id, " "), refusal("BUILD_NOT_READY", /no reason was given/));
   const abandoned = await here.hf.builds.abandon(id, "too dear");
   assert.deepEqual([abandoned.state, abandoned.reason], ["ABANDONED", "too dear"]);
   const built = await here.succeed(docs, { budget: { usd: 6 } });

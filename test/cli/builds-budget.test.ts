@@ -99,6 +99,18 @@ test("another token can be made, an approval is kept, and the next run goes on w
   assert.equal(events.trimEnd().split("\n").length, 6);
 });
 
+test("a paused build can be refused more money, and ends FAILED", async () => {
+  for (const name of ["a", "b"]) await writeDoc(place, name, `${name}, refused`);
+  assert.equal((await place.run(["run", DOCS, "--budget", "0.1"])).code, 3);
+  const { id } = await newest(place);
+  assert.equal((await place.run(["builds", "refuse", id])).code, 2);
+  const { code, stdout } = await place.run(["builds", "refuse", id, "--reason", "too expensive"]);
+  assert.deepEqual([code, stdout], [0, `Refused build ${id} of "docs".\n`]);
+  const { state, reason } = await newest(place);
+  assert.deepEqual([state, reason], ["FAILED", "budget_refused: too expensive"]);
+  assert.equal((await place.run(["run", DOCS, "--budget", "5"])).code, 0);
+});
+
 // script, of util-linux, makes a terminal.
 const noTerminal = /util-linux/.test(spawnSync("script", ["--version"], { encoding: "utf8" }).stdout ?? "")
   ? false

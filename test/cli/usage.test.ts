@@ -61,7 +61,7 @@ test("wrong usage exits 2 with a line that helps", async () => {
     [["events", "--limit", "3", "frob"], /unknown command 'frob' .*\nhint: {2}There is sinks, forget\./],
     [
       ["builds", "frob"],
-      /unknown command 'frob' .*\nhint: {2}There is list, show, resume, approve, token, abandon, why, export\./,
+      /unknown command 'frob' .*\nhint: {2}There is list, show, resume, approve, token, refuse, abandon, why, export\./,
     ],
     [["builds", "approve", "x", "--token", "y"], /required option '--budget <usd>' not specified/],
     [["run", "docs.ts", "--budget", "much"], /Give dollars, e\.g\. 10, or usd=10,tokens=100000/],

@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { examples } from "../help.ts";
-import { abandonCommand } from "./abandon.ts";
 import { approveCommand } from "./approve.ts";
+import { abandonCommand, refuseCommand } from "./end.ts";
 import { exportCommand } from "./export.ts";
 import { listCommand } from "./list.ts";
 import { resumeCommand } from "./resume.ts";
@@ -21,6 +21,7 @@ export function buildsCommand(parent: Command): void {
     resumeCommand,
     approveCommand,
     tokenCommand,
+    refuseCommand,
     abandonCommand,
     whyCommand,
     exportCommand,

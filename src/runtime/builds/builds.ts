@@ -168,10 +168,23 @@ export class Builds {
 
   /** Ends a build that will not be gone on with. What it has made is reused by the next. */
   async abandon(id: string, reason: string): Promise<Build> {
+    const { store, actor } = this.#engine;
+    return this.#end(id, reason, () => store.builds.abandon(id, reason, actor));
+  }
+
+  /** Refuses a paused build more money: it ends FAILED, for the reason `budget_refused`. The next build reuses its results. */
+  async refuse(id: string, reason: string): Promise<Build> {
+    const { store, actor } = this.#engine;
+    const refused = { move: "fail", reason: "budget_refused", note: reason } as const;
+    return this.#end(id, reason, () => store.builds.move(id, refused, { by: actor }));
+  }
+
+  /** An operator ends a build that no process will continue. */
+  async #end(id: string, reason: string, move: () => Promise<BuildRow | null>): Promise<Build> {
     this.#parts.refuseClosed();
     checkText(id, "The id of a build");
     checkText(reason, "The reason");
-    const row = await this.#engine.store.builds.abandon(id, reason, this.#engine.actor);
+    const row = await move();
     if (row === null) throw noBuild(id);
     await this.#engine.janitor.clear(row.pipeline);
     return this.#view(row);
