@@ -49,7 +49,7 @@ export interface Circumstance {
   clock: { latest: number; store: number; stepsBack: readonly { at: number; by: number }[] } | null;
   reports: readonly { state: string; errors: readonly string[]; begunAt: number }[];
   /** What was found wrong so far, and by a check just now. */
-  findings: readonly { severity: "damage" | "loss" | "expected" | "row"; what: string }[];
+  findings: readonly { severity: "damage" | "loss" | "expected" | "row" | "unlocked"; what: string }[];
   checked: readonly string[];
   transactions: readonly { pid: number; program: string; since: number }[];
 }
@@ -93,6 +93,7 @@ function ofDamage({ findings, checked }: Circumstance): Diagnosis[] {
   const mend = "holdfast salvage, or holdfast restore BACKUP";
   const known = findings.map(({ severity, what }): Diagnosis => {
     if (severity === "damage") return { grade: "damage", area: "damage", message: what, mend };
+    if (severity === "unlocked") return { grade: "error", area: "processes", message: what, mend: RESTART };
     const grade = severity === "loss" ? "error" : severity === "row" ? "warning" : "note";
     return {
       grade,
@@ -105,6 +106,8 @@ function ofDamage({ findings, checked }: Circumstance): Diagnosis[] {
   const now = checked.map((message): Diagnosis => ({ grade: "damage", area: "damage", message, mend }));
   return [...known, ...(isKnown ? [] : now)];
 }
+
+const RESTART = "restart that process; use holdfast backup where it copies or reads the database's files";
 
 function ofDisk({ disk, size, schema }: Circumstance): Diagnosis[] {
   const found: Diagnosis[] = [];

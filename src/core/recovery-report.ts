@@ -108,7 +108,7 @@ export function addFindings(found: Findings, more: Partial<Findings>): Findings 
  * is missing is the sum of what is known.
  */
 export function findingsOf(
-  met: readonly { severity: "damage" | "loss" | "expected" | "row"; what: string; commitsMissing: number | null }[],
+  met: readonly { severity: "damage" | "loss" | "expected" | "row" | "unlocked"; what: string; commitsMissing: number | null }[],
 ): Partial<Findings> {
   const missing = met.flatMap(({ commitsMissing }) => (commitsMissing === null ? [] : [commitsMissing]));
   return {

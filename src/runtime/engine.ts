@@ -3,7 +3,7 @@ import type { Artifacts } from "../artifacts/artifacts.ts";
 import { Worker as Thread } from "node:worker_threads";
 import { actorText } from "../core/audit.ts";
 import type { Clock } from "../core/clock.ts";
-import { HoldfastError, onlyRead } from "../core/errors.ts";
+import { HoldfastError } from "../core/errors.ts";
 import { sayReaders } from "../core/wal.ts";
 import type { ProcessId } from "../core/ids.ts";
 import type { LeaseRef } from "../core/lease.ts";
@@ -133,7 +133,7 @@ export class Engine {
     } catch (error) {
       await store.close();
       // It was met just now, and stands in the findings: from here on it is only read.
-      if (store.damage.damaged !== null) return Engine.open(location, options);
+      if (store.damage.damaged !== null && !isGone(error)) return Engine.open(location, options);
       throw error;
     }
   }
@@ -174,7 +174,7 @@ export class Engine {
     if (onStop !== undefined && self !== NOBODY) this.janitor.start();
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor });
-    this.#forgetDamage = store.damage.onDamaged((what) => this.#damaged(what));
+    this.#forgetDamage = store.damage.onDamaged((error) => this.#damaged(error));
     if (store.damage.damaged !== null)
       this.log.error("the database is damaged, and is only read", { what: store.damage.damaged, hint: MEND });
     const interval = setInterval(() => {
@@ -202,9 +202,13 @@ export class Engine {
     this.#cancelCheck = () => clearTimeout(timer);
   }
 
-  /** From now on nothing can be written: whoever tries is told, and nobody tries by himself any more. */
-  #damaged(what: string): void {
-    this.log.error("the database is damaged, and is only read from now on", { what, hint: MEND });
+  /** From now on nothing can be written, or, without its locks, nothing claimed: every try is refused, and none is made by itself. */
+  #damaged({ code, message, hint }: HoldfastError): void {
+    if (code === "LOCKS_LOST")
+      return this.log.error("the locks on the database are lost; no more jobs are claimed", { error: message, hint });
+    if (code === "DATABASE_GONE")
+      this.log.error("the database's files were replaced; this handle is read-only", { error: message, hint });
+    else this.log.error("the database is damaged, and is only read from now on", { what: this.store.damage.damaged, hint: MEND });
     void this.janitor.stop();
     void this.scheduler.stop();
   }
@@ -225,8 +229,7 @@ export class Engine {
 
   /** Who is to write, all the time. */
   refuseDamaged(): void {
-    const { damaged } = this.store.damage;
-    if (damaged !== null) throw onlyRead(this.location.name, damaged);
+    this.store.damage.refuse();
   }
 
   /** A worker's jobs, for those who look whether anybody works on them; the answer takes them back. */
@@ -421,6 +424,10 @@ export class Engine {
     this.release(loss.slot);
     owner.lose(loss.reason);
   }
+}
+
+function isGone(error: unknown): boolean {
+  return error instanceof HoldfastError && error.code === "DATABASE_GONE";
 }
 
 function actorOf({ program, user }: EngineOptions): string {

@@ -229,8 +229,8 @@ export class WorkerLoop implements Worker {
     } catch (error) {
       this.#trouble = error;
       this.#dry = true;
-      // Until the database is another, nothing can be claimed: its operator has been told.
-      if (this.#engine.store.damage.damaged === null) {
+      // Where every claim is refused, the engine has logged why.
+      if (this.#engine.store.damage.claimRefusal() === null) {
         const news = this.#claims.news(error);
         if (news !== null) this.#engine.log.error("claiming failed; it is tried again", news);
         this.#alarmIn(CLAIM_AGAIN);

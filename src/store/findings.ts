@@ -1,11 +1,12 @@
 import type { AuditHead } from "../core/audit-chain.ts";
+import type { HoldfastError } from "../core/errors.ts";
 
 /**
  * What was found wrong with a database. "damage": its pages, or its log, are not what was written; it is only read from
  * then on. "loss": commits that were acknowledged are not there. "expected": the same, where the chosen durability allows
- * it. "row": a row that was put into quarantine.
+ * it. "row": a row that was put into quarantine. "unlocked": a live process has lost its locks on the files.
  */
-export type Severity = "damage" | "loss" | "expected" | "row";
+export type Severity = "damage" | "loss" | "expected" | "row" | "unlocked";
 
 export interface Finding {
   id: string;
@@ -39,8 +40,12 @@ export type Thoroughness = "quick" | "whole";
 
 /** What is wrong with a store, and what is done about it. */
 export interface DamageStore {
-  /** Why it is only read: every write is refused with `DAMAGED`. Null: it is whole, as far as is known. */
+  /** Why it is only read: every write is refused with `DAMAGED`, or `DATABASE_GONE`. Null: it is whole, as far as is known. */
   readonly damaged: string | null;
+  /** Throws what a write is refused with. */
+  refuse(): void;
+  /** What a claim is refused with, also where other writes are not: `LOCKS_LOST`. Null: it is not refused. */
+  claimRefusal(): HoldfastError | null;
   /** Null: there was no log, or others had it open. */
   readonly opening: Opening | null;
   /** Looks off the main thread, while others work. Damage that it finds is kept, and the store is only read from then on. */
@@ -51,7 +56,8 @@ export interface DamageStore {
   reported(ids: readonly string[]): Promise<void>;
   /** Heads of the audit that were written down outside the database: what it must hold. */
   auditHeads(): Promise<AuditHead[]>;
-  /** Whether another process has found damage since. */
+  /** Whether another process has found damage since, the files were replaced, or the locks of this process on them vanished. */
   lookAgain(): void;
-  onDamaged(call: (what: string) => void): () => void;
+  /** Called when writes, or claims, are refused from now on. */
+  onDamaged(call: (error: HoldfastError) => void): () => void;
 }

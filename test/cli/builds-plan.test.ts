@@ -140,3 +140,19 @@ test("a file that is not there, a stage that is not there, and no config are wro
   }
   assert.equal(existsSync(db), false);
 });
+
+test("plan and run say which files of the source are databases and are skipped", async (t) => {
+  const there = await placeWith({ a: "anna" });
+  t.after(() => there.remove());
+  await openGate(there);
+  await writeFile(join(there.folder, "docs", "queue.md"), "");
+  await writeFile(join(there.folder, "docs", "queue.md-wal"), "");
+  const skipped = /Skipped docs\/queue\.md: it is a database, since queue\.md-wal is beside it\./;
+  const plan = await there.json<Plan>(["plan", DOCS]);
+  assert.equal(plan.stages["parse"]?.run, 1);
+  assert.match(plan.warnings.join("\n"), skipped);
+  assert.match((await there.run(["plan", DOCS])).stdout, skipped);
+  const { code, stdout, stderr } = await there.run(["run", DOCS]);
+  assert.equal(code, 0, stdout + stderr);
+  assert.match(stderr, skipped);
+});

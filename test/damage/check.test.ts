@@ -3,7 +3,7 @@ import { rmSync } from "node:fs";
 import { describe, test } from "node:test";
 import { type Holdfast, job, open, pipeline, items } from "../../src/index.ts";
 import { GUARDS } from "../../src/store/sqlite/migrations/008-audit.ts";
-import { alter, offsetOf, place, rootOf, scribble, silent, whereIs } from "./place.ts";
+import { alter, alterElsewhere, offsetOf, place, rootOf, scribble, silent, whereIs } from "./place.ts";
 
 const greet = job<{ name: string }, string>({ name: "greet", run: ({ input }) => `hello ${input.name}` });
 const names = Array.from({ length: 50 }, (_, i) => ({ name: `somebody number ${i}` }));
@@ -46,7 +46,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         await hf.enqueueMany(greet, names);
         const { id } = await hf.enqueue(greet, { name: "you" }, { id: "you" });
         await hf.jobs.cancel(id);
-        alter(path, by);
+        alterElsewhere(path, by);
         const { ok, findings } = await hf.check();
         assert.equal(ok, false);
         assert.equal(findings.length, 1);

@@ -1,3 +1,4 @@
+import { execFileSync } from "node:child_process";
 import { closeSync, mkdtempSync, openSync, readFileSync, readSync, rmSync, writeSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -47,6 +48,12 @@ export function alter(path: string, sql: string): void {
   const db = new DatabaseSync(path, { timeout: 1_000 });
   db.exec(sql);
   db.close();
+}
+
+/** The same in another process: two SQLite libraries in one process drop each other's locks. */
+export function alterElsewhere(path: string, sql: string): void {
+  const script = `const { DatabaseSync } = require("node:sqlite"); const db = new DatabaseSync(process.argv[1], { timeout: 1_000 }); db.exec(process.argv[2]); db.close();`;
+  execFileSync(process.execPath, ["-e", script, path, sql]);
 }
 
 /** Where a text stands in a file, each time. */

@@ -35,8 +35,8 @@ export class SourceTree {
   }
 
   listing(globs: string | string[] = "**", options: FilesOptions & Partial<ListOptions> = {}): AsyncGenerator<ListedFile> {
-    const { cwd = this.root, skip = [], after, ...given } = options;
-    return listFiles(sourceOf(files(globs, given)) as FilesSource, { cwd, skip, after });
+    const { cwd = this.root, skip = [], after, onSkipped = () => {}, ...given } = options;
+    return listFiles(sourceOf(files(globs, given)) as FilesSource, { cwd, skip, after, onSkipped });
   }
 
   async list(...given: Parameters<SourceTree["listing"]>): Promise<ListedFile[]> {

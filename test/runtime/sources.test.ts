@@ -1,11 +1,13 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { chmodSync, mkdirSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { chmodSync, closeSync, linkSync, mkdirSync, openSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
 import { compareIds } from "../../src/core/id-order.ts";
+import type { SkippedFile } from "../../src/runtime/sources/databases.ts";
 import { asNobody, SourceTree } from "./source-tree.ts";
 
 const WINDOWS = process.platform === "win32";
@@ -84,6 +86,38 @@ describe("a listing", () => {
     const tree = new SourceTree(t);
     for (const end of ["", "-wal", "-shm", "-journal", "-alive/1.lock", "-notes"]) tree.write(`work.db${end}`);
     assert.deepEqual(await tree.ids("**", { skip: [tree.path("work.db")] }), ["work.db-notes"]);
+  });
+
+  for (const sign of ["-wal", "-shm", "-journal", "-alive/1.lock"]) {
+    test(`leaves out a database with a ${sign} beside it, and its companions, and reports it`, async (t) => {
+      const tree = new SourceTree(t, { "a/notes": "", "a/notes-journal/monday": "", "a/x-wal": "" });
+      for (const end of ["", sign, "-witness/1", "-artifacts/ab", "-notes"]) tree.write(`a/work.db${end}`);
+      tree.link("link", "a/work.db");
+      const skipped: SkippedFile[] = [];
+      const ids = await tree.ids("**", { onSkipped: (file) => skipped.push(file) });
+      assert.deepEqual(ids, ["a/notes", "a/notes-journal/monday", "a/work.db-notes", "a/x-wal"]);
+      const name = sign.split("/")[0];
+      assert.deepEqual(skipped, [
+        { id: "a/work.db", reason: `it is a database, since work.db${name} is beside it` },
+        { id: "link", reason: "it leads to a database" },
+      ]);
+    });
+  }
+
+  test("leaves out a database that this process has open, by whatever name, and lists files that it reads or writes", async (t) => {
+    const tree = new SourceTree(t, { read: "", written: "" });
+    // A rollback journal is beside its database only during a transaction.
+    using db = new DatabaseSync(tree.path("plain.db"));
+    db.exec("create table t (x)");
+    linkSync(tree.path("plain.db"), tree.path("hard"));
+    tree.link("link", "plain.db");
+    const fds = [openSync(tree.path("read"), "r"), openSync(tree.path("written"), "w")];
+    t.after(() => fds.forEach((fd) => closeSync(fd)));
+    const skipped: string[] = [];
+    const ids = await tree.ids("**", { onSkipped: ({ id }) => skipped.push(id) });
+    if (process.platform !== "linux") return;
+    assert.deepEqual(ids, ["read", "written"]);
+    assert.deepEqual(skipped, ["hard", "link", "plain.db"]);
   });
 
   test("leaves out what `ignore` matches, hidden or not, and all that is below it", async (t) => {

@@ -202,6 +202,7 @@ async function open(driver: DriverName, path: string): Promise<Opened> {
     patience: 5_000,
     onCommit: (committed) => told.push(committed),
     onFault: () => {},
+    replaced: () => null,
     onUndo: () => intake.forget(),
   });
   return { db, path, group, enqueue: intake.enqueue, told, time };

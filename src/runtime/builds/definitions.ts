@@ -6,6 +6,7 @@ import { listingJobName, stageJobName } from "../../core/work.ts";
 import { type Attempt, Ending } from "../attempt.ts";
 import type { Definition } from "../definition.ts";
 import { failForGood } from "../outcome.ts";
+import { describeSkipped } from "../sources/databases.ts";
 import { Lister } from "./lister.ts";
 import { StageRunner } from "./stage-runner.ts";
 import type { Worksite } from "./worksite.ts";
@@ -83,6 +84,7 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
       folders: site.folders,
       signal: attempt.signal,
       isLeaving: () => site.isLeaving(view.build.key),
+      onSkipped: (file) => site.engine.log.warn(describeSkipped(file), { build: view.build.id, hint: SKIP_HINT }),
     });
     await (round === 0 ? lister.source(cursor) : lister.groups(round, view.build.failed));
   } catch (error) {
@@ -91,5 +93,7 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
     throw error;
   }
 }
+
+const SKIP_HINT = "Leave it out with `ignore` of files(), or move the database to another folder.";
 
 const LASTING = new Set(["NOT_JSON", "SOURCE_INVALID", "SOURCE_MISSING", "TARGET_ID_INVALID", "TARGET_TWICE", "TARGET_UNKNOWN"]);

@@ -10,6 +10,7 @@ import type { FilesSource, ItemsSource } from "../../core/source.ts";
 import { checkTargetId } from "../../core/target-id.ts";
 import { type KeptValue, NO_VALUE } from "../../core/value.ts";
 import type { TargetRow } from "../../store/work.ts";
+import type { SkippedFile } from "../sources/databases.ts";
 import { type ListedFile, listFiles } from "../sources/files.ts";
 import { fingerprintFile } from "../sources/fingerprint-file.ts";
 import { type ListedItem, listItems } from "../sources/items.ts";
@@ -53,6 +54,8 @@ export interface ListerParts {
   isLeaving?: () => boolean;
   /** Nothing is to be written: no snapshots are taken. */
   dry?: boolean;
+  /** Called for each file of the source that is no target because it is a database in use. */
+  onSkipped?: (file: SkippedFile) => void;
 }
 
 /**
@@ -172,9 +175,9 @@ export class Lister {
   }
 
   async #files(source: FilesSource, segment: Segment, after: string | undefined): Promise<void> {
-    const { folders } = this.#parts;
+    const { folders, onSkipped = () => {} } = this.#parts;
     let batch: ListedFile[] = [];
-    for await (const file of listFiles(source, { ...folders, ...(after === undefined ? {} : { after }) })) {
+    for await (const file of listFiles(source, { ...folders, onSkipped, ...(after === undefined ? {} : { after }) })) {
       if (this.#only.takes(file.id)) batch.push(file);
       if (this.#isFull(batch)) batch = await this.#filesListed(source, segment, batch);
     }

@@ -6,6 +6,7 @@ import { refuseFixedEstimate } from "../../core/stage.ts";
 import { inlineValue, type KeptValue } from "../../core/value.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { TargetRow } from "../../store/work.ts";
+import { describeSkipped, type SkippedFile } from "../sources/databases.ts";
 import type { Found, Register } from "./enlister.ts";
 import { childrenIn } from "./expansion.ts";
 import { Lister } from "./lister.ts";
@@ -45,7 +46,8 @@ const FIRST = 10;
 export async function plan(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
   for (const { stage } of site.model.places) refuseFixedEstimate(stage);
   const newest = await site.engine.store.builds.newestBuild(site.model.name);
-  const { scope, counter, lister } = dryRun(site, options, signal);
+  const skipped: string[] = [];
+  const { scope, counter, lister } = dryRun(site, options, signal, (file) => skipped.push(describeSkipped(file)));
   await lister.source(undefined);
   for (let round = 1; ; round++) {
     const segment = gatherSegment(site.model.segments, round);
@@ -55,7 +57,7 @@ export async function plan(site: Worksite, options: CheckedOptions, signal: Abor
     if (counter.isSettled) await lister.groups(round, 0);
     else counter.unknownGroups(segment);
   }
-  return counter.plan(warningsOf(site.model, newest));
+  return counter.plan([...warningsOf(site.model, newest), ...skipped]);
 }
 
 /**
@@ -73,7 +75,7 @@ export async function askFirst(site: Worksite, options: CheckedOptions, signal: 
   }
 }
 
-function dryRun(site: Worksite, options: CheckedOptions, signal: AbortSignal) {
+function dryRun(site: Worksite, options: CheckedOptions, signal: AbortSignal, onSkipped: (file: SkippedFile) => void = () => {}) {
   const scope = new BuildScope(site.engine.store, site.model, wouldBe(site, options));
   const counter = new Counter(site, scope);
   const values = new DryValues(site.artifacts);
@@ -87,6 +89,7 @@ function dryRun(site: Worksite, options: CheckedOptions, signal: AbortSignal) {
     folders: site.folders,
     signal,
     dry: true,
+    onSkipped,
   });
   return { scope, counter, lister };
 }

@@ -1,9 +1,11 @@
+import { realpathSync } from "node:fs";
 import { join, resolve } from "node:path";
 import type { FileStat } from "../../core/fingerprint.ts";
 import { fileGlobs, type Glob, ignoreGlobs, leadingFolders } from "../../core/glob.ts";
 import { compareIds } from "../../core/id-order.ts";
 import type { FilesSource } from "../../core/source.ts";
 import { fits, ID_BYTES } from "../../core/target-id.ts";
+import { databasesIn, hasCompanion, OpenDatabases, type SkippedFile } from "./databases.ts";
 import { checkName, type Entry, isDoubtful, readFolder } from "./folder.ts";
 import { IGNORE_FILES, IgnoreFiles } from "./ignore-files.ts";
 import { Root } from "./root.ts";
@@ -28,6 +30,8 @@ export interface ListOptions {
   after?: string | undefined;
   /** Told of each folder before it is read. */
   onFolder?: (path: string) => void;
+  /** Called for each file that would be a target if it were not a database in use. */
+  onSkipped?: (file: SkippedFile) => void;
 }
 
 /**
@@ -36,10 +40,11 @@ export interface ListOptions {
  */
 export async function* listFiles(
   source: FilesSource,
-  { cwd, skip, after, onFolder = () => {} }: ListOptions,
+  { cwd, skip, after, onFolder = () => {}, onSkipped = () => {} }: ListOptions,
 ): AsyncGenerator<ListedFile> {
   const root = new Root(resolve(cwd, source.root ?? "."), skip, leadingFolders(source.globs));
   const choice = new Choice(root, fileGlobs(source.globs), ignoreGlobs(source.ignore), after);
+  const databases = new OpenDatabases();
   onFolder(root.path);
   const open = [await enter(root, "", IgnoreFiles.none)];
   for (let folder = open.at(-1); folder !== undefined; folder = open.at(-1)) {
@@ -52,6 +57,11 @@ export async function* listFiles(
     const { name, kind } = entry.value;
     const id = `${folder.prefix}${name}`;
     if (!choice.takes(entry.value, id, folder.ignored)) continue;
+    const reason = folder.databases.get(name);
+    if (reason !== undefined) {
+      if (reason !== null) onSkipped({ id, reason });
+      continue;
+    }
     if (isDoubtful(name)) await checkName(folder.path, name);
     if (kind === "folder") {
       onFolder(join(folder.path, name));
@@ -60,7 +70,10 @@ export async function* listFiles(
     }
     const path = join(folder.path, name);
     const stat = look(root, path, kind);
-    if (stat !== null) yield { id: checkId(id, path), path, stat };
+    if (stat === null) continue;
+    if (databases.has(path, stat.inode)) onSkipped({ id, reason: "this process has it open as a database" });
+    else if (kind === "link" && leadsToDatabase(path)) onSkipped({ id, reason: "it leads to a database" });
+    else yield { id: checkId(id, path), path, stat };
   }
   root.checkThere();
 }
@@ -71,6 +84,7 @@ interface Folder {
   /** What the ids in it begin with. */
   prefix: string;
   entries: Iterator<Entry, undefined>;
+  databases: ReadonlyMap<string, string | null>;
   ignored: IgnoreFiles;
 }
 
@@ -83,7 +97,22 @@ async function enter(root: Root, id: string, ignored: IgnoreFiles): Promise<Fold
     .map(({ name, kind }) => ({ path: join(path, name), kind }))
     .filter((one) => look(root, one.path, one.kind));
   const paths = readable.map((one) => one.path);
-  return { path, prefix: id === "" ? "" : `${id}/`, entries: (entries ?? []).values(), ignored: ignored.below(id, paths) };
+  return {
+    path,
+    prefix: id === "" ? "" : `${id}/`,
+    entries: (entries ?? []).values(),
+    databases: databasesIn(entries ?? []),
+    ignored: ignored.below(id, paths),
+  };
+}
+
+function leadsToDatabase(link: string): boolean {
+  try {
+    return hasCompanion(realpathSync(link));
+  } catch (error) {
+    if (isGone(error)) return false;
+    throw unreadable(link, error);
+  }
 }
 
 function isIgnoreFile(name: string): boolean {

@@ -1,12 +1,11 @@
 import { realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, relative, resolve, sep } from "node:path";
+import { COMPANIONS } from "./databases.ts";
 import { LeadingFolders } from "./leading-folders.ts";
 import { isGone, missingRoot, unreadable } from "./source-errors.ts";
 
 /** Holdfast's own, and git's: never targets, wherever they lie. */
 const NEVER = new Set([".git", ".holdfast"]);
-/** What lies beside a database, by the end of its name. */
-const COMPANIONS = ["", "-wal", "-shm", "-journal", "-alive", "-findings", "-witness"];
 
 /** The folder that a source lists, as it was when the listing began. */
 export class Root {
@@ -23,7 +22,7 @@ export class Root {
     this.#identity = identify(path);
     this.#leading = new LeadingFolders(path, leading);
     this.#real = realpathSync(path);
-    const skipped = skip.flatMap((one) => COMPANIONS.map((end) => this.#idOf(realpathOf(resolve(one)) + end)));
+    const skipped = skip.flatMap((one) => ["", ...COMPANIONS].map((end) => this.#idOf(realpathOf(resolve(one)) + end)));
     this.#skipped = new Set(skipped.filter((id) => id !== null));
   }
 

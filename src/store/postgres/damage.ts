@@ -61,6 +61,12 @@ export class Damage implements DamageStore {
     return [];
   }
 
+  refuse(): void {}
+
+  claimRefusal(): null {
+    return null;
+  }
+
   lookAgain(): void {}
 
   onDamaged(): () => void {

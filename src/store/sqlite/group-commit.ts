@@ -73,6 +73,8 @@ export interface GroupCommitOptions {
   /** Until this much has passed, a locked database is waited for; in milliseconds. */
   patience: number;
   onCommit: (committed: Committed) => void;
+  /** Why other processes do not see this file any more; null: they do. Asked before each transaction, and before its callers are answered. */
+  replaced: (when: "before" | "after") => HoldfastError | null;
   /** The last of a transaction, before it is committed. */
   onWritten?: (now: number) => void;
   /** A statement or a commit threw; what a user's own has met is not told. */
@@ -265,6 +267,8 @@ export class GroupCommit {
   #transact(items: Item[], body: (tx: Tx) => void, undone: () => boolean = () => false): Committed | Failed | null {
     let mark: Mark;
     const committed: Committed = { ready: new Set(), ended: [], damaged: [], commit: 0, key: 0 };
+    const replaced = this.#options.replaced("before");
+    if (replaced !== null) return new Failed(replaced, false, true);
     try {
       this.#begin.run();
     } catch (error) {
@@ -301,7 +305,7 @@ export class GroupCommit {
       for (const item of items) passPoint(item.operation, "written");
       if (!wrote) {
         this.#rollback.run();
-        return null;
+        return this.#unseen();
       }
       this.#options.onWritten?.(mark.now);
     } catch (error) {
@@ -320,7 +324,13 @@ export class GroupCommit {
     }
     for (const item of items) passPoint(item.operation, "committed");
     this.#retries = 0;
-    return committed;
+    return this.#unseen() ?? committed;
+  }
+
+  /** A commit into a file that no other process sees is not acknowledged; nor is "duplicate" on the strength of one. */
+  #unseen(): Failed | null {
+    const replaced = this.#options.replaced("after");
+    return replaced === null ? null : new Failed(replaced, false, true);
   }
 
   #undo(): void {

@@ -1,3 +1,4 @@
+import { join } from "node:path";
 import type { Clock } from "../../core/clock.ts";
 import type { HoldfastError } from "../../core/errors.ts";
 import type { JobKey } from "../../core/ids.ts";
@@ -32,6 +33,7 @@ import { CommitMarks } from "./changes/journal.ts";
 import { Checkpoint } from "./checkpoint.ts";
 import { onlyOne } from "../commit-rows.ts";
 import { settleWithRows } from "./commit-rows.ts";
+import { closeWithoutCheckpoint, DatabaseFiles } from "./database-files.ts";
 import { knownIn } from "./epoch.ts";
 import { Damage } from "./damage/damage.ts";
 import { arrive, openDamaged } from "./damage/open.ts";
@@ -45,6 +47,7 @@ import type { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
 import type { Outbox } from "./outbox.ts";
+import { OwnLocks, RESERVED_BYTE, SHARED_BYTE, SHM_BYTE } from "./own-locks.ts";
 import type { Processes } from "./processes.ts";
 import type { Queues } from "./queues.ts";
 import type { Recoveries } from "./recoveries.ts";
@@ -56,6 +59,8 @@ import type { Work } from "./work/work.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
 const NEEDS_CARE = 32 * 1024 * 1024;
+/** Whether the files were replaced is looked up at most this often, but for the acknowledgement of a commit at "power". */
+const FILE_CHECK_INTERVAL_MS = 1;
 
 export interface SqliteStoreOptions {
   driver: DriverName;
@@ -101,7 +106,9 @@ export class SqliteStore implements Store {
   readonly events: Outbox;
   readonly sinks: Sinks;
   readonly #path: string;
+  readonly #driver: DriverName;
   readonly #db: Connection;
+  readonly #files: DatabaseFiles | null;
   readonly #areas: Areas;
   readonly #group: GroupCommit;
   readonly #news: News;
@@ -132,12 +139,19 @@ export class SqliteStore implements Store {
       throw error;
     });
     const log = { bytes, frames: bytes === 0 ? 0 : framesIn(opened.db) };
-    return new SqliteStore(path, { ...opened, alive, log }, damage, options);
+    try {
+      const files = path === ":memory:" || damage.damaged !== null ? null : new DatabaseFiles(path);
+      return new SqliteStore(path, { ...opened, alive, log, files }, damage, options);
+    } catch (error) {
+      closeWithoutCheckpoint(opened.db, path, driver);
+      leave();
+      throw error;
+    }
   }
 
   private constructor(
     path: string,
-    opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening },
+    opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening; files: DatabaseFiles | null },
     damage: Damage,
     options: SqliteStoreOptions,
   ) {
@@ -153,7 +167,10 @@ export class SqliteStore implements Store {
     this.#drain = drains ? drainOf(db, path, this.databaseId, options) : null;
     this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock, journaled: opened.journaled });
     this.damage = damage;
-    damage.watch(db, opened.databaseId);
+    this.#files = opened.files;
+    this.#driver = options.driver;
+    damage.watch(db, opened.databaseId, opened.files, opened.token === null ? null : locksOf(path, opened.token));
+    damage.onDamaged(() => damage.isReplaced && process.once("exit", this.#closeReplaced));
     this.#boot = options.boot ?? "";
     this.#alive = opened.alive;
     this.#news = new News(db, path);
@@ -185,6 +202,7 @@ export class SqliteStore implements Store {
       now: () => this.clock.now(),
       monotonic: () => performance.now(),
       patience: 5_000,
+      replaced: (when) => damage.replaced(when === "after" && this.durability === "power" ? 0 : FILE_CHECK_INTERVAL_MS),
       onWritten: (now) => marks?.add(now),
       onCommit: ({ ready, ended, damaged, commit, key }) => {
         intake.settings.committed();
@@ -228,6 +246,8 @@ export class SqliteStore implements Store {
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
+    const refusal = this.damage.claimRefusal();
+    if (refusal !== null) return Promise.reject(refusal);
     return this.#write("claim", (tx) => this.#areas.claim.run(tx, request));
   }
 
@@ -302,7 +322,8 @@ export class SqliteStore implements Store {
   }
 
   async maintain(): Promise<WalView | null> {
-    if (this.damage.damaged !== null || this.#checkpoint === null) return null;
+    // A checkpoint of a log that was removed would write its old pages over what other processes have committed since.
+    if (this.#checkpoint === null || this.damage.damaged !== null || this.damage.replaced(0) !== null) return null;
     const bytes = await this.#read(() => (this.#checkpoint as Checkpoint).run());
     await this.#read(() => this.#drain?.run());
     return isLong({ bytes }) ? await this.vitals.wal() : null;
@@ -323,10 +344,15 @@ export class SqliteStore implements Store {
   close(): Promise<void> {
     this.#closed ??= this.#group.drained().then(() => {
       this.#news.close();
-      this.#witness?.close();
+      const isReplaced = this.damage.replaced(0) !== null;
+      if (isReplaced) this.#witness?.abandon();
+      else this.#witness?.close();
       this.processes.close();
       this.#drain?.close();
-      this.#db.close();
+      // SQLite itself may remove the log now.
+      this.#files?.close();
+      if (isReplaced) this.#closeReplaced();
+      else this.#db.close();
     });
     return this.#closed;
   }
@@ -336,6 +362,12 @@ export class SqliteStore implements Store {
     const parts = { group: this.#group, settle, own, path: this.#path, onFault: (error: unknown) => this.damage.met(error) };
     return this.#refusal() ?? settleWithRows(onlyOne(settlements), parts);
   }
+
+  /** Also at the exit of a process that does not close it: Node closes connections then. */
+  readonly #closeReplaced = (): void => {
+    process.off("exit", this.#closeReplaced);
+    closeWithoutCheckpoint(this.#db, this.#path, this.#driver);
+  };
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
     return this.#refusal() ?? this.#group.submit(operation, run);
@@ -360,6 +392,15 @@ export class SqliteStore implements Store {
   #refusal(): Promise<never> | null {
     return this.damage.refusal() ?? (this.#sealed === null ? null : Promise.reject(this.#sealed()));
   }
+}
+
+/** What other processes judge by: whether the database is open, whether its log is, and whether this process is alive. */
+function locksOf(path: string, token: string): OwnLocks {
+  return new OwnLocks([
+    { path, byte: SHARED_BYTE },
+    { path: `${path}-shm`, byte: SHM_BYTE },
+    { path: join(aliveFolder(path), `${token}.lock`), byte: RESERVED_BYTE },
+  ]);
 }
 
 function drainOf(db: Connection, path: string, databaseId: string, { driver, clock }: SqliteStoreOptions): Drain {

@@ -85,6 +85,14 @@ export class Witness {
     closeSync(this.#fd);
   }
 
+  /** Leaves the slot as it is, or as it was removed: its database is not the one at the path any more. */
+  abandon(): void {
+    if (this.#closed) return;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#closed = true;
+    closeSync(this.#fd);
+  }
+
   #sync(): void {
     this.#timer = null;
     if (this.#closed) return;
