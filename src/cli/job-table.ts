@@ -16,12 +16,26 @@ export function jobTable(page: Page<Job>, now: number): string {
     { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
     { title: "NOTE", value: (job) => note(job, now), least: 12, style: () => "dim" },
   ];
+  if (page.items.some(({ state }) => state === "running")) {
+    const left = ({ leaseExpiresAt }: Job) => (leaseExpiresAt === undefined ? "" : leaseLeft(leaseExpiresAt - now));
+    columns.splice(-1, 0, { title: "WORKER", value: holder, least: 8 }, { title: "LEASE", right: true, value: left });
+  }
   // Most queues are called like their job.
   if (page.items.some(({ name, queue }) => name !== queue)) {
     columns.splice(2, 0, { title: "QUEUE", value: ({ queue }) => queue, least: 8 });
   }
   const more = page.next === undefined ? "" : `\n${paint("dim", `More: --after ${page.next}`)}`;
   return table(columns, page.items) + more;
+}
+
+/** Who holds a running job: the name of its claim, and the process. */
+function holder({ worker = "", host, pid }: Job): string {
+  const process = pid === undefined ? "" : `${host}:${pid}`;
+  return worker === process || process === "" ? worker : `${worker} ${process}`;
+}
+
+function leaseLeft(millis: number): string {
+  return millis > 0 ? ahead(millis) : "expired";
 }
 
 /** What matters most about it, in a few words. */

@@ -68,6 +68,13 @@ export interface Job<In = unknown, Out = unknown> {
   runAt: number;
   startedAt?: number;
   finishedAt?: number;
+  /** Of a running job: the name that its claim was given, else the host and pid of its worker's process. */
+  worker?: string;
+  /** Of a running job: where its process runs; not of a claim by hand that no process renews. */
+  host?: string;
+  pid?: number;
+  /** Of a running job: when its lease ends, unless it is renewed before. */
+  leaseExpiresAt?: number;
 }
 
 export type Finished<Out = unknown> = Job<unknown, Out> &

@@ -127,7 +127,8 @@ export class Jobs {
       while (!stop.aborted) {
         const seen = await this.#engine.store.look.get(id);
         if (seen === null) throw noSuchJob(id);
-        const text = JSON.stringify(seen);
+        // A lease that was only renewed is no change of the job.
+        const text = JSON.stringify({ ...seen, leaseExpiresAt: undefined });
         if (text !== last) yield seen;
         last = text;
         await news.next();

@@ -92,6 +92,11 @@ export interface JobRow {
   fraction: number | null;
   message: string | null;
   body: string | null;
+  /** Who holds it: the name given to the claim, and the process; of a job that does not run they mean nothing. */
+  worker: string | null;
+  host: string | null;
+  pid: number | null;
+  expires_at: number | null;
 }
 
 export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
@@ -115,7 +120,22 @@ export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
   if (row.fraction !== null) {
     job.progress = row.message === null ? { fraction: row.fraction } : { fraction: row.fraction, message: row.message };
   }
-  return job;
+  return row.state === "running" ? Object.assign(job, holderOf(row)) : job;
+}
+
+function holderOf({ worker, host, pid, expires_at }: JobRow): Pick<Job, "worker" | "host" | "pid" | "leaseExpiresAt"> {
+  const process = host === null || pid === null ? {} : { host, pid };
+  const name = worker ?? (host === null ? null : `${host}:${pid}`);
+  return {
+    ...(name === null ? {} : { worker: name }),
+    ...process,
+    ...(expires_at === null ? {} : { leaseExpiresAt: expires_at }),
+  };
+}
+
+/** What a claim stores as the name of its worker. Workers of a process have none: the process says who they are. */
+export function storedWorker({ worker }: { worker: string }): string | null {
+  return worker === "" ? null : worker;
 }
 
 /** A page of a list, of rows in the order of their keys and one more than are asked for, by which it is known that there is more. */

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { hostname } from "node:os";
 import { after, before, test } from "node:test";
 import { type Holdfast, type Job, job, open, type Page, type StandardSchema } from "../../src/index.ts";
 import { type JsonError, Place } from "./holdfast.ts";
@@ -81,6 +82,54 @@ test("jobs list pages through jobs in the order they were made", async () => {
   assert.match(lines[2] ?? "", / broken +trouble +failed +1 +\d+s +no luck at all$/);
   assert.match(lines[3] ?? "", / later +later +pending +0 +\d+s +in 2h$/);
   assert.match(lines[4] ?? "", /^More: --after \d+$/);
+});
+
+test("jobs list and jobs show say who holds a running job, and until when", async (t) => {
+  const started = Promise.withResolvers<void>();
+  const gate = Promise.withResolvers<void>();
+  const slow = job({
+    name: "slow",
+    lease: "10m",
+    run: () => {
+      started.resolve();
+      return gate.promise;
+    },
+  });
+  const review = job({ name: "review", run: () => {} });
+  const worker = hf.work([slow]);
+  t.after(async () => {
+    gate.resolve();
+    await worker.stop();
+  });
+  const { id } = await hf.enqueue(slow, {});
+  await started.promise;
+  const { id: byHand } = await hf.enqueue(review, {});
+  await using claim = await hf.claim(review, { worker: "anna", lease: "2h" });
+  assert.ok(claim !== null);
+
+  const running = await hf.jobs.get(id);
+  const holder = `${hostname()}:${process.pid}`;
+  assert.deepEqual([running?.worker, running?.host, running?.pid], [holder, hostname(), process.pid]);
+  const { items } = await place.json<Page<Job>>(["jobs", "list", "--state", "running"]);
+  assert.deepEqual(
+    items.map(({ worker: name, host, pid }) => [name, host, pid]),
+    [
+      [holder, hostname(), process.pid],
+      ["anna", undefined, undefined],
+    ],
+  );
+  assert.ok(items.every(({ leaseExpiresAt = 0 }) => leaseExpiresAt > Date.now()));
+  const { stdout: list } = await place.run(["jobs", "list", "--state", "running"]);
+  const lines = list.split("\n");
+  assert.match(lines[0] ?? "", /^ID +NAME +STATE +TRY +AGE +WORKER +LEASE +NOTE$/);
+  assert.match(lines[1] ?? "", new RegExp(`${id} .*${holder} +(10|9)m`));
+  assert.match(lines[2] ?? "", new RegExp(`${byHand} .*anna +2h`));
+  const { stdout: shown } = await place.run(["jobs", "show", id]);
+  assert.match(shown, new RegExp(`worker +${holder}\\nprocess +pid ${process.pid} on ${hostname()}\\nlease +until \\d{4}-`));
+  const { stdout: held } = await place.run(["jobs", "show", byHand]);
+  assert.match(held, /worker +anna\nlease +until/);
+  // Nothing is left for the tests that follow.
+  await claim.succeed();
 });
 
 test("jobs show tells everything about one job, and lets no escape codes through", async () => {

@@ -15,6 +15,7 @@ import {
   pass,
   register,
   running,
+  see,
   seeAll,
   settle,
   SUCCEEDED,
@@ -22,7 +23,39 @@ import {
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
+function held({ worker, host, pid, leaseExpiresAt }: Job) {
+  return { worker, host, pid, leaseExpiresAt };
+}
+
 export function lookCases(check: Check): void {
+  check(
+    "a running job shows who holds it and until when, and a job that does not run shows neither",
+    async ({ store, clock }) => {
+      const holder = await store.processes.register({ pid: 4_711, host: "anna", boot: "boot", program: "test" });
+      const nobody = { worker: undefined, host: undefined, pid: undefined, leaseExpiresAt: undefined };
+      const [byWorker, byName, byHand] = (await add(store, {}, {}, {})) as [string, string, string];
+      assert.deepEqual(held(await see(store, byWorker)), nobody);
+      const first = await claimOne(store, { holder, worker: "" });
+      await claimOne(store, { holder, worker: "otto" });
+      await claimOne(store, { worker: "review 1" });
+      const leaseExpiresAt = clock.now() + LEASE;
+      const expected = [
+        { worker: "anna:4711", host: "anna", pid: 4_711, leaseExpiresAt },
+        { worker: "otto", host: "anna", pid: 4_711, leaseExpiresAt },
+        { worker: "review 1", host: undefined, pid: undefined, leaseExpiresAt },
+      ];
+      for (const [i, id] of [byWorker, byName, byHand].entries()) assert.deepEqual(held(await see(store, id)), expected[i]);
+      for (const filter of [{}, { state: "running" }] as const)
+        assert.deepEqual((await store.look.list({ limit: 10, ...filter })).items.map(held), expected);
+      pass(clock, 1_000);
+      await store.renew([{ job: first.job, fence: first.fence, lease: 60_000 }]);
+      assert.equal((await see(store, byWorker)).leaseExpiresAt, clock.now() + 60_000);
+      await settle(store, first, SUCCEEDED);
+      const job = await see(store, byWorker);
+      assert.deepEqual([held(job), "worker" in job], [nobody, false]);
+    },
+  );
+
   // ── lists ──
 
   check("a list is in creation order, whatever the priorities, delays and states", async ({ store }) => {

@@ -8,6 +8,8 @@ export interface ModelLease {
   fence: Fence;
   /** null: claimed by hand. */
   holder: ProcessId | null;
+  /** The name of whoever claimed it. */
+  worker: string;
   lease: number;
   expiresAt: number;
   /** True time, which no clock of the simulation shows. */
@@ -183,7 +185,7 @@ export class ModelJob {
   }
 
   /** What a reader should see, apart from `runAt` and the words of the engine's own errors. */
-  view(): Omit<Job, "runAt" | "error"> {
+  view(): Omit<Job, "runAt" | "error" | "host" | "pid"> {
     return {
       id: this.id,
       name: this.name,
@@ -199,6 +201,7 @@ export class ModelJob {
       ...(this.startedAt !== undefined && { startedAt: this.startedAt }),
       ...(this.finishedAt !== undefined && { finishedAt: this.finishedAt }),
       ...(this.progress !== undefined && { progress: this.progress }),
+      ...(this.lease !== null && { worker: this.lease.worker, leaseExpiresAt: this.lease.expiresAt }),
     };
   }
 

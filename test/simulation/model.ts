@@ -96,7 +96,8 @@ export class Model {
       this.#learnKey(job, claim.job);
       const lease = sources[i] as number;
       this.limits.start(job);
-      job.start(at, { fence: claim.fence, holder: request.holder, lease, expiresAt: at + lease, renewedAt: trueTime });
+      const { holder, worker } = request;
+      job.start(at, { fence: claim.fence, holder, worker, lease, expiresAt: at + lease, renewedAt: trueTime });
       this.touched.add(job.id);
       this.#tell(at, "job.started", job);
       mustEqual(claim, this.#claimed(job, claim), `the claim of ${job.id}`);

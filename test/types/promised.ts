@@ -127,6 +127,10 @@ export interface Job<In = unknown, Out = unknown> {
   runAt: number;
   startedAt?: number;
   finishedAt?: number;
+  worker?: string;
+  host?: string;
+  pid?: number;
+  leaseExpiresAt?: number;
 }
 export type Finished<Out = unknown> = Job<unknown, Out> &
   ({ state: "succeeded"; output: Out } | { state: "failed" | "cancelled" | "quarantined" });

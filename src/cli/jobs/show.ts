@@ -38,6 +38,9 @@ function page(job: Job, now: number): string {
     ["runs at", job.state === "pending" && job.runAt > now ? instant(job.runAt, now) : undefined],
     ["started", job.startedAt === undefined ? undefined : instant(job.startedAt, now)],
     ["finished", job.finishedAt === undefined ? undefined : instant(job.finishedAt, now)],
+    ["worker", job.worker],
+    ["process", job.pid === undefined ? undefined : `pid ${job.pid} on ${job.host}`],
+    ["lease", job.leaseExpiresAt === undefined ? undefined : `until ${instant(job.leaseExpiresAt, now)}`],
     ["progress", sayProgress(job)],
   ];
   const lines = facts.flatMap(([label, value]) => {

@@ -1,5 +1,6 @@
 import { claimable, type LaneShare, onlyQueue, PROMOTED, queueOf, quotas, Turns } from "../../core/claiming.ts";
 import { isPipelineQueue } from "../../core/work.ts";
+import { storedWorker } from "../job-row.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { byStartedTurn, holdsSuspect, isSuspect, laneOf, STARTED, type Started, toClaimed } from "./claimed-row.ts";
@@ -256,7 +257,7 @@ export class Claim {
     if (only === undefined) return [];
     const most = ({ budget }: LaneShare) => Math.min(quota, max, budget.left);
     const places = new Map(queues.flatMap((lanes, place) => lanes.map(({ lane }) => [lane.id, place])));
-    const common = [tx.at, request.holder, request.holder === null ? request.worker : null, suspects] as const;
+    const common = [tx.at, request.holder, storedWorker(request), suspects] as const;
     const rows =
       shares.length === 1
         ? await this.#takeOne(tx, only, ...common, most(only))

@@ -1,4 +1,5 @@
 import { type Candidate, choose, type LaneShare, PROMOTED, readAhead, ROUNDS } from "../../core/claiming.ts";
+import { storedWorker } from "../job-row.ts";
 import type { JobKey } from "../../core/ids.ts";
 import { byTurn } from "../../core/job.ts";
 import type { LimitedJob } from "../../core/turnstile.ts";
@@ -205,7 +206,7 @@ export class LimitedClaim {
       this.#sql.start,
       tx.at,
       holder,
-      holder === null ? worker : null,
+      storedWorker({ worker }),
       listOf(byKey.map(({ key }) => key)),
       listOf(byKey.map(({ share }) => share.lease)),
     );

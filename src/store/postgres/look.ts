@@ -14,7 +14,7 @@ import { dialectOf } from "./dialect.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
-  job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message`;
+  job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message, job.worker, process.host, process.pid, job.expires_at`;
 type Row = [
   key: JobKey,
   state: JobState,
@@ -33,6 +33,10 @@ type Row = [
   error: string | null,
   fraction: number | null,
   message: string | null,
+  worker: string | null,
+  host: string | null,
+  pid: number | null,
+  expiresAt: number | null,
 ];
 
 type CountedRow = [lane: number, state: JobState, n: number, ended: number, since: number, fresh: number, before: number];
@@ -60,7 +64,9 @@ export class Look implements LookStore {
     this.#rows = read;
     this.#at = at;
     this.#catalog = catalog;
-    const jobs = `select ${COLUMNS} from ${s}.jobs as job left join ${s}.notes as note on note.job = job.key`;
+    const jobs = `
+      select ${COLUMNS} from ${s}.jobs as job left join ${s}.notes as note on note.job = job.key
+      left join ${s}.processes as process on process.id = job.holder and job.state = 'running'`;
     // Each by its key: `offset` keeps the planner from another way, whatever it believes about how many there are.
     this.#page = (keys) => `
       select one.* from (${keys} order by key limit $2) as page
@@ -248,7 +254,7 @@ export function idValues(id: string): [id: string, key: number | null, createdAt
 
 function jobRow(row: Row): JobRow {
   const [key, state, lane, priority, attempt, crashes, runAt, createdAt, startedAt, finishedAt, ...texts] = row;
-  const [id, slot, input, output, error, fraction, message] = texts;
+  const [id, slot, input, output, error, fraction, message, worker, host, pid, expiresAt] = texts;
   return {
     key,
     state,
@@ -268,6 +274,10 @@ function jobRow(row: Row): JobRow {
     fraction,
     message,
     body: null,
+    worker,
+    host,
+    pid,
+    expires_at: expiresAt,
   };
 }
 

@@ -1,4 +1,5 @@
 import { type LaneShare, outlookOf, queueOf } from "../../core/claiming.ts";
+import { storedWorker } from "../job-row.ts";
 import type { ClaimRequest } from "../store.ts";
 import { byStartedTurn, laneOf, type Started } from "./claimed-row.ts";
 import { listOf, type Value } from "./driver.ts";
@@ -28,7 +29,7 @@ export class SoleClaim {
     const shares = queues.flat().filter(({ budget }) => budget.left > 0);
     const [only, ...others] = shares;
     if (only === undefined || (this.#longer > 0 && this.#longer-- > 0)) return null;
-    const common: Value[] = [tx.at, holder, holder === null ? worker : null];
+    const common: Value[] = [tx.at, holder, storedWorker({ worker })];
     const leases = new Map(shares.map(({ lane, lease }) => [lane.id, lease]));
     const answer = (rows: readonly (readonly unknown[])[], inOrder: (a: Started, b: Started) => number) => {
       const common = rows.find(([key]) => key === null) as SoleStarted;

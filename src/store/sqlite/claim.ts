@@ -13,7 +13,7 @@ import {
   Turns,
 } from "../../core/claiming.ts";
 import type { JobKey } from "../../core/ids.ts";
-import { ELSEWHERE, HEAD, type HeadRow, publicId, toClaimed } from "../job-row.ts";
+import { ELSEWHERE, HEAD, type HeadRow, publicId, storedWorker, toClaimed } from "../job-row.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
@@ -236,7 +236,7 @@ export class Claim {
   }
 
   #mark(tx: Tx, request: ClaimRequest, lanes: LaneShare[], chosen: Head[]): void {
-    const worker = request.holder === null ? request.worker : null;
+    const worker = storedWorker(request);
     for (const share of lanes) {
       const keys = chosen.filter((one) => one.share === share).map(({ key }) => key);
       if (keys.length === 0) continue;

@@ -15,14 +15,21 @@ import { endedWithWork } from "../sql/builds/leftovers.ts";
 import { DIALECT } from "./dialect.ts";
 import type { Tally } from "./tally.ts";
 
-/** With all that its checksums cover. */
-export const SUMMED = `
+/** All that its checksums cover. */
+const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
   job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message, body.body,
-  job.policy, job.scheduled_for, job.limits, job.sum, ${BOOK} as book
+  job.policy, job.scheduled_for, job.limits, job.sum, ${BOOK} as book`;
+const FROM = `
   from holdfast_jobs as job
   left join holdfast_notes as note on note.job = job.key
   left join holdfast_inputs as body on body.job = job.key and job.input = '${ELSEWHERE}'`;
+export const SUMMED = `${COLUMNS} ${FROM}`;
+
+/** With who holds it. */
+const SHOWN = `
+  ${COLUMNS}, job.worker, job.expires_at, process.host, process.pid
+  ${FROM} left join holdfast_processes as process on process.id = job.holder and job.state = 'running'`;
 
 /** Work of builds that have ended is about to be cleared away: it is nobody's any more. */
 const UNWANTED = `
@@ -50,7 +57,7 @@ export class Look implements LookStore {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#tally = parts.tally;
-    this.#byKey = db.prepare(`select ${SUMMED} where job.key = :key`);
+    this.#byKey = db.prepare(`select ${SHOWN} where job.key = :key`);
     this.#keyOf = db.prepare("select job from holdfast_ids where id = ?");
     this.#isGenerated = db.prepare("select 1 from holdfast_jobs where key = ? and created_at = ? and id is null");
     // Each arm walks one partial index and nothing else: the cost is that of what is unfinished, never of history.
@@ -124,7 +131,7 @@ export class Look implements LookStore {
       const text = where.join(" and ");
       let statement = this.#lists.get(text);
       if (statement === undefined) {
-        statement = this.#db.prepare(`select ${SUMMED} where ${text} order by ${key} limit :limit`);
+        statement = this.#db.prepare(`select ${SHOWN} where ${text} order by ${key} limit :limit`);
         this.#lists.set(text, statement);
       }
       // One that is damaged does not hide the others: it is shown, and what it holds is not.
