@@ -565,9 +565,10 @@ export function claimCases(check: Check): void {
     const id = await addOne(store, { id: "a", key: "k", priority: 2, input: '"x"' });
     const before = await see(store, id);
     await claimOne(store);
-    const { state: _, attempt: __, startedAt: ___, ...rest } = await see(store, id);
-    const { state: ____, attempt: _____, ...was } = before;
+    const { state, attempt, startedAt, worker, leaseExpiresAt, ...rest } = await see(store, id);
+    const { state: _, attempt: __, ...was } = before;
     assert.deepEqual(rest, was);
+    assert.deepEqual([state, attempt, worker, leaseExpiresAt], ["running", 1, "tester", (startedAt as number) + LEASE]);
     assert.deepEqual(await store.enqueue([newJob({ id: "a" })]), [{ id: "a", duplicate: true }]);
   });
 
