@@ -3,7 +3,7 @@ import { HoldfastError, idTaken, LeaseLostError } from "../core/errors.ts";
 import { followUpId } from "../core/ids.ts";
 import { toJobError } from "../core/job.ts";
 import { fromJson, toJson } from "../core/json.ts";
-import type { Outcome } from "../core/retry.ts";
+import type { Next, Outcome } from "../core/retry.ts";
 import type { Claimed, ClaimSource, NewJob, Settlement } from "../store/store.ts";
 import type { WorkEnd } from "../store/work.ts";
 import type { EnqueueOptions, JobContext } from "./context.ts";
@@ -52,6 +52,8 @@ export class Attempt implements Owner, Settlement {
   commit: CommitRows[] | undefined;
   /** Of a work item: what belongs to its end, however it ends. */
   work: WorkEnd | undefined;
+  /** Set by the store when the attempt did not succeed. */
+  decided: Next | undefined;
   readonly #onLoss: (attempt: Attempt) => void;
   readonly #controller = new AbortController();
   #aborted: AbortCode | null = null;

@@ -6,7 +6,6 @@ import type { Clock } from "../core/clock.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { sayReaders } from "../core/wal.ts";
 import type { ProcessId } from "../core/ids.ts";
-import type { LeaseRef } from "../core/lease.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
 import type { Works } from "../store/processes.ts";
 import type { Change, Claimed, Store } from "../store/store.ts";
@@ -14,7 +13,8 @@ import { bootId, processIdentity } from "./boot.ts";
 import { Holdings } from "./holdings.ts";
 import { Janitor } from "./janitor.ts";
 import { ArtifactFolder } from "./artifact-folder.ts";
-import { Keeper, type Loss, type LossReason } from "./keeper.ts";
+import { logFailure } from "./failure-log.ts";
+import { Keeper, type Loss, type LossReason, type TimedOut } from "./keeper.ts";
 import { Leads } from "./leads.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import type { Log } from "./log.ts";
@@ -35,7 +35,7 @@ const RESTART = 500;
 
 /** Who holds a lease in this process, and must be told when it is gone. */
 export interface Owner {
-  readonly lease: LeaseRef;
+  readonly lease: Claimed;
   lose(reason: LossReason): void;
 }
 
@@ -81,6 +81,8 @@ export class Engine {
   readonly artifactFolder: ArtifactFolder;
   /** By slot. */
   readonly #owners: (Owner | undefined)[] = [];
+  /** Attempts past their timeout, until the keeper has written that. */
+  readonly #timedOut = new Map<number, Claimed>();
   readonly #works = new Set<readonly Works[]>();
   readonly #care: () => void;
   readonly #forgetDamage: () => void;
@@ -293,6 +295,7 @@ export class Engine {
         holdings: this.holdings,
         clock: this.clock,
         onLoss: (loss) => this.#lost(loss),
+        onTimedOut: (timedOut) => this.#logTimeout(timedOut),
       });
   }
 
@@ -370,6 +373,8 @@ export class Engine {
           return resolve();
         case "loss":
           return this.#lost(message.loss);
+        case "timed-out":
+          return this.#logTimeout(message.timedOut);
         case "lead-lost":
           return this.leads.lost(message.token);
         case "long-wal":
@@ -422,7 +427,14 @@ export class Engine {
     const owner = this.#owners[loss.slot];
     if (owner === undefined || owner.lease.fence !== loss.fence || owner.lease.job !== loss.job) return;
     this.release(loss.slot);
+    if (loss.reason === "TIMEOUT") this.#timedOut.set(loss.job, owner.lease);
     owner.lose(loss.reason);
+  }
+
+  #logTimeout({ job, outcome, decided }: TimedOut): void {
+    const claimed = this.#timedOut.get(job);
+    this.#timedOut.delete(job);
+    if (claimed !== undefined) logFailure(this.log, claimed, outcome, decided);
   }
 }
 

@@ -5,7 +5,7 @@ import type { LockToken } from "../store/builds.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Store } from "../store/store.ts";
 import { Holdings, NEVER } from "./holdings.ts";
-import { Keeper, type Loss } from "./keeper.ts";
+import { Keeper, type Loss, type TimedOut } from "./keeper.ts";
 import { BEAT, type LeadMessage } from "./leads.ts";
 import { LeaseWatch } from "./lease-watch.ts";
 import { systemClock } from "./system-clock.ts";
@@ -38,6 +38,7 @@ export type FromKeeper =
   /** The store is open. */
   | { type: "ready" }
   | { type: "loss"; loss: Loss }
+  | { type: "timed-out"; timedOut: TimedOut }
   | { type: "lead-lost"; token: string }
   | { type: "closed" }
   /** The write-ahead log has grown long. */
@@ -50,6 +51,7 @@ const say = (message: FromKeeper) => port.postMessage(message);
 
 const holdings = new Holdings(data.holdings);
 const onLoss = (loss: Loss) => say({ type: "loss", loss });
+const onTimedOut = (timedOut: TimedOut) => say({ type: "timed-out", timedOut });
 // Before anything else: the server may be gone already.
 const watch = new LeaseWatch({ holdings, clock: systemClock, onLoss });
 watch.start();
@@ -89,7 +91,7 @@ async function open(): Promise<{ store: Store; keeper: Keeper }> {
   const { openStore } = await import("../store/open-store.ts");
   const store = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
   store.processes.actAs(data.process);
-  return { store, keeper: new Keeper({ store, holdings, clock: store.clock, onLoss }) };
+  return { store, keeper: new Keeper({ store, holdings, clock: store.clock, onLoss, onTimedOut }) };
 }
 
 /** Files are cared for here, from the beginning; so are the locks of pipelines. */

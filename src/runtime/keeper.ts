@@ -1,7 +1,7 @@
 import type { Clock } from "../core/clock.ts";
 import { renewalInterval } from "../core/lease.ts";
 import type { JobError } from "../core/job.ts";
-import type { Outcome } from "../core/retry.ts";
+import type { Next, Outcome } from "../core/retry.ts";
 import type { Fate, Settlement, Store } from "../store/store.ts";
 import { type Holding, type Holdings, NEVER } from "./holdings.ts";
 
@@ -23,6 +23,21 @@ export interface Loss {
   reason: LossReason;
 }
 
+/** An attempt that ran past its timeout, as the store has settled it. */
+export interface TimedOut {
+  job: number;
+  outcome: Outcome;
+  decided: Next | undefined;
+}
+
+export interface KeeperParts {
+  store: Store;
+  holdings: Holdings;
+  clock: Clock;
+  onLoss: (loss: Loss) => void;
+  onTimedOut: (timedOut: TimedOut) => void;
+}
+
 /**
  * Renews all leases of a process together, ends attempts at their timeout, gives back what waits too long, and notices
  * losses. It runs in a thread of its own wherever it can, so a handler that blocks the event loop keeps its job.
@@ -32,6 +47,7 @@ export class Keeper {
   readonly #holdings: Holdings;
   readonly #clock: Clock;
   readonly #onLoss: (loss: Loss) => void;
+  readonly #onTimedOut: (timedOut: TimedOut) => void;
   #patrolledAt = 0;
   /** Wall time less monotonic time, when last looked. */
   #drift: number | null = null;
@@ -39,11 +55,12 @@ export class Keeper {
   #endings: Settlement[] = [];
   #round: Promise<void> | null = null;
 
-  constructor(parts: { store: Store; holdings: Holdings; clock: Clock; onLoss: (loss: Loss) => void }) {
+  constructor(parts: KeeperParts) {
     this.#store = parts.store;
     this.#holdings = parts.holdings;
     this.#clock = parts.clock;
     this.#onLoss = parts.onLoss;
+    this.#onTimedOut = parts.onTimedOut;
   }
 
   /** One round; errors of the store are left for the next one, until a lease is in danger. */
@@ -120,11 +137,15 @@ export class Keeper {
     if (this.#endings.length === 0) return;
     const endings = this.#endings;
     this.#endings = [];
+    const settle = async (some: readonly Settlement[]) => {
+      await this.#store.settle(some);
+      for (const { job, outcome, decided } of some) if (outcome.kind === "error") this.#onTimedOut({ job, outcome, decided });
+    };
     try {
-      await this.#store.settle(endings);
+      await settle(endings);
     } catch (error) {
       if (endings.length === 1) this.#endings.push(...endings);
-      else await Promise.all(endings.map((one) => this.#store.settle([one]).catch(() => this.#endings.push(one))));
+      else await Promise.all(endings.map((one) => settle([one]).catch(() => this.#endings.push(one))));
       throw error;
     }
   }

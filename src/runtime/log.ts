@@ -2,7 +2,10 @@ import type { Log } from "../core/log.ts";
 
 export type { Log };
 
-/** The default: troubles on standard error, the rest unsaid. */
+/** `log: false`. */
+export const silentLog: Log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
+
+/** The default: warnings and errors on standard error, the rest unsaid. */
 export const quietLog: Log = {
   debug: () => {},
   info: () => {},

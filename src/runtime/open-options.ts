@@ -13,7 +13,7 @@ import {
 import { backupsFolder } from "../store/backup-folder.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Durability } from "../store/store.ts";
-import type { Log } from "./log.ts";
+import { type Log, quietLog, silentLog } from "./log.ts";
 import type { SinkOptions } from "./sinks/settings.ts";
 
 export interface OpenOptions {
@@ -30,7 +30,8 @@ export interface OpenOptions {
    * (`RECOVERY_PENDING`) until `holdfast recover --apply` has been run. Default "auto": it is recovered at once.
    */
   recovery?: "auto" | "manual";
-  log?: Log;
+  /** Default: warnings and errors on standard error. False: nothing is logged. */
+  log?: Log | false;
   clock?: { now(): number };
   /** Where events go, by name; of several processes with the same sink one delivers at a time. */
   sinks?: Record<string, SinkOptions>;
@@ -79,7 +80,7 @@ export function checkOpenOptions(options: OpenOptions): void {
   if (driver !== undefined) checkOneOf(driver, ["node:sqlite", "better-sqlite3"], "driver");
   if (create !== undefined) checkBoolean(create, "create");
   if (recovery !== undefined) checkOneOf(recovery, ["auto", "manual"], "recovery");
-  if (log !== undefined) checkLog(log);
+  if (log !== undefined && log !== false) checkLog(log);
   if (clock !== undefined) checkClock(clock);
   if (artifacts !== undefined) checkText(artifacts, "artifacts");
   if (program !== undefined) checkText(program, "program");
@@ -92,7 +93,7 @@ function checkLog(log: unknown): void {
   if (missing.length === 0) return;
   throw invalidOption(
     `log must have the methods debug, info, warn and error, got ${describeValue(log)} without ${missing.join(", ")}.`,
-    "Give `console`, or another object with these methods; leave it out for warnings and errors on standard error.",
+    "Give `console`, another object with these methods, or false; leave it out for warnings and errors on standard error.",
   );
 }
 
@@ -109,6 +110,10 @@ function checkClock(clock: unknown): void {
 function property(value: unknown, name: string): unknown {
   const isHolder = (typeof value === "object" && value !== null) || typeof value === "function";
   return isHolder ? (value as Record<string, unknown>)[name] : undefined;
+}
+
+export function logOf({ log = quietLog }: OpenOptions): Log {
+  return log === false ? silentLog : log;
 }
 
 export function checkJournal({ kind, key, name }: StoreLocation, given: unknown): boolean {

@@ -8,8 +8,7 @@ import { locate } from "../store/open-store.ts";
 import { ScheduledBackups } from "./backups.ts";
 import { Engine } from "./engine.ts";
 import { Holdfast } from "./holdfast.ts";
-import { quietLog } from "./log.ts";
-import { checkJournal, checkOpenOptions, type OpenOptions, planOf } from "./open-options.ts";
+import { checkJournal, checkOpenOptions, logOf, type OpenOptions, planOf } from "./open-options.ts";
 import { recoveryPending } from "./recovery/preview.ts";
 import { sharedEngine } from "./shared-engine.ts";
 import { checkSinks } from "./sinks/settings.ts";
@@ -45,7 +44,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
   const location = locate(path, options);
   const backups = planOf(location, options);
   const program = storable(options.program ?? process.argv[1] ?? process.title);
-  const { log = quietLog } = options;
+  const log = logOf(options);
   const start = () =>
     Engine.open(location, {
       clock: clockFrom(options.clock),
@@ -78,11 +77,11 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
 
 /** @internal What is there, for a command that only looks: nothing is written, and nothing is recovered. */
 export async function openToLook(where: string, options: OpenOptions): Promise<Holdfast> {
-  const { artifacts, driver, schema, log = quietLog } = options;
+  const { artifacts, driver, schema } = options;
   const located = { create: false, ...(driver === undefined ? {} : { driver }), ...(schema === undefined ? {} : { schema }) };
   const engine = await Engine.open(locate(where, located), {
     clock: clockFrom(options.clock),
-    log,
+    log: logOf(options),
     program: storable(options.program ?? process.title),
     looks: true,
     backsUp: options.backups?.beforeMigration !== false,

@@ -8,6 +8,7 @@ import { Attempt } from "./attempt.ts";
 import type { Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { Executor } from "./executor.ts";
+import { logFailure } from "./failure-log.ts";
 import type { ProgressWriter } from "./progress.ts";
 import { Runnables } from "./runnables.ts";
 import { Settler } from "./settler.ts";
@@ -145,8 +146,7 @@ export class WorkerLoop implements Worker {
       this.#wake();
       await new Promise((resolve) => setImmediate(resolve));
       await this.#untilQuiet(Number.POSITIVE_INFINITY);
-      if (this.#stopping !== null)
-        throw new HoldfastError("CLOSED", "Its worker was stopped before it was done.", "Close later.");
+      if (this.#stopping !== null) throw new HoldfastError("CLOSED", "Its worker was stopped.", "Close later.");
       if (this.#trouble !== null) throw this.#trouble;
       const [{ ready }, timedOut] = await Promise.all([
         this.#engine.store.outlook(this.#runnables.sources()),
@@ -203,6 +203,7 @@ export class WorkerLoop implements Worker {
   /** Its end is written, or refused: the lease is over, one way or the other. */
   #settled(attempt: Attempt): void {
     this.#engine.release(attempt.slot);
+    logFailure(this.#engine.log, attempt.claimed, attempt.outcome, attempt.decided);
     const { runnable } = attempt;
     if (runnable.held-- === runnable.def.concurrency) this.#wake();
     if (attempt.outcome.kind !== "succeeded") this.#drained?.ended.push(attempt);

@@ -6,7 +6,7 @@ import type { HoldfastError } from "../core/errors.ts";
 import type { Fence, JobKey, ProcessId } from "../core/ids.ts";
 import type { FinishedState } from "../core/job.ts";
 import type { Fate, LeaseRef } from "../core/lease.ts";
-import type { Outcome, Policy, Reclaimed } from "../core/retry.ts";
+import type { Next, Outcome, Policy, Reclaimed } from "../core/retry.ts";
 import type { Declaration } from "../core/settings.ts";
 import type { WalView } from "../core/wal.ts";
 import type { AuditStore } from "./audit.ts";
@@ -195,6 +195,8 @@ export interface Settlement extends LeaseRef {
   commit?: readonly CommitRows[] | undefined;
   /** Of a work item: what belongs to its end. */
   work?: WorkEnd | undefined;
+  /** Set by the store when it writes an outcome other than a success: the state that the job gets. */
+  decided?: Next | undefined;
 }
 
 export interface ProgressReport extends LeaseRef {

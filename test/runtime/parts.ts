@@ -105,7 +105,7 @@ export async function file(t: TestContext): Promise<{ path: string; clock: TestC
 export async function apart(path: string, options: OpenOptions = {}): Promise<Holdfast> {
   const engine = await Engine.open(locate(path, options), {
     clock: clockFrom(options.clock),
-    log: options.log ?? logInto([]),
+    log: options.log || logInto([]),
     program: "a test",
   });
   const letGo = await engine.relays.use(checkSinks(options.sinks));

@@ -152,6 +152,7 @@ class Scene {
       holdings: this.holdings,
       clock: this.clock,
       onLoss: ({ job, reason }: Loss) => this.losses.push(`${job}: ${reason}`),
+      onTimedOut: () => {},
     });
   }
 

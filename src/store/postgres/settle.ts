@@ -287,6 +287,8 @@ export class Settle {
       const lost = batch.filter((_, i) => ended[i] === null);
       const why = await this.fates(tx.rows, lost);
       for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as Fate);
+      for (const [i, settlement] of batch.entries())
+        if (ended[i]?.outcome.kind !== "succeeded") settlement.decided = ended[i]?.next;
       const followUps = batch.flatMap((settlement, i) =>
         ended[i]?.outcome === settlement.outcome ? (settlement.followUps ?? []) : [],
       );

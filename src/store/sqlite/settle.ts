@@ -203,11 +203,13 @@ export class Settle {
   #one(tx: Tx, settlement: Settlement): Fate {
     const { work } = settlement;
     const outcome = this.#tenable(settlement);
-    const ended =
-      outcome.kind === "succeeded"
-        ? this.#succeeded(tx, settlement, outcome.output)
-        : this.#end(tx, settlement, outcome, { by: "holder", work }) !== null;
-    if (!ended) return this.fate(settlement);
+    if (outcome.kind === "succeeded") {
+      if (!this.#succeeded(tx, settlement, outcome.output)) return this.fate(settlement);
+    } else {
+      const next = this.#end(tx, settlement, outcome, { by: "holder", work });
+      if (next === null) return this.fate(settlement);
+      settlement.decided = next;
+    }
     if (outcome !== settlement.outcome || settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
     // What is cancelled by what has ended so far goes first: its key is free for a follow-up.
     this.#endings.write(tx);
