@@ -113,7 +113,7 @@ function capError({ name, message, code, stack }: JobError): JobError {
   const capped: JobError = { name: capText(name, MAX_NAME_BYTES), message: capText(message, MAX_MESSAGE_BYTES) };
   if (code !== undefined) capped.code = capText(code, MAX_NAME_BYTES);
   if (stack !== undefined) {
-    // The stack begins with name and message. Shorten those first, so that frames are cut only where they are too many.
+    // The stack repeats name and message. Shorten those first: then frames are cut only if there are too many of them.
     const header = `${name}: ${message}`;
     const frames = stack.startsWith(header) ? `${capped.name}: ${capped.message}${stack.slice(header.length)}` : stack;
     capped.stack = capText(frames, MAX_STACK_BYTES);
