@@ -68,7 +68,7 @@ export interface Job<In = unknown, Out = unknown> {
   runAt: number;
   startedAt?: number;
   finishedAt?: number;
-  /** Of a running job: the name that its claim was given, else the host and pid of its worker's process. */
+  /** Of a running job: the name that its claim was given, else the worker's host and pid. */
   worker?: string;
   /** Of a running job: where its process runs; not of a claim by hand that no process renews. */
   host?: string;
