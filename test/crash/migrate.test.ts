@@ -11,6 +11,7 @@ import { FileWitness } from "./witness.ts";
 
 /** The version before the audit became a chain. */
 const OLD = 6;
+const CROWD = process.env["HOLDFAST_LONG"] ? 200 : 20;
 const ROUNDS = process.env["HOLDFAST_LONG"] ? 300 : 40;
 
 describe("a new file", () => {
@@ -32,6 +33,24 @@ describe("a new file", () => {
       assert.equal((await witness.query("select version from {migrations}")).length, SCHEMA_VERSION);
       assert.equal((await witness.query("select key from {jobs}")).length, 2, "both could enqueue at once");
     }
+  });
+
+  test(`opened by ${CROWD} processes at once: all succeed`, async (t) => {
+    const scene = new Scene(t);
+    const path = join(scene.folder, "crowd.db");
+    const openers = [];
+    for (let i = 0; i < CROWD; i++) {
+      const opener = scene.start("opener");
+      await opener.next("ready");
+      openers.push(opener);
+    }
+    for (const opener of openers) opener.send({ type: "open", path, enqueues: false });
+    const answers = await Promise.all(openers.map((opener) => opener.next("opened")));
+    assert.deepEqual(
+      answers.flatMap(({ error }) => error ?? []),
+      [],
+    );
+    assert.equal(new Set(answers.map(({ databaseId }) => databaseId)).size, 1);
   });
 
   test("whose maker is killed in the middle while another process opens it: that one completes it", async (t) => {

@@ -7,6 +7,7 @@ import { COUNTER, totalOf } from "./damage/balance.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { COMMITS } from "./epoch.ts";
 import type { Tx as ScriptTx } from "../sql/access.ts";
+import { OpeningPatience } from "./opening-patience.ts";
 import { corrupt, explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
 /** One transaction, as the operations inside it see it. */
@@ -102,6 +103,7 @@ export class GroupCommit {
   #scheduled = false;
   #retries = 0;
   #idle: (() => void)[] = [];
+  #opening: OpeningPatience | null = null;
 
   constructor(db: Connection, options: GroupCommitOptions) {
     this.#db = db;
@@ -353,6 +355,13 @@ export class GroupCommit {
     }
   }
 
+  /** The first write of a process is a part of opening: it waits as opening does. */
+  #isOpening({ operation }: Item): boolean {
+    if (operation !== "register") return false;
+    this.#opening ??= new OpeningPatience(this.#db);
+    return !this.#opening.isOver();
+  }
+
   /**
    * Another writer has the lock. Waiting inside SQLite would freeze this thread, and the writer may be a handle of this
    * very thread; so wait on a timer, with jitter because SQLite's own waiting is unfair.
@@ -360,7 +369,7 @@ export class GroupCommit {
   #wait(items: Item[]): void {
     const patient: Item[] = [];
     for (const item of items) {
-      if (this.#options.monotonic() - item.since < this.#options.patience) patient.push(item);
+      if (this.#options.monotonic() - item.since < this.#options.patience || this.#isOpening(item)) patient.push(item);
       else item.reject(explain(busy(), this.#options.path));
     }
     this.#queue = [...patient, ...this.#queue];

@@ -12,11 +12,10 @@ import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
 import { refuseNetwork } from "./file-system.ts";
 import { mostSeen, readSlots } from "./witness/slots.ts";
+import { OpeningPatience } from "./opening-patience.ts";
 import { migrate, SCHEMA_VERSION, versionOf } from "./migrate.ts";
 
 const OLDEST_SQLITE = [3, 51, 3] as const;
-/** How long opening may wait for another process that is opening, too. */
-const PATIENCE = 5_000;
 
 export interface OpenSqliteOptions {
   driver: DriverName;
@@ -87,7 +86,7 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
     db = connect(options.driver, path, { busyTimeout: options.busyTimeout, readOnly: options.damaged ?? false });
     const get = options.damaged ? readOnly : prepare;
     if (options.backsUp && !isNew && !options.damaged) await backUp(db, path, options);
-    const opened = await patiently(() => get(db as Connection, path, options));
+    const opened = await patiently(db, () => get(db as Connection, path, options));
     // A file whose folder entry is not on the disk is no file after a power cut.
     if (isNew) syncFolder(dirname(path));
     return { db, token, ...opened };
@@ -101,8 +100,8 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
 
 /** Most openings find the schema that they know. */
 async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteOptions): Promise<void> {
-  const version = await patiently(() => versionOf(db));
-  if (version === 0 || version >= SCHEMA_VERSION || (await patiently(() => isUnfinished(db)))) return;
+  const version = await patiently(db, () => versionOf(db));
+  if (version === 0 || version >= SCHEMA_VERSION || (await patiently(db, () => isUnfinished(db)))) return;
   const { backUpBeforeMigration } = await import("./backup/before-migration.ts");
   await backUpBeforeMigration(db, { path, driver, now });
 }
@@ -246,14 +245,14 @@ export function refuseOldSqlite(version: string): void {
 }
 
 /** A file that others are opening, or writing to, is waited for. */
-export async function patiently<T>(run: () => T): Promise<T> {
-  for (let waited = 0; ;) {
+export async function patiently<T>(db: Connection, run: () => T): Promise<T> {
+  const patience = new OpeningPatience(db);
+  for (let tries = 0; ; tries++) {
     try {
       return run();
     } catch (error) {
-      if (!isBusy(error) || waited >= PATIENCE) throw error;
-      const pause = 5 + Math.random() * 20;
-      waited += pause;
+      if (!isBusy(error) || patience.isOver()) throw error;
+      const pause = Math.min(200, 10 + 5 * tries) * (0.5 + Math.random());
       await new Promise((resume) => setTimeout(resume, pause));
     }
   }

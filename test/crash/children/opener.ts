@@ -8,10 +8,10 @@ const { effects, crashAt: point } = told<{ crashAt?: string }>();
 if (point !== undefined) crashAt(point);
 const work = workJob(effects);
 
-hear("open", async ({ path }) => {
+hear("open", async ({ path, enqueues = true }) => {
   try {
     await using hf = await open(path as string);
-    await hf.enqueue(work, {});
+    if (enqueues) await hf.enqueue(work, {});
     await say("opened", { databaseId: hf.engine.store.databaseId });
   } catch (error) {
     await say("opened", { error: String(error) });

@@ -27,7 +27,7 @@ export async function arrive(
     else if (loss !== null) {
       // What is found is written down before that which would find it again is gone.
       damage.found(loss);
-      await patiently(() => arrival.goBeyond(opened));
+      await patiently(opened.db, () => arrival.goBeyond(opened));
     }
     return opened;
   } catch (error) {

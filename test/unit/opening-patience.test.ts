@@ -1,0 +1,48 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test, type TestContext } from "node:test";
+import { connect } from "../../src/store/sqlite/driver.ts";
+import { OpeningPatience } from "../../src/store/sqlite/opening-patience.ts";
+
+function scene(t: TestContext) {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-patience-"));
+  const path = join(folder, "work.db");
+  const [own, other] = [0, 1].map(() => connect("node:sqlite", path, { busyTimeout: 0 })) as [
+    ReturnType<typeof connect>,
+    ReturnType<typeof connect>,
+  ];
+  t.after(() => {
+    own.close();
+    other.close();
+    rmSync(folder, { recursive: true });
+  });
+  other.exec("pragma journal_mode = wal; create table t (x)");
+  let now = 0;
+  t.mock.method(performance, "now", () => now);
+  const patience = new OpeningPatience(own);
+  assert.equal(patience.isOver(), false);
+  return { other, patience, pass: (ms: number) => (now += ms) };
+}
+
+test("opening waits for a locked file as long as other processes commit, up to two minutes", (t) => {
+  const { other, patience, pass } = scene(t);
+  for (let waited = 4_000; waited < 120_000; waited += 4_000) {
+    pass(4_000);
+    other.exec("insert into t values (1)");
+    assert.equal(patience.isOver(), false, `after ${waited} ms`);
+  }
+  pass(4_000);
+  other.exec("insert into t values (1)");
+  assert.equal(patience.isOver(), true);
+});
+
+test("opening waits five seconds for a file that one process keeps locked", (t) => {
+  const { other, patience, pass } = scene(t);
+  other.exec("begin immediate");
+  pass(4_900);
+  assert.equal(patience.isOver(), false);
+  pass(200);
+  assert.equal(patience.isOver(), true);
+});
