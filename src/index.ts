@@ -26,7 +26,7 @@ export { job, type JobDef, type JobOptions, type RunOptions } from "./runtime/de
 export type { Holdfast } from "./runtime/holdfast.ts";
 export { open } from "./runtime/open.ts";
 export type { OpenOptions } from "./runtime/open-options.ts";
-export type { RecoveryStats } from "./runtime/janitor.ts";
+export type { RecoveryStats, StaleStats } from "./runtime/janitor.ts";
 export type { Page } from "./runtime/jobs.ts";
 export type { Lock } from "./runtime/lock.ts";
 export type { Log } from "./runtime/log.ts";

@@ -5,6 +5,7 @@ import { HoldfastError } from "../core/errors.ts";
 import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { number, plural } from "../core/words.ts";
 import type { RecoveryStats } from "../runtime/janitor.ts";
+import { isOfCrash } from "../runtime/recovery/preview.ts";
 import { reportOf } from "../store/recoveries.ts";
 import type { RecoveryTotals } from "../store/healing.ts";
 import { isManual, openExisting } from "./database.ts";
@@ -87,7 +88,8 @@ function refuseTwo(options: RecoverOptions): void {
 async function showReports(command: Command, { last = false }: RecoverOptions): Promise<void> {
   await using hf = await openExisting(command);
   const now = hf.engine.clock.now();
-  const waiting = await hf.recovery.preview();
+  const plan = await hf.recovery.preview();
+  const waiting = plan !== null && isOfCrash(plan) ? plan : null;
   const lost = (await hf.engine.store.damage.findings()).filter(({ severity }) => severity === "loss").map(({ what }) => what);
   const next = waitingPage({ waiting, lost, byHand: isManual(command) }, now);
   const page = (shown: string) => [shown, ...(next === "" ? [] : [next])].join("\n\n");

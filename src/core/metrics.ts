@@ -17,6 +17,8 @@ export interface Facts {
   isHealthy: boolean;
   queues: readonly QueueFacts[] | null;
   expiredLeases: number | null;
+  /** What a recovery would take back now. */
+  stale: { entries: number; locks: number } | null;
   processes: Readonly<Record<string, number>> | null;
   workers: number | null;
   /** The newest of each pipeline. */
@@ -25,7 +27,7 @@ export interface Facts {
   sinks: readonly { name: string; kind: string; behind: number; oldestAt: number | null; failures: number }[] | null;
   /** All that was ever taken back, crash or not. */
   healed: { leases: number; locks: number } | null;
-  reports: (RecoveryCounts & { reports: number; open: number; commitsMissing: number }) | null;
+  reports: (RecoveryCounts & { reports: number; open: number; failed: number; commitsMissing: number }) | null;
   lastReport: LastReport | null;
   size: { bytes: number; unused: number } | null;
   wal: { bytes: number; copied: number } | null;
@@ -94,6 +96,8 @@ export const METRICS: Readonly<Record<string, Metric>> = {
       queues?.map(({ name, oldestAt }) => one(oldestAt === undefined ? 0 : seconds(at - oldestAt), { queue: name })) ?? null,
     ["queue"],
   ),
+  stale_entries: gauge("Running jobs that a recovery would take back now.", ({ stale }) => figure(stale?.entries)),
+  stale_locks: gauge("Locks that a recovery would release now.", ({ stale }) => figure(stale?.locks)),
   leases_expired: gauge("Running jobs whose lease ran out, and that nobody has taken back yet.", ({ expiredLeases }) =>
     figure(expiredLeases),
   ),
@@ -147,6 +151,9 @@ export const METRICS: Readonly<Record<string, Metric>> = {
   ),
 
   recoveries_total: counter("Crashes that were recovered from, each with its report.", ({ reports }) => figure(reports?.reports)),
+  recoveries_failed: gauge("Reports with errors among those that are kept, acknowledged or not.", ({ reports }) =>
+    figure(reports?.failed),
+  ),
   recoveries_open: gauge("Reports with errors that nobody has acknowledged.", ({ reports }) => figure(reports?.open)),
   recovery_jobs_recovered_total: counter("Jobs taken back from crashed processes.", ({ reports }) =>
     figure(reports?.jobsRecovered),

@@ -15,7 +15,7 @@ import { Builds } from "./builds/builds.ts";
 import { checkAll } from "./check.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import type { RecoveryStats } from "./janitor.ts";
+import type { RecoveryStats, StaleStats } from "./janitor.ts";
 import { previewOf, type RecoveryPlan, recoveryPending } from "./recovery/preview.ts";
 import { Jobs } from "./jobs.ts";
 import { type Lock, lockOf } from "./lock.ts";
@@ -41,8 +41,8 @@ export class Holdfast implements AsyncDisposable {
   readonly recovery: {
     /** Recovers now what would be recovered by itself in a moment. */
     recoverStale(): Promise<RecoveryStats>;
-    /** What was recovered so far, by anybody, and when last. */
-    stats(): Promise<RecoveryStats>;
+    /** What was recovered so far, by any process, and when last; and how much a recovery would take back now. */
+    stats(): Promise<StaleStats>;
     /** Takes back leases that expired at least this long ago. */
     reclaimStale(expiredFor: Duration): Promise<RecoveryStats>;
     /** What was found after the last crash, and what was done about it; null: there was none. */
@@ -105,7 +105,14 @@ export class Holdfast implements AsyncDisposable {
       stats: async () => {
         this.#refuseClosed();
         const { locksCleaned, entriesReclaimed, recoveredAt } = await engine.store.healing.totals();
-        return { locksCleaned, entriesReclaimed, recoveryTimestamp: recoveredAt };
+        const plan = await previewOf(engine.store, engine.janitor);
+        return {
+          locksCleaned,
+          entriesReclaimed,
+          recoveryTimestamp: recoveredAt,
+          staleLocks: plan === null ? 0 : plan.locks.length + plan.expired.locks.length,
+          staleEntries: plan === null ? 0 : plan.jobs + plan.expired.jobs,
+        };
       },
       reclaimStale: async (expiredFor) => {
         this.#refuseClosed();
@@ -115,7 +122,7 @@ export class Holdfast implements AsyncDisposable {
       history: () => this.#reports(REPORTS_SHOWN),
       preview: () => {
         this.#refuseClosed();
-        return previewOf(engine.store);
+        return previewOf(engine.store, engine.janitor);
       },
       acknowledge: async () => {
         this.#refuseClosed();

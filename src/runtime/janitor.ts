@@ -34,6 +34,8 @@ const TRIM = 500;
 export const CLEARED = 1_000;
 /** Long enough to look up what a weekend brought, and for a new consumer to be tried out on. */
 const KEPT = 7 * 86_400_000;
+/** More expired leases than there can be. */
+const ALL = 10_000_000;
 /** Wall and monotonic time that differ by more than this since the last look: the clock was set, or the host slept. */
 const JUMP = 1_000;
 
@@ -41,6 +43,12 @@ export interface RecoveryStats {
   locksCleaned: number;
   entriesReclaimed: number;
   recoveryTimestamp: number;
+}
+
+/** With what a recovery would take back now. */
+export interface StaleStats extends RecoveryStats {
+  staleLocks: number;
+  staleEntries: number;
 }
 
 /**
@@ -352,6 +360,20 @@ export class Janitor {
     return (await this.#store.healing.reclaim(judged, cause)).entries;
   }
 
+  /** The leases of processes that are not proven dead which `recover` would reclaim now. Nothing is written. */
+  async expired(): Promise<StaleLease[]> {
+    const lives = new Map((await this.#store.processes.probe()).map(({ process, life }) => [process.id, life]));
+    const now = this.#clock.monotonic();
+    const stale = await this.#store.healing.stale({ dead: [], skewed: false, limit: ALL });
+    return stale.filter((lease) => {
+      const holder = this.#holderOf(lease, lives);
+      const seen = this.#sightings.get(lease.job);
+      const isSame = seen?.fence === lease.fence && seen.expiresAt === lease.expiresAt;
+      const verdict = judge(lease, holder, isSame ? now - seen.since : 0);
+      return !isProven(holder) && verdict !== "keep" && verdict !== "cut";
+    });
+  }
+
   #judge(lease: StaleLease): Verdict {
     const now = this.#clock.monotonic();
     let sighting = this.#sightings.get(lease.job);
@@ -365,10 +387,10 @@ export class Janitor {
     return verdict;
   }
 
-  #holderOf(lease: HeldLease): Holder {
+  #holderOf(lease: HeldLease, lives = this.#lives): Holder {
     if (lease.holder === null) return "by-hand";
     if (lease.holder === this.#self) return this.#holdings.holds(lease) ? "alive" : "orphan";
-    return this.#lives.get(lease.holder) ?? "unknown";
+    return lives.get(lease.holder) ?? "unknown";
   }
 
   #jumped(): boolean {

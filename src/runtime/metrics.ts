@@ -16,14 +16,14 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
   const { store, location, clock, isSealed } = hf.engine;
   // All of them: a queue that is empty by now has ended jobs, too.
   const counted = store.look.queues();
-  const [overview, queues, builds, schedules, sinks, healed, reports, last, gauged, wal] = await Promise.all([
+  const [overview, queues, builds, schedules, sinks, stats, reports, last, gauged, wal] = await Promise.all([
     // What is empty only because it could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     readable(() => counted),
     readable(() => store.builds.newestBuilds()),
     readable(() => store.schedules.all()),
     readable(() => store.sinks.all()),
-    readable(() => store.healing.totals()),
+    readable(() => hf.recovery.stats()),
     readable(() => store.recoveries.totals()),
     readable(() => store.recoveries.reports({ limit: 1 })),
     readable(() => store.vitals.gauge()),
@@ -45,7 +45,8 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
     builds,
     schedules,
     sinks,
-    healed: healed && { leases: healed.entriesReclaimed, locks: healed.locksCleaned },
+    healed: stats && { leases: stats.entriesReclaimed, locks: stats.locksCleaned },
+    stale: stats && { entries: stats.staleEntries, locks: stats.staleLocks },
     reports,
     lastReport: last?.[0] ?? null,
     size: gauged && gauged.size,
@@ -66,6 +67,7 @@ export function unopened({ at, isDamaged }: Pick<Facts, "at" | "isDamaged">): Fa
     alarms: null,
     queues: null,
     expiredLeases: null,
+    stale: null,
     processes: null,
     workers: null,
     builds: null,

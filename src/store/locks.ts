@@ -1,3 +1,5 @@
+import type { LeaseRef } from "../core/lease.ts";
+
 /** Named, leased mutexes. */
 export interface LockStore {
   acquire(name: string, holder: string, token: string, ttl: number): Promise<boolean>;
@@ -9,6 +11,8 @@ export interface LockStore {
   all(): Promise<LockView[]>;
   /** Removes locks that are expired, or whose exclusive claim is over. */
   clean(): Promise<number>;
+  /** The names of the locks that `clean` would remove once these leases are reclaimed. Nothing is written. */
+  stale(reclaimed: readonly LeaseRef[]): Promise<string[]>;
 }
 
 export interface LockView {

@@ -111,10 +111,13 @@ export interface StoredReport extends CrashRecoveryReport {
   acknowledgedAt: number | null;
 }
 
-/** They never fall, but for `open`: reports with errors that nobody has acknowledged. */
+/** They never fall, but for `open` and `failed`: old reports that were acknowledged are removed. */
 export interface ReportTotals extends RecoveryCounts {
   reports: number;
+  /** With errors, and not acknowledged. */
   open: number;
+  /** With errors, of those that are kept. */
+  failed: number;
   /** As far as anything tells. */
   commitsMissing: number;
 }

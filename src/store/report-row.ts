@@ -59,8 +59,8 @@ export const COUNTED: Record<keyof RecoveryCounts, keyof ReportRow> = {
   recoveryDurationMs: "spent",
 };
 
-/** Sums of all reports that were ended; `open`: those with errors that nobody has acknowledged. */
-export type TotalsRow = Record<(typeof TOTALLED)[number] | "open", number>;
+/** Sums of all reports that were ended; `open` and `failed`: those with errors, not acknowledged or of all that are kept. */
+export type TotalsRow = Record<(typeof TOTALLED)[number] | "open" | "failed", number>;
 /** Their columns, in this order. */
 export const TOTALLED = ["reports", ...Object.values(COUNTED), "commits_missing"] as const;
 /** What the report `excluded` makes of the sums `total`; both databases read it the same. */
@@ -72,6 +72,7 @@ export function toTotals(row: { [Column in keyof TotalsRow]?: number | null } | 
   return {
     reports: row?.reports ?? 0,
     open: row?.open ?? 0,
+    failed: row?.failed ?? 0,
     commitsMissing: row?.commits_missing ?? 0,
     ...(Object.fromEntries(counts) as unknown as RecoveryCounts),
   };

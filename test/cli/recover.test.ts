@@ -152,6 +152,29 @@ test("where the config says so, nothing is recovered before somebody has seen wh
   assert.equal((await place.run(["queues", "pause", "hang"])).code, 0);
 });
 
+test("recover --dry-run shows expired leases and locks, and recover then does exactly that", async () => {
+  const review = job({ name: "review", run: () => {} });
+  {
+    await using hf = await open(place.db);
+    await hf.enqueue(review, 1);
+    await hf.claim(review, { worker: "gone", lease: 1 });
+    await hf.lock("gone").acquire("gone", 1);
+  }
+  const { plan } = await place.json<{ plan: { crashed: object[]; expired: object } }>(["recover", "--dry-run"]);
+  assert.deepEqual([plan.crashed, plan.expired], [[], { jobs: 1, locks: ["gone"] }]);
+  const { stdout } = await place.run(["recover", "--dry-run"]);
+  assert.match(stdout, /would be done:\n {2}take back 1 job whose lease has expired\n {2}remove the expired lock gone\n/);
+  const { stdout: last } = await place.run(["recover", "--last"]);
+  assert.doesNotMatch(last, /A crash has not been recovered/);
+  const { stdout: metrics } = await place.run(["metrics"]);
+  assert.match(metrics, /^holdfast_stale_entries 1$/m);
+  assert.match(metrics, /^holdfast_stale_locks 1$/m);
+  assert.match(metrics, /^holdfast_recoveries_failed \d+$/m);
+  const { recovered } = await place.json<Recovered>(["recover"]);
+  assert.deepEqual([recovered.entriesReclaimed, recovered.locksCleaned], [1, 1]);
+  assert.deepEqual(await place.json<object>(["recover", "--dry-run"]), { plan: null });
+});
+
 test("recover --expired-for takes back leases that expired that long ago", async () => {
   {
     // Claimed by somebody whose clock is an hour behind, so its lease is long over.

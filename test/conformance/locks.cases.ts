@@ -126,6 +126,25 @@ export function lockCases(check: Check): void {
     );
   });
 
+  check(
+    "stale locks are what cleaning would remove once leases are reclaimed, and asking removes none",
+    async ({ store, clock }) => {
+      await store.locks.acquire("old", "a", "t", 1_000);
+      await store.locks.acquire("new", "a", "t", 60_000);
+      await addOne(store, { queue: "claimed" });
+      const from = [{ queue: "claimed", lease: LEASE }];
+      const claimed = await claimOne(store, { from, exclusive: "exclusive" });
+      pass(clock, 1_000);
+      assert.deepEqual(await store.locks.stale([]), ["old"]);
+      assert.deepEqual(await store.locks.stale([claimed]), ["claimed", "old"]);
+      assert.equal((await store.locks.all()).length, 3);
+      await takeBack(store, "stalled", claimed);
+      assert.deepEqual(await store.locks.stale([]), ["claimed", "old"]);
+      assert.equal(await store.locks.clean(), 2);
+      assert.deepEqual(await store.locks.stale([]), []);
+    },
+  );
+
   check("cleaning removes what is expired and nothing else", async ({ store, clock }) => {
     await store.locks.acquire("old", "a", "t", 1_000);
     await store.locks.acquire("older", "a", "t", 500);

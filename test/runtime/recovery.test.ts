@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { suite } from "node:test";
-import { type Holdfast, job, type JobContext, type RecoveryStats } from "../../src/index.ts";
+import { type Holdfast, job, type JobContext, type StaleStats } from "../../src/index.ts";
 import { code, file, memory, see, seeAll, stage, test, unchecked } from "./parts.ts";
 
 const plain = job({ name: "plain", run: (c: JobContext<unknown>) => c.input });
@@ -111,10 +111,14 @@ suite("reclaimStale", () => {
   });
 });
 
+const NOT_STALE = { staleLocks: 0, staleEntries: 0 };
+const exclusive = job({ name: "exclusive", run: () => {} });
+
 suite("stats", () => {
   test("of a new database are nothing, never", async (t) => {
     const { hf } = await memory(t);
-    assert.deepEqual(await hf.recovery.stats(), { locksCleaned: 0, entriesReclaimed: 0, recoveryTimestamp: 0 });
+    const nothing = { locksCleaned: 0, entriesReclaimed: 0, recoveryTimestamp: 0 };
+    assert.deepEqual(await hf.recovery.stats(), { ...nothing, ...NOT_STALE });
   });
 
   test("recover nothing by themselves", async (t) => {
@@ -122,9 +126,29 @@ suite("stats", () => {
     const [id] = await leave(hf, 1, 1_000);
     await hf.lock("a").acquire("gone", "1s");
     await clock.advance("1h");
-    assert.deepEqual(await hf.recovery.stats(), { locksCleaned: 0, entriesReclaimed: 0, recoveryTimestamp: 0 });
+    const nothing = { locksCleaned: 0, entriesReclaimed: 0, recoveryTimestamp: 0 };
+    assert.deepEqual(await hf.recovery.stats(), { ...nothing, staleLocks: 1, staleEntries: 1 });
     assert.equal((await see(hf, id ?? "")).state, "running");
     assert.equal(await hf.lock("a").isStale(), true);
+  });
+
+  test("say how much a recovery would take back now, to the last entry and lock", async (t) => {
+    const { hf, clock } = await memory(t);
+    await leave(hf, 3, 1_000);
+    await leave(hf, 2, 7_200_000);
+    await hf.lock("over").acquire("gone", "1s");
+    await hf.lock("held").acquire("here", "2h");
+    await hf.enqueue(exclusive, {});
+    await hf.claim(exclusive, { worker: "gone", lease: "1s", exclusive: true });
+    await clock.advance("1h");
+    const { staleLocks, staleEntries } = await hf.recovery.stats();
+    assert.deepEqual([staleEntries, staleLocks], [4, 2]);
+    const plan = await hf.recovery.preview();
+    assert.deepEqual([plan?.crashed, plan?.expired], [[], { jobs: 4, locks: ["exclusive", "over"] }]);
+    const { entriesReclaimed, locksCleaned } = await hf.recovery.recoverStale();
+    assert.deepEqual([entriesReclaimed, locksCleaned], [4, 2]);
+    const after = await hf.recovery.stats();
+    assert.deepEqual([after.staleEntries, after.staleLocks, await hf.recovery.preview()], [0, 0, null]);
   });
 
   test("add up over everybody who recovers, and stay after a reopening", async (t) => {
@@ -135,7 +159,12 @@ suite("stats", () => {
     await clock.advance("1s");
     await mine.recovery.recoverStale();
     const first = clock.now();
-    assert.deepEqual(await theirs.recovery.stats(), { locksCleaned: 1, entriesReclaimed: 2, recoveryTimestamp: first });
+    assert.deepEqual(await theirs.recovery.stats(), {
+      locksCleaned: 1,
+      entriesReclaimed: 2,
+      recoveryTimestamp: first,
+      ...NOT_STALE,
+    });
     await clock.advance("1m");
     await theirs.recovery.recoverStale();
     assert.equal(
@@ -146,7 +175,7 @@ suite("stats", () => {
     await theirs.claim(plain, { worker: "gone", lease: "1s" });
     await clock.advance("1s");
     await theirs.recovery.recoverStale();
-    const total: RecoveryStats = { locksCleaned: 1, entriesReclaimed: 3, recoveryTimestamp: clock.now() };
+    const total: StaleStats = { locksCleaned: 1, entriesReclaimed: 3, recoveryTimestamp: clock.now(), ...NOT_STALE };
     assert.deepEqual(await mine.recovery.stats(), total);
     await Promise.all([mine.close(), theirs.close()]);
     assert.deepEqual(await (await another()).recovery.stats(), total);

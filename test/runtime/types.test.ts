@@ -27,7 +27,7 @@ import {
   type OpenOptions,
   type Page,
   type PostgresTx,
-  type RecoveryStats,
+  type StaleStats,
   RetryAfterError,
   type SqliteHandle,
   type StandardSchema,
@@ -387,7 +387,7 @@ suite("the compiler knows", () => {
     compiled(async (hf) => {
       const lock: Lock = hf.lock("x");
       same<Awaited<ReturnType<typeof lock.acquire>>, string | null>();
-      same<Awaited<ReturnType<typeof hf.recovery.stats>>, RecoveryStats>();
+      same<Awaited<ReturnType<typeof hf.recovery.stats>>, StaleStats>();
       await hf.recovery.reclaimStale("5m");
       // @ts-expect-error how long must be said
       await hf.recovery.reclaimStale();

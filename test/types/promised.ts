@@ -262,7 +262,7 @@ export interface Holdfast extends AsyncDisposable {
     lastReport(): Promise<CrashRecoveryReport | null>;
     history(): Promise<CrashRecoveryReport[]>;
     recoverStale: () => Promise<RecoveryStats>;
-    stats: () => Promise<RecoveryStats>;
+    stats: () => Promise<RecoveryStats & { staleLocks: number; staleEntries: number }>;
     reclaimStale: (expiredFor: Duration) => Promise<RecoveryStats>;
   };
 }

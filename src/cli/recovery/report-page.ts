@@ -57,13 +57,15 @@ function sayProcess({ pid, host, program, startedAt }: CrashRecoveryReport["cras
 
 /** What would be done, before it is. */
 export function planPage(plan: RecoveryPlan, now: number): string {
-  const { crashed, jobs, builds, locks, goesOn } = plan;
+  const { crashed, jobs, builds, locks, goesOn, expired } = plan;
   const lines: string[] = [
     ...(goesOn ? ["go on with a recovery that was not ended"] : []),
     ...crashed.map((one) => `strike off ${sayProcess(one, now)}`),
-    `take back ${plural(jobs, "job")}`,
+    ...(crashed.length > 0 || goesOn ? [`take back ${plural(jobs, "job")}`] : []),
+    ...(expired.jobs > 0 ? [`take back ${plural(expired.jobs, "job")} whose lease has expired`] : []),
     ...builds.map((id) => `let build ${id} be resumed`),
     ...locks.map((name) => `release the lock ${oneLine(name)}`),
+    ...expired.locks.map((name) => `remove the expired lock ${oneLine(name)}`),
   ];
   return `This would be done:\n${lines.map((line) => `  ${line}`).join("\n")}`;
 }

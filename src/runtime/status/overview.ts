@@ -5,7 +5,7 @@ import type { WalView } from "../../core/wal.ts";
 import { bootId } from "../boot.ts";
 import { isDamage } from "../readable.ts";
 import type { Holdfast } from "../holdfast.ts";
-import type { RecoveryPlan } from "../recovery/preview.ts";
+import { isOfCrash, type RecoveryPlan } from "../recovery/preview.ts";
 import { reportOf, type StoredReport } from "../../store/recoveries.ts";
 import type { LockView } from "../../store/locks.ts";
 import type { Life, Works } from "../../store/processes.ts";
@@ -117,7 +117,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.look.qu
     recovery,
     wal,
     crashes: { last: last === undefined ? null : reportOf(last), open },
-    pending: hf.engine.isSealed ? await hf.recovery.preview() : null,
+    pending: hf.engine.isSealed ? await crashPending(hf) : null,
   };
 }
 
@@ -182,4 +182,9 @@ function sum(queues: readonly QueueOverview[]): Record<JobState, number> {
   const total = Object.fromEntries(JOB_STATES.map((state) => [state, 0])) as Record<JobState, number>;
   for (const { counts } of queues) for (const state of JOB_STATES) total[state] += counts[state];
   return total;
+}
+
+async function crashPending(hf: Holdfast): Promise<RecoveryPlan | null> {
+  const plan = await hf.recovery.preview();
+  return plan !== null && isOfCrash(plan) ? plan : null;
 }

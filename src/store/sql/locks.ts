@@ -93,6 +93,11 @@ export class Locks implements LockStore {
     return unclean === undefined ? 0 : this.#access.write("reclaim", (tx) => this.#clean(tx));
   }
 
+  async stale(reclaimed: readonly LeaseRef[]): Promise<string[]> {
+    const locks = await this.#access.read((db) => db.all<Named>(this.#sql.stale, leasesOf(reclaimed)));
+    return locks.map(({ name }) => name);
+  }
+
   *#clean(tx: Tx): Script<number> {
     const locks = freed(tx, yield* tx.returning<Named>(this.#sql.clean));
     yield* tx.run(this.#sql.shorten);
@@ -114,8 +119,7 @@ export class Locks implements LockStore {
 
   /** Frees the locks of exclusive claims that have just ended. */
   *freeBound(tx: Tx, ended: readonly LeaseRef[]): Script<number> {
-    const params = { jobs: ended.map(({ job }) => job), fences: ended.map(({ fence }) => fence) };
-    return freed(tx, yield* tx.returning<Named>(this.#sql.freeBound, params));
+    return freed(tx, yield* tx.returning<Named>(this.#sql.freeBound, leasesOf(ended)));
   }
 
   async #views(name: string | null): Promise<LockView[]> {
@@ -136,6 +140,10 @@ interface Named {
   name: string;
 }
 
+function leasesOf(leases: readonly LeaseRef[]): { jobs: number[]; fences: number[] } {
+  return { jobs: leases.map(({ job }) => job), fences: leases.map(({ fence }) => fence) };
+}
+
 function freed(tx: Tx, locks: readonly Named[]): number {
   for (const { name } of locks) tx.ready(name);
   return locks.length;
@@ -145,6 +153,10 @@ function statements(dialect: Dialect) {
   const { table } = dialect;
   const locks = table("locks");
   const over = isOver(dialect);
+  const leases = `
+    select job.value, fence.value
+    from ${dialect.items("bigint", ":jobs")} as job join ${dialect.items("bigint", ":fences")} as fence
+      on fence.place = job.place`;
   const mine = "name = :name and token = :token and job is null and expires_at > :now";
   return {
     // One statement: of two that try at once, one inserts or replaces the row and the other changes nothing.
@@ -176,11 +188,9 @@ function statements(dialect: Dialect) {
       where (lock.job is null and ${dialect.in("lock.process", "bigint", ":processes")} and lock.expires_at > :now)
         or ${dialect.in("job.holder", "bigint", ":processes")} order by ${dialect.byBytes("lock.name")}`,
     freeOf: `delete from ${locks} where process = :process and job is null and expires_at > :now returning name`,
-    freeBound: `
-      delete from ${locks} where (job, fence) in (
-        select job.value, fence.value
-        from ${dialect.items("bigint", ":jobs")} as job join ${dialect.items("bigint", ":fences")} as fence
-          on fence.place = job.place)
-      returning name`,
+    freeBound: `delete from ${locks} where (job, fence) in (${leases}) returning name`,
+    stale: `
+      select name from ${locks} as lock where not ${isHeld(dialect)} or (lock.job, lock.fence) in (${leases})
+      order by ${dialect.byBytes("name")}`,
   };
 }

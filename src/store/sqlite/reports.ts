@@ -89,9 +89,10 @@ export class Reports {
        select 1, 1, ${Object.values(COUNTED).join(", ")}, coalesce(commits_missing, 0) from holdfast_recoveries where id = :id
        on conflict (id) do update set ${ADDED}`,
     );
-    // By holdfast_recoveries_failed: it costs what stands open, and no history.
+    // By holdfast_recoveries_failed, and over the reports that are kept, which are a thousand at most.
     this.#totals = db.prepare(
-      `select ${TOTALLED.join(", ")}, (select count(*) from holdfast_recoveries where state = 'failed') as open
+      `select ${TOTALLED.join(", ")}, (select count(*) from holdfast_recoveries where state = 'failed') as open,
+         (select count(*) from holdfast_recoveries where state in ('failed', 'acknowledged')) as failed
        from (select 1) left join holdfast_report_totals on id = 1`,
     );
     this.#trim = db.prepare("delete from holdfast_recoveries where id <= :before and state in ('completed', 'acknowledged')");
