@@ -34,13 +34,13 @@ export function tidePools(service: string, onRun: (stage: string, target: string
     .gather("index", {}, async ({ inputs, artifact }) => {
       onRun("index", "index");
       const lines = ["# Tide pools", ""];
-      const zones: Record<string, string[]> = {};
+      const zones = new Map<string, string[]>();
       for await (const { target, output } of inputs) {
         lines.push(`- [${output.title}](${target.id}): ${output.summary}`);
-        for (const zone of output.zones) (zones[zone] ??= []).push(output.title);
+        for (const zone of output.zones) zones.set(zone, [...(zones.get(zone) ?? []), output.title]);
       }
       await artifact("index.md", `${lines.join("\n")}\n`);
-      return { documents: lines.length - 2, zones };
+      return { documents: lines.length - 2, zones: Object.fromEntries(zones) };
     });
 }
 

@@ -56,7 +56,7 @@ export function idsOrAll(ids: readonly string[], all: boolean | undefined): void
   );
 }
 
-async function standardInput(): Promise<string> {
+export async function standardInput(): Promise<string> {
   const chunks: Buffer[] = [];
   for await (const chunk of process.stdin) chunks.push(chunk as Buffer);
   return Buffer.concat(chunks).toString("utf8");

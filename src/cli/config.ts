@@ -24,7 +24,7 @@ const read = new WeakMap<Command, Settings>();
 
 /** Before a command runs: its database, and how that is opened, may be in the config. */
 export async function readConfig(command: Command): Promise<void> {
-  const file = namedConfig(command) ?? CONFIG_FILES.find((name) => existsSync(name));
+  const file = namedConfig(command) ?? foundConfig(command);
   if (file === undefined) return;
   const { db, modules, ...options } = check(await load(file), basename(file));
   const folder = dirname(resolve(file));
@@ -43,7 +43,32 @@ export function configOf(command: Command): Settings | null {
 }
 
 export function namedConfig(command: Command): string | undefined {
-  return command.optsWithGlobals<{ config?: string }>().config;
+  const { config } = command.optsWithGlobals<{ config?: string | boolean }>();
+  return typeof config === "string" ? config : undefined;
+}
+
+/** Commands that show what is in a database, and change nothing. */
+const READ_ONLY_COMMANDS = new Set(
+  [
+    "status, health, metrics, doctor, events, events sinks, audit, audit verify",
+    "jobs list, jobs show, queues list, quarantine list, schedules list, builds list, builds show, builds why",
+  ].flatMap((names) => names.split(", ")),
+);
+
+/**
+ * The config in the current folder. A config is a program: to look at a database that was named with --db, the command must
+ * not run one that happens to be in the folder.
+ */
+function foundConfig(command: Command): string | undefined {
+  const { config, db } = command.optsWithGlobals<{ config?: string | boolean; db?: string }>();
+  if (config === false || (db !== undefined && READ_ONLY_COMMANDS.has(pathOf(command)))) return undefined;
+  return CONFIG_FILES.find((name) => existsSync(name));
+}
+
+/** `jobs list`: the names of the command and of those above it, without the program's. */
+function pathOf(command: Command): string {
+  const { parent } = command;
+  return parent === null || parent.parent === null ? command.name() : `${pathOf(parent)} ${command.name()}`;
 }
 
 /** The files that a config's `modules` name, each once. */

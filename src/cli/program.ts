@@ -51,6 +51,7 @@ export async function program(args: readonly string[] = []): Promise<Command> {
     .option("--schema <name>", "on PostgreSQL, the schema of Holdfast's tables (default: the config's, else holdfast)")
     .option("--artifacts <folder>", "where large outputs and artifacts are (default: the config's, else beside the file)")
     .option("--config <path>", "the config (default: holdfast.config.ts, .js or .mjs in this folder, if there is one)")
+    .option("--no-config", "read no config, also where there is one in this folder")
     .option("--json", "only JSON on standard output, logs on standard error")
     .configureHelp({ showGlobalOptions: true })
     .configureOutput({ outputError: () => {} })

@@ -99,6 +99,26 @@ test("another token can be made, an approval is kept, and the next run goes on w
   assert.equal(events.trimEnd().split("\n").length, 6);
 });
 
+test("a token can come from standard input or from the environment", async () => {
+  for (const name of ["a", "b"]) await writeDoc(place, name, `${name}, piped`);
+  assert.equal((await place.run(["run", DOCS, "--budget", "0.1"])).code, 3);
+  const { id } = await newest(place);
+  const none = await place.run(["builds", "approve", id, "--budget", "2"]);
+  assert.deepEqual([none.code, /HOLDFAST_TOKEN/.test(none.stderr)], [2, true]);
+  const mint = async () => (await place.json<{ token: string }>(["builds", "token", id])).token;
+  const piped = { input: `${await mint()}\n` };
+  assert.equal((await place.run(["builds", "approve", id, "--token", "-", "--budget", "2"], piped)).code, 0);
+  const env = { HOLDFAST_TOKEN: await mint() };
+  const { code, stdout } = await place.start(["run", DOCS, "--budget", "5"], { env }).ended;
+  assert.equal(code, 0);
+  assert.match(stdout, new RegExp(`^Going on with build ${id}\\.`));
+  assert.equal(
+    (await place.start(["run", DOCS], { env }).ended).code,
+    0,
+    "a token in the environment is no mistake where none is needed",
+  );
+});
+
 test("a paused build can be refused more money, and ends FAILED", async () => {
   for (const name of ["a", "b"]) await writeDoc(place, name, `${name}, refused`);
   assert.equal((await place.run(["run", DOCS, "--budget", "0.1"])).code, 3);

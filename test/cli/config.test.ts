@@ -242,3 +242,45 @@ suite("init", () => {
     assert.equal(existsSync(join(other.cwd, "jobs.ts")), false);
   });
 });
+
+suite("a config in the current folder", () => {
+  const CONFIG = {
+    "holdfast.config.ts": `import { writeFileSync } from "node:fs";
+      writeFileSync("loaded", "");
+      export default { db: "own.db", modules: [] };`,
+  };
+
+  test("is not run by a command that only looks at a database named with --db", async (t) => {
+    const { cwd, start } = await project(t, CONFIG);
+    await (await open(join(cwd, "other.db"))).close();
+    for (const command of [
+      "status",
+      "health",
+      "metrics",
+      "doctor",
+      "jobs list",
+      "queues list",
+      "builds list",
+      "audit",
+      "events",
+    ]) {
+      const { code, stderr } = await start([...command.split(" "), "--db", "other.db"]).ended;
+      assert.equal(code, 0, `${command}: ${stderr}`);
+      assert.ok(!existsSync(join(cwd, "loaded")), command);
+    }
+    assert.equal((await start(["status", "--db", "other.db", "--config", "holdfast.config.ts"]).ended).code, 0);
+    assert.ok(existsSync(join(cwd, "loaded")), "a config that is named is run");
+  });
+
+  test("is not run with --no-config", async (t) => {
+    const { cwd, start } = await project(t, CONFIG);
+    const { stdout } = await start(["status", "--no-config"]).ended;
+    assert.ok(!existsSync(join(cwd, "loaded")), stdout);
+  });
+
+  test("is run where it may name the database", async (t) => {
+    const { cwd, start } = await project(t, CONFIG);
+    await start(["status"]).ended;
+    assert.ok(existsSync(join(cwd, "loaded")));
+  });
+});

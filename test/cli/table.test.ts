@@ -36,6 +36,8 @@ test("in a narrow terminal the widest text gives way, with an ellipsis", () => {
 
 test("what jobs carry cannot steer the terminal", () => {
   assert.equal(oneLine("red \u001b[31malert\u001b]0;title\u0007\r\n\tnext\u0000"), "red alert next");
+  const directions = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069";
+  assert.equal(oneLine(`pay \u202egnp.exe${directions}`), "pay gnp.exe");
 });
 
 test("ages have one unit, rounded down; what is ahead goes to the nearest", () => {

@@ -1,10 +1,12 @@
 import type { Command } from "commander";
 import type { Cost } from "../../core/cost.ts";
 import { sayCost } from "../../core/cost.ts";
+import { HoldfastError } from "../../core/errors.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { costGiven } from "../terminal/cost.ts";
 import { answer } from "../terminal/output.ts";
+import { environmentToken, readToken, TOKEN_SOURCES } from "../run/options.ts";
 import { oneLine } from "../terminal/text.ts";
 
 export function approveCommand(parent: Command): void {
@@ -15,12 +17,14 @@ export function approveCommand(parent: Command): void {
       "Give a build that is paused for its budget a new one, without running anything. The next `run` goes on with it.",
     )
     .argument("<id>", "the build's id")
-    .requiredOption("--token <token>", "its confirmation token; `holdfast builds token` makes another")
+    .option("--token <token>", `its confirmation token; ${TOKEN_SOURCES}; \`holdfast builds token\` makes another`)
     .requiredOption("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000", costGiven)
     .addHelpText("after", examples("holdfast builds approve b1k7i1ug7v00000001 --token hft_… --budget 10"))
-    .action(async (id: string, options: { token: string; budget: Cost }, command: Command) => {
+    .action(async (id: string, { token: given, budget }: { token?: string; budget: Cost }, command: Command) => {
+      const token = (await readToken(given)) ?? environmentToken();
+      if (token === undefined) throw noToken(id);
       await using hf = await openExisting(command);
-      const build = await hf.builds.approve(id, options);
+      const build = await hf.builds.approve(id, { token, budget });
       answer(
         command,
         build,
@@ -28,4 +32,12 @@ export function approveCommand(parent: Command): void {
           `Approved: build ${id} of "${oneLine(build.pipeline)}" may spend ${sayCost(build.budget)}. The next run goes on with it.`,
       );
     });
+}
+
+function noToken(id: string): HoldfastError {
+  return new HoldfastError(
+    "USAGE",
+    "No confirmation token was given.",
+    `Give --token, with - to read standard input, or set HOLDFAST_TOKEN. holdfast builds token ${id} makes one.`,
+  );
 }

@@ -13,7 +13,7 @@ import { type FoundPipeline, findPipeline, pipelineNamed } from "../pipelines.ts
 import { resume, type Wanted } from "../run/begin.ts";
 import { Crew } from "../run/crew.ts";
 import { leading, led } from "../run/led.ts";
-import { buildOptions, checkToken, type RunOptions, withPace } from "../run/options.ts";
+import { buildOptions, checkToken, readToken, type RunOptions, withPace } from "../run/options.ts";
 import { showOn } from "../run/show.ts";
 import { Interrupts } from "../terminal/interrupt.ts";
 
@@ -55,7 +55,7 @@ export function resumeCommand(parent: Command): void {
         pipeline,
         model,
         options: buildOptions(options),
-        token: options.token,
+        token: await readToken(options.token),
         again: `holdfast builds resume ${id}${options.file === undefined ? "" : ` --file ${options.file}`}`,
         signal: interrupts.signal,
       };

@@ -8,6 +8,7 @@ import type { BuildOptions } from "../../runtime/builds/settings.ts";
 import { unfinished } from "../../runtime/builds/watch.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
+import { environmentToken } from "./options.ts";
 
 export interface Wanted {
   pipeline: Pipeline;
@@ -41,8 +42,9 @@ export async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
 
 /** Goes on with this build, as it was started: what it refuses is said in the words of the command. */
 export async function resume(hf: Holdfast, row: BuildRow, wanted: Wanted, warnings: string[]): Promise<Begun> {
-  const { pipeline, options, signal, token } = wanted;
+  const { pipeline, options, signal } = wanted;
   const isPaused = row.state === "BUDGET_PAUSE";
+  const token = wanted.token ?? (isPaused && options.budget !== undefined ? environmentToken() : undefined);
   if (isPaused && !row.approved && token === undefined) return { paused: (await hf.builds.get(row.id)) as Build };
   const paid = isPaused && token !== undefined ? { token } : {};
   try {

@@ -13,7 +13,7 @@ import { oneLine } from "../terminal/text.ts";
 import { begin, type Wanted } from "./begin.ts";
 import { Crew } from "./crew.ts";
 import { leading, led, type LedParts } from "./led.ts";
-import { buildOptions, checkToken, type RunOptions, withChoice, withPace } from "./options.ts";
+import { buildOptions, checkToken, readToken, type RunOptions, withChoice, withPace } from "./options.ts";
 import { showOn } from "./show.ts";
 
 export function runCommand(parent: Command): void {
@@ -61,7 +61,7 @@ export function runCommand(parent: Command): void {
         pipeline,
         model,
         options: wished,
-        token: options.token,
+        token: await readToken(options.token),
         fresh: options.fresh,
         again: `holdfast run ${given}`,
         anew: `holdfast run ${given} --fresh`,

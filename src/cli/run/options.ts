@@ -2,7 +2,7 @@ import type { Command } from "commander";
 import type { Cost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { BuildOptions } from "../../runtime/builds/settings.ts";
-import { atLeastOne, atLeastZero } from "../arguments.ts";
+import { atLeastOne, atLeastZero, standardInput } from "../arguments.ts";
 import { costGiven } from "../terminal/cost.ts";
 
 export interface RunOptions {
@@ -22,7 +22,7 @@ export interface RunOptions {
 export function withPace(command: Command): Command {
   return command
     .option("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000 (default: the pipeline's)", costGiven)
-    .option("--token <token>", "the confirmation token of a paused build, with --budget")
+    .option("--token <token>", `the confirmation token of a paused build, with --budget; ${TOKEN_SOURCES}`)
     .option("--concurrency <number>", "how many pieces of work run at once in a process (default: 8)", atLeastOne)
     .option("--workers <number>", "so many further processes that work on it (default: none)", atLeastOne);
 }
@@ -46,6 +46,19 @@ export function buildOptions({ concurrency, maxFailures, rerun, only, budget }: 
     ...(only === undefined ? {} : { only }),
     ...(budget === undefined ? {} : { budget }),
   };
+}
+
+/** For help texts: a command line can be read by other users of the host, and is kept in the shell's history. */
+export const TOKEN_SOURCES = "- reads standard input; default: HOLDFAST_TOKEN";
+
+/** The token that --token gives, or standard input. */
+export async function readToken(token: string | undefined): Promise<string | undefined> {
+  return token === "-" ? (await standardInput()).trim() : token;
+}
+
+/** The token of a paused build, where --token gives none. */
+export function environmentToken(): string | undefined {
+  return process.env["HOLDFAST_TOKEN"] || undefined;
 }
 
 export function checkToken({ token, budget }: Partial<RunOptions>): void {

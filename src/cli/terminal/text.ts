@@ -8,10 +8,14 @@ let segmenter: Intl.Segmenter | undefined;
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Emoji_Presentation}/u;
 
-/** What jobs carry is not ours: an escape sequence in an error message must not reach the terminal. */
+/** Characters that change the direction of the text after them, and so what a reader takes it for. */
+const BIDI_CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Removes what jobs carry and a terminal would obey: escape sequences, control characters, changes of direction. */
 export function printable(text: string): string {
+  const plain = stripVTControlCharacters(text).replace(BIDI_CONTROLS, "");
   // oxlint-disable-next-line no-control-regex
-  return stripVTControlCharacters(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "");
+  return plain.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "");
 }
 
 /** The same on one line. */
