@@ -86,7 +86,11 @@ export class RowCommits {
       return [fate];
     } catch (error) {
       if (!(error instanceof RolledBack)) throw error;
-      return error.fate === null ? settle([{ ...settlement, commit: undefined }]) : [error.fate];
+      if (error.fate !== null) return [error.fate];
+      const withoutRows: Settlement = { ...settlement, commit: undefined };
+      const fates = await settle([withoutRows]);
+      settlement.decided = withoutRows.decided;
+      return fates;
     } finally {
       this.#give(lane);
     }
