@@ -134,14 +134,17 @@ export class Alive {
     }
   }
 
-  /** Null when the folder has been removed meanwhile. */
+  /** Null when the folder has been removed meanwhile, or another process probes the new file at this instant. */
   #lock(file: string): Connection | null {
+    let db: Connection | null = null;
     try {
-      const db = connect(this.#driver, file, { busyTimeout: 0 });
+      db = connect(this.#driver, file, { busyTimeout: 0 });
       db.exec("begin immediate");
       return db;
     } catch (error) {
-      if (existsSync(this.#folder)) throw error;
+      db?.close();
+      if (isBusy(error)) rmSync(file, { force: true });
+      else if (existsSync(this.#folder)) throw error;
       return null;
     }
   }

@@ -3,6 +3,8 @@ import type { Connection } from "./driver.ts";
 /** How long opening waits while no other process commits, and how long at most, in milliseconds. */
 const STUCK_MS = 5_000;
 const MOST_MS = 120_000;
+/** Looks that must find no commit: a process that waits among hundreds for a processor looks seldom. */
+const STUCK_LOOKS = 25;
 
 /**
  * How long opening waits for a locked file: as long as other processes commit, since hundreds that open it at once take turns
@@ -13,6 +15,7 @@ export class OpeningPatience {
   readonly #since = performance.now();
   #committedAt = this.#since;
   #version: number | null = null;
+  #looks = 0;
 
   constructor(db: Connection) {
     this.#db = db;
@@ -21,9 +24,14 @@ export class OpeningPatience {
   isOver(): boolean {
     const now = performance.now();
     const version = this.#look();
-    if (version !== null && version !== this.#version) this.#committedAt = now;
+    this.#looks++;
+    if (version !== null && version !== this.#version) {
+      this.#committedAt = now;
+      this.#looks = 0;
+    }
     this.#version = version ?? this.#version;
-    return now - this.#since >= MOST_MS || now - this.#committedAt >= STUCK_MS;
+    const isStuck = now - this.#committedAt >= STUCK_MS && this.#looks >= STUCK_LOOKS;
+    return isStuck || now - this.#since >= MOST_MS;
   }
 
   /** Changes with every commit of another connection; null: even reading is locked. */

@@ -14,7 +14,7 @@ hear("open", async ({ path, enqueues = true }) => {
     if (enqueues) await hf.enqueue(work, {});
     await say("opened", { databaseId: hf.engine.store.databaseId });
   } catch (error) {
-    await say("opened", { error: String(error) });
+    await say("opened", { error: `${String(error)} ${((error as Error).cause as Error | undefined)?.stack ?? ""}` });
   }
 });
 await say("ready");
