@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import { builds } from "./builds.ts";
 import { claimCost } from "./claim-cost.ts";
+import { definitions } from "./definitions.ts";
 import { events } from "./events.ts";
 import { idle } from "./idle.ts";
 import { latency } from "./latency.ts";
@@ -25,6 +26,7 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
     unused: () => unused(rounds),
     events: () => events(rounds),
     claim: () => claimCost(many),
+    definitions: () => definitions(onFile, 10_000),
     limits: () => limits({ fresh: onFile, durability: "process" }, many, rounds),
     latency,
     idle,

@@ -1,5 +1,6 @@
 import type { JobKey } from "./ids.ts";
 import { byTurn } from "./job.ts";
+import type { MatchedLane } from "./lane-index.ts";
 import type { Lane } from "./queue.ts";
 
 /** Delayed jobs that become claimable in one transaction; the rest follows with the next claim. */
@@ -41,56 +42,48 @@ export interface Candidate {
  */
 export type Start = "started" | "last" | "held";
 
-/** The lanes that may be claimed from, queue by queue; a queue that is paused, or whose lock is held, has none. */
-export function claimable(
-  from: readonly ClaimSource[],
-  lanes: Iterable<Lane>,
-  settings: { isPaused: (queue: string) => boolean },
-  locked: Iterable<string>,
-): LaneShare[][] {
-  const queues = new Map<string, LaneShare[]>();
-  const budgets = new Map<ClaimSource, { left: number }>();
-  for (const lane of lanes) {
-    const source = sourceOf(lane, from, settings);
-    if (source === undefined) continue;
-    let shares = queues.get(lane.queue);
-    if (shares === undefined) queues.set(lane.queue, (shares = []));
-    let budget = budgets.get(source);
-    if (budget === undefined) budgets.set(source, (budget = { left: source.max ?? Number.MAX_SAFE_INTEGER }));
-    shares.push({ lane, lease: source.lease, budget });
+/** The shares of one claim: lanes of one source share its budget; a queue that is paused, or whose lock is held, has none. */
+export class Shares {
+  readonly #isPaused: (queue: string) => boolean;
+  readonly #locked: ReadonlySet<string>;
+  readonly #budgets = new Map<ClaimSource, { left: number }>();
+
+  constructor(settings: { isPaused: (queue: string) => boolean }, locked: Iterable<string>) {
+    this.#isPaused = (queue) => settings.isPaused(queue);
+    this.#locked = new Set(locked);
   }
-  for (const queue of locked) queues.delete(queue);
-  return [...queues.values()];
+
+  /** Null where nothing may be claimed. */
+  of({ lane, source }: MatchedLane): LaneShare | null {
+    if (source.max === 0 || this.#locked.has(lane.queue) || this.#isPaused(lane.queue)) return null;
+    let budget = this.#budgets.get(source);
+    if (budget === undefined) this.#budgets.set(source, (budget = { left: source.max ?? Number.MAX_SAFE_INTEGER }));
+    return { lane, lease: source.lease, budget };
+  }
+
+  /** Queue by queue. */
+  byQueue(lanes: Iterable<MatchedLane>): LaneShare[][] {
+    const queues = new Map<string, LaneShare[]>();
+    for (const matched of lanes) {
+      const share = this.of(matched);
+      if (share === null) continue;
+      const shares = queues.get(matched.lane.queue);
+      if (shares === undefined) queues.set(matched.lane.queue, [share]);
+      else shares.push(share);
+    }
+    return [...queues.values()];
+  }
 }
 
 /** The only queue that may be claimed from; null: there are several, or none. */
-export function onlyQueue(
-  from: readonly ClaimSource[],
-  lanes: Iterable<Lane>,
-  settings: { isPaused: (queue: string) => boolean },
-): string | null {
+export function onlyQueue(lanes: Iterable<MatchedLane>, settings: { isPaused: (queue: string) => boolean }): string | null {
   let only: string | null = null;
-  for (const lane of lanes) {
-    if (lane.queue === only || sourceOf(lane, from, settings) === undefined) continue;
+  for (const { lane, source } of lanes) {
+    if (lane.queue === only || source.max === 0 || settings.isPaused(lane.queue)) continue;
     if (only !== null) return null;
     only = lane.queue;
   }
   return only;
-}
-
-function sourceOf(
-  lane: Lane,
-  from: readonly ClaimSource[],
-  settings: { isPaused: (queue: string) => boolean },
-): ClaimSource | undefined {
-  const source = from.find((one) => matches(one, lane));
-  return source?.max === 0 || settings.isPaused(lane.queue) ? undefined : source;
-}
-
-function matches(source: ClaimSource, lane: Lane): boolean {
-  if (source.queue !== undefined && source.queue !== lane.queue) return false;
-  if (source.name !== undefined && source.name !== lane.name) return false;
-  return source.version === undefined || source.version === lane.version;
 }
 
 /** Which queue is served first: the one that has waited longest for it, so that a worker of one job at a time serves all of them. */

@@ -6,6 +6,10 @@ import type { Definition } from "./definition.ts";
 /** What a worker runs: each name and version once, with its handler. */
 export class Runnables {
   readonly #runnables = new Map<string, Runnable>();
+  /** The same list for every claim, so that the store can keep what it matches. */
+  readonly #sources: ClaimSource[] = [];
+  /** Those whose `max` changes from claim to claim. */
+  readonly #bounded: Runnable[] = [];
 
   constructor(defs: readonly Definition[]) {
     for (const def of defs) this.#add(def);
@@ -18,14 +22,12 @@ export class Runnables {
 
   /** What may be claimed now, by each definition's own concurrency. */
   sources(): ClaimSource[] {
-    const sources: ClaimSource[] = [];
-    for (const { def, source, held } of this.#runnables.values()) {
+    for (const { def, source, held } of this.#bounded) {
       if (def.isResting?.() === true) source.max = 0;
       else if (def.concurrency !== undefined) source.max = Math.max(0, def.concurrency - held);
       else delete source.max;
-      sources.push(source);
     }
-    return sources;
+    return this.#sources;
   }
 
   #add(def: Definition): void {
@@ -41,7 +43,10 @@ export class Runnables {
       );
     }
     const { name, version, lease, queue } = def;
-    this.#runnables.set(id, { def, source: { name, version, lease, ...(def.bound ? { queue } : {}) }, held: 0 });
+    const runnable: Runnable = { def, source: { name, version, lease, ...(def.bound ? { queue } : {}) }, held: 0 };
+    this.#runnables.set(id, runnable);
+    this.#sources.push(runnable.source);
+    if (def.isResting !== undefined || def.concurrency !== undefined) this.#bounded.push(runnable);
   }
 }
 

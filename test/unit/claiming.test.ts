@@ -4,16 +4,17 @@ import * as fc from "fast-check";
 import {
   type Candidate,
   choose,
-  claimable,
   type ClaimSource,
   type LaneShare,
   outlookOf,
   quotas,
   readAhead,
+  Shares,
   Turns,
 } from "../../src/core/claiming.ts";
 import type { JobKey } from "../../src/core/ids.ts";
 import { byTurn } from "../../src/core/job.ts";
+import { LaneIndex, type MatchedLane } from "../../src/core/lane-index.ts";
 import type { Lane } from "../../src/core/queue.ts";
 
 const OPEN = { isPaused: () => false };
@@ -43,6 +44,39 @@ test("a queue that is paused or locked has nothing to give", () => {
   assert.deepEqual(
     queues(() => false, ["scan", "nobody's"]),
     ["mail"],
+  );
+});
+
+test("lanes that are added later are matched with the first source that names them, as if they had been there before", () => {
+  const sources = fc.array(
+    fc.record(
+      {
+        queue: fc.constantFrom("a", "b"),
+        name: fc.constantFrom("x", "y"),
+        version: fc.constantFrom(1, 2),
+        lease: fc.constant(1),
+      },
+      { requiredKeys: ["lease"] },
+    ),
+    { maxLength: 4 },
+  );
+  const lanes: Lane[] = [];
+  for (const queue of ["a", "b"])
+    for (const name of ["x", "y"]) for (const version of [1, 2]) lanes.push({ id: lanes.length, queue, name, version });
+  fc.assert(
+    fc.property(sources, fc.nat(lanes.length), (given, before) => {
+      const grown = new LaneIndex();
+      for (const lane of lanes.slice(0, before)) grown.add(lane);
+      grown.matching(given);
+      for (const lane of lanes.slice(before)) grown.add(lane);
+      const expected = lanes.flatMap((lane) => {
+        const source = given.find((one) =>
+          (["queue", "name", "version"] as const).every((what) => one[what] === undefined || one[what] === lane[what]),
+        );
+        return source === undefined ? [] : [{ lane, source }];
+      });
+      assert.deepEqual(grown.matching(given).all, expected);
+    }),
   );
 });
 
@@ -134,11 +168,18 @@ test("the outlook is of the soonest instant, and what is due is ready", () => {
 });
 
 function from(...sources: Partial<ClaimSource>[]): number[][] {
-  return claimable(sources.map(sourceOf), LANES, OPEN, []).map((shares) => shares.map(({ lane }) => lane.id));
+  const shares = new Shares(OPEN, []).byQueue(matching(sources.map(sourceOf)));
+  return shares.map((lanes) => lanes.map(({ lane }) => lane.id));
 }
 
 function queues(isPaused: (queue: string) => boolean, locked: string[]): (string | undefined)[] {
-  return claimable([{ lease: 1 }], LANES, { isPaused }, locked).map(([share]) => share?.lane.queue);
+  return new Shares({ isPaused }, locked).byQueue(matching([{ lease: 1 }])).map(([share]) => share?.lane.queue);
+}
+
+function matching(sources: ClaimSource[]): MatchedLane[] {
+  const index = new LaneIndex();
+  for (const lane of LANES) index.add(lane);
+  return index.matching(sources).all;
 }
 
 function shareOf(lane: Lane): LaneShare {

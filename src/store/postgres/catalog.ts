@@ -1,3 +1,5 @@
+import type { ClaimSource } from "../../core/claiming.ts";
+import { LaneIndex, type MatchedLanes } from "../../core/lane-index.ts";
 import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
 import { laneText, policyText } from "../catalogued.ts";
@@ -15,6 +17,7 @@ export class Catalog {
   readonly #sql: Record<"counted" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
   readonly #counter: Counter;
   readonly #lanes = new Map<number, Lane>();
+  #index = new LaneIndex();
   readonly #laneIds = new Map<string, number>();
   /** The one that was asked for last: jobs of one lane follow each other. */
   #last: Lane | null = null;
@@ -104,6 +107,11 @@ export class Catalog {
     return this.#lanes.values();
   }
 
+  /** The lanes that these sources name. */
+  matching(from: readonly ClaimSource[]): MatchedLanes {
+    return this.#index.matching(from);
+  }
+
   knowsPolicy(id: number): boolean {
     return this.#policies.has(id);
   }
@@ -139,6 +147,7 @@ export class Catalog {
   /** The numbers mean something else by now. */
   forget(): void {
     this.#lanes.clear();
+    this.#index = new LaneIndex();
     this.#laneIds.clear();
     this.#last = null;
     this.#policies.clear();
@@ -198,6 +207,7 @@ export class Catalog {
 
   #learn([id, queue, name, version]: LaneRow): void {
     const lane = { id, queue, name, version };
+    if (!this.#lanes.has(id)) this.#index.add(lane);
     this.#lanes.set(id, lane);
     this.#laneIds.set(laneText(lane), id);
   }
@@ -206,6 +216,8 @@ export class Catalog {
     const lane = this.#lanes.get(id);
     if (lane === undefined) return;
     this.#lanes.delete(id);
+    this.#index = new LaneIndex();
+    for (const lane of this.#lanes.values()) this.#index.add(lane);
     this.#laneIds.delete(laneText(lane));
     this.#last = null;
     this.#counted = -1;

@@ -1,4 +1,4 @@
-import { claimable, type LaneShare, onlyQueue, PROMOTED, queueOf, quotas, Turns } from "../../core/claiming.ts";
+import { type LaneShare, onlyQueue, PROMOTED, queueOf, quotas, Shares, Turns } from "../../core/claiming.ts";
 import { isPipelineQueue } from "../../core/work.ts";
 import { storedWorker } from "../job-row.ts";
 import type { Claimed, ClaimRequest } from "../store.ts";
@@ -79,7 +79,7 @@ export class Claim {
   /** Whether it is one statement, which nobody needs to wait for. */
   isQuick({ from, exclusive }: ClaimRequest): boolean {
     if (exclusive !== undefined || !this.#isKnown()) return false;
-    const queue = onlyQueue(from, this.#catalog.lanes(), this.#settings);
+    const queue = onlyQueue(this.#catalog.matching(from).all, this.#settings);
     return queue !== null && !this.#settings.limits(queue);
   }
 
@@ -240,7 +240,7 @@ export class Claim {
   }
 
   #open(from: ClaimRequest["from"]): LaneShare[][] {
-    return claimable(from, this.#catalog.lanes(), this.#settings, []);
+    return new Shares(this.#settings, []).byQueue(this.#catalog.matching(from).all);
   }
 
   /** At most `quota` of each queue, in their order, and `max` of all. Suspects are taken of one queue only. */

@@ -1,4 +1,4 @@
-import { claimable, outlookOf } from "../../core/claiming.ts";
+import { outlookOf, Shares } from "../../core/claiming.ts";
 import type { ClaimSource, Outlook } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
@@ -39,9 +39,7 @@ export class Outlooks {
 
   async of(at: number | null, from: readonly ClaimSource[]): Promise<Outlook> {
     for (;;) {
-      const lanes = claimable(from, this.#catalog.lanes(), { isPaused: () => false }, []).flatMap((shares) =>
-        shares.map(({ lane }) => lane),
-      );
+      const lanes = this.#catalog.matching(from).all.flatMap(({ lane, source }) => (source.max === 0 ? [] : [lane]));
       const rows = await this.#rows<[...HeaderRow, ...LaneRow]>(
         this.#sql,
         at,
@@ -60,7 +58,8 @@ export class Outlooks {
     const named = (which: 0 | 1) =>
       new Set([...byLane].filter(([, stands]) => stands[which]).map(([lane]) => this.#catalog.lane(lane).queue));
     const [paused, locked] = [named(0), named(1)];
-    const lanes = claimable(from, this.#catalog.lanes(), { isPaused: (queue) => paused.has(queue) }, locked).flat();
+    const shares = new Shares({ isPaused: (queue) => paused.has(queue) }, locked);
+    const lanes = this.#catalog.matching(from).all.filter((matched) => shares.of(matched) !== null);
     const stands = lanes.flatMap(({ lane }) => [byLane.get(lane.id) ?? []]);
     return outlookOf(
       stands.some(([, , ready]) => ready),

@@ -1,4 +1,6 @@
 import { damagedRow } from "../../core/errors.ts";
+import type { ClaimSource } from "../../core/claiming.ts";
+import { LaneIndex, type MatchedLanes } from "../../core/lane-index.ts";
 import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
 import { laneText, policyText } from "../catalogued.ts";
@@ -18,6 +20,7 @@ export class Catalog {
   readonly #policyById: Statement;
   readonly #addPolicy: Statement;
   #lanes = new Map<number, Lane>();
+  #index = new LaneIndex();
   /** False after something was undone, or added: what is known may be less than what is there. */
   #loaded = true;
   #laneIds = new Map<string, number>();
@@ -41,6 +44,7 @@ export class Catalog {
   forget(): void {
     this.#loaded = false;
     this.#lanes.clear();
+    this.#index = new LaneIndex();
     this.#laneIds.clear();
     this.#policies.clear();
     this.#policyIds.clear();
@@ -102,12 +106,19 @@ export class Catalog {
     return this.#lanes.values();
   }
 
+  /** The lanes that these sources name; `count` as above. */
+  matching(from: readonly ClaimSource[], count: number): MatchedLanes {
+    this.lanes(count);
+    return this.#index.matching(from);
+  }
+
   reload(): void {
     for (const lane of this.#allLanes.all<Lane>()) this.#learn(lane);
     this.#loaded = true;
   }
 
   #learn(lane: Lane): void {
+    if (!this.#lanes.has(lane.id)) this.#index.add(lane);
     this.#lanes.set(lane.id, lane);
     this.#laneIds.set(laneText(lane), lane.id);
   }

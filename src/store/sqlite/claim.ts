@@ -1,7 +1,6 @@
 import {
   type Candidate,
   choose,
-  claimable,
   type LaneShare,
   maySuspect,
   outlookOf,
@@ -9,11 +8,13 @@ import {
   quotas,
   readAhead,
   ROUNDS,
+  Shares,
   type Start,
   Turns,
 } from "../../core/claiming.ts";
 import type { JobKey } from "../../core/ids.ts";
 import { ELSEWHERE, HEAD, type HeadRow, publicId, storedWorker, toClaimed } from "../job-row.ts";
+import type { MatchedLanes } from "../../core/lane-index.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
@@ -24,6 +25,7 @@ import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { ClaimLocks } from "./claim-locks.ts";
+import { ReadyLanes } from "./ready-lanes.ts";
 import { isWhole, jobSum, NOTHING, summing } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 
@@ -48,8 +50,6 @@ export class Claim {
   readonly #anySuspect: Statement;
   readonly #holdsSuspect: Statement;
   readonly #input: Statement;
-  readonly #readyIn: Statement;
-  readonly #nextAt: Statement;
   readonly #nextCounter: Statement;
   readonly #counted: Statement;
   readonly #random: () => number;
@@ -57,6 +57,7 @@ export class Claim {
   readonly #suspectHead: Statement;
   readonly #take: Statement;
   readonly #turns = new Turns();
+  readonly #scan: ReadyLanes;
 
   constructor(
     db: Connection,
@@ -79,6 +80,7 @@ export class Claim {
     this.#lanes = parts.lanes;
     this.#damaged = parts.damaged;
     this.#random = parts.random;
+    this.#scan = new ReadyLanes(db, parts.random);
     // The next jobs of one lane, by holdfast_jobs_ready: its cost does not depend on how many there are, or were.
     this.#head = db.prepare(headSql("= 0"));
     this.#suspectHead = db.prepare(headSql("> 0"));
@@ -103,30 +105,32 @@ export class Claim {
     this.#anySuspect = db.prepare("select 1 from holdfast_jobs where state = 'pending' and gate is null and crashes > 0 limit 1");
     this.#holdsSuspect = db.prepare("select 1 from holdfast_jobs where holder = ? and state = 'running' and crashes > 0 limit 1");
     this.#input = db.prepare("select body from holdfast_inputs where job = ?");
-    this.#readyIn = db.prepare(
-      `select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes = 0
-       union all
-       select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes > 0
-       limit 1`,
-    );
-    // The first entry of the lane in holdfast_jobs_timed.
-    this.#nextAt = db.prepare("select min(run_at) from holdfast_jobs where gate = 'time' and lane = ?");
     this.#nextCounter = db.prepare("select min(due_at) from holdfast_counters where due_at is not null");
     this.#counted = db.prepare("select lanes, settings from holdfast_counter where id = 1");
   }
 
   run(tx: Tx, request: ClaimRequest): Claimed[] {
     this.#settings.at(tx.settings);
-    const queues = this.#turns.order(this.#claimable(request.from, tx.lanes, tx.now), this.#random);
-    if (queues.length === 0) return [];
-    this.#promoteDue(tx, queues);
+    const matched = this.#catalog.matching(request.from, tx.lanes);
+    const shares = new Shares(this.#settings.view, this.#locks.held(tx.now));
+    if (!matched.all.some((one) => shares.of(one) !== null)) return [];
+    this.#promoteDue(tx, matched, shares);
     this.#limits.serveDue(tx);
     let suspects = this.#maySuspect(request);
     const claimed: Claimed[] = [];
-    for (const most of quotas(request.max, queues.length)) {
+    for (const queues of this.#scan.batches(matched, shares, request.max, suspects)) {
+      suspects = this.#takeShares(tx, request, this.#turns.order(queues, this.#random), suspects, claimed);
+      if (claimed.length === request.max) break;
+    }
+    return claimed;
+  }
+
+  /** Each queue its share first. Returns whether a suspect may still be taken. */
+  #takeShares(tx: Tx, request: ClaimRequest, queues: LaneShare[][], suspects: boolean, claimed: Claimed[]): boolean {
+    for (const most of quotas(request.max - claimed.length, queues.length)) {
       for (const lanes of queues) {
         const left = Math.min(most, request.max - claimed.length);
-        if (left <= 0) return claimed;
+        if (left <= 0) return suspects;
         const taken = this.#takeFrom(tx, request, lanes, left, suspects);
         if (taken.length === 0) continue;
         if (claimed.length === 0) this.#turns.served(lanes, tx.commit);
@@ -134,7 +138,7 @@ export class Claim {
         for (const { claim } of taken) claimed.push(claim);
       }
     }
-    return claimed;
+    return suspects;
   }
 
   /** Jobs of one queue. What a limit holds back is parked on the way, so behind it the next ones are read. */
@@ -163,26 +167,20 @@ export class Claim {
   outlook(from: readonly ClaimSource[], now: number): Outlook {
     const [counted, settings] = this.#counted.row() as [number, number];
     this.#settings.at(settings);
-    const lanes = this.#claimable(from, counted, now).flat();
-    const ready = lanes.some(({ lane }) => this.#readyIn.get({ lane: lane.id }) !== undefined);
-    const instants = lanes.map(({ lane }) => this.#soonest(lane.id));
-    if (this.#settings.view.limited && lanes.length > 0) instants.push((this.#nextCounter.row()?.[0] ?? null) as number | null);
+    const matched = this.#catalog.matching(from, counted);
+    const shares = new Shares(this.#settings.view, this.#locks.held(now));
+    const ready = this.#scan.isReady(matched, shares);
+    const instants = [...this.#scan.timed(matched, shares)].map(({ at }) => at);
+    if (this.#settings.view.limited && matched.all.some((one) => shares.of(one) !== null))
+      instants.push((this.#nextCounter.row()?.[0] ?? null) as number | null);
     return outlookOf(ready, instants, now);
   }
 
-  /** When the first delayed job of a lane is due. */
-  #soonest(lane: number): number | null {
-    return (this.#nextAt.row(lane)?.[0] ?? null) as number | null;
-  }
-
-  #promoteDue(tx: Tx, queues: LaneShare[][]): void {
-    for (const lanes of queues) {
-      for (const { lane } of lanes) {
-        const at = this.#soonest(lane.id);
-        if (at === null || at > tx.now) continue;
-        if (this.#promote.run(lane.id, tx.now) > 0) tx.wrote();
-        if (this.#settings.view.limited) this.#promoteLimited(tx, lane.id);
-      }
+  #promoteDue(tx: Tx, matched: MatchedLanes, shares: Shares): void {
+    for (const { lane, at } of this.#scan.timed(matched, shares)) {
+      if (at === null || at > tx.now) continue;
+      if (this.#promote.run(lane, tx.now) > 0) tx.wrote();
+      if (this.#settings.view.limited) this.#promoteLimited(tx, lane);
     }
   }
 
@@ -192,10 +190,6 @@ export class Claim {
       this.#setGate.run(this.#limits.admit(tx, { key, lane, priority, limits }), key);
       tx.wrote();
     }
-  }
-
-  #claimable(from: readonly ClaimSource[], lanes: number, now: number): LaneShare[][] {
-    return claimable(from, this.#catalog.lanes(lanes), this.#settings.view, this.#locks.held(now));
   }
 
   #maySuspect({ holder }: ClaimRequest): boolean {

@@ -1,0 +1,76 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { job, type JobDef, open } from "../src/index.ts";
+import { systemClock } from "../src/runtime/system-clock.ts";
+import { locate, openStore } from "../src/store/open-store.ts";
+import { type Figure, kernelTime, median } from "./measure.ts";
+
+const FEW = 10;
+const JOBS = 10_000;
+const CLAIMS = 1_000;
+const PINGS = 300;
+
+type Fresh = <T>(run: (where: string) => Promise<T>) => Promise<T>;
+
+/** A claim must not cost more because a worker has more definitions, each with a queue of its own. */
+export async function definitions(fresh: Fresh, many: number): Promise<Figure[]> {
+  const beside = `of ${many.toLocaleString("en")} definitions, against ${FEW}`;
+  const compare = async (what: string, measure: (where: string, count: number) => Promise<number>): Promise<Figure> => {
+    const limit = await fresh((where) => measure(where, FEW));
+    const ours = await fresh((where) => measure(where, many));
+    return { what: `${what} ${beside}`, ours, limit, unit: "µs", target: { atMost: 2 } };
+  };
+  return [await compare("claim", claim), await compare("idle pick-up", pickUp)];
+}
+
+/** A claim of one job, with its commit, while every queue has some; the median in microseconds. */
+async function claim(where: string, count: number): Promise<number> {
+  const { defs, fill } = make(count, () => {});
+  await using hf = await open(where, { durability: "process" });
+  await fill(hf);
+  const store = await openStore(locate(where, { durability: "process" }), { clock: systemClock, injected: false });
+  const from = defs.map(({ name }) => ({ name, lease: 30_000 }));
+  const times: number[] = [];
+  for (let i = 0; i < CLAIMS; i++) {
+    const start = kernelTime();
+    const [{ job: key, fence } = { job: null, fence: null }] = await store.claim({ from, max: 1, holder: null, worker: "bench" });
+    times.push((kernelTime() - start) * 1_000);
+    if (key !== null) await store.settle([{ job: key, fence, outcome: { kind: "succeeded", output: null } }]);
+  }
+  await store.close();
+  return median(times);
+}
+
+/** From the call of an enqueue to the handler's start, on a worker of this process with nothing else to do. */
+async function pickUp(where: string, count: number): Promise<number> {
+  let left = JOBS;
+  let started: (() => void) | undefined;
+  const nextStart = () => new Promise<void>((resolve) => (started = resolve));
+  const { defs, fill } = make(count, () => --left <= 0 && started?.());
+  await using hf = await open(where, { durability: "process" });
+  const drained = nextStart();
+  await fill(hf);
+  hf.work(defs);
+  await drained;
+  const times: number[] = [];
+  for (let i = 0; i < PINGS; i++) {
+    // The worker settles the job before, finds nothing more, and rests.
+    await pause(20);
+    const start = nextStart();
+    const called = kernelTime();
+    await hf.enqueue(defs[(i * 7) % count] as JobDef<number, unknown>, i);
+    await start;
+    times.push((kernelTime() - called) * 1_000);
+  }
+  return median(times);
+}
+
+function make(count: number, run: () => void) {
+  const defs = Array.from({ length: count }, (_, i) => job<number, unknown>({ name: `job ${i}`, run }));
+  const fill = async (hf: Awaited<ReturnType<typeof open>>) => {
+    for (let i = 0; i < JOBS; i += 1_000) {
+      const batch = Array.from({ length: 1_000 }, (_, k) => defs[(i + k) % count] as JobDef<number, unknown>);
+      await Promise.all(batch.map((def, k) => hf.enqueue(def, i + k)));
+    }
+  };
+  return { defs, fill };
+}
