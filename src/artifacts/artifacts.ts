@@ -156,8 +156,8 @@ export class Artifacts {
   }
 
   /**
-   * A folder with these files, `manifest.json` and `checksums.txt` (`sha256sum -c checksums.txt`), whole or not at all;
-   * then `latest` beside it leads to it.
+   * A folder with these files, `manifest.json` and `checksums.txt` (`sha256sum -c checksums.txt`), whole or not at all.
+   * Nothing is written outside of it.
    */
   async exportTo(dir: string, entries: AsyncIterable<ExportEntry> | Iterable<ExportEntry>, manifest: object): Promise<Exported> {
     const token = this.#hold();

@@ -7,7 +7,6 @@ import { checksumLine } from "./checksums.ts";
 import { CHECKSUMS, ExportNames, invalidPath, MANIFEST } from "./export-names.ts";
 import { explain, faultOf, isAbsent } from "./faults.ts";
 import { makeFolder, syncFolder } from "./folder.ts";
-import { LATEST, pointLatest, refuseOthersLatest } from "./latest.ts";
 import { type Layout, nameFor } from "./layout.ts";
 import { RECORD, WORKSHOP } from "./leftovers.ts";
 import { writeNew } from "./new-file.ts";
@@ -46,7 +45,7 @@ export async function exportTo(
   let workshop: string | null = null;
   let record: string | null = null;
   try {
-    await refuseTaken(target, folder, name);
+    await refuseTaken(target, name);
     await makeFolder(folder);
     const id = nameFor(parts.token);
     workshop = join(folder, WORKSHOP + id);
@@ -61,7 +60,6 @@ export async function exportTo(
     await rename(join(workshop, "files"), target).catch(refuseExisting(target));
     await syncFolder(folder);
     passArtifactPoint("export:renamed");
-    await pointLatest(folder, name, workshop);
     return { path: target, ...done };
   } catch (error) {
     throw explain(error, target);
@@ -166,18 +164,14 @@ function manifestText(manifest: object): string {
   return `${JSON.stringify(manifest, null, 2)}\n`;
 }
 
-async function refuseTaken(target: string, folder: string, name: string): Promise<void> {
-  if (name === "" || name.toLowerCase() === LATEST || name.startsWith(WORKSHOP)) {
-    throw new HoldfastError(
-      "EXPORT_NAME_INVALID",
-      `An export cannot be at ${target}.`,
-      `Give a folder with a name of its own; "${LATEST}" beside it leads to the newest.`,
-    );
+async function refuseTaken(target: string, name: string): Promise<void> {
+  if (name === "" || name.startsWith(WORKSHOP)) {
+    throw new HoldfastError("EXPORT_NAME_INVALID", `An export cannot be at ${target}.`, "Give a folder with a name of its own.");
   }
   try {
     await lstat(target);
   } catch (error) {
-    if (isAbsent(error)) return refuseOthersLatest(folder);
+    if (isAbsent(error)) return;
     throw error;
   }
   throw taken(target);

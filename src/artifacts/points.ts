@@ -19,8 +19,6 @@ export const ARTIFACT_POINTS = [
   "export:copied",
   "export:synced",
   "export:renamed",
-  "export:pointing",
-  "export:pointed",
 ] as const;
 export type ArtifactPoint = (typeof ARTIFACT_POINTS)[number];
 

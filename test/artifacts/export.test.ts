@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, readlinkSync, symlinkSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
-import { pointLatest } from "../../src/artifacts/latest.ts";
 import { contents, noise, Shelf } from "./shelf.ts";
 
 const ODD = [
@@ -35,25 +34,13 @@ test("files keep their names and bytes, and sha256sum -c accepts the checksums",
   assert.deepEqual(files, Object.fromEntries(ODD.map((path, i) => [path, noise(i * 70_000, i).toString("latin1")])));
   assert.deepEqual(JSON.parse(manifest as string), { build: 7 });
   assert.equal((checksums as string).trimEnd().split("\n").length, ODD.length + 1);
-  assert.equal(readlinkSync(join(shelf.base, "out", "latest")), "first");
-  assert.deepEqual(readdirSync(join(shelf.base, "out")).sort(), ["first", "latest"]);
+  assert.deepEqual(readdirSync(join(shelf.base, "out")), ["first"], "nothing is written beside it");
   assert.deepEqual(shelf.unfinished(), []);
 
   const checked = check(target);
   assert.equal(checked.status, 0, checked.stderr + checked.stdout);
   writeFileSync(join(target, "new\nline"), "other bytes");
   assert.notEqual(check(target).status, 0, "and it would see a difference");
-});
-
-test("the newest export is the latest, and older ones stay", async (t) => {
-  const shelf = new Shelf(t);
-  const artifacts = await shelf.open();
-  for (const name of ["one", "two"]) {
-    const { hash } = await artifacts.put(name);
-    await artifacts.exportTo(join(shelf.base, "out", name), [{ path: "a", hash }], {});
-    assert.equal(readFileSync(join(shelf.base, "out", "latest", "a"), "utf8"), name);
-  }
-  assert.equal(readFileSync(join(shelf.base, "out", "one", "a"), "utf8"), "one");
 });
 
 test("an export of nothing is a manifest and its checksum", async (t) => {
@@ -178,33 +165,6 @@ test("a folder that appears while it is exported stays, and no second one is mad
   assert.deepEqual(contents(join(shelf.base, "out")), { "one/mine": "mine" });
 });
 
-test("a link or a folder called latest: the link is replaced, the folder is somebody's", async (t) => {
-  const shelf = new Shelf(t);
-  const artifacts = await shelf.open();
-  const out = join(shelf.base, "out");
-  mkdirSync(join(out, "latest"), { recursive: true });
-  await assert.rejects(artifacts.exportTo(join(out, "one"), [], {}), { code: "EXPORT_LATEST_TAKEN" });
-  await assert.rejects(artifacts.exportTo(join(shelf.base, "latest"), [], {}), { code: "EXPORT_NAME_INVALID" });
-  assert.deepEqual(readdirSync(out), ["latest"]);
-  symlinkSync("/etc", join(shelf.base, "latest"));
-  await artifacts.exportTo(join(shelf.base, "two"), [], {});
-  assert.equal(readlinkSync(join(shelf.base, "latest")), "two");
-});
-
-test("where links cannot be, latest is a text that says the name, and is replaced as well", async (t) => {
-  const shelf = new Shelf(t);
-  const [out, workshop] = [join(shelf.base, "out"), join(shelf.base, "workshop")];
-  mkdirSync(out);
-  mkdirSync(workshop);
-  for (const name of ["one", "two"]) {
-    await pointLatest(out, name, workshop, noLinks);
-    assert.equal(readFileSync(join(out, "latest"), "utf8"), `${name}\n`);
-  }
-  await (await shelf.open()).exportTo(join(out, "three"), [], {});
-  assert.ok(lstatSync(join(out, "latest")).isSymbolicLink());
-  assert.deepEqual(readdirSync(workshop), []);
-});
-
 test("an error of the list, or a manifest that is not JSON, leaves nothing", async (t) => {
   const shelf = new Shelf(t);
   const artifacts = await shelf.open();
@@ -231,10 +191,6 @@ async function refuses(t: ConstructorParameters<typeof Shelf>[0], paths: unknown
   assert.deepEqual(readdirSync(shelf.base).sort(), ["out", "store"]);
   assert.deepEqual(readdirSync(join(shelf.base, "out")), []);
   assert.deepEqual(shelf.unfinished(), []);
-}
-
-async function noLinks(): Promise<never> {
-  throw Object.assign(new Error("no"), { code: "EPERM" });
 }
 
 function check(folder: string) {

@@ -8,8 +8,7 @@ export function exportCommand(parent: Command): void {
     .command("export")
     .summary("write what a build has made into a folder")
     .description(
-      "Write what a build has made into a folder, whole or not at all, with manifest.json and checksums.txt, and print its path. " +
-        "`latest` beside it leads to the newest.",
+      "Write what a build has made into a folder, whole or not at all, with manifest.json and checksums.txt, and print its path.",
     )
     .argument("<id>", "the build's id")
     .argument("<dir>", "the folder; there must be none yet")
