@@ -1,3 +1,4 @@
+import { hostname } from "node:os";
 import type { Command } from "commander";
 import { ahead } from "../core/age.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
@@ -15,7 +16,7 @@ import { oneLine } from "./terminal/text.ts";
 
 interface Options {
   name?: string;
-  worker: string;
+  worker?: string;
   lease: string;
   wait?: string;
   exclusive?: boolean;
@@ -41,17 +42,14 @@ export function claimCommand(parent: Command): void {
     )
     .argument("[queue]", "the queue to take from")
     .option("--name <name>", "jobs of this name, in any queue and version, instead of a queue")
-    .requiredOption("--worker <name>", "who takes it, for people to read")
+    .option("--worker <name>", "who takes it, for people to read (default: this host and the shell's pid)")
     .option("--lease <duration>", "how long the job is held unless it is renewed", "5m")
     .option("--wait <duration>", "wait this long for a job, e.g. 30s")
     .option("--exclusive", "lock the queue as well: nobody else takes from it until this claim is over")
     .option("--shell", "print variables for a shell's eval: CLAIM, JOB_ID, JOB_INPUT …")
     .addHelpText(
       "after",
-      examples(
-        'holdfast claim reviews --worker "$(hostname)" --json',
-        "holdfast claim --name review --worker anna --lease 10m --wait 30s --shell",
-      ),
+      examples("holdfast claim reviews --json", "holdfast claim --name review --worker anna --lease 10m --wait 30s --shell"),
     )
     .action(async (queue: string | undefined, options: Options, command: Command) => {
       const from = sourceOf(queue, options.name);
@@ -87,7 +85,7 @@ function sourceOf(queue: string | undefined, name: string | undefined): string |
 async function take(
   hf: Holdfast,
   from: string | { anyVersionOf: string },
-  { worker, lease, wait, exclusive }: Omit<Options, "wait"> & { wait: number | undefined },
+  { worker = `${hostname()}:${process.ppid}`, lease, wait, exclusive }: Omit<Options, "wait"> & { wait: number | undefined },
   over: AbortSignal,
 ): Promise<Claim | null | "interrupted"> {
   if (over.aborted) return "interrupted";

@@ -1,5 +1,6 @@
+import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
-import { resolve } from "node:path";
+import { relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { HoldfastError } from "../core/errors.ts";
 import type { Definition } from "../runtime/definition.ts";
@@ -40,16 +41,33 @@ function explain(error: unknown, file: string): unknown {
         "Give the path of a .ts or .js file that exports jobs.",
       );
     case "ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX":
-    case "ERR_INVALID_TYPESCRIPT_SYNTAX":
       return new HoldfastError(
         "MODULE_INVALID",
-        `${file} cannot be run as it is: ${(error as Error).message}`,
+        `${syntaxErrorPlace(error, file)} cannot be run as it is: ${(error as Error).message}`,
         "Node only strips types: avoid enums, namespaces and parameter properties, or compile it first.",
         { cause: error },
       );
     default:
-      return error;
+      return error instanceof SyntaxError ? syntaxError(error, file) : error;
   }
+}
+
+function syntaxError(error: SyntaxError, file: string): HoldfastError {
+  return new HoldfastError(
+    "MODULE_INVALID",
+    `${syntaxErrorPlace(error, file)} has a syntax error: ${error.message}`,
+    "Correct that line.",
+    { cause: error },
+  );
+}
+
+/** `jobs.ts:7`, of the module or of one that it imports; without the line where Node does not tell it. */
+export function syntaxErrorPlace(error: unknown, file: string): string {
+  const inStack = /^(?:file:\/\/)?(\/.+|[A-Za-z]:.+):(\d+)$/m.exec((error as Error).stack ?? "");
+  // Node keeps the line of a syntax error in JavaScript to itself, unless the file is the one it was started with.
+  const checked = inStack ?? /^(.+):(\d+)$/m.exec(spawnSync(process.execPath, ["--check", file], { encoding: "utf8" }).stderr);
+  const [, path, line] = checked ?? [];
+  return path === undefined ? file : `${relative(process.cwd(), path)}:${line}`;
 }
 
 /** By its shape: the module may bring another copy of this package. */

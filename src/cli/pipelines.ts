@@ -16,10 +16,13 @@ export async function findPipeline(given: string, command: Command): Promise<Fou
   if (existsSync(given) || isPath(given)) return { pipeline: await defaultOf(given), file: given };
   const config = configOf(command);
   if (config === null) {
+    const file = [".ts", ".js", ".mts", ".mjs"].map((ending) => given + ending).find((name) => existsSync(name));
     throw new HoldfastError(
       "USAGE",
       `There is no file ${given}, and no config here that could know a pipeline of that name.`,
-      "Give the path of a module whose default export is a pipeline, or list it in holdfast.config.ts.",
+      file === undefined
+        ? "Give the path of a module whose default export is a pipeline, or list it in holdfast.config.ts."
+        : `Did you mean ${file}? Give the path of the module.`,
     );
   }
   return pipelineNamed(given, modulesOf(config), config.file);

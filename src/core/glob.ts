@@ -24,9 +24,9 @@ export interface GlobOptions {
   code: string;
 }
 
-/** Globs of `files()`. */
-export function fileGlobs(globs: readonly string[]): Glob {
-  return compile(globs, { what: "A glob of files()", hidden: false, paths: true, code: "SOURCE_INVALID" });
+/** Globs of `files()`. `dot`: whether `*` and `**` match names that begin with a dot. */
+export function fileGlobs(globs: readonly string[], dot = false): Glob {
+  return compile(globs, { what: "A glob of files()", hidden: dot, paths: true, code: "SOURCE_INVALID" });
 }
 
 /**

@@ -24,7 +24,7 @@ export interface StageDescription {
 }
 
 export type SourceDescription =
-  | { kind: "files"; globs: readonly string[]; root: string | null; ignore: readonly string[]; snapshot: boolean }
+  | { kind: "files"; globs: readonly string[]; root: string | null; ignore: readonly string[]; snapshot: boolean; dot: boolean }
   | { kind: "items"; version: AFunction | null; cursor: AFunction | null };
 
 /** What a pipeline is, as far as a build that goes on must find it again. How it is run (retries, limits, budget) is not in it. */
@@ -134,8 +134,8 @@ function describeSource(source: SourceDefinition): SourceDescription {
       cursor: source.cursor === null ? null : A_FUNCTION,
     };
   }
-  const { kind, globs, root, ignore, snapshot } = source;
-  return { kind, globs, root, ignore, snapshot };
+  const { kind, globs, root, ignore, snapshot, dot } = source;
+  return { kind, globs, root, ignore, snapshot, dot };
 }
 
 function byName({ stages }: PipelineDescription): Map<string, StageDescription> {

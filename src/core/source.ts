@@ -1,7 +1,7 @@
 import type { Readable } from "node:stream";
 import { HoldfastError } from "./errors.ts";
 import { fileGlobs, ignoreGlobs } from "./glob.ts";
-import { describeValue, refuseUnknown } from "./options.ts";
+import { checkBoolean, describeValue, refuseUnknown } from "./options.ts";
 import { checkStorable } from "./text.ts";
 
 /** One item that a pipeline works on. */
@@ -35,6 +35,8 @@ export interface FilesSource {
   readonly root: string | null;
   readonly ignore: readonly string[];
   readonly snapshot: boolean;
+  /** Whether `*` and `**` match names that begin with a dot. */
+  readonly dot: boolean;
 }
 
 export interface ItemsSource {
@@ -47,7 +49,7 @@ export interface ItemsSource {
 
 /**
  * Files are targets; their ids are their paths from the root. A glob without wildcards is a file, or a folder with all that
- * is in it; `*` and `**` match no hidden names. Files that a `.gitignore` or `.holdfastignore` names are left out.
+ * is in it; `*` and `**` match no names that begin with a dot, unless `dot` is true. Files that a `.gitignore` or `.holdfastignore` names are left out.
  *
  * ```ts
  * pipeline("docs").source(files("docs/**\/*.md", { ignore: ["docs/drafts/**"] }))
@@ -55,16 +57,17 @@ export interface ItemsSource {
  */
 export function files(
   globs: string | string[],
-  options: { root?: string; ignore?: string[]; snapshot?: boolean } = {},
+  options: { root?: string; ignore?: string[]; snapshot?: boolean; dot?: boolean } = {},
 ): Source<FileTarget, undefined> {
-  refuseUnknown(options, ["root", "ignore", "snapshot"], "files()");
-  const { root, ignore = [], snapshot = false } = options;
+  refuseUnknown(options, ["root", "ignore", "snapshot", "dot"], "files()");
+  const { root, ignore = [], snapshot = false, dot = false } = options;
   const given = typeof globs === "string" ? [globs] : globs;
   if (!Array.isArray(given) || given.length === 0) throw invalid("files() has no glob.", 'Give a glob such as "docs/**/*.md".');
   if (!Array.isArray(ignore))
     throw invalid("`ignore` of files() is no list.", 'Give a list of globs such as ["**/node_modules/**"].');
-  if (typeof snapshot !== "boolean") throw invalid("`snapshot` of files() is no boolean.", "Give true or false.");
-  fileGlobs(given);
+  checkBoolean(snapshot, "`snapshot` of files()");
+  checkBoolean(dot, "`dot` of files()");
+  fileGlobs(given, dot);
   ignoreGlobs(ignore);
   const source: FilesSource = Object.freeze({
     kind: "files",
@@ -72,6 +75,7 @@ export function files(
     root: root === undefined ? null : checkRoot(root),
     ignore: Object.freeze([...ignore]),
     snapshot,
+    dot,
   });
   return source as Source<FileTarget, undefined>;
 }

@@ -80,6 +80,12 @@ type AnyOptions = StageOptions<unknown, unknown> & {
 export function checkStage(kind: StageKind, name: unknown, options: unknown, run: unknown): StageDefinition {
   const named = checkStageName(name);
   const where = `stage "${named}"`;
+  if (typeof options === "function" && run === undefined) {
+    throw invalid(
+      `The options of ${where} are missing: the second argument is a function.`,
+      `Give the options before the handler, {} for none: .${kind}("${named}", {}, async ({ target, input }) => …).`,
+    );
+  }
   refuseUnknown(options, OPTIONS[kind], `The ${kind} "${named}"`);
   const given = options as AnyOptions;
   const { reuse = "target", isolate = "none" } = given;

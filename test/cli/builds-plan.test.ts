@@ -101,7 +101,14 @@ const BAD: [what: string, text: string, code: string, message: RegExp][] = [
   ["exports something else", "export default 4;", "MODULE_INVALID", /default export that is no pipeline/],
   ["throws at import", 'throw new Error("boom");', "MODULE_INVALID", /bad\S*\.ts does not load: boom/],
   ["throws something odd", "throw null;", "MODULE_INVALID", /does not load: null/],
-  ["is no TypeScript", "export default ][;", "MODULE_INVALID", /bad\S*\.ts/],
+  ["is no TypeScript", "// first line\nexport default ][;", "MODULE_INVALID", /^bad\S*\.ts:2 has a syntax error: /],
+  ["has an enum", "// first line\nenum A { B }", "MODULE_INVALID", /^bad\S*\.ts:2 cannot be run as it is: .*enum/],
+  [
+    "has a stage without options",
+    `${HEAD} export default p.stage("a", () => 1);`,
+    "OPTION_INVALID",
+    /options of stage "a" are missing/,
+  ],
   [
     "has a stage twice",
     `${HEAD} export default p.stage("a", {}, () => 1).stage("a", {}, () => 2);`,
@@ -124,6 +131,28 @@ for (const [turn, [what, text, code, message]] of BAD.entries()) {
     assert.equal(existsSync(db), false);
   });
 }
+
+test("a syntax error in JavaScript, and in a module that is imported, names file and line", async () => {
+  await writeFile(join(place.folder, "broken.js"), "export const a = 1;\n\nconst b = ;\n");
+  await writeFile(join(place.folder, "broken.ts"), "export const a = 1;\nconst b = ;\n");
+  await writeFile(join(place.folder, "importing.ts"), 'import "./broken.ts";\n');
+  const cases = {
+    "broken.js": /^broken\.js:3 has a syntax error: Unexpected/,
+    "importing.ts": /^broken\.ts:2 has a syntax error: /,
+  };
+  for (const [file, message] of Object.entries(cases)) {
+    for (const command of ["run", "work"]) {
+      const { error } = await place.json<JsonError>([command, file], 2);
+      assert.match(error.message, message);
+    }
+  }
+});
+
+test("a pipeline that is named without its ending is suggested with it", async () => {
+  await writeFile(join(place.folder, "notes.ts"), "export default 1;");
+  const { error } = await place.json<JsonError>(["run", "notes"], 2);
+  assert.match(error.hint, /^Did you mean notes\.ts\?/);
+});
 
 test("a file that is not there, a stage that is not there, and no config are wrong usage, and make no database", async () => {
   const db = join(place.folder, "none.db");

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { hostname } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -51,6 +52,12 @@ test("a claim is carried from claim to renew to settle, and the job ends as it w
   assert.equal(again.code, 1);
   assert.match(again.stderr, /^error: The lease on job it's no\. 7 is gone, .* \[LEASE_LOST\]\n/);
   assert.equal(await stateOf(id), "succeeded");
+});
+
+test("a claim without --worker is made by the host and the pid of the shell", async () => {
+  const { id } = await hf.enqueue(named("unnamed"), 1);
+  await place.json<Handed>(["claim", "unnamed"]);
+  assert.equal((await hf.jobs.get(id))?.worker, `${hostname()}:${process.pid}`);
 });
 
 test("without a job claim exits 1: nothing on standard output, null with --json", async () => {

@@ -209,7 +209,7 @@ const PUBLIC_CALLS: PublicCall[] = [
   {
     name: "files",
     base: {},
-    shape: { root: ["string"], ignore: [], snapshot: ["boolean"] },
+    shape: { root: ["string"], ignore: [], snapshot: ["boolean"], dot: ["boolean"] },
     run: (_, options) => files("*", options),
   },
   {

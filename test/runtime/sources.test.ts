@@ -120,6 +120,14 @@ describe("a listing", () => {
     assert.deepEqual(skipped, ["hard", "link", "plain.db"]);
   });
 
+  test("lists names that begin with a dot only where the glob spells the dot, or with `dot: true`", async (t) => {
+    const tree = new SourceTree(t, { "a/.env": "", "a/b": "", ".github/c": "" });
+    assert.deepEqual(await tree.ids("**"), ["a/b"]);
+    assert.deepEqual(await tree.ids([".github/**", "**"]), [".github/c", "a/b"]);
+    assert.deepEqual(await tree.ids("**", { dot: true }), [".github/c", "a/.env", "a/b"]);
+    assert.deepEqual(await tree.ids("**", { dot: true, ignore: ["**/.env"] }), [".github/c", "a/b"]);
+  });
+
   test("leaves out what `ignore` matches, hidden or not, and all that is below it", async (t) => {
     const tree = new SourceTree(t, {
       "a/node_modules/b.md": "",

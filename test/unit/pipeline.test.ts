@@ -90,7 +90,7 @@ describe("a pipeline is refused, in plain words,", () => {
     ["with an empty glob", () => files(["a", " "]), "SOURCE_INVALID", /" "/],
     ["with one thing to ignore", () => files("a", { ignore: "b" as never }), "SOURCE_INVALID", /ignore/],
     ["with an unknown option of files", () => files("a", { cwd: "." } as never), "OPTION_INVALID", /cwd/],
-    ["with half a snapshot", () => files("a", { snapshot: "half" as never }), "SOURCE_INVALID", /snapshot/],
+    ["with half a snapshot", () => files("a", { snapshot: "half" as never }), "OPTION_INVALID", /snapshot/],
     ["with items that are no function", () => items([] as never, { id: String }), "SOURCE_INVALID", /list/],
     ["with items without ids", () => items(() => [], {} as never), "SOURCE_INVALID", /`id`/],
     [

@@ -43,7 +43,7 @@ export async function* listFiles(
   { cwd, skip, after, onFolder = () => {}, onSkipped = () => {} }: ListOptions,
 ): AsyncGenerator<ListedFile> {
   const root = new Root(resolve(cwd, source.root ?? "."), skip, leadingFolders(source.globs));
-  const choice = new Choice(root, fileGlobs(source.globs), ignoreGlobs(source.ignore), after);
+  const choice = new Choice(root, fileGlobs(source.globs, source.dot), ignoreGlobs(source.ignore), after);
   const databases = new OpenDatabases();
   onFolder(root.path);
   const open = [await enter(root, "", IgnoreFiles.none)];
