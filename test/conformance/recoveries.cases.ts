@@ -365,7 +365,7 @@ export function recoveryCases(check: Check): void {
   });
 
   check("the sums are those of all reports that were ended, and say how many stand open", async ({ store }) => {
-    assert.deepEqual(await store.recoveries.totals(), { ...NO_COUNTS, reports: 0, open: 0, commitsMissing: 0 });
+    assert.deepEqual(await store.recoveries.totals(), { ...NO_COUNTS, reports: 0, open: 0, failed: 0, commitsMissing: 0 });
     const [by, dead, other] = [await register(store), await register(store), await register(store)];
     await add(store, {}, { policy: { crashes: 1 } }, {});
     await claim(store, { holder: dead, max: 2 });
@@ -389,6 +389,7 @@ export function recoveryCases(check: Check): void {
       jobsQuarantined: 1,
       recoveryDurationMs: 16,
       commitsMissing: 2,
+      failed: 1,
     };
     assert.deepEqual(await store.recoveries.totals(), { ...sums, open: 1 });
     await store.recoveries.acknowledge();

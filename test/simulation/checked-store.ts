@@ -44,8 +44,8 @@ export class CheckedStore {
   }
 
   /** Nothing is damaged here. */
-  get damage(): Pick<Store["damage"], "findings"> {
-    return { findings: () => this.#world.inTurn(() => this.#store.damage.findings()) };
+  get damage(): Pick<Store["damage"], "findings" | "damaged" | "lookAgain"> {
+    return { damaged: null, lookAgain: () => {}, findings: () => this.#world.inTurn(() => this.#store.damage.findings()) };
   }
 
   /** How the dead are buried. */
