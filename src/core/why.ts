@@ -32,12 +32,12 @@ export function why({ ran, before, after, members = [], forced, failedBefore, ed
   return { ran, reason: say() + warning, parts };
 
   function say(): string {
-    if (!ran) return "Reused: nothing that counts has changed.";
-    if (forced === true) return "Ran because a rerun was asked for.";
-    if (failedBefore === true && parts.length === 0) return "Ran because it did not succeed the last time.";
-    if (before === null) return "Ran for the first time: there was no result for this target.";
-    if (parts.length === 0) return "Ran because its earlier result is no longer there.";
-    return `Ran because of a change: ${list(parts.map(({ part }) => part))}.`;
+    if (!ran) return "Reused: version, key, input and target are unchanged.";
+    if (forced === true) return "Ran: the build was started with `rerun` for this stage.";
+    if (failedBefore === true && parts.length === 0) return "Ran: the last attempt failed.";
+    if (before === null) return "Ran: this target had no result before.";
+    if (parts.length === 0) return "Ran: the result before was deleted.";
+    return `Ran: ${list(parts.map(({ part }) => part))} changed.`;
   }
 }
 

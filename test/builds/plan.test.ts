@@ -114,7 +114,7 @@ test("why a stage ran is said part by part, from what to what", async (t) => {
   const why = async (build: { id: string }, stage = "say") => here.hf.builds.why(build.id, stage, "a");
   const first = await why(await here.succeed(talk()));
   assert.deepEqual([first.ran, first.parts], [true, []]);
-  assert.match(first.reason, /first time/);
+  assert.match(first.reason, /had no result before/);
   const same = await why(await here.succeed(talk()));
   assert.deepEqual([same.ran, same.parts], [false, []]);
   state.model = "large";
@@ -203,10 +203,7 @@ test("why a gather ran is said member by member: which came, which went, which i
   const second = await here.succeed(docs());
   const { ran, reason, parts } = await why("x", second);
   assert.equal(ran, true);
-  assert.equal(
-    reason,
-    'Ran because of a change: members["a"].outputs, members["b"], members["c/d"], members["e"], members["f"].',
-  );
+  assert.equal(reason, 'Ran: members["a"].outputs, members["b"], members["c/d"], members["e"], members["f"] changed.');
   assert.deepEqual(
     parts.filter(({ part }) => part !== 'members["a"].outputs'),
     [

@@ -37,7 +37,11 @@ test("builds why says which part has changed", async () => {
   const why = await place.json<Why>(["builds", "why", id, "parse", "docs/a.md"]);
   assert.deepEqual([why.ran, why.parts.map(({ part }) => part)], [true, ["target.hash"]]);
   const { stdout } = await place.run(["builds", "why", id, "parse", "docs/b.md"]);
-  assert.match(stdout, /^reused Reused: nothing that counts has changed\./);
+  assert.equal(stdout, "Reused: version, key, input and target are unchanged.\n");
+  const stage = await place.json<JsonError>(["builds", "why", id, "prase", "docs/b.md"], 1);
+  assert.match(stage.error.hint, /^Did you mean stage "parse"\? Stages: /);
+  const target = await place.json<JsonError>(["builds", "why", id, "parse", "doc/b.md"], 1);
+  assert.match(target.error.hint, /^Did you mean "docs\/b\.md"/);
 });
 
 test("builds export writes a folder, artifacts get reads bytes, and sweep takes only what nobody needs", async () => {

@@ -1,8 +1,12 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { open as openFile } from "node:fs/promises";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
 import type { Overview } from "../../src/runtime/status/overview.ts";
 import { job, open } from "../../src/index.ts";
+import { drain } from "../../src/testing/index.ts";
 import { JOBS, Place } from "./holdfast.ts";
 
 let place: Place;
@@ -102,4 +106,26 @@ test("a damaged database exits 5", async () => {
   const { code, stderr } = await place.run(["jobs", "list"]);
   assert.equal(code, 5);
   assert.match(stderr, /error: .*work\.db is damaged/);
+});
+
+test("the advice of status can be pasted: it names the database that was named, and works", async () => {
+  const elsewhere = await Place.make();
+  try {
+    const db = join(elsewhere.folder, "it's other.db");
+    const hf = await open(db, { log: false });
+    const bad = job({ name: "bad", retry: { attempts: 1 }, run: () => Promise.reject(new Error("no")) });
+    await hf.enqueue(bad, 1);
+    await drain(hf, [bad]);
+    await hf.close();
+    const { stdout } = await place.run(["status", "--db", db]);
+    const advice = /^! 1 job failed +(holdfast .*)$/m.exec(stdout)?.[1] ?? "";
+    assert.match(advice, /--db '/);
+    const bin = fileURLToPath(new URL("../../bin/holdfast.js", import.meta.url));
+    const pasted = advice.replace(/^holdfast/, `'${process.execPath}' '${bin}'`);
+    const { status, stdout: list } = spawnSync("sh", ["-c", pasted], { encoding: "utf8" });
+    assert.equal(status, 0);
+    assert.match(list, / bad /);
+  } finally {
+    await elsewhere.remove();
+  }
 });

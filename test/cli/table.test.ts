@@ -2,7 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { age, ahead } from "../../src/core/age.ts";
 import { type Column, table } from "../../src/cli/terminal/table.ts";
+import { buildTable } from "../../src/cli/builds/build-table.ts";
 import { oneLine, widthOf } from "../../src/cli/terminal/text.ts";
+import { BUILD_STATES, type BuildState } from "../../src/core/build.ts";
+import type { Build } from "../../src/core/build-view.ts";
 
 type Row = [name: string, count: string, note: string];
 const COLUMNS: Column<Row>[] = [
@@ -43,4 +46,24 @@ test("what jobs carry cannot steer the terminal", () => {
 test("ages have one unit, rounded down; what is ahead goes to the nearest", () => {
   assert.deepEqual([0, 999, 61_000, 7_199_000, 172_800_000].map(age), ["0s", "0s", "1m", "1h", "2d"]);
   assert.deepEqual([400, 7_199_000, 599_900].map(ahead), ["0s", "2h", "10m"]);
+});
+
+const build = (state: BuildState): Build => ({
+  id: "b1k7i1ug7v00000001",
+  pipeline: "a-pipeline-with-a-long-name",
+  state,
+  reason: "budget_refused: much too expensive for this quarter",
+  budget: { usd: 1_000, tokens: 1_000_000 },
+  spent: { usd: 999.99, tokens: 999_999 },
+  createdAt: 0,
+  stages: { parse: { ran: 12_345, cached: 12_345, failed: 12_345, left: 12_345 } },
+  errors: [],
+});
+
+test("the table of builds fits 80 columns, with every state and a long name", () => {
+  const items = BUILD_STATES.map(build);
+  const lines = buildTable({ items }, 86_400_000 * 400, 80).split("\n");
+  for (const line of lines) assert.ok(widthOf(line) <= 80, line);
+  assert.ok(lines[0]?.includes("STATE") && lines[0].includes("SPENT"));
+  assert.match(buildTable({ items }, 0, Number.POSITIVE_INFINITY), /REASON\n/);
 });

@@ -153,7 +153,7 @@ describe("why a stage ran", () => {
     const after = { ...PARTS, key: canonical({ model: "small", prompt: { text: "Sum up!", tone: "dry" } }, "key") };
     assert.deepEqual(why({ ran: true, before: PARTS, after }), {
       ran: true,
-      reason: "Ran because of a change: key.prompt.text.",
+      reason: "Ran: key.prompt.text changed.",
       parts: [{ part: "key.prompt.text", before: "Sum up.", after: "Sum up!" }],
     });
   });
@@ -198,10 +198,10 @@ describe("why a stage ran", () => {
     const same = { before: PARTS, after: PARTS };
     assert.match(why({ ran: false, ...same }).reason, /^Reused/);
     assert.match(why({ ran: true, ...same, forced: true }).reason, /rerun/);
-    assert.match(why({ ran: true, ...same, failedBefore: true }).reason, /did not succeed/);
-    assert.match(why({ ran: true, before: null, after: PARTS, failedBefore: true }).reason, /did not succeed/);
-    assert.match(why({ ran: true, before: null, after: PARTS }).reason, /first time/);
-    assert.match(why({ ran: true, ...same }).reason, /no longer there/);
+    assert.match(why({ ran: true, ...same, failedBefore: true }).reason, /last attempt failed/);
+    assert.match(why({ ran: true, before: null, after: PARTS, failedBefore: true }).reason, /last attempt failed/);
+    assert.match(why({ ran: true, before: null, after: PARTS }).reason, /had no result before/);
+    assert.match(why({ ran: true, ...same }).reason, /was deleted/);
     assert.match(why({ ran: false, ...same, edited: true }).reason, /^Reused.*code was edited.*version was not raised/);
   });
 
@@ -209,7 +209,7 @@ describe("why a stage ran", () => {
     const after = { ...PARTS, key: canonical(Object.fromEntries([..."abcdefgh"].map((name) => [name, 1])), "key") };
     const { reason, parts } = why({ ran: true, before: { ...PARTS, key: "{}" }, after });
     assert.equal(parts.length, 8);
-    assert.equal(reason, "Ran because of a change: key.a, key.b, key.c, key.d, key.e and 3 more.");
+    assert.equal(reason, "Ran: key.a, key.b, key.c, key.d, key.e and 3 more changed.");
   });
 });
 

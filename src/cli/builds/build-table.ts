@@ -4,26 +4,26 @@ import { saySpent } from "../../core/cost.ts";
 import type { Page } from "../../runtime/jobs.ts";
 import { paint } from "../terminal/colours.ts";
 import { buildStyle } from "../terminal/state.ts";
-import { type Column, count, table } from "../terminal/table.ts";
+import { type Column, count, table, terminalWidth } from "../terminal/table.ts";
 
-export function buildTable({ items, next }: Page<Build>, now: number): string {
+export function buildTable({ items, next }: Page<Build>, now: number, room = terminalWidth()): string {
   if (items.length === 0) return paint("dim", "No builds.");
   const more = next === undefined ? "" : `\n${paint("dim", `more: --after ${next}`)}`;
-  return table(columns(now), items) + more;
+  return table(columns(now), items, room) + more;
 }
 
 function columns(now: number): Column<Build>[] {
   return [
     { title: "ID", value: ({ id }) => id },
-    { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 8 },
+    { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 6 },
     { title: "STATE", value: ({ state }) => state, style: ({ state }) => buildStyle(state) },
     count("DONE", (build) => total(build, ({ ran }) => ran)),
-    count("CACHED", (build) => total(build, ({ cached }) => cached)),
+    { ...count<Build>("CACHED", (build) => total(build, ({ cached }) => cached)), optional: true },
     count("FAILED", (build) => total(build, ({ failed }) => failed), "yellow"),
     count("LEFT", (build) => total(build, ({ left }) => left)),
     { title: "SPENT", value: ({ spent, budget }) => saySpent(spent, budget), least: 8 },
     { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
-    { title: "REASON", value: ({ reason }) => reason, least: 10, style: () => "dim" },
+    { title: "REASON", value: ({ reason }) => reason, least: 10, style: () => "dim", optional: true },
   ];
 }
 

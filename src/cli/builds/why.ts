@@ -12,7 +12,7 @@ export function whyCommand(parent: Command): void {
     .command("why")
     .summary("why a stage ran for a target, or was reused")
     .description(
-      "Show why a stage ran for a target in a build, or was reused: which part of what counts has changed, from what to what.",
+      "Show why a build ran a stage for a target, or reused its result: which of version, key, input and target changed.",
     )
     .argument("<id>", "the build's id")
     .argument("<stage>", "the stage's name")
@@ -26,7 +26,7 @@ export function whyCommand(parent: Command): void {
 }
 
 function page({ ran, reason, parts }: Why): string {
-  const said = `${paint(ran ? "cyan" : "green", ran ? "ran" : "reused")} ${reason}`;
+  const said = reason.replace(/^\w+/, (word) => paint(ran ? "cyan" : "green", word));
   if (parts.length === 0) return said;
   const changes = table(
     [

@@ -2,19 +2,30 @@ import { createInterface } from "node:readline/promises";
 import { approve } from "../../core/budget.ts";
 import type { Build } from "../../core/build-view.ts";
 import type { Cost } from "../../core/cost.ts";
-import { plus, sayAmount, sayCost, saySpent, sayUnit, UNITS } from "../../core/cost.ts";
+import { type Amount, NOTHING, plus, sayAmount, sayCost, saySpent, sayUnit, toAmount, UNITS } from "../../core/cost.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { paint } from "../terminal/colours.ts";
 import { costGiven } from "../terminal/cost.ts";
 import { oneLine } from "../terminal/text.ts";
+import type { Wanted } from "./begin.ts";
+
+/** The total that the build is expected to have spent when it is done; null where no stage says what it costs. */
+export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline, options }: Wanted): Promise<Amount | null> {
+  const { only = [] } = options;
+  // Without an estimate the build can still be approved, so a plan that fails is not an error here.
+  const plan = await hf.builds.plan(pipeline, { only }).catch(() => null);
+  const left = plan === null ? NOTHING : toAmount(plan.estimate, "The estimate of the plan");
+  return left.micros + left.tokens === 0 ? null : plus(row.spent, left);
+}
 
 /** Why it waits, for whoever may pay. */
-export function sayPaused(row: BuildRow, build: Build): string {
+export function sayPaused(row: BuildRow, build: Build, toFinish: Amount | null = null): string {
   const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused for its budget: ${saySpent(build.spent, build.budget)} spent`;
   const refused = row.refused.micros + row.refused.tokens;
   const next = refused === 0 ? "" : `, and the next piece of work is estimated at ${sayAmount(row.refused)}`;
-  return paint("yellow", `${what}${next}.`);
+  const finish = toFinish === null ? "" : ` All that is left is estimated to bring it to ${limitedOf(row, toFinish)}.`;
+  return paint("yellow", `${what}${next}.${finish}`);
 }
 
 /** How it goes on. */
@@ -32,7 +43,12 @@ export function sayHow(row: BuildRow, again: string, token: string | undefined):
 }
 
 /** What is asked on a terminal. Null: nobody pays. */
-export async function askBudget(row: BuildRow, offered: Cost | undefined, signal: AbortSignal): Promise<Cost | null> {
+export async function askBudget(
+  row: BuildRow,
+  toFinish: Amount | null,
+  offered: Cost | undefined,
+  signal: AbortSignal,
+): Promise<Cost | null> {
   const over = new AbortController();
   const asked = createInterface({ input: process.stdin, output: process.stdout });
   asked.once("SIGINT", () => over.abort());
@@ -43,8 +59,9 @@ export async function askBudget(row: BuildRow, offered: Cost | undefined, signal
       const yes = await ask(`Go on with a budget of ${sayCost(offered)}? [y/N] `);
       return /^y(es)?$/i.test(yes?.trim() ?? "") ? offered : null;
     }
+    const finish = toFinish === null ? "" : `, about ${limitedOf(row, toFinish)} to finish`;
     for (;;) {
-      const text = (await ask(`New total budget, at least ${leastOf(row)} (Enter leaves it paused): `))?.trim() ?? "";
+      const text = (await ask(`New total budget: at least ${leastOf(row)}${finish} (Enter leaves it paused): `))?.trim() ?? "";
       if (text === "") return null;
       try {
         const cost = costGiven(text);
@@ -64,8 +81,13 @@ export async function ownToken(hf: Holdfast, build: Build): Promise<string> {
   return build.token ?? hf.builds.mintToken(build.id);
 }
 
-function leastOf({ budget, spent, refused }: BuildRow): string {
-  const needed = plus(spent, refused);
+/** What the next piece of work needs. */
+function leastOf(row: BuildRow): string {
+  return limitedOf(row, plus(row.spent, row.refused));
+}
+
+/** An amount in the units that the budget limits. */
+function limitedOf({ budget }: BuildRow, amount: Amount): string {
   const limited = UNITS.filter((unit) => budget[unit] !== null);
-  return limited.map((unit) => sayUnit(unit, needed[unit])).join(" and ");
+  return limited.map((unit) => sayUnit(unit, amount[unit])).join(" and ");
 }

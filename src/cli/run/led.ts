@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from "node:util";
 import type { Command } from "commander";
 import { fromBudget } from "../../core/budget.ts";
 import type { Build } from "../../core/build-view.ts";
-import type { Cost } from "../../core/cost.ts";
+import type { Amount, Cost } from "../../core/cost.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { EXIT } from "../exit.ts";
@@ -10,7 +10,7 @@ import { paint } from "../terminal/colours.ts";
 import type { Interrupts } from "../terminal/interrupt.ts";
 import { isJson } from "../terminal/output.ts";
 import { Unfinished } from "../terminal/unfinished.ts";
-import { askBudget, ownToken, sayHow, sayPaused } from "./approve.ts";
+import { askBudget, ownToken, sayHow, sayPaused, totalToFinish } from "./approve.ts";
 import type { Begun, Wanted } from "./begin.ts";
 import type { Crew } from "./crew.ts";
 import type { Show } from "./show.ts";
@@ -50,12 +50,13 @@ export async function led(parts: LedParts, begin: (wanted: Wanted) => Promise<Be
       return exitOf(build, interrupts.signal.aborted);
     }
     const asks = !isJson(command) && process.stdin.isTTY === true && process.stdout.isTTY === true && !interrupts.signal.aborted;
+    const toFinish = await totalToFinish(hf, row, wanted);
     show.end(build, () => {
-      const said =
-        "paused" in begun ? sayPaused(row, build) : `${summary(build, hf.engine.clock.now())}\n${sayPaused(row, build)}`;
+      const paused = sayPaused(row, build, toFinish);
+      const said = "paused" in begun ? paused : `${summary(build, hf.engine.clock.now())}\n${paused}`;
       return asks ? said : `${said}\n${sayHow(row, wanted.again, build.token)}`;
     });
-    const paid = asks ? await asked(parts, row, build, wanted) : null;
+    const paid = asks ? await asked(parts, row, build, wanted, toFinish) : null;
     if (paid === null) return EXIT.paused;
     wanted = { ...parts.wanted, options: { ...parts.wanted.options, budget: paid.budget }, token: paid.token };
   }
@@ -66,10 +67,11 @@ async function asked(
   row: BuildRow,
   build: Build,
   { options, again }: Wanted,
+  toFinish: Amount | null,
 ): Promise<{ token: string; budget: Cost } | null> {
   // What it was started with has not been enough.
   const isNew = !isDeepStrictEqual(options.budget, fromBudget(row.budget));
-  const budget = await askBudget(row, isNew ? options.budget : undefined, interrupts.signal);
+  const budget = await askBudget(row, toFinish, isNew ? options.budget : undefined, interrupts.signal);
   if (budget !== null) return { token: await ownToken(hf, build), budget };
   show.say(sayHow(row, again, build.token));
   return null;

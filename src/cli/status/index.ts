@@ -6,6 +6,7 @@ import { overviewOf } from "../../runtime/status/overview.ts";
 import { openExisting, pathOf } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
+import { withAdvice } from "./advice.ts";
 import { statusPage } from "./page.ts";
 import { watch } from "./watch.ts";
 
@@ -27,7 +28,7 @@ export function statusCommand(parent: Command): void {
       await using hf = await openExisting(command);
       if (interval !== null) return await watch(hf, command, interval);
       const overview = await overviewOf(hf);
-      const alarms = alarmsOf(overview);
+      const alarms = withAdvice(alarmsOf(overview), command);
       answer(command, { ...overview, alarms }, () => statusPage(pathOf(command), overview, alarms));
     });
 }

@@ -47,9 +47,12 @@ function headline(path: string, overview: Overview, rates: Rates | undefined): s
 function sayAlarms(alarms: readonly Alarm[]): string {
   const messages = alarms.map(({ message }) => oneLine(message));
   const width = Math.max(0, ...messages.map(({ length }) => length));
+  // A hint that does not fit beside its message stands below it, so that it can be copied as one line.
+  const isNarrow = alarms.some(({ hint }) => width + hint.length + 4 > terminalWidth());
   return alarms
     .map(({ grave, hint }, i) => {
-      return `${paint(grave ? "red" : "yellow", `! ${messages[i]?.padEnd(width)}`)}  ${paint("dim", hint)}`;
+      const message = paint(grave ? "red" : "yellow", `! ${isNarrow ? messages[i] : messages[i]?.padEnd(width)}`);
+      return `${message}${isNarrow ? "\n    " : "  "}${paint("dim", hint)}`;
     })
     .join("\n");
 }

@@ -10,6 +10,7 @@ import { paint } from "../terminal/colours.ts";
 import { untilInterrupted } from "../terminal/interrupt.ts";
 import { handOver, isJson } from "../terminal/output.ts";
 import { Screen } from "../terminal/screen.ts";
+import { withAdvice } from "./advice.ts";
 import { statusPage } from "./page.ts";
 
 /** One look, and what was seen of it since the look before. */
@@ -24,13 +25,19 @@ interface Look {
 export async function watch(hf: Holdfast, command: Command, interval: number): Promise<void> {
   using over = untilInterrupted();
   const path = pathOf(command);
-  if (isJson(command)) return await writeEach(hf, interval, over, line);
+  if (isJson(command)) return await writeEach(hf, command, interval, over, line);
   if (!Screen.fits(process.stdout)) {
-    return await writeEach(hf, interval, over, ({ overview, alarms, rates }) => `${statusPage(path, overview, alarms, rates)}\n`);
+    return await writeEach(
+      hf,
+      command,
+      interval,
+      over,
+      ({ overview, alarms, rates }) => `${statusPage(path, overview, alarms, rates)}\n`,
+    );
   }
   using screen = Screen.take(process.stdout);
   const foot = paint("dim", `every ${sayMillis(interval)} · Ctrl-C ends`);
-  for await (const { overview, alarms, rates } of looks(hf, interval, over)) {
+  for await (const { overview, alarms, rates } of looks(hf, command, interval, over)) {
     screen.draw(() => `${statusPage(path, overview, alarms, rates)}\n\n${foot}`);
   }
 }
@@ -39,16 +46,26 @@ function line({ overview, alarms, rates }: Look): string {
   return JSON.stringify({ ...overview, alarms, ...(rates === undefined ? {} : { rates: Object.fromEntries(rates) }) });
 }
 
-async function writeEach(hf: Holdfast, interval: number, over: AbortSignal, text: (look: Look) => string): Promise<void> {
-  for await (const look of looks(hf, interval, over)) if (!(await handOver(text(look)))) return;
+async function writeEach(
+  hf: Holdfast,
+  command: Command,
+  interval: number,
+  over: AbortSignal,
+  text: (look: Look) => string,
+): Promise<void> {
+  for await (const look of looks(hf, command, interval, over)) if (!(await handOver(text(look)))) return;
 }
 
-async function* looks(hf: Holdfast, interval: number, over: AbortSignal): AsyncGenerator<Look> {
+async function* looks(hf: Holdfast, command: Command, interval: number, over: AbortSignal): AsyncGenerator<Look> {
   let before: { overview: Overview; at: number } | null = null;
   while (!over.aborted) {
     const overview = await overviewOf(hf);
     const now = { overview, at: performance.now() };
-    yield { overview, alarms: alarmsOf(overview), ...(before === null ? {} : { rates: ratesBetween(before, now) }) };
+    yield {
+      overview,
+      alarms: withAdvice(alarmsOf(overview), command),
+      ...(before === null ? {} : { rates: ratesBetween(before, now) }),
+    };
     before = now;
     await pause(interval, null, { signal: over }).catch(() => {});
   }

@@ -9,6 +9,8 @@ export interface Column<Row> {
   style?: (row: Row) => Style | null;
   /** Gives way when the terminal is narrow, down to this width. */
   least?: number;
+  /** Left out when the terminal is too narrow for all columns at their least widths; the last such column goes first. */
+  optional?: boolean;
 }
 
 const GAP = 2;
@@ -28,7 +30,8 @@ export function count<Row>(
 }
 
 /** Lines up columns. In a pipe nothing is cut: programs read it. */
-export function table<Row>(columns: readonly Column<Row>[], rows: readonly Row[], room = terminalWidth()): string {
+export function table<Row>(given: readonly Column<Row>[], rows: readonly Row[], room = terminalWidth()): string {
+  const columns = fitting(given, rows, room);
   const cells = rows.map((row) => columns.map((column) => oneLine(column.value(row))));
   const wanted = columns.map((column, i) => Math.max(widthOf(column.title), ...cells.map((line) => widthOf(line[i] as string))));
   const widths = fit(columns, wanted, room);
@@ -48,6 +51,17 @@ export function table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]
     if (column.right) return blank + painted;
     return at === columns.length - 1 ? painted : painted + blank;
   }
+}
+
+/** The columns that fit side by side at their least widths. */
+function fitting<Row>(columns: readonly Column<Row>[], rows: readonly Row[], room: number): readonly Column<Row>[] {
+  const leastWidth = ({ title, value, least }: Column<Row>) => {
+    const wanted = Math.max(widthOf(title), ...rows.map((row) => widthOf(oneLine(value(row)))));
+    return Math.min(wanted, least ?? wanted);
+  };
+  const total = columns.reduce((sum, column) => sum + leastWidth(column) + GAP, -GAP);
+  const last = columns.findLastIndex(({ optional }) => optional === true);
+  return total <= room || last === -1 ? columns : fitting(columns.toSpliced(last, 1), rows, room);
 }
 
 /** The widest that may shrink gives way first. */

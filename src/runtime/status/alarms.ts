@@ -2,7 +2,6 @@ import { age } from "../../core/age.ts";
 import { saySpent } from "../../core/cost.ts";
 import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "../../core/wal.ts";
 import { bytes, number, plural } from "../../core/words.ts";
-import { isPipelineQueue } from "../../core/work.ts";
 import { isLeft, type OpenBuild } from "./open-builds.ts";
 import { isThere, type Overview, type Unworked, workersIn } from "./overview.ts";
 
@@ -45,10 +44,10 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const alarms: Alarm[] = [];
   if (overview.damaged !== null) {
     const message = `the database is damaged, and is only read: ${overview.damaged}`;
-    alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast salvage, or holdfast restore BACKUP" });
+    alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast doctor" });
   }
   for (const what of overview.lost) {
-    alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: "holdfast recover, then --last" });
+    alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: "holdfast recover && holdfast recover --last" });
   }
   const gone = processes.filter((process) => !isThere(process));
   const open = overview.queues.filter(({ paused }) => !paused);
@@ -57,9 +56,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   if (ready && noWorker && byHand === 0) {
     const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
     const message = `${plural(pending, "job is", "jobs are")} pending and nobody works`;
-    const isBuilding = open.every(({ name, counts }) => counts.pending === 0 || isPipelineQueue(name));
-    const hint = isBuilding ? "holdfast run FILE" : "holdfast work FILES…";
-    alarms.push({ code: "NOBODY_WORKS", grave: true, message, hint });
+    alarms.push({ code: "NOBODY_WORKS", grave: true, message, hint: "holdfast work FILES…" });
   } else {
     alarms.push(...notWorked(overview.unworked));
   }
@@ -99,13 +96,18 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
   const alarms: Alarm[] = [];
   if (pending !== null) {
     const message = `what a crash has left waits for your word: ${plural(pending.jobs, "job")}, ${plural(pending.builds.length, "build")}`;
-    alarms.push({ code: "RECOVERY_PENDING", grave: true, message, hint: "holdfast recover, then holdfast recover --apply" });
+    alarms.push({ code: "RECOVERY_PENDING", grave: true, message, hint: "holdfast recover && holdfast recover --apply" });
   }
   for (const { state, errors, begunAt } of crashes.open) {
     if (state === "failed") {
       const more = errors.length === 1 ? "" : ` and ${errors.length - 1} more`;
       const message = `after a crash something was found to be wrong: ${errors[0] ?? ""}${more}`;
-      alarms.push({ code: "RECOVERY_FAILED", grave: true, message, hint: "holdfast recover --last, then --acknowledge" });
+      alarms.push({
+        code: "RECOVERY_FAILED",
+        grave: true,
+        message,
+        hint: "holdfast recover --last && holdfast recover --acknowledge",
+      });
     } else if (at - begunAt > STUCK) {
       const message = `a recovery is under way for ${age(at - begunAt)}`;
       alarms.push({ code: "RECOVERY_STUCK", grave: true, message, hint: "holdfast recover" });
