@@ -46,13 +46,16 @@ export async function verifyWhole(
   tell: OnProgress,
 ): Promise<VerifiedBackup> {
   const verified = await verifyBackup(path, driver, tell);
-  const { manifest } = verified;
-  if (manifest === null || !manifest.artifacts.included) return verified;
-  const { hashes } = manifest.artifacts;
-  const folder = artifactsPath(verified.path);
-  const bad = await lacking(hashes, folder, (done) => tell({ step: "artifacts", done, total: hashes.length }));
-  if (bad.length > 0) throw damaged(verified.path, `of its artifacts ${bad.length} are missing or damaged, ${bad[0]} among them`);
+  await verifyArtifacts(verified.path, verified.manifest, tell);
   return verified;
+}
+
+/** Throws if an artifact that came with the backup is missing or damaged. */
+export async function verifyArtifacts(backup: string, manifest: Manifest | null, tell: OnProgress): Promise<void> {
+  if (manifest === null || !manifest.artifacts.included) return;
+  const { hashes } = manifest.artifacts;
+  const bad = await lacking(hashes, artifactsPath(backup), (done) => tell({ step: "artifacts", done, total: hashes.length }));
+  if (bad.length > 0) throw damaged(backup, `of its artifacts ${bad.length} are missing or damaged, ${bad[0]} among them`);
 }
 
 async function include(engine: Engine, staged: StagedBackup, onProgress: OnProgress): Promise<BackupArtifacts> {

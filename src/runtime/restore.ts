@@ -5,6 +5,7 @@ import { Alive } from "../store/alive.ts";
 import { artifactsPath } from "../store/backup-manifest.ts";
 import { damaged } from "../store/sqlite/backup/verify.ts";
 import { databaseAt, restore, type Restored, type RestoreRequest } from "../store/sqlite/backup/restore.ts";
+import { verifyArtifacts } from "./backup.ts";
 
 export { databaseAt };
 
@@ -30,6 +31,7 @@ async function bringBack(
   { hashes, backup, manifest, path }: Restored,
   { artifacts: given, driver, onProgress = () => {} }: RestoreRequest & { artifacts?: string },
 ): Promise<RestoredWhole["artifacts"]> {
+  await verifyArtifacts(backup, manifest, onProgress);
   if (hashes.length === 0) return { restored: 0, missing: [] };
   const folder = given ?? `${path}-artifacts`;
   const included = manifest?.artifacts.included === true;

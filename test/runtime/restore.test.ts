@@ -155,6 +155,29 @@ suite("a restore", () => {
     await using hf = await open(path);
     assert.match(String(await hf.builds.output(id, "grow", "one")), /^one a line/);
   });
+
+  test("is refused, and nothing is changed, where an artifact of the backup is damaged or missing", async (t) => {
+    const { path, backup, restore } = await ground(t);
+    const made = pipeline("made")
+      .source(items(() => ["one", "two"], { id: (name) => name }))
+      .stage("grow", {}, ({ input }) => `${input} ${"a line of text\n".repeat(50_000)}`);
+    {
+      await using hf = await open(path);
+      await (await hf.builds.start(made)).done();
+      await hf.backup(backup, { artifacts: true });
+    }
+    const check = unchanged(path);
+    const folderOf = `${backup}-artifacts`;
+    const [artifact] = readdirSync(folderOf, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+    assert.ok(artifact !== undefined);
+    const file = join(artifact.parentPath, artifact.name);
+    const bytes = readFileSync(file);
+    writeFileSync(file, bytes.fill(0, 100, 101));
+    await assert.rejects(restore(), code("BACKUP_DAMAGED"));
+    rmSync(file);
+    await assert.rejects(restore(), code("BACKUP_DAMAGED"));
+    check();
+  });
 });
 
 suite("after a restore", () => {
