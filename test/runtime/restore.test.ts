@@ -168,7 +168,7 @@ suite("a restore", () => {
     }
     const check = unchanged(path);
     const folderOf = `${backup}-artifacts`;
-    const [artifact] = readdirSync(folderOf, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+    const artifact = readdirSync(folderOf, { recursive: true, withFileTypes: true }).find((entry) => entry.isFile());
     assert.ok(artifact !== undefined);
     const file = join(artifact.parentPath, artifact.name);
     const bytes = readFileSync(file);
