@@ -90,7 +90,7 @@ export function diagnose(seen: Circumstance): Diagnosis[] {
 const GRADES: readonly Grade[] = ["damage", "error", "warning", "note"];
 
 function ofDamage({ findings, checked }: Circumstance): Diagnosis[] {
-  const mend = "holdfast salvage, or holdfast restore BACKUP";
+  const mend = "holdfast doctor --recheck; then holdfast salvage, or holdfast restore BACKUP";
   const known = findings.map(({ severity, what }): Diagnosis => {
     if (severity === "damage") return { grade: "damage", area: "damage", message: what, mend };
     if (severity === "unlocked") return { grade: "error", area: "processes", message: what, mend: RESTART };

@@ -76,7 +76,7 @@ export function damagedRow(what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${what} is damaged: what stands in its row is not what was written there.`,
-    "Look at the disk, keep a copy of the database with its -wal, and take the row from a backup.",
+    "`holdfast doctor --recheck` reads it again. If it finds the same, check the disk, keep a copy of the database with its -wal, and take the row from a backup.",
   );
 }
 
@@ -85,7 +85,16 @@ export function onlyRead(path: string, what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${path} is damaged, so it is only read. ${what}`,
-    "Stop all workers, then `holdfast salvage` makes a new one of what can be read and of the newest backup; or go back to a backup: holdfast restore.",
+    "`holdfast doctor --recheck`, or `hf.check()`, looks again and clears the finding where all is well. Otherwise stop all workers, then `holdfast salvage` makes a new one of what can be read and of the newest backup; or go back to a backup: holdfast restore.",
+  );
+}
+
+/** A handle that was opened while its database was read-only for damage that a check has not found again. */
+export function reopenCleared(path: string): HoldfastError {
+  return new HoldfastError(
+    "DAMAGED",
+    `${path} was opened read-only because of a finding of damage, which a check has cleared since.`,
+    "Close this handle and open the database again to write.",
   );
 }
 

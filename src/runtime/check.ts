@@ -13,15 +13,19 @@ const STEP = 500;
 export async function checkAll(engine: Engine, how: Thoroughness, signal?: AbortSignal): Promise<string[]> {
   const { damage } = engine.store;
   const known = damage.damaged;
-  const { findings, artifacts } = await damage.check(how);
+  const standing = (await damage.findings()).filter(({ severity }) => severity === "damage").map(({ id }) => id);
+  const { findings, artifacts, isComplete } = await damage.check(how);
   signal?.throwIfAborted();
   const missing = await missingOf(engine, artifacts);
   const audit = how === "whole" ? await auditOf(engine) : [];
   const [first] = missing;
   const named = missing.slice(0, NAMED).join(", ");
   const more = missing.length > NAMED ? ` and ${missing.length - NAMED} more` : "";
+  // Only what was known before the check: it says nothing about what was found while it looked.
+  const isClean = isComplete && findings.length + audit.length === 0;
+  const stays = known !== null && isClean ? await damage.clear(standing) : known;
   return [
-    ...(known === null ? [] : [known]),
+    ...(stays === null ? [] : [stays]),
     ...findings,
     ...audit,
     ...(first === undefined ? [] : [`Artifacts that something refers to are missing: ${named}${more}.`]),

@@ -101,7 +101,7 @@ export class Engine {
   #cancelCheck: () => void = () => {};
   #checking: Promise<void> = Promise.resolve();
 
-  static async open(location: StoreLocation, options: EngineOptions): Promise<Engine> {
+  static async open(location: StoreLocation, options: EngineOptions, tries = 0): Promise<Engine> {
     const { clock } = options;
     const store = await openStore(location, {
       clock,
@@ -129,13 +129,15 @@ export class Engine {
         stoppable: options.onStop !== undefined,
       });
       const engine = new Engine(store, location, options, self);
+      await store.damage.recordCleared();
       if (options.recovery === "auto") await engine.janitor.open();
       await engine.#checkLater();
       return engine;
     } catch (error) {
+      const isMet = store.damage.damaged !== null && !isGone(error);
       await store.close();
-      // It was met just now, and stands in the findings: from here on it is only read.
-      if (store.damage.damaged !== null && !isGone(error)) return Engine.open(location, options);
+      // Damage was met just now. Where a second read confirmed it, it stands in the findings, and is only read from here on.
+      if (isMet && tries < 2) return Engine.open(location, options, tries + 1);
       throw error;
     }
   }
@@ -205,12 +207,18 @@ export class Engine {
   }
 
   /** From now on nothing can be written, or, without its locks, nothing claimed: every try is refused, and none is made by itself. */
-  #damaged({ code, message, hint }: HoldfastError): void {
+  #damaged(error: HoldfastError | null): void {
+    if (error === null) return this.log.warn("the database is not damaged after all, and is written to again", {});
+    const { code, message, hint } = error;
     if (code === "LOCKS_LOST")
       return this.log.error("the locks on the database are lost; no more jobs are claimed", { error: message, hint });
     if (code === "DATABASE_GONE")
       this.log.error("the database's files were replaced; this handle is read-only", { error: message, hint });
-    else this.log.error("the database is damaged, and is only read from now on", { what: this.store.damage.damaged, hint: MEND });
+    else
+      return this.log.error("the database is damaged, and is only read from now on", {
+        what: this.store.damage.damaged,
+        hint: MEND,
+      });
     void this.janitor.stop();
     void this.scheduler.stop();
   }

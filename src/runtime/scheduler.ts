@@ -85,6 +85,7 @@ export class Scheduler {
   async #look(): Promise<number> {
     for (;;) {
       this.#again = false;
+      if (this.#store.damage.damaged !== null) return LOOK_AGAIN;
       const { due, nextAt, now } = await this.#store.schedules.due();
       if (this.#state === "stopped" || (due.length === 0 && !this.#again)) return nextAt === null ? LOOK_AGAIN : nextAt - now;
       let troubles = 0;

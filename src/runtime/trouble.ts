@@ -12,7 +12,8 @@ export function said(error: unknown): Said {
 }
 
 /** What to do about a database that is damaged. */
-export const MEND = "`holdfast doctor` says what is wrong; `holdfast salvage`, or `holdfast restore BACKUP`, makes a whole one.";
+export const MEND =
+  "`holdfast doctor --recheck` looks again, and clears what is well; `holdfast salvage`, or `holdfast restore BACKUP`, makes a whole one.";
 
 /** What goes wrong at every try is told when it begins, and when it becomes another; an outage of an hour is not a log of it. */
 export class Trouble {

@@ -230,12 +230,12 @@ export class WorkerLoop implements Worker {
     } catch (error) {
       this.#trouble = error;
       this.#dry = true;
+      const refusal = this.#engine.store.damage.claimRefusal();
       // Where every claim is refused, the engine has logged why.
-      if (this.#engine.store.damage.claimRefusal() === null) {
-        const news = this.#claims.news(error);
-        if (news !== null) this.#engine.log.error("claiming failed; it is tried again", news);
-        this.#alarmIn(CLAIM_AGAIN);
-      }
+      const news = refusal === null ? this.#claims.news(error) : null;
+      if (news !== null) this.#engine.log.error("claiming failed; it is tried again", news);
+      // A finding of damage may be cleared; lost locks and replaced files stay lost.
+      if (refusal === null || refusal.code === "DAMAGED") this.#alarmIn(CLAIM_AGAIN);
     }
     this.#claiming = false;
     if (!this.#dry) this.#soon();

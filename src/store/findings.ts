@@ -33,6 +33,8 @@ export interface Checked {
   findings: string[];
   /** Artifacts that something refers to; whether they are there is not the store's to know. */
   artifacts: string[];
+  /** Whether it has looked at all there is: only then can it clear a finding. */
+  isComplete: boolean;
 }
 
 /** "quick": whether its pages are sound, half a second for a million jobs. "whole": every row and every index, too. */
@@ -50,14 +52,24 @@ export interface DamageStore {
   readonly opening: Opening | null;
   /** Looks off the main thread, while others work. Damage that it finds is kept, and the store is only read from then on. */
   check(how: Thoroughness): Promise<Checked>;
-  /** What was found so far, by any process, and stands in no report yet; damage stays until the database is restored. */
+  /**
+   * Clears findings of damage, by their ids, after a complete check has found nothing: null. The answer is why not where the
+   * log, or the number of commits, still disagrees. All processes write again from then on; those that opened the database
+   * while it was read-only have to open it again.
+   */
+  clear(ids: readonly string[]): Promise<string | null>;
+  /** Writes the audit entries of cleared findings, where that has not been done. */
+  recordCleared(): Promise<void>;
+  /** Resolves when damage that a statement has met is confirmed, or found not to be there. */
+  confirmed(): Promise<void>;
+  /** What was found so far, by any process, and stands in no report yet; damage stays until a check clears it, or a restore. */
   findings(): Promise<Finding[]>;
   /** They stand in a report. */
   reported(ids: readonly string[]): Promise<void>;
   /** Heads of the audit that were written down outside the database: what it must hold. */
   auditHeads(): Promise<AuditHead[]>;
-  /** Whether another process has found damage since, the files were replaced, or the locks of this process on them vanished. */
+  /** Whether another process has found damage, or cleared it, since, the files were replaced, or the locks of this process on them vanished. */
   lookAgain(): void;
-  /** Called when writes, or claims, are refused from now on. */
-  onDamaged(call: (error: HoldfastError) => void): () => void;
+  /** Called when writes, or claims, are refused from now on; with null, when they are not any more. */
+  onDamaged(call: (error: HoldfastError | null) => void): () => void;
 }

@@ -45,7 +45,7 @@ test("holdfast doctor exits with 5 on a damaged database, and holdfast salvage m
   const ill = await place.json<Answer>(["doctor"], 5);
   assert.equal(ill.ok, false);
   assert.equal(ill.found[0]?.grade, "damage");
-  assert.match(ill.found[0]?.mend ?? "", /^holdfast salvage/);
+  assert.match(ill.found[0]?.mend ?? "", /^holdfast doctor --recheck; then holdfast salvage/);
   const salvaged = await place.run(["salvage"]);
   assert.equal(salvaged.code, 0, salvaged.stderr);
   assert.match(salvaged.stdout, /^Salvaged: .*work\.db, 200 jobs read\.\n/);

@@ -68,6 +68,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await add(one, {});
       await assert.rejects(one.schedules.all(), { code: "DAMAGED" });
       await assert.rejects(one.enqueue([newJob()]), DAMAGED);
+      await one.damage.confirmed();
       other.damage.lookAgain();
       await assert.rejects(other.enqueue([newJob()]), DAMAGED);
       await assert.rejects(

@@ -12,7 +12,7 @@ import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
 import { version } from "../program.ts";
 import { answer } from "../terminal/output.ts";
-import { doctorPage, type Examined } from "./page.ts";
+import { doctorPage, type Examined, type Recheck } from "./page.ts";
 
 export function doctorCommand(parent: Command): void {
   parent
@@ -24,23 +24,43 @@ export function doctorCommand(parent: Command): void {
         "reports of crashes, damage. What stands out comes with the command that mends it. Exit code 5 when something is damaged, 1 " +
         "when something does not work, 0 otherwise.",
     )
-    .addHelpText("after", examples("holdfast doctor", "holdfast doctor --json | jq '.found[]'"))
-    .action(async (_options: object, command: Command) => {
-      const opened = await openOrDamaged(command);
+    .option("--recheck", "check every page, index and row first; where all is well, clear findings of damage and write again")
+    .addHelpText("after", examples("holdfast doctor", "holdfast doctor --recheck", "holdfast doctor --json | jq '.found[]'"))
+    .action(async (options: { recheck?: boolean }, command: Command) => {
+      let opened = await openOrDamaged(command);
       try {
-        const examined = await examineAll(command, opened);
+        const recheck = options.recheck && isOpen(opened) ? await recheckAll(opened) : null;
+        // A handle that was opened read-only stays so; the next writes the audit entry of what was cleared.
+        if (recheck !== null && recheck.cleared.length > 0 && isOpen(opened)) {
+          await opened.close();
+          opened = await openOrDamaged(command);
+        }
+        const examined = { ...(await examineAll(command, opened)), ...(options.recheck ? { recheck } : {}) };
         const grades = new Set(examined.found.map(({ grade }) => grade));
         if (grades.has("damage")) process.exitCode = EXIT.damaged;
         else if (grades.has("error")) process.exitCode = EXIT.failed;
         answer(command, { ok: !grades.has("damage") && !grades.has("error"), ...examined }, () => doctorPage(examined));
       } finally {
-        if (!(opened instanceof HoldfastError)) await opened?.close();
+        if (isOpen(opened)) await opened.close();
       }
     });
 }
 
+function isOpen(opened: Holdfast | HoldfastError | null): opened is Holdfast {
+  return opened !== null && !(opened instanceof HoldfastError);
+}
+
+/** What a complete check finds, and which findings of damage it has cleared. */
+async function recheckAll(hf: Holdfast): Promise<Recheck> {
+  const damage = async () => (await hf.engine.store.damage.findings()).filter(({ severity }) => severity === "damage");
+  const before = await damage();
+  const { ok, findings } = await hf.check();
+  const after = new Set((await damage()).map(({ id }) => id));
+  return { ok, findings, cleared: before.filter(({ id }) => !after.has(id)).map(({ what }) => what) };
+}
+
 async function examineAll(command: Command, opened: Holdfast | HoldfastError | null): Promise<Examined> {
-  const engine = opened === null || opened instanceof HoldfastError ? null : opened.engine;
+  const engine = isOpen(opened) ? opened.engine : null;
   const location = engine?.location ?? locate(fileOf(command), { driver: driverOf(command) });
   const { folder, every } = configOf(command)?.options.backups ?? {};
   const { engine: store, ...examination } = await examine({
@@ -66,7 +86,12 @@ async function examineAll(command: Command, opened: Holdfast | HoldfastError | n
 
 function whyUnopened({ code, message, hint }: HoldfastError): Diagnosis {
   if (code !== "DAMAGED") return { grade: "error", area: "disk", message, mend: hint };
-  return { grade: "damage", area: "damage", message, mend: "holdfast salvage, or holdfast restore BACKUP" };
+  return {
+    grade: "damage",
+    area: "damage",
+    message,
+    mend: "holdfast doctor --recheck; then holdfast salvage, or holdfast restore BACKUP",
+  };
 }
 
 /** What keeps a database from being opened, and is found all the same. */

@@ -9,6 +9,16 @@ import { oneLine } from "../terminal/text.ts";
 export interface Examined extends Omit<Examination, "engine"> {
   database: string;
   versions: { holdfast: string; node: string; platform: string; store: string | null };
+  /** Null: it could not be opened. */
+  recheck?: Recheck | null;
+}
+
+/** What `--recheck` has found. */
+export interface Recheck {
+  ok: boolean;
+  findings: string[];
+  /** Findings of damage that it has cleared. */
+  cleared: string[];
 }
 
 const STYLES: Record<Grade, Style> = { damage: "red", error: "red", warning: "yellow", note: "dim" };
@@ -17,7 +27,17 @@ const STYLES: Record<Grade, Style> = { damage: "red", error: "red", warning: "ye
 export function doctorPage(examined: Examined): string {
   const { found } = examined;
   const verdict = found.length === 0 ? paint("green", "Nothing stands out.") : found.map(sayFound).join("\n");
-  return [paint("bold", oneLine(examined.database)), verdict, facts(examined)].join("\n\n");
+  const recheck = examined.recheck === undefined ? [] : [sayRecheck(examined.recheck)];
+  return [paint("bold", oneLine(examined.database)), ...recheck, verdict, facts(examined)].join("\n\n");
+}
+
+function sayRecheck(recheck: Recheck | null): string {
+  if (recheck === null) return paint("red", "Not rechecked: the database could not be opened.");
+  const { ok, findings, cleared } = recheck;
+  if (!ok) return paint("red", ["The check has found:", ...findings.map((what) => `  ${oneLine(what)}`)].join("\n"));
+  const found = cleared.map((what) => `  ${oneLine(what)}`);
+  if (found.length === 0) return paint("green", "Every page, index and row was checked: all is well.");
+  return paint("green", ["Every page, index and row was checked: all is well. Cleared:", ...found].join("\n"));
 }
 
 function sayFound({ grade, message, mend }: Diagnosis): string {

@@ -44,7 +44,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const alarms: Alarm[] = [];
   if (overview.damaged !== null) {
     const message = `the database is damaged, and is only read: ${overview.damaged}`;
-    alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast doctor" });
+    alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast doctor --recheck" });
   }
   for (const what of overview.lost) {
     alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: "holdfast recover && holdfast recover --last" });

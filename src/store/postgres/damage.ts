@@ -43,7 +43,7 @@ export class Damage implements DamageStore {
        union select output_file from ${s}.results where output_file is not null
        union select value_file from ${s}.targets where value_file is not null`,
     );
-    return { findings, artifacts: artifacts.map(([hash]) => hash) };
+    return { findings, artifacts: artifacts.map(([hash]) => hash), isComplete: how === "whole" };
   }
 
   async #count(text: string): Promise<number> {
@@ -60,6 +60,14 @@ export class Damage implements DamageStore {
   async auditHeads(): Promise<AuditHead[]> {
     return [];
   }
+
+  async clear(): Promise<null> {
+    return null;
+  }
+
+  async recordCleared(): Promise<void> {}
+
+  async confirmed(): Promise<void> {}
 
   refuse(): void {}
 

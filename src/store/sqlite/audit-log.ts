@@ -1,3 +1,4 @@
+import { subjectOf } from "../../core/audit.ts";
 import { NO_ENTRY } from "../../core/audit-chain.ts";
 import type { Act, AuditCheck, AuditEntry, AuditHead, AuditQuery, AuditStore, AuditVerification } from "../audit.ts";
 import type { Acts } from "./acts.ts";
@@ -26,6 +27,14 @@ export class AuditLog implements AuditStore {
 
   verify(query: AuditVerification): Promise<AuditCheck> {
     return this.#access.read(() => this.#audit.verify(query));
+  }
+
+  /** The same, where no entry has its subject yet. */
+  recordOnce(act: Act): Promise<void> {
+    return this.#access.write("audit", (tx) => {
+      const subject = subjectOf(act.action, act.name);
+      if (this.#audit.page({ after: 0, limit: 1, subject }).length === 0) this.#acts.add(tx, act);
+    });
   }
 
   record(act: Act): Promise<void> {

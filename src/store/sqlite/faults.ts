@@ -121,7 +121,7 @@ export function explain(error: unknown, path: string): unknown {
       return new HoldfastError(
         "DAMAGED",
         `${path} is damaged: ${said}.`,
-        "Stop all workers, keep a copy of the file with its -wal and -shm, and restore the last backup: holdfast restore.",
+        "`holdfast doctor --recheck` reads it again. If it finds the same, stop all workers, keep a copy of the file with its -wal and -shm, and restore the last backup: holdfast restore.",
         cause,
       );
     case "IOERR":

@@ -35,6 +35,7 @@ import { onlyOne } from "../commit-rows.ts";
 import { settleWithRows } from "./commit-rows.ts";
 import { closeWithoutCheckpoint, DatabaseFiles } from "./database-files.ts";
 import { knownIn } from "./epoch.ts";
+import { UNNAMED } from "../../core/audit.ts";
 import { Damage } from "./damage/damage.ts";
 import { arrive, openDamaged } from "./damage/open.ts";
 import type { Connection, DriverName } from "./driver.ts";
@@ -131,7 +132,7 @@ export class SqliteStore implements Store {
     if (path !== ":memory:" && !ownThread) await untilRestored(path, driver);
     // Before anybody here touches it.
     const bytes = walSize(path);
-    const damage = new Damage(path, { driver, now });
+    const damage = new Damage(path, { driver, now, actor: options.actor ?? UNNAMED });
     const open = () => openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));
     const leave = () => alive?.leave();
     const opened = await arrive(damage, path, options, open, leave).catch((error: unknown) => {
@@ -169,7 +170,13 @@ export class SqliteStore implements Store {
     this.damage = damage;
     this.#files = opened.files;
     this.#driver = options.driver;
-    damage.watch(db, opened.databaseId, opened.files, opened.token === null ? null : locksOf(path, opened.token));
+    damage.watch({
+      db,
+      databaseId: opened.databaseId,
+      files: opened.files,
+      locks: opened.token === null ? null : locksOf(path, opened.token),
+      record: (act) => this.audit.recordOnce(act),
+    });
     damage.onDamaged(() => damage.isReplaced && process.once("exit", this.#closeReplaced));
     this.#boot = options.boot ?? "";
     this.#alive = opened.alive;
@@ -342,7 +349,7 @@ export class SqliteStore implements Store {
   }
 
   close(): Promise<void> {
-    this.#closed ??= this.#group.drained().then(() => {
+    this.#closed ??= Promise.all([this.#group.drained(), this.damage.confirmed()]).then(() => {
       this.#news.close();
       const isReplaced = this.damage.replaced(0) !== null;
       if (isReplaced) this.#witness?.abandon();

@@ -12,6 +12,8 @@ const PATIENCE = 5_000;
 export interface CheckedPages extends Checked {
   /** Some of it is more than a row: pages, indexes, the schema. */
   structural: boolean;
+  /** Every page, row and constraint was looked at. A quick check is not complete, nor one on a connection that may only read. */
+  isComplete: boolean;
 }
 
 export interface CheckRequest {
@@ -29,25 +31,26 @@ export function checkFile({ driver, path, how, damaged }: CheckRequest): Checked
     // copy the log of a damaged database back.
     const db = connect(driver, path, { busyTimeout: PATIENCE, ...(damaged ? { readOnly: true } : { mustExist: true }) });
     try {
-      return checkDatabase(db, driver, how);
+      const checked = checkDatabase(db, driver, how);
+      return damaged ? { ...checked, isComplete: false } : checked;
     } finally {
       db.close();
     }
   } catch (error) {
     const fault = faultOf(error);
     if (fault !== "CORRUPT" && fault !== "NOTADB") throw explain(error, path);
-    return { findings: [(error as Error).message], structural: true, artifacts: [] };
+    return { findings: [(error as Error).message], structural: true, isComplete: false, artifacts: [] };
   }
 }
 
 /** On whatever is open: the live file for a quick look, a copy of it for all. */
 export function checkDatabase(db: Connection, driver: DriverName, how: Thoroughness): CheckedPages {
   const pages = readable(() => pragma(db, how === "quick" ? "quick_check" : "integrity_check"));
-  if (how === "quick") return { findings: pages, structural: pages.length > 0, artifacts: artifactsOf(db) };
+  if (how === "quick") return { findings: pages, structural: pages.length > 0, isComplete: false, artifacts: artifactsOf(db) };
   const schema = readable(() => checkSchema(db, driver));
   const rows = readable(() => checkRows(db));
   const structural = pages.length + schema.length > 0;
-  return { findings: [...pages, ...schema, ...rows], structural, artifacts: artifactsOf(db) };
+  return { findings: [...pages, ...schema, ...rows], structural, isComplete: true, artifacts: artifactsOf(db) };
 }
 
 function pragma(db: Connection, name: string): string[] {

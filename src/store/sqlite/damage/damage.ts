@@ -1,17 +1,20 @@
 import { statSync } from "node:fs";
 import { hostname } from "node:os";
 import type { AuditHead } from "../../../core/audit-chain.ts";
-import { HoldfastError, onlyRead } from "../../../core/errors.ts";
+import { HoldfastError, onlyRead, reopenCleared } from "../../../core/errors.ts";
+import { logDamage, lossOf } from "../../../core/loss.ts";
+import type { Act } from "../../audit.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../findings.ts";
 import { runTask } from "../backup/tasks.ts";
 import type { DatabaseFiles } from "../database-files.ts";
 import type { Connection, DriverName } from "../driver.ts";
-import { epochIn } from "../epoch.ts";
+import { epochIn, knownIn } from "../epoch.ts";
 import { explain, faultOf } from "../faults.ts";
 import type { OwnLocks } from "../own-locks.ts";
+import { scanLog } from "../wal/scan.ts";
 import { walSize } from "../wal/size.ts";
-import { readSlots } from "../witness/slots.ts";
-import { checkDatabase } from "./check.ts";
+import { mostSeen, readSlots } from "../witness/slots.ts";
+import { type CheckedPages, checkDatabase } from "./check.ts";
 import { checkCopy } from "./check-copy.ts";
 import { Findings } from "./findings.ts";
 
@@ -21,6 +24,19 @@ const SMALL = 1024 * 1024;
 export interface DamageOptions {
   driver: DriverName;
   now: () => number;
+  /** Who clears a finding, for the audit. */
+  actor: string;
+}
+
+/** The store that damage is watched for. */
+export interface Watched {
+  db: Connection;
+  databaseId: string;
+  /** What shows that other processes see its files and its locks. */
+  files: DatabaseFiles | null;
+  locks: OwnLocks | null;
+  /** Writes an audit entry, unless its subject has one. */
+  record: (act: Act) => Promise<void>;
 }
 
 /**
@@ -32,12 +48,16 @@ export class Damage implements DamageStore {
   readonly #path: string;
   readonly #options: DamageOptions;
   readonly #findings: Findings;
-  readonly #listeners = new Set<(error: HoldfastError) => void>();
+  readonly #listeners = new Set<(error: HoldfastError | null) => void>();
   readonly #seen: Finding[] = [];
-  #db: Connection | null = null;
-  #databaseId = "";
-  #files: DatabaseFiles | null = null;
-  #locks: OwnLocks | null = null;
+  #watched: Watched | null = null;
+  /** It was damaged when its connection was opened, which can therefore only read. */
+  #isReadOnly = false;
+  /** The second read of what a statement took for damage. */
+  #confirming: Promise<void> = Promise.resolve();
+  #isSuspected = false;
+  /** A second read has found no damage once. An error of the same kind after that is believed at once. */
+  #wasCleared = false;
   #what: string | null = null;
   /** What every write is refused with; null: none is. */
   #error: HoldfastError | null = null;
@@ -55,26 +75,36 @@ export class Damage implements DamageStore {
     return this.#what;
   }
 
-  /** The connection of this store, and what shows that other processes see its files and its locks. From now on it can be made to refuse, too. */
-  watch(db: Connection, databaseId: string, files: DatabaseFiles | null, locks: OwnLocks | null): void {
-    this.#db = db;
-    this.#databaseId = databaseId;
-    this.#files = files;
-    this.#locks = locks;
+  /** From now on the store's connection can be made to refuse writes, too. */
+  watch(watched: Watched): void {
+    this.#watched = watched;
+    this.#isReadOnly = this.#what !== null;
+  }
+
+  get #db(): Connection | null {
+    return this.#watched?.db ?? null;
   }
 
   /** Before anything is written. */
   refuse(): void {
-    if (this.#error !== null) throw this.#error;
+    const error = this.#current();
+    if (error !== null) throw error;
   }
 
-  /** The same, as a promise; null: go on. */
+  /** The same, as a promise; null: the write is allowed. */
   refusal(): Promise<never> | null {
-    return this.#error === null ? null : Promise.reject(this.#error);
+    const error = this.#current();
+    return error === null ? null : Promise.reject(error);
   }
 
   claimRefusal(): HoldfastError | null {
-    return this.#error ?? this.#unlocked;
+    return this.#current() ?? this.#unlocked;
+  }
+
+  /** Another process may have cleared the finding since. */
+  #current(): HoldfastError | null {
+    if (this.#error !== null) this.lookAgain();
+    return this.#error;
   }
 
   /**
@@ -82,7 +112,7 @@ export class Damage implements DamageStore {
    * handle are refused from then on. Other processes may work in the files at the path, so nothing is recorded there.
    */
   replaced(maxAgeMs: number): HoldfastError | null {
-    const error = this.#error ?? this.#files?.difference(maxAgeMs) ?? null;
+    const error = this.#error ?? this.#watched?.files?.difference(maxAgeMs) ?? null;
     if (error !== null && this.#error === null) this.#stop(error.message, error);
     return error?.code === GONE ? error : null;
   }
@@ -102,23 +132,86 @@ export class Damage implements DamageStore {
     this.#seen.push({ id: "", at: this.#options.now(), commitsMissing: null, ...finding });
   }
 
-  /** An error that this store has met: is it the file's? */
+  /**
+   * An error that this store has met: is it the file's? One bad read is no proof. This process stops writing at once, and the
+   * finding is kept when a second read, in another process, finds damage too.
+   */
   met(error: unknown): void {
     if (!isDamage(error) || this.#what !== null) return;
-    this.found({ severity: "damage", what: `SQLite has met damage: ${(error as Error).message}.` });
+    const finding = { severity: "damage", what: `SQLite has met damage: ${(error as Error).message}.` } as const;
+    if (this.#path === ":memory:" || this.#wasCleared) return this.found(finding);
+    this.#suspect(finding);
+  }
+
+  #suspect(finding: NewFinding): void {
+    this.#isSuspected = true;
+    this.#stop(finding.what, onlyRead(this.#path, finding.what));
+    // A finding that cannot be written down leaves this process stopped all the same.
+    this.#confirming = this.#confirm(finding).catch(() => {});
+  }
+
+  async #confirm(finding: NewFinding): Promise<void> {
+    // A check that fails says nothing, so the error is believed.
+    const checked = await this.#examine("whole").catch(() => null);
+    if (checked === null || !checked.isComplete || checked.findings.length > 0) this.found(finding);
+    else this.#wasCleared = true;
+    this.#isSuspected = false;
+    this.lookAgain();
+  }
+
+  async confirmed(): Promise<void> {
+    await this.#confirming;
   }
 
   async check(how: Thoroughness): Promise<Checked> {
-    const { driver } = this.#options;
-    const request = { driver, path: this.#path, how, damaged: this.#what !== null };
-    const { structural, findings, artifacts } =
-      this.#path === ":memory:" || (how === "quick" && this.#isSmall())
-        ? checkDatabase(this.#db as Connection, driver, how)
-        : await (how === "quick" ? runTask("check", request) : checkCopy(request));
+    const isMemory = this.#path === ":memory:";
+    let checked =
+      isMemory || (how === "quick" && this.#isSmall())
+        ? checkDatabase(this.#db as Connection, this.#options.driver, how)
+        : await this.#examine(how);
+    if (checked.structural && !isMemory) checked = await this.#examine(how);
+    const { structural, findings, artifacts, isComplete } = checked;
     const [first = "", ...others] = findings;
     const more = others.length === 0 ? "" : ` (and ${others.length} findings more)`;
     if (structural) this.found({ severity: "damage", what: `A check has found damage: ${first}${more}.` });
-    return { findings, artifacts };
+    return { findings, artifacts, isComplete };
+  }
+
+  /** On a connection of its own. */
+  #examine(how: Thoroughness): Promise<CheckedPages> {
+    const request = { driver: this.#options.driver, path: this.#path, how, damaged: this.#what !== null };
+    return how === "quick" ? runTask("check", request) : checkCopy(request);
+  }
+
+  async clear(ids: readonly string[]): Promise<string | null> {
+    if (this.isReplaced) return this.#what;
+    const stays = this.#path === ":memory:" ? null : await this.#stillMissing();
+    if (stays !== null) return stays;
+    this.#findings.clear(ids, this.#options.actor, this.#options.now());
+    this.lookAgain();
+    if (this.#what === null) await this.recordCleared();
+    return null;
+  }
+
+  /** A database whose log is damaged is whole up to there, as far as its pages tell; its log and its witness tell more. */
+  async #stillMissing(): Promise<string | null> {
+    const { db, databaseId } = this.#watched as Watched;
+    const slots = readSlots(this.#path);
+    const bad = (await scanLog(this.#path))?.bad ?? null;
+    const log = logDamage(bad, { durability: "power", rebooted: false });
+    if (log !== null) return log.what;
+    const seen = mostSeen(slots, databaseId) ?? mostSeen(slots);
+    const strict = { durability: "power", rebooted: false, isExact: false, isNew: false, log: "there" } as const;
+    return lossOf(seen, { databaseId, ...knownIn(db) }, strict)?.what ?? null;
+  }
+
+  async recordCleared(): Promise<void> {
+    if (this.#what !== null) return;
+    for (const { id, what, clearedBy, clearedAt } of this.#findings.cleared()) {
+      const act = { action: "damage.cleared", name: id, before: { what }, after: { by: clearedBy, at: clearedAt } };
+      await this.#watched?.record(act);
+      this.#findings.recorded(id);
+    }
   }
 
   /** It is looked through sooner than a thread is started. */
@@ -138,7 +231,9 @@ export class Damage implements DamageStore {
     if (this.#path === ":memory:" || this.#db === null) return [];
     const epoch = this.#epochIn(this.#db);
     // What was written down before a restore is not what the database goes on from.
-    const seen = readSlots(this.#path).filter((slot) => slot.seen.databaseId === this.#databaseId && slot.seen.epoch === epoch);
+    const seen = readSlots(this.#path).filter(
+      (slot) => slot.seen.databaseId === this.#watched?.databaseId && slot.seen.epoch === epoch,
+    );
     return seen.flatMap(({ seen: { audit, missed } }) => [audit ?? [], missed ?? []].flat());
   }
 
@@ -151,21 +246,38 @@ export class Damage implements DamageStore {
   }
 
   lookAgain(): void {
-    if (this.#what !== null || this.replaced(0) !== null) return;
+    if (this.replaced(0) !== null || this.#isSuspected) return;
     const damage = this.#findings.all().find(({ severity }) => severity === "damage");
     if (damage !== undefined) this.#stop(damage.what, onlyRead(this.#path, damage.what));
+    else if (this.#what !== null) this.#resume();
     else this.#checkLocks();
   }
 
+  /** The finding that has stopped this store is gone. */
+  #resume(): void {
+    if (this.#isReadOnly) {
+      this.#error = reopenCleared(this.#path);
+      this.#what = this.#error.message;
+      return;
+    }
+    this.#what = null;
+    const gone = this.#watched?.files?.difference(0) ?? null;
+    if (gone !== null) return this.#stop(gone.message, gone);
+    this.#error = null;
+    // A page that was read wrongly may still be in the connection's cache.
+    this.#db?.exec("pragma query_only = off; pragma shrink_memory");
+    for (const call of this.#listeners) call(null);
+  }
+
   #checkLocks(): void {
-    const vanished = this.#unlocked === null ? (this.#locks?.vanished() ?? []) : [];
+    const vanished = this.#unlocked === null ? (this.#watched?.locks?.vanished() ?? []) : [];
     if (vanished.length === 0) return;
     this.#unlocked = locksLost(vanished);
     this.found({ severity: "unlocked", what: this.#unlocked.message });
     for (const call of this.#listeners) call(this.#unlocked);
   }
 
-  onDamaged(call: (error: HoldfastError) => void): () => void {
+  onDamaged(call: (error: HoldfastError | null) => void): () => void {
     this.#listeners.add(call);
     return () => this.#listeners.delete(call);
   }

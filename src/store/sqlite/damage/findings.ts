@@ -1,8 +1,16 @@
 import { randomBytes } from "node:crypto";
 import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import type { Finding, NewFinding } from "../../findings.ts";
 import { syncFolder, writeSynced } from "../backup/files.ts";
+
+/** The end of the name of a file that says which finding was cleared, until that stands in the audit. */
+const CLEARED = ".cleared";
+
+export interface Cleared extends Finding {
+  clearedBy: string;
+  clearedAt: number;
+}
 
 /**
  * What was found wrong, beside the database, because a damaged database is not written to. Each finding is a file of its
@@ -12,6 +20,7 @@ export class Findings {
   /** Null: of a database in memory, which nobody else has. */
   readonly #folder: string | null;
   readonly #kept: Finding[] = [];
+  readonly #cleared: Cleared[] = [];
 
   constructor(path: string) {
     this.#folder = path === ":memory:" ? null : findingsFolder(path);
@@ -32,17 +41,47 @@ export class Findings {
     return made;
   }
 
-  /** Damage stays: only another database, in this one's place, ends it. */
+  /** Damage stays until a clean check clears it, or another database is put into this one's place. */
   remove(ids: readonly string[]): void {
     const removable = new Set(ids);
-    for (const { id } of this.all().filter(({ id, severity }) => severity !== "damage" && removable.has(id))) {
-      if (this.#folder !== null) rmSync(join(this.#folder, `${id}.json`), { force: true });
-      else
-        this.#kept.splice(
-          this.#kept.findIndex((one) => one.id === id),
-          1,
-        );
+    for (const { id } of this.all().filter(({ id, severity }) => severity !== "damage" && removable.has(id))) this.#drop(id);
+  }
+
+  #drop(id: string): void {
+    if (this.#folder !== null) rmSync(join(this.#folder, `${id}.json`), { force: true });
+    else
+      this.#kept.splice(
+        this.#kept.findIndex((one) => one.id === id),
+        1,
+      );
+  }
+
+  /**
+   * Ends damage that a complete check has not found again. What was cleared, and by whom, is on the disk before the finding
+   * is removed: a process that dies in between leaves the finding, and the audit entry is written by the next that opens.
+   */
+  clear(ids: readonly string[], by: string, at: number): void {
+    const clearable = new Set(ids);
+    for (const finding of this.all().filter(({ id }) => clearable.has(id))) {
+      const cleared: Cleared = { ...finding, clearedBy: by, clearedAt: at };
+      if (this.#folder === null) this.#cleared.push(cleared);
+      else writeSynced(join(this.#folder, `${finding.id}${CLEARED}`), JSON.stringify(cleared));
+      this.#drop(finding.id);
     }
+    if (this.#folder !== null && ids.length > 0) syncFolder(this.#folder);
+  }
+
+  /** Cleared findings that may not stand in the audit yet. */
+  cleared(): Cleared[] {
+    if (this.#folder === null) return [...this.#cleared];
+    const standing = new Set(this.all().map(({ id }) => id));
+    return clearedIn(this.#folder).filter(({ id }) => !standing.has(id));
+  }
+
+  /** A cleared finding stands in the audit. */
+  recorded(id: string): void {
+    if (this.#folder !== null) rmSync(join(this.#folder, `${id}${CLEARED}`), { force: true });
+    else this.#cleared.length = 0;
   }
 }
 
@@ -61,6 +100,16 @@ function write(folder: string, finding: Finding): void {
   mkdirSync(folder, { recursive: true });
   writeSynced(join(folder, `${finding.id}.json`), `${JSON.stringify(finding, null, 2)}\n`);
   syncFolder(dirname(folder));
+}
+
+function clearedIn(folder: string): Cleared[] {
+  try {
+    const names = readdirSync(folder).filter((name) => name.endsWith(CLEARED));
+    return names.map((name) => JSON.parse(readFileSync(join(folder, name), "utf8")) as Cleared);
+  } catch {
+    // Another process has just recorded it.
+    return [];
+  }
 }
 
 function readAll(folder: string): Finding[] {
@@ -86,6 +135,6 @@ function read(file: string): Finding | null {
     return JSON.parse(text) as Finding;
   } catch {
     const what = `Something was found, and ${file} that says what cannot be read.`;
-    return { id: file, at: 0, severity: "damage", what, commitsMissing: null };
+    return { id: basename(file, ".json"), at: 0, severity: "damage", what, commitsMissing: null };
   }
 }

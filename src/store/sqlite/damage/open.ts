@@ -36,19 +36,22 @@ export async function arrive(
     if (!isDamage(error)) throw explain(error, path);
     // It cannot even be compared: it is read as far as it can be.
     damage.met(error);
-    return open();
+    await damage.confirmed();
+    return damage.damaged === null ? arrive(damage, path, options, open, leave) : open();
   }
 }
 
 /** Opens a database that is whole as such, and one that is damaged for reading only, whether that is known before or not. */
 export async function openDamaged<T>(damage: Damage, path: string, open: (damaged: boolean) => Promise<T>): Promise<T> {
-  if (damage.damaged === null) {
+  // The second time on a new connection: one bad read is no proof.
+  for (let tries = 0; damage.damaged === null; tries++) {
     try {
       return await open(false);
     } catch (error) {
       const cause = error instanceof HoldfastError ? error.cause : error;
       // What nobody has ever worked in may be anything, and is left alone.
       if (!isDamage(cause) || !wasHere(path)) throw error;
+      if (tries === 0) continue;
       damage.found({ severity: "damage", what: `It cannot be opened as it should: ${(cause as Error).message}.` });
     }
   }
@@ -66,7 +69,7 @@ function unreadable(path: string, cause: unknown): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${path} is so damaged that nothing can be read: ${(cause as Error).message}`,
-    "Let `holdfast salvage` read what it can, and take the rest from the newest backup; or go back to one: holdfast restore.",
+    "`holdfast doctor --recheck` tries again. If it stays so, let `holdfast salvage` read what it can, and take the rest from the newest backup; or go back to one: holdfast restore.",
     { cause },
   );
 }
