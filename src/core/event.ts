@@ -103,10 +103,20 @@ export function isAskedFor(type: string, types: readonly string[] | undefined): 
 }
 
 const FIRST_PAUSE = 1_000;
+const FIRST_RETRY_MS = 100;
 const LONGEST_PAUSE = 300_000;
 
 /** How long a sink is left alone after so many failures in a row; with jitter, or all sinks of a host come back at once. */
 export function redeliverAfter(failures: number, random: number): number {
-  const full = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** Math.min(failures - 1, 40));
+  return backOff(FIRST_PAUSE, failures, random);
+}
+
+/** The same for one event that a sink refused while it accepts others. */
+export function retryRefusedAfter(refusals: number, random: number): number {
+  return backOff(FIRST_RETRY_MS, refusals, random);
+}
+
+function backOff(first: number, failures: number, random: number): number {
+  const full = Math.min(LONGEST_PAUSE, first * 2 ** Math.min(failures - 1, 40));
   return Math.round(full / 2 + (full / 2) * random);
 }

@@ -1,5 +1,6 @@
 import type { Clock } from "../core/clock.ts";
 import { type Event, isAskedFor, redeliverAfter } from "../core/event.ts";
+import { HeldEvents } from "../core/held-events.ts";
 import { passPoint } from "../store/points.ts";
 import type { Store } from "../store/store.ts";
 import type { Log } from "./log.ts";
@@ -11,6 +12,10 @@ import { said } from "./trouble.ts";
 const PAGE = 500;
 /** While somebody else has something to deliver, it is looked this often whether that one still does; a janitor strikes off the dead. */
 const STANDBY = 400;
+/** A sink that refuses so many events in a row is down: it is left alone for a while. */
+const REFUSALS_IN_A_ROW = 5;
+/** An event is logged from its fourth refusal on: a sink that now and then refuses one must not fill the log. */
+const REFUSALS_LOGGED = 4;
 /** When a process leaves, a delivery in flight may take this long. */
 const GRACE = 5_000;
 
@@ -41,6 +46,9 @@ export class Relay {
   #listening = false;
   #wake: (() => void) | null = null;
   #failures = 0;
+  /** Of a sink that refuses single events. */
+  #held: HeldEvents | null = null;
+  #refusedInARow = 0;
 
   constructor(parts: RelayParts) {
     this.#parts = parts;
@@ -91,7 +99,7 @@ export class Relay {
       try {
         await opening?.();
         opening = null;
-        await this.#round();
+        await (this.#parts.sink.refusesOne ? this.#roundPastRefused() : this.#round());
       } catch (error) {
         if (this.#abandoned) break;
         if (opening !== null) opening = () => place.open();
@@ -117,6 +125,72 @@ export class Relay {
     if (place.cursor !== from) return;
     await this.#deliver(page);
     await place.saved();
+  }
+
+  /**
+   * One page, and the refused events that are due, or a wait for either. The place moves to before the oldest event held
+   * back, so that a crash delivers again what came after it, and loses nothing.
+   */
+  async #roundPastRefused(): Promise<void> {
+    const { store, place, clock } = this.#parts;
+    this.#fresh = false;
+    const from = place.cursor;
+    if (this.#held?.delivered !== from) this.#held = new HeldEvents(from);
+    const held = this.#held as HeldEvents;
+    const due = held.due(clock.monotonic());
+    const page = held.hasRoom ? await store.events.page({ after: held.readTo, limit: PAGE }) : [];
+    if (due.length + page.length === 0) {
+      if (held.isEmpty) place.rest();
+      return this.#news(held.nextIn(clock.monotonic()));
+    }
+    if (!(await place.take())) return this.#news(STANDBY);
+    // Another process has delivered meanwhile.
+    if (place.cursor !== from) return;
+    await this.#offerAll(held, due, page).finally(() => {
+      if (!place.lost.aborted && place.cursor < held.delivered) place.skipped(held.delivered);
+    });
+    await place.saved();
+  }
+
+  async #offerAll(held: HeldEvents, due: readonly Event[], page: readonly Event[]): Promise<void> {
+    for (const event of due) if (!(await this.#offer(held, event))) return;
+    for (const event of page) {
+      if (!isAskedFor(event.type, this.#parts.types)) held.passed(event);
+      else if (!held.holdsBack(event) && !(await this.#offer(held, event))) return;
+    }
+  }
+
+  /** False: nothing more is to be delivered now. Throws if the sink is down. */
+  async #offer(held: HeldEvents, event: Event): Promise<boolean> {
+    const { place, sink, clock, random = Math.random } = this.#parts;
+    const { lost } = place;
+    if (this.#stopping || lost.aborted) return false;
+    passPoint("deliver", "begun");
+    try {
+      await sink.deliver([event], AbortSignal.any([lost, this.#abort.signal]));
+    } catch (error) {
+      if (this.#abandoned || lost.aborted) return false;
+      const refusals = held.refused(event, clock.monotonic(), random());
+      if (++this.#refusedInARow >= REFUSALS_IN_A_ROW || !(error instanceof SinkDown) || error.isDown) throw error;
+      await this.#noteRefusal(event, refusals, error);
+      return true;
+    }
+    if (this.#abandoned) return false;
+    passPoint("deliver", "written");
+    this.#failures = 0;
+    this.#refusedInARow = 0;
+    if (lost.aborted) return false;
+    held.accepted(event);
+    if (place.cursor < held.delivered) place.passed(held.delivered);
+    return true;
+  }
+
+  async #noteRefusal({ seq, type, job, build }: Event, refusals: number, error: unknown): Promise<void> {
+    if (refusals >= REFUSALS_LOGGED)
+      this.#warn("an event is refused again and again; others are delivered", error, { seq, type, job, build, refusals });
+    await this.#parts.place
+      .failed(textOf(error))
+      .catch((more: unknown) => this.#warn("a failure could not be written down", more));
   }
 
   async #deliver(page: readonly Event[]): Promise<void> {

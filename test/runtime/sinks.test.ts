@@ -5,18 +5,19 @@ import { join } from "node:path";
 import { Writable } from "node:stream";
 import { describe, test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import type { Event } from "../../src/index.ts";
+import { type Event, job } from "../../src/index.ts";
 import { open } from "../../src/runtime/open.ts";
 import type { OpenOptions } from "../../src/runtime/open-options.ts";
 import { consoleSink } from "../../src/runtime/sinks/console.ts";
 import { fileSink } from "../../src/runtime/sinks/file.ts";
-import { type TestClock, testClock } from "../../src/testing/index.ts";
+import { drain, type TestClock, testClock } from "../../src/testing/index.ts";
 import { delivered, happens, nameOf, sink } from "./event-parts.ts";
 import { apart, code, file, folder, type Logged, logInto, unchecked } from "./parts.ts";
 import { isAuthentic, WebhookServer } from "./webhook-server.ts";
 
 const SECRET = `whsec_${Buffer.from("twenty-four bytes or more of it").toString("base64")}`;
 const NEVER = new AbortController().signal;
+const jobOf = ({ body }: { body: string }) => (JSON.parse(body) as Event).job;
 
 describe("a file sink", () => {
   test("gets one line an event, on disk before the place moves", async (t) => {
@@ -150,7 +151,7 @@ describe("a webhook", () => {
     for (const failures of [1, 2, 3, 4]) {
       await sink(hf, "hook", (view) => view.failures === failures && view.behind === 2);
       // No longer than the pause can be, so that the next one is not over too.
-      await clock.advance(1_000 * 2 ** (failures - 1));
+      await clock.advance(100 * 2 ** (failures - 1));
     }
     await delivered(hf, "hook");
     const ids = server.received.map(({ headers }) => headers["webhook-id"]);
@@ -163,6 +164,44 @@ describe("a webhook", () => {
     const stamps = server.received.map(({ headers }) => Number(headers["webhook-timestamp"]));
     assert.ok((stamps[5] as number) > (stamps[1] as number), "each attempt has its own time");
     for (const received of server.received) assert.ok(isAuthentic(received, SECRET));
+  });
+
+  test("that refuses the events of one job gets those of others at once, and each job's in order", async (t) => {
+    const server = await WebhookServer.start(t);
+    const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
+    const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
+    let isWell = false;
+    server.answer = (received) => ({ status: isWell || jobOf(received) !== "bad" ? 204 : 500 });
+    for (const id of ["bad", "one", "two", "three"]) await hf.enqueue(told, 1, { id });
+    await drain(hf, [told]);
+    const types = (id: string) =>
+      server.received.filter((one) => jobOf(one) === id).map(({ body }) => (JSON.parse(body) as Event).type);
+    const whole = ["job.enqueued", "job.started", "job.succeeded"];
+    // No time passes: the refused event waits for its retry, and nothing else does.
+    await server.until(() => ["one", "two", "three"].every((id) => types(id).length === 3));
+    for (const id of ["one", "two", "three"]) assert.deepEqual(types(id), whole);
+    assert.deepEqual(types("bad"), ["job.enqueued"]);
+    const [view] = await hf.engine.store.sinks.all();
+    assert.equal(view?.behind, 12, "the place stays before the refused event, so that a crash loses nothing");
+    isWell = true;
+    await clock.advance("100ms");
+    await delivered(hf, "hook");
+    assert.deepEqual(types("bad"), ["job.enqueued", ...whole]);
+  });
+
+  test("that refuses one event of fifty keeps up: no refusal costs a pause for the others", async (t) => {
+    const server = await WebhookServer.start(t);
+    const { hf } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
+    const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
+    let posts = 0;
+    server.answer = () => ({ status: ++posts % 50 === 0 ? 503 : 204 });
+    await hf.enqueueMany(
+      told,
+      Array.from({ length: 200 }, (_, i) => i),
+    );
+    // 200 events, 4 of them refused, while time stands still.
+    await server.until((received) => received.length >= 200);
+    assert.equal(new Set(server.received.map(({ headers }) => headers["webhook-id"])).size, 200);
   });
 
   test("that fails now and then is not left alone for longer and longer", async (t) => {

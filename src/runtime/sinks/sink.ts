@@ -5,17 +5,21 @@ export interface Sink {
   readonly kind: string;
   /** How many it takes at once, at most. */
   readonly atOnce: number;
+  /** Whether an event that it refuses holds back only later events of the same job or build. It then takes one at a time. */
+  readonly refusesOne?: boolean;
   /** In their order. Resolves when all of them have arrived, and will not get lost there; rejects otherwise, and gets them again. */
   deliver(events: readonly Event[], signal: AbortSignal): Promise<void>;
 }
 
-/** The other side is not there, or says no; `after` is how long it wants to be left alone. */
+/** A delivery that failed. `isDown`: it says nothing about the one event, so the sink is left alone, for `after` at least. */
 export class SinkDown extends Error {
   readonly after: number;
+  readonly isDown: boolean;
 
-  constructor(message: string, after = 0) {
+  constructor(message: string, { after = 0, isDown = after > 0 }: { after?: number; isDown?: boolean } = {}) {
     super(message);
     this.name = "SinkDown";
     this.after = after;
+    this.isDown = isDown;
   }
 }

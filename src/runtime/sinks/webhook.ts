@@ -9,7 +9,7 @@ const TIMEOUT = 15_000;
 const LONGEST_WAIT = 86_400_000;
 
 /**
- * One POST an event, in order, signed as Standard Webhooks (standardwebhooks.com) say. The id is the event's dedupe key,
+ * One POST an event, those of a job or build in order, signed as Standard Webhooks (standardwebhooks.com) say. The id is the event's dedupe key,
  * so the other side can tell a second delivery from a second event. Neither the secret nor what the address holds
  * beyond the host is ever in an error.
  */
@@ -17,6 +17,7 @@ export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock
   return {
     kind: "webhook",
     atOnce: 1,
+    refusesOne: true,
     async deliver(events, signal) {
       for (const event of events) await post(event, signal);
     },
@@ -43,11 +44,12 @@ export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock
       });
       await answer.body?.cancel();
       if (!answer.ok) {
-        throw new SinkDown(`${url.origin} answered ${answer.status}.`, waitAsked(answer.headers.get("retry-after"), clock.now()));
+        const after = waitAsked(answer.headers.get("retry-after"), clock.now());
+        throw new SinkDown(`${url.origin} answered ${answer.status}.`, { after });
       }
     } catch (error) {
       if (error instanceof SinkDown) throw error;
-      if (late.signal.aborted) throw new SinkDown(`${url.origin} did not answer within ${TIMEOUT / 1_000} s.`);
+      if (late.signal.aborted) throw new SinkDown(`${url.origin} did not answer within ${TIMEOUT / 1_000} s.`, { isDown: true });
       throw new SinkDown(`${url.origin} cannot be reached: ${reasonOf(error, url)}.`);
     } finally {
       inTime();
