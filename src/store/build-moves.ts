@@ -18,8 +18,12 @@ export function brokenBy(by: string): WantedMove {
 }
 
 /** Of a build as it was read, by whoever holds its lock, or does not. */
-export function factsOf(build: BuildRow, known: { holdsLock: boolean; running: number; tokenMinted: boolean }): BuildFacts {
-  return { ...known, left: build.open + (build.listing === "done" ? 0 : 1), failed: build.failed };
+export function factsOf(
+  build: BuildRow,
+  { isRetrying, ...known }: { holdsLock: boolean; running: number; isRetrying: boolean; tokenMinted: boolean },
+): BuildFacts {
+  const listings = build.listing === "done" && !isRetrying ? 0 : 1;
+  return { ...known, left: build.open + listings, failed: build.failed };
 }
 
 /** Whether an ACTIVE build starts nothing new, for its budget or for what has failed: its queue rests. */

@@ -116,6 +116,14 @@ export function toToken(row: TokenColumns): StoredToken {
   return { hash, build, pause, mintedAt: minted_at, expiresAt: expires_at, usedAt: used_at, replacedAt: replaced_at };
 }
 
+/**
+ * What `results.build` holds for a failure that a resumed build has yet to run again: the failure is counted nowhere until
+ * then. Superseded results have their own negated key there, which is never this small.
+ */
+export function retriedIn(build: BuildKey): number {
+  return -(2 ** 52) - build;
+}
+
 /** The job that lists a round, as a work item of this build. */
 export function listingOf(build: BuildKey, listing: NewJob): NewJob {
   return listing.work === undefined ? listing : { ...listing, work: { ...listing.work, build } };

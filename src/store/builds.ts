@@ -18,7 +18,10 @@ export interface BuildStore {
    * CRASHED build of the pipeline is abandoned with it.
    */
   start(build: NewBuild): Promise<LedBuild | LockConflict | { paused: string }>;
-  /** Takes the lock, uses the token up, sets the budget and goes on, in one commit. Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED). */
+  /**
+   * Takes the lock, uses the token up, sets the budget and continues the build, in one commit. What had failed is no longer
+   * counted: it is run again (`LedBuild.retries`). Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED).
+   */
   resume(build: ResumeBuild): Promise<LedBuild | LockConflict>;
   /**
    * Lets the queue of an ACTIVE build go on that rested because of what builds before it had left, if nothing of that is there
@@ -36,7 +39,10 @@ export interface BuildStore {
   approve(build: string, approval: Approval, by: string): Promise<BuildRow | null>;
   /** Another token for a paused build; those before it do not count any more. */
   mintToken(build: string, minted: MintedToken, by: string): Promise<BuildRow | null>;
-  /** The next round (see `BuildRow.round`) and its listing job. False: it is not in the round before, not ACTIVE, or the token is not the lock's. */
+  /**
+   * The next round (see `BuildRow.round`) and its listing job; or round 0 again, to list what failed before the resume, once
+   * nothing of a later round is open. False: the build is not ready for it, not ACTIVE, or the token is not the lock's.
+   */
   nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean>;
   getBuild(id: string): Promise<BuildRow | null>;
   /** In creation order. */
@@ -172,6 +178,8 @@ export interface BuildRow {
 export interface LedBuild extends BuildRow {
   /** Work of builds before it is left, so its queue rests, and nobody claims that: see `letRun`. */
   rests: boolean;
+  /** Targets that failed before the resume are to be listed again: `nextRound` with round 0. */
+  retries: boolean;
 }
 
 export interface StageCounts {

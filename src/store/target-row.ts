@@ -1,5 +1,5 @@
 import type { ValueHash } from "../core/context-hash.ts";
-import type { BuildKey } from "../core/ids.ts";
+import type { BuildKey, ResultKey } from "../core/ids.ts";
 import { parseTrail } from "../core/trail.ts";
 import type { TargetRow } from "./work.ts";
 
@@ -20,11 +20,12 @@ export interface TargetColumns {
   trail: string;
   grouping: string | null;
   member: string | null;
+  failure: number | null;
   rev: number;
 }
 
 export const TARGET = `segment, path, id, parent, hash, fingerprint, value_hash, value_text, value_file, value_size, seen, done,
-  trail, grouping, member, rev`;
+  trail, grouping, member, failure, rev`;
 
 export function toTarget(row: TargetColumns): TargetRow {
   return {
@@ -40,6 +41,7 @@ export function toTarget(row: TargetColumns): TargetRow {
     trail: parseTrail(row.trail),
     group: row.grouping,
     member: row.member,
+    failure: row.failure as ResultKey | null,
     rev: row.rev,
   };
 }

@@ -40,6 +40,8 @@ export interface WorkStore {
   resultsOf(build: string, stage: string, page: { after?: string; limit: number }): Promise<StoredResult[]>;
   /** The first of what failed in a build, in the order in which it did. */
   failures(build: string, limit: number): Promise<StoredResult[]>;
+  /** Failures from before the build was resumed whose targets are still to be listed again, by key. */
+  retries(build: BuildKey, page: { after: ResultKey | 0; limit: number }): Promise<Retry[]>;
 
   // ── work ──
   /** Cancels open work items of builds that have ended; answers how many. Until then they count as nobody's pending work. */
@@ -84,6 +86,8 @@ export interface TargetRow {
   group: string | null;
   /** `memberHash` at the end of the segment; null: it is not there. */
   member: string | null;
+  /** The result that records why the target failed. */
+  failure: ResultKey | null;
   /** Another with each change. */
   rev: number;
 }
@@ -150,6 +154,8 @@ export interface ListedBatch {
    * its children are still to be removed; the next listing finds it again.
    */
   gone?: readonly { path: string; rev: number; removals: readonly NewJob[]; had?: readonly string[]; keep?: boolean }[];
+  /** Failures from before the resume (`retries`) that this batch lists again; they are deleted with it. */
+  retried?: readonly ResultKey[];
   /** For the job's checkpoint: where the listing goes on. Undefined: as it was. */
   cursor?: string;
 }
@@ -242,6 +248,13 @@ export interface StoredResult {
   cost: Amount;
   error: JobError | null;
   at: number;
+}
+
+/** A failure from before the resume of its build. */
+export interface Retry {
+  key: ResultKey;
+  stage: string;
+  path: string;
 }
 
 export type Beginning =

@@ -6,6 +6,7 @@ for (const suite of [
   "expand",
   "gather",
   "failing",
+  "resume-failed",
   "budget",
   "lead",
   "left-undone",

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { BUILD_MOVES, type BuildMove, type WantedMove } from "../../src/core/build.ts";
 import { pipelineQueue } from "../../src/core/work.ts";
-import type { NewBuild } from "../../src/store/builds.ts";
+import type { LedBuild, NewBuild } from "../../src/store/builds.ts";
+import type { Retry } from "../../src/store/work.ts";
 import {
   BUDGET,
   bytes,
@@ -24,18 +25,20 @@ import {
   STOPPED,
   toldOf,
 } from "./build-parts.ts";
-import { changesDuring, pass, register } from "./parts.ts";
+import { changesDuring, claimOne, ERROR, LEASE, pass, register } from "./parts.ts";
 import type { Check } from "./suite.ts";
+import { again, counts, dollars, ended, list, parsing, seeTarget, settleItem, site, toWork } from "./work-parts.ts";
 
 const SUCCEED: WantedMove = { move: "succeed", reason: "all_targets_done" };
+const FAILED_FOR_GOOD = { kind: "error", error: ERROR, retry: false } as const;
 const SOURCE_FAILED: WantedMove = { move: "fail", reason: "source_failed" };
 
 export function buildCases(check: Check): void {
   check("a build that is started is ACTIVE, with its stages, its budget and the job that lists its source", async (ground) => {
     const { store, clock } = ground;
     const { build: led, lead } = await started(store, { maxFailures: 3 });
-    const { rests: isResting, ...build } = led;
-    assert.equal(isResting, false);
+    const { rests: isResting, retries, ...build } = led;
+    assert.deepEqual([isResting, retries], [false, false]);
     const { description, hash } = newBuild(lead);
     assert.match(build.id, /^b[0-9a-v]{17}$/);
     assert.deepEqual(build, {
@@ -294,6 +297,51 @@ export function buildCases(check: Check): void {
     await store.builds.move(build.id, STOPPED, lock);
     await changesNothing(store, false, () => next(2));
   });
+
+  check(
+    "a resume takes failures out of the counts until they are listed again, and what is left counts again",
+    async ({ store }) => {
+      const at = await site(store, { maxFailures: 1 });
+      const leases = await parsing(store, at, ["a", "b"], { attempts: 1 });
+      for (const lease of leases) await settleItem(store, lease, ended({ result: null, cost: dollars(1) }), FAILED_FOR_GOOD);
+      await settleItem(store, at.lister, ended({ result: null }));
+      const failed = { parse: [0, 0, 2, 0, 0], index: [0, 0, 0, 0, 0] };
+      assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
+      await store.builds.move(at.build.id, STOPPED, at.lock);
+      const resumed = made(await store.builds.resume(resuming(at))) as LedBuild;
+      assert.deepEqual([resumed.retries, resumed.failed, resumed.spent.micros], [true, 0, 20_000]);
+      assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
+      const lock = { pipeline: "docs", token: "token-2" };
+      await refused(store, "BUILD_NOT_READY", () => store.builds.move(at.build.id, SUCCEED, lock));
+      // Stopped before anything was listed again: they have failed, as before.
+      await store.builds.move(at.build.id, STOPPED, lock);
+      assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
+      assert.equal((await store.work.failures(at.build.id, 9)).length, 2);
+      await store.builds.resume(resuming(at, { token: "token-3" }));
+      const own = { pipeline: "docs", token: "token-3" };
+      assert.equal(await store.builds.nextRound(at.build.id, 0, listing("docs"), own), true);
+      assert.equal(await store.builds.nextRound(at.build.id, 0, listing("docs"), own), false, "while it is listed");
+      const lister = await claimOne(store, { from: [{ queue: at.build.queue, lease: LEASE }] });
+      const page = await store.work.retries(at.build.key, { after: 0, limit: 1 });
+      const rest = await store.work.retries(at.build.key, { after: (page[0] as Retry).key, limit: 9 });
+      assert.deepEqual(
+        [...page, ...rest].map(({ stage, path }) => [stage, path]),
+        [
+          ["parse", "a"],
+          ["parse", "b"],
+        ],
+      );
+      const row = await seeTarget(store, "a");
+      assert.equal(row.failure, page[0]?.key);
+      const targets = [again(row, toWork(at.build, "parse", "a"))];
+      await list(store, { ...at, lister }, { targets, retried: page.map(({ key }) => key) });
+      assert.deepEqual(await store.work.retries(at.build.key, { after: 0, limit: 9 }), rest);
+      assert.equal((await seeTarget(store, "a")).failure, null);
+      assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
+      await store.builds.abandon(at.build.id, "enough", "operator");
+      assert.deepEqual((await counts(store, at.build))[1], 1, "the other one has failed and was not tried again");
+    },
+  );
 
   check("builds are listed in the order in which they were made, page by page", async ({ store, clock }) => {
     const ids: string[] = [];

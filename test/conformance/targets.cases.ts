@@ -53,6 +53,7 @@ export function targetCases(check: Check): void {
       trail,
       group: "g",
       member: "member of p/ä☃",
+      failure: null,
       rev: 1,
     };
     assert.deepEqual(await store.work.targets("docs", 0, ["other", "p/ä☃"]), [row], "those that are not there are left out");

@@ -14,6 +14,9 @@ const BAD = ["001.txt", "004.txt", "009.txt"];
 /** Where it is killed: as a target that is bad is run, and as the build ends with it. */
 const POINTS = ["settle:begun", "settle:written", "settle:committed", "build:begun", "build:written", "build:committed"];
 
+/** Where a resume of it is killed: as the failures are taken out of the counts, and as their targets are listed again. */
+const RESUMING = ["build:begun", "build:written", "build:committed", "listed:begun", "listed:written", "listed:committed"];
+
 wherever(
   (stage) => {
     describe("a build with targets that fail, and that is killed", { concurrency: 2 }, () => {
@@ -31,6 +34,35 @@ wherever(
           assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
           await endsFailed(scene, site.root, 1);
           await isMended(scene, site);
+        });
+      }
+
+      for (const point of sample(RESUMING)) {
+        test(`and killed again at ${point} of its resume, runs each failed target again`, async (t) => {
+          const scene = await stage(t);
+          const site = await documentsOf(scene, MANY);
+          const holds = { stage: "index", target: "000.txt/line 0" };
+          const first = scene.start("builder", { root: site.root, bad: BAD, holds });
+          await first.next("ready");
+          first.send({ type: "build" });
+          const { id } = await first.next("leading");
+          await first.next("holding");
+          const failed = async () => Number((await scene.witness.query("select failed from {builds}"))[0]?.["failed"]);
+          while ((await failed()) < BAD.length) await passes(1);
+          first.kill();
+          await first.end();
+          const second = scene.start("builder", { root: site.root, point });
+          await second.next("ready");
+          second.send({ type: "build", resume: id });
+          assert.equal((await second.end()).signal, "SIGKILL", second.stderr);
+          const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
+          const handle = await hf.builds.resume(documents(site.root, scene.effects), id as string);
+          const { state, reason, stages, errors } = await handle.done();
+          assert.deepEqual([state, errors], ["SUCCESS", []], reason);
+          for (const [name, { failed, left }] of Object.entries(stages)) assert.deepEqual([failed, left], [0, 0], name);
+          assert.deepEqual([stages["summarise"]?.ran, stages["index"]?.ran], [MANY, 2 * MANY]);
+          assert.equal(await madeBy(hf, handle.id), await site.expected());
+          await hf.close();
         });
       }
 

@@ -70,13 +70,14 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
   await site.ready();
   const view = await site.view(attempt.job);
   if (view === null) return;
-  const { round } = job.input as { round: number };
+  const { round, which } = job.input as { round: number; which?: "failed" };
   const cursor = (await job.checkpoint.load()) as string | null | undefined;
   const scope = site.scope(view.build);
   try {
+    const register = site.enlister(scope, attempt.claimed, site.reader);
     const lister = new Lister({
       scope,
-      register: site.enlister(scope, attempt.claimed, site.reader),
+      register,
       targets: site.targets,
       values: site.values,
       clock: site.engine.clock,
@@ -86,7 +87,9 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
       isLeaving: () => site.isLeaving(view.build.key),
       onSkipped: (file) => site.engine.log.warn(describeSkipped(file), { build: view.build.id, hint: SKIP_HINT }),
     });
-    await (round === 0 ? lister.source(cursor) : lister.groups(round, view.build.failed));
+    if (round > 0) await lister.groups(round, view.build.failed);
+    else if (which === undefined) return await lister.source(cursor);
+    await register.retryFailed(round, () => lister.refuseLeaving());
   } catch (error) {
     // What the definition itself is refused for is refused again.
     if (error instanceof HoldfastError && LASTING.has(error.code)) throw new Ending(failForGood(toJobError(error)));

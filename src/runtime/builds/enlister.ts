@@ -5,7 +5,7 @@ import type { ResultKey } from "../../core/ids.ts";
 import { GONE, type Segment } from "../../core/segment.ts";
 import type { Step, Trail } from "../../core/trail.ts";
 import type { NewJob } from "../../store/store.ts";
-import type { ListedBatch, ListedTarget, NamedArtifact, TargetPage, TargetRow } from "../../store/work.ts";
+import type { ListedBatch, ListedTarget, NamedArtifact, Retry, TargetPage, TargetRow } from "../../store/work.ts";
 import type { Model } from "./model.ts";
 import type { BuildScope } from "./scope.ts";
 import type { Reader, Traveller } from "./travel.ts";
@@ -85,6 +85,45 @@ export class Enlister implements Register {
       const others = rows.filter(({ id }) => !there.has(id));
       if (others.length > 0) await this.#forget(segment, others);
     }
+  }
+
+  /** Lists again those targets of a round that failed before the build was resumed. `proceed` is called before each batch. */
+  async retryFailed(round: number, proceed: () => void): Promise<void> {
+    const { store, build, model } = this.#scope;
+    for (let after: ResultKey | 0 = 0; ;) {
+      proceed();
+      const retries: Retry[] = await store.work.retries(build.key, { after, limit: BATCH });
+      if (retries.length === 0) return;
+      after = (retries.at(-1) as Retry).key;
+      for (const segment of model.segments) if (segment.round === round) await this.#retry(segment, retries);
+    }
+  }
+
+  async #retry(segment: Segment, retries: readonly Retry[]): Promise<void> {
+    // The `by` of the gather behind a segment fails for targets of the segment.
+    const stages = new Set([...segment.stages, ...(segment.gather === null ? [] : [segment.gather])].map(({ name }) => name));
+    const own = retries.filter(({ stage }) => stages.has(stage));
+    const paths = [...new Set(own.map(({ path }) => path))];
+    const rows = paths.length === 0 ? new Map<string, TargetRow>() : await this.rows(segment, paths);
+    const isNamed = ({ key, path }: Retry) => rows.get(path)?.failure === key;
+    const failed = own.filter(isNamed).map(({ stage, path }) => ({ stage, row: rows.get(path) as TargetRow }));
+    const gone = failed.filter(({ row }) => row.done === GONE).map(({ row }) => row);
+    if (gone.length > 0) await this.#forget(segment, gone);
+    const stopped = failed.filter(({ row }) => row.done === null);
+    const targets = await Promise.all(stopped.map(({ stage, row }) => this.#from(segment, stage, row)));
+    // A failure that its target does not name any more is out of date. One of the gather may be of the gather's own segment.
+    const retried = own.filter((retry) => retry.stage !== segment.gather?.name || isNamed(retry)).map(({ key }) => key);
+    if (retried.length > 0) await this.#write({ segment: segment.index, targets, retried });
+  }
+
+  /** From the stage where a target failed: what it went through before is counted already. */
+  async #from(segment: Segment, failed: string, row: TargetRow): Promise<ListedTarget> {
+    const traveller = await this.#targets.of(row);
+    const index = segment.stages.findIndex(({ name }) => name === failed);
+    const from = index < 0 ? segment.stages.length : index;
+    const open = new Set(segment.stages.slice(from).map(({ name }) => name));
+    const trail = row.trail.filter(({ stage }) => !open.has(stage));
+    return listedTarget(traveller, row.rev, await this.walker.walk(traveller, segment, from, trail, row.trail));
   }
 
   async #forget(segment: Segment, found: readonly TargetRow[]): Promise<void> {
@@ -181,7 +220,8 @@ export class Enlister implements Register {
 
   async #write(batch: Omit<ListedBatch, "build" | "pipeline">): Promise<void> {
     const { store, build, model } = this.#scope;
-    if (batch.targets.length === 0 && batch.gone === undefined && batch.cursor === undefined) return;
+    if (batch.targets.length === 0 && batch.gone === undefined && batch.retried === undefined && batch.cursor === undefined)
+      return;
     const fate = await store.work.listed(this.#lease, { ...batch, build: build.key, pipeline: model.name });
     if (fate !== "held") throw new LeaseLostError(this.#lease.id, "listing");
   }

@@ -117,7 +117,7 @@ export class Lister {
   async *#some<T extends { id: string }>(listed: AsyncIterable<T>): AsyncIterable<T> {
     let looked = 0;
     for await (const one of listed) {
-      this.#refuseLeaving();
+      this.refuseLeaving();
       if (this.#only.takes(one.id)) yield one;
       if (++looked >= BATCH) return;
     }
@@ -130,8 +130,10 @@ export class Lister {
     const [gather] = segment.stages as [Segment["stages"][number]];
     let group: { id: string; members: MembersHash } | null = gather.by === null ? this.#group(gather.name) : null;
     let found: Found[] = [];
+    const there = new Set<string>();
     const end = (): void => {
       if (group === null) return;
+      there.add(group.id);
       found.push(this.#parts.targets.plain(segment, group.id, group.members.end(failed), NO_VALUE));
     };
     for await (const row of this.#members(segment.index - 1)) {
@@ -146,6 +148,8 @@ export class Lister {
     end();
     await this.#groupsListed(segment, found);
     await register.gone(segment);
+    // The build may have listed the groups before, with members that have another group since.
+    await register.goneSince(segment, there);
   }
 
   async #groupsListed(segment: Segment, found: Found[]): Promise<Found[]> {
@@ -165,7 +169,7 @@ export class Lister {
   async *#members(segment: number): AsyncIterable<TargetRow> {
     const { scope } = this.#parts;
     for (let last: TargetRow | undefined; ;) {
-      this.#refuseLeaving();
+      this.refuseLeaving();
       const after = last === undefined ? {} : { after: { group: last.group, path: last.path } };
       const page = await scope.store.work.members({ pipeline: scope.model.name, segment, limit: 1_000, ...after });
       yield* page;
@@ -216,7 +220,7 @@ export class Lister {
 
   async #someFiles(source: FilesSource, segment: Segment, files: ListedFile[], cursor?: string): Promise<Found[]> {
     const { register } = this.#parts;
-    this.#refuseLeaving();
+    this.refuseLeaving();
     const rows = await register.rows(
       segment,
       files.map(({ id }) => id),
@@ -269,14 +273,14 @@ export class Lister {
   }
 
   async #itemsListed(segment: Segment, items: ListedItems): Promise<ListedItems> {
-    this.#refuseLeaving();
+    this.refuseLeaving();
     for (let at = 0; at < items.length; at += BATCH) await this.#someItems(segment, items.slice(at, at + BATCH));
     return [];
   }
 
   async #someItems(segment: Segment, batch: ListedItems): Promise<void> {
     const { register } = this.#parts;
-    this.#refuseLeaving();
+    this.refuseLeaving();
     const last = batch.at(-1) as ListedItems[number];
     // One that was listed twice is the same both times.
     const byPath = new Map(batch.map(({ found }) => [found.path, found]));
@@ -286,11 +290,12 @@ export class Lister {
 
   /** Time to write it down. Until all that was asked for is found, nothing is: if it was mistyped, nothing may be worked on. */
   #isFull(batch: readonly unknown[]): boolean {
-    if (++this.#listed % BATCH === 0) this.#refuseLeaving();
+    if (++this.#listed % BATCH === 0) this.refuseLeaving();
     return this.#only.isMet && batch.length >= BATCH;
   }
 
-  #refuseLeaving(): void {
+  /** Throws when this process is about to leave the build: another process continues the listing. */
+  refuseLeaving(): void {
     const { signal, isLeaving } = this.#parts;
     signal.throwIfAborted();
     if (isLeaving?.() !== true) return;

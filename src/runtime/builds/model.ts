@@ -129,9 +129,10 @@ export class Model {
     };
   }
 
-  listingJob(build: BuildKey | null, round: number): NewJob {
+  /** `failed`: only targets that failed before the build was resumed. */
+  listingJob(build: BuildKey | null, round: number, which?: "failed"): NewJob {
     const work: NewWork = { build, kind: "listing", stage: "", segment: this.#listed(round).index, path: "" };
-    return { ...this.#job(listingJobName(this.name), 1, LISTING), priority: 0, input: JSON.stringify({ round }), work };
+    return { ...this.#job(listingJobName(this.name), 1, LISTING), priority: 0, input: JSON.stringify({ round, which }), work };
   }
 
   /** The lease of a listing is that of any job; it is renewed while it goes on. */

@@ -55,11 +55,14 @@ export class Orchestrator {
   #over = false;
   /** Its queue rests until what builds before it have left is cleared away. */
   #rests: boolean;
+  /** What failed before the resume is still to be listed again. */
+  #retries: boolean;
   #stopping: Promise<void> | null = null;
 
   constructor(parts: OrchestratorParts) {
     this.#parts = parts;
     this.#rests = parts.row.rests;
+    this.#retries = parts.row.retries;
     this.#scope = new BuildScope(parts.engine.store, parts.model, parts.row);
     this.ended = this.#end.promise;
     const { engine, lock } = parts;
@@ -127,6 +130,7 @@ export class Orchestrator {
     if (this.#stopping !== null && row.open > 0) return;
     const progress: BuildProgress = { ...row, running: 0, left: row.open };
     const isFailing = startsNothingNew(progress);
+    if (this.#retries && !isFailing && row.listing === "done" && (row.round === 0 || row.open === 0)) return this.#retry(row);
     if (!isFailing && row.listing === "done" && row.open === 0 && row.blocked === null) {
       const next = this.#nextRound(row);
       if (next !== null) {
@@ -148,6 +152,12 @@ export class Orchestrator {
     const clearing = { pipeline: lock.pipeline, which: "all", limit: CLEARED } as const;
     while (!this.#over && (await engine.store.work.clearWork(clearing)) > 0);
     this.#rests = !(await engine.store.builds.letRun(id, lock));
+  }
+
+  /** Back to the first round: gathers behind what failed are listed again, and run again where their members have changed. */
+  async #retry({ id, key }: BuildRow): Promise<void> {
+    const { engine, model, lock } = this.#parts;
+    this.#retries = !(await engine.store.builds.nextRound(id, 0, model.listingJob(key, 0, "failed"), lock));
   }
 
   /** The round of the next gather, if it is to be run. */

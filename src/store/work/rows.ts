@@ -105,7 +105,7 @@ export interface ResultRows {
    * any more. What it has besides is as it was: nothing is written of it.
    */
   reuse(by: Pick<MadeResult, "build" | "pipeline" | "stage" | "path" | "target">, result: ResultKey | null, now: number): void;
-  /** Takes back what says that a target has failed in this build: the stage where it had, if it has. */
+  /** Deletes the record of a target's failure in this build; answers its stage, if the failure was counted. */
   recall(build: BuildKey, failure: ResultKey): string | undefined;
 }
 

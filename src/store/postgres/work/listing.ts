@@ -1,9 +1,10 @@
 import type { JobKey } from "../../../core/ids.ts";
 import type { Fate, LeaseRef } from "../../../core/lease.ts";
+import { retriedIn } from "../../build-row.ts";
 import type { ListedBatch } from "../../work.ts";
 import { Arrivals } from "../../work/arrivals.ts";
 import type { Cancel } from "../cancel.ts";
-import type { Rows } from "../driver.ts";
+import { listOf, type Rows } from "../driver.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Limits } from "../limits.ts";
 import type { Notes } from "../notes.ts";
@@ -25,19 +26,20 @@ interface Parts {
 /** What a listing finds, batch by batch, each with the place where it goes on: after a crash one batch is looked up again. */
 export class Listing {
   readonly #parts: Parts;
-  readonly #sql: Record<"queue" | "held", string>;
+  readonly #sql: Record<"queue" | "held" | "retried", string>;
 
   constructor(s: string, parts: Parts) {
     this.#parts = parts;
     this.#sql = {
       queue: `select queue from ${s}.builds where key = $1`,
       held: `select 1 from ${s}.jobs where key = $1 and fence = $2 and coalesce(state, '') = 'running' for no key update`,
+      retried: `delete from ${s}.results where build = $1 and state = 'FAILED' and key = any($2::bigint[])`,
     };
   }
 
   async run(tx: Tx, lease: LeaseRef, batch: ListedBatch): Promise<Fate> {
     const { settings, limits, settle, notes, sheets } = this.#parts;
-    const { targets, gone = [], cursor } = batch;
+    const { targets, gone = [], retried = [], cursor } = batch;
     await settings.at(tx);
     await limits.lock(tx, await this.#queues(tx.rows, lease, batch));
     const names = targets.some(({ artifacts }) => artifacts !== undefined && artifacts.length > 0);
@@ -50,8 +52,9 @@ export class Listing {
     if (names) sheets.watch.refuseMissing(targets);
     const sheet = await sheets.listing(tx, batch, books);
     await this.#unchanged(tx, sheet, batch);
-    if (targets.length + gone.length > 0) tx.wrote();
+    if (targets.length + gone.length + retried.length > 0) tx.wrote();
     await this.#others(tx, sheet, batch);
+    if (retried.length > 0) await tx.rows(this.#sql.retried, retriedIn(batch.build), listOf(retried));
     if (cursor !== undefined) await notes.saveCheckpoint(tx, lease, cursor);
     return "held";
   }

@@ -1,4 +1,5 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import { retriedIn } from "../../build-row.ts";
 import type { MadeResult, ResultRows } from "../../work/rows.ts";
 import { listOf } from "../driver.ts";
 import type { Tx } from "../transaction.ts";
@@ -205,9 +206,10 @@ export class ResultSheet implements ResultRows {
 
   recall(build: BuildKey, failure: ResultKey): string | undefined {
     const known = this.#byKey.get(failure);
-    if (known === undefined || known.build !== build || known.state !== "FAILED") return undefined;
+    const isRetried = known?.build === retriedIn(build);
+    if (known === undefined || (known.build !== build && !isRetried) || known.state !== "FAILED") return undefined;
     this.#forget(known);
-    return known.stage;
+    return isRetried ? undefined : known.stage;
   }
 
   /** What there is to write, once. */

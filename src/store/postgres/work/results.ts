@@ -1,6 +1,7 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import { retriedIn } from "../../build-row.ts";
 import { type OutputColumns, type ResultColumns, toOutput, toResult } from "../../result-row.ts";
-import type { FoundResult, StoredResult } from "../../work.ts";
+import type { FoundResult, Retry, StoredResult } from "../../work.ts";
 import { listOf, type Rows, type Value } from "../driver.ts";
 import { listsOf, named, namesOf } from "./columns.ts";
 
@@ -12,7 +13,7 @@ const OUTPUT_NAMES = namesOf(OUTPUT);
 
 /** The record of what stages have made, and of what went wrong, for those who read it. */
 export class Results {
-  readonly #sql: Record<"lookUp" | "byKey" | "of" | "before" | "ofStage" | "failures", string>;
+  readonly #sql: Record<"lookUp" | "byKey" | "of" | "before" | "ofStage" | "failures" | "retries", string>;
 
   constructor(s: string) {
     const from = `from ${s}.results as result left join ${s}.builds as build on build.key = result.build`;
@@ -63,6 +64,8 @@ export class Results {
       // By results_failed.
       failures: `
         select ${COLUMNS} ${from} where result.build = ${own} and result.state = 'FAILED' order by result.key limit $2`,
+      retries: `
+        select key, stage, path from ${s}.results where build = $1 and state = 'FAILED' and key > $2 order by key limit $3`,
     };
   }
 
@@ -105,6 +108,11 @@ export class Results {
 
   failures(rows: Rows, build: string, limit: number): Promise<StoredResult[]> {
     return read(rows, this.#sql.failures, build, limit);
+  }
+
+  async retries(rows: Rows, build: BuildKey, { after, limit }: { after: ResultKey | 0; limit: number }): Promise<Retry[]> {
+    const found = await rows<[ResultKey, string, string]>(this.#sql.retries, retriedIn(build), after, limit);
+    return found.map(([key, stage, path]) => ({ key, stage, path }));
   }
 }
 

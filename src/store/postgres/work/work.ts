@@ -11,6 +11,7 @@ import type {
   MemberPage,
   NamedArtifact,
   StoredResult,
+  Retry,
   TargetPage,
   TargetRow,
   WorkStore,
@@ -115,6 +116,10 @@ export class Work implements WorkStore {
 
   failures(build: string, limit: number): Promise<StoredResult[]> {
     return this.#results.failures(this.#access.read, build, limit);
+  }
+
+  retries(build: BuildKey, page: { after: ResultKey | 0; limit: number }): Promise<Retry[]> {
+    return this.#results.retries(this.#access.read, build, page);
   }
 
   /** Asked again and again, mostly for nothing: then nothing is written. */

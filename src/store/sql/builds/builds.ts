@@ -23,6 +23,7 @@ import { endedWithWork } from "./leftovers.ts";
 import { Moves } from "./moves.ts";
 import { Orchestrate } from "./orchestrate.ts";
 import { Oversee } from "./oversee.ts";
+import { Retries } from "./retries.ts";
 import { type BuildGuard, Runs } from "./runs.ts";
 import { Tokens } from "./tokens.ts";
 
@@ -49,6 +50,7 @@ export class Builds implements BuildStore {
       runs: (this.#runs = new Runs(dialect, parts.guard)),
       leads: (this.#leads = new Leads(dialect)),
       tokens: new Tokens(dialect),
+      retries: new Retries(dialect),
       *isWorkLeft(db: Reads, pipeline: string): Script<boolean> {
         return (yield* db.get(workLeft, { pipeline })) !== undefined;
       },

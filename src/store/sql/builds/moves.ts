@@ -7,11 +7,13 @@ import type { Reads, Tx } from "../access.ts";
 import type { Audit, Events, Settings } from "../parts.ts";
 import { type Script, wait } from "../script.ts";
 import type { Leads } from "./leads.ts";
+import type { Retries } from "./retries.ts";
 import type { Runs } from "./runs.ts";
 
 export interface MoveParts {
   runs: Runs;
   leads: Leads;
+  retries: Retries;
   audit: Audit;
   events: Events;
   settings: Settings;
@@ -38,8 +40,10 @@ export class Moves {
     facts: BuildFacts,
     how: { by: string; budget?: Budget; more?: object },
   ): Script<BuildRow> {
-    const { runs, leads, settings, events } = this.#parts;
+    const { runs, leads, retries, settings, events } = this.#parts;
     const transition = moveBuild(build, wanted, facts);
+    if (transition.move === "resume") yield* retries.begin(tx, build);
+    else if (build.state === "ACTIVE") yield* retries.end(tx, build);
     const moved = yield* runs.move(tx, build, transition, how.budget ?? build.budget);
     if (moved.state === "ACTIVE") {
       yield* this.letRun(tx, moved);

@@ -9,6 +9,7 @@ import type { Audit, Enqueue } from "../parts.ts";
 import { type Script, wait } from "../script.ts";
 import type { Leads } from "./leads.ts";
 import type { MoveParts, Moves } from "./moves.ts";
+import type { Retries } from "./retries.ts";
 import type { Runs } from "./runs.ts";
 import type { Tokens } from "./tokens.ts";
 
@@ -17,6 +18,7 @@ interface Parts {
   leads: Leads;
   tokens: Tokens;
   moves: Moves;
+  retries: Retries;
   enqueue: Enqueue;
   audit: Audit;
   isWorkLeft: MoveParts["isWorkLeft"];
@@ -73,14 +75,15 @@ export class Orchestrate {
   }
 
   *move(tx: Tx, id: string, wanted: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Script<BuildRow | null> {
-    const { runs, leads, tokens, moves } = this.#parts;
+    const { runs, leads, tokens, moves, retries } = this.#parts;
     const build = yield* runs.lock(tx, id);
     if (build === null) return null;
     const lead = "token" in lock ? yield* leads.holding(tx, build.key, lock) : null;
     if (lead === null && "token" in lock) return null;
     const by = "token" in lock ? this.#leader(lead as NonNullable<typeof lead>) : lock.by;
     const running = yield* runs.running(tx, build);
-    const facts = factsOf(build, { holdsLock: lead !== null, running, tokenMinted: mint !== undefined });
+    const isRetrying = yield* retries.any(tx, build.key);
+    const facts = factsOf(build, { holdsLock: lead !== null, running, isRetrying, tokenMinted: mint !== undefined });
     const moved = yield* moves.make(tx, build, wanted, facts, { by });
     if (wanted.move === "pause" && mint !== undefined) yield* tokens.mint(tx, moved, mint);
     return moved;
@@ -107,7 +110,8 @@ export class Orchestrate {
   }
 
   *#led(tx: Tx, build: BuildRow): Script<LedBuild> {
-    return { ...build, rests: yield* this.#parts.isWorkLeft(tx, build.pipeline) };
+    const { isWorkLeft, retries } = this.#parts;
+    return { ...build, rests: yield* isWorkLeft(tx, build.pipeline), retries: yield* retries.any(tx, build.key) };
   }
 
   *#list(tx: Tx, build: BuildRow, listing: NewJob): Script<void> {

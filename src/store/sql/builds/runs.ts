@@ -112,7 +112,7 @@ export class Runs {
     return yield* this.get(tx, key);
   }
 
-  /** False if the build is not in the round before this one, or not ACTIVE. */
+  /** False if the build is not ACTIVE, or not in the round before this one; it may return to round 0 when nothing later is open. */
   nextRound(tx: Tx, { key }: BuildRow, round: number): Script<boolean> {
     return tx.run(this.#sql.nextRound, { key, round });
   }
@@ -202,6 +202,7 @@ function statements(dialect: Dialect, { columns, inserted, insertedStage }: Buil
       update ${builds} set approved = true, budget_micros = :micros, budget_tokens = :tokens
       where key = :key and state = 'BUDGET_PAUSE'`,
     nextRound: `
-      update ${builds} set round = :round, listing = 'running' where key = :key and state = 'ACTIVE' and round = :round - 1`,
+      update ${builds} set round = :round, listing = 'running' where key = :key and state = 'ACTIVE'
+        and (round = :round - 1 or (:round = 0 and listing = 'done' and (round = 0 or open = 0)))`,
   };
 }

@@ -33,10 +33,9 @@ export function resultSum(row: SummedResult): number {
 /** What a target's checksum covers. */
 export interface SummedTarget extends TargetColumns {
   pipeline: string;
-  failure: number | null;
 }
 
-export const TARGET = `pipeline, failure, ${COLUMNS}`;
+export const TARGET = `pipeline, ${COLUMNS}`;
 
 /** Hundreds of targets are seen by one statement, which adds the difference: hence `seen` beside the checksum. */
 export function targetSum(row: SummedTarget): number {

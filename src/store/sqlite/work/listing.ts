@@ -44,12 +44,13 @@ export class Listing {
     const { settle, watch, accounts, notes, endings, enqueue } = this.#parts;
     const fate = settle.fate(lease);
     if (fate !== "held") return fate;
-    const { targets, gone = [], cursor } = batch;
+    const { targets, gone = [], retried = [], cursor } = batch;
     watch.refuseMissing(targets);
     const account = accounts.of(batch.build);
     this.#unchanged(account, batch);
     const jobs = this.#others(tx, account, batch);
-    if (targets.length + gone.length > 0) tx.wrote();
+    if (retried.length > 0) this.#parts.results.retried(batch.build, retried);
+    if (targets.length + gone.length + retried.length > 0) tx.wrote();
     if (cursor !== undefined) notes.saveCheckpoint(tx, lease, cursor);
     // What was cancelled goes first: its place is free for what follows it.
     endings.write(tx);

@@ -1,7 +1,8 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
 import { damagedRow } from "../../../core/errors.ts";
+import { retriedIn } from "../../build-row.ts";
 import { type ResultColumns, toOutput, toResult } from "../../result-row.ts";
-import type { FoundResult, StoredResult } from "../../work.ts";
+import type { FoundResult, Retry, StoredResult } from "../../work.ts";
 import type { MadeResult, ResultRows } from "../../work/rows.ts";
 import { RESULT as SUMMED, resultSum, type SummedResult } from "../damage/sums.ts";
 import type { Connection, Named, Statement } from "../driver.ts";
@@ -32,6 +33,8 @@ export class Results implements ResultRows {
   readonly #before: Statement;
   readonly #ofStage: Statement;
   readonly #failures: Statement;
+  readonly #retries: Statement;
+  readonly #retried: Statement;
 
   constructor(db: Connection, artifacts: ArtifactRefs) {
     this.#artifacts = artifacts;
@@ -44,7 +47,9 @@ export class Results implements ResultRows {
     this.#made = db.prepare(`select ${SUMMED}, sum from holdfast_results where key = :key`);
     this.#remove = db.prepare("delete from holdfast_results where key = ?");
     this.#setAside = db.prepare("update holdfast_results set build = -key where key = ?");
-    this.#recall = db.prepare("delete from holdfast_results where key = ? and build = ? and state = 'FAILED' returning stage");
+    this.#recall = db.prepare(
+      "delete from holdfast_results where key = ? and build in (?, ?) and state = 'FAILED' returning stage, build",
+    );
     // Each by holdfast_results_hash, the newest first.
     this.#lookUp = db.prepare(
       `select one.key as place, result.key as result, ${SUMMED_OF}, sum from json_each(:keys) as one cross join holdfast_results as result
@@ -92,6 +97,12 @@ export class Results implements ResultRows {
       `${RESULT} where result.build = (select key from holdfast_builds where id = :build) and result.state = 'FAILED'
        order by result.key limit :limit`,
     );
+    this.#retries = db.prepare(
+      "select key, stage, path from holdfast_results where build = ? and state = 'FAILED' and key > ? order by key limit ?",
+    );
+    this.#retried = db.prepare(
+      "delete from holdfast_results where build = ? and state = 'FAILED' and key in (select value from json_each(?))",
+    );
   }
 
   /** In place of the one that this build had for this stage and target. `again`: that one was a failure. */
@@ -131,7 +142,8 @@ export class Results implements ResultRows {
 
   /** Takes back what says that a target has failed in this build: the stage where it had, if it has. */
   recall(build: BuildKey, failure: ResultKey): string | undefined {
-    return this.#recall.row(failure, build)?.[0] as string | undefined;
+    const [stage, of] = (this.#recall.row(failure, build, retriedIn(build)) ?? []) as [string?, number?];
+    return of === build ? stage : undefined;
   }
 
   lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): (FoundResult | null)[] {
@@ -163,6 +175,15 @@ export class Results implements ResultRows {
 
   failures(build: string, limit: number): StoredResult[] {
     return read(this.#failures, { build, limit });
+  }
+
+  retries(build: BuildKey, { after, limit }: { after: ResultKey | 0; limit: number }): Retry[] {
+    const rows = this.#retries.rows(retriedIn(build), after, limit) as [ResultKey, string, string][];
+    return rows.map(([key, stage, path]) => ({ key, stage, path }));
+  }
+
+  retried(build: BuildKey, keys: readonly ResultKey[]): void {
+    this.#retried.run(retriedIn(build), JSON.stringify(keys));
   }
 
   #add(made: MadeResult, now: number): ResultKey {

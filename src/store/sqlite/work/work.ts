@@ -11,6 +11,7 @@ import type {
   MemberPage,
   NamedArtifact,
   StoredResult,
+  Retry,
   TargetPage,
   TargetRow,
   WorkStore,
@@ -102,6 +103,10 @@ export class Work implements WorkStore {
 
   failures(build: string, limit: number): Promise<StoredResult[]> {
     return this.#access.read(() => this.#intake.work.results.failures(build, limit));
+  }
+
+  retries(build: BuildKey, page: { after: ResultKey | 0; limit: number }): Promise<Retry[]> {
+    return this.#access.read(() => this.#intake.work.results.retries(build, page));
   }
 
   /** Asked again and again, mostly for nothing: then it takes no write lock. */
