@@ -53,6 +53,22 @@ test("what is not in it is what the environment says, as for every other program
   assert.deepEqual(parseAddress("postgres://other:1/d", env).hosts, [{ host: "other", port: 1 }]);
 });
 
+test("PGSSLMODE counts where the address says nothing, and is refused where it is unknown", () => {
+  const ssl = (given: string, mode: string) => parseAddress(given, { PGSSLMODE: mode }).ssl;
+  assert.equal(ssl("postgres://h/d", "verify-full"), "verify-full");
+  assert.equal(ssl("postgres://h/d", "require"), "require");
+  assert.equal(ssl("postgres://h/d", ""), false);
+  assert.equal(ssl("postgres://h/d?sslmode=disable", "require"), false);
+  assert.throws(() => ssl("postgres://h/d", "sometimes"), { code: "ADDRESS_INVALID" });
+});
+
+test("user and password may be in the query, and are no settings of the server's", () => {
+  const { user, password, settings, name } = parse("postgres://h/d?user=anna&password=s%20cret&work_mem=8MB");
+  assert.deepEqual([user, password, settings, name], ["anna", "s cret", { work_mem: "8MB" }, "h/d"]);
+  for (const given of ["postgres://anna@h/d?user=berta", "postgres://anna:x@h/d?password=y"])
+    assert.throws(() => parse(given), { code: "ADDRESS_INVALID", message: /is given twice/ });
+});
+
 test("a socket is named by its folder", () => {
   assert.deepEqual(parse("postgres://anna:x@/shop?host=/run/postgresql"), {
     ...NOTHING,

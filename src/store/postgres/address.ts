@@ -67,16 +67,23 @@ export function parseAddress(given: string, env: Readonly<Record<string, string 
   const address = {
     name: `${names}${path}`,
     hosts: names.split(",").map((name) => hostOf(name, port)),
-    user: userName || undefined,
-    password: password || undefined,
+    user: once("user", userName || undefined, take("user")),
+    password: once("password", password || undefined, take("password")),
     database: decode(path.slice(1)) || env["PGDATABASE"],
-    ssl: sslOf(take("sslmode") ?? take("ssl")),
+    ssl: sslOf(take("sslmode") ?? take("ssl") ?? (env["PGSSLMODE"] || undefined)),
     writable: isWritable(take("target_session_attrs")),
     pooled: isPooled(take("pooler")),
     within: withinOf(take("connect_timeout")),
   };
   for (const name of UNSUPPORTED) if (asked.has(name)) refuse(name, "is not supported", "Leave it out.");
   return { ...address, settings: Object.fromEntries(asked) };
+}
+
+/** What the query says is as good as what stands before the host; both at once is a mistake. */
+function once(name: string, before: string | undefined, asked: string | undefined): string | undefined {
+  if (before !== undefined && asked !== undefined)
+    refuse(name, "is given twice", "Give it once, before the host or in the query.");
+  return before ?? asked;
 }
 
 /** Names a schema that is Holdfast's own. Written in quotes everywhere, it could be anything; this is what people can type. */
