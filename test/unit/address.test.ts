@@ -53,8 +53,9 @@ test("what is not in it is what the environment says, as for every other program
   assert.deepEqual(parseAddress("postgres://other:1/d", env).hosts, [{ host: "other", port: 1 }]);
 });
 
+const ssl = (given: string, mode: string) => parseAddress(given, { PGSSLMODE: mode }).ssl;
+
 test("PGSSLMODE counts where the address says nothing, and is refused where it is unknown", () => {
-  const ssl = (given: string, mode: string) => parseAddress(given, { PGSSLMODE: mode }).ssl;
   assert.equal(ssl("postgres://h/d", "verify-full"), "verify-full");
   assert.equal(ssl("postgres://h/d", "require"), "require");
   assert.equal(ssl("postgres://h/d", ""), false);
