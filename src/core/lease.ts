@@ -66,7 +66,8 @@ export function judge({ lease, left }: StaleLease, holder: Holder, expiredFor: n
     case "by-hand":
       return "crashed";
     case "orphan":
-      return "stalled";
+      // Nothing ran, or the holder knows that it has lost the lease: the job is not to blame.
+      return "interrupted";
     case "alive":
       return expiredFor >= renewalInterval(lease) ? "stalled" : "keep";
     case "unknown":

@@ -12,7 +12,10 @@ export interface Policy {
   timeout: number;
 }
 
-/** What a job has been through: `attempt` counts starts that were not given back, `errors` and `crashes` what ended them. */
+/**
+ * What a job has been through: `attempt` counts starts that were not given back, `errors` and `crashes` what ended them. A
+ * stall counts as a crash.
+ */
 export interface History {
   attempt: number;
   errors: number;
@@ -32,7 +35,7 @@ export type Outcome =
   | { kind: "released" }
   /** The worker stopped, or the host restarted, in the middle of it; nothing is charged. */
   | { kind: "interrupted" }
-  /** The lease ran out under a holder that lives (a stall, a suspended laptop); no error and no crash is charged. */
+  /** The lease ran out under a holder that is alive: its process was stopped or suspended, or could not renew. */
   | { kind: "stalled" }
   /** The holder died. */
   | { kind: "crashed" };
@@ -67,9 +70,10 @@ export function decide(history: History, policy: Policy, outcome: Outcome, rando
     case "interrupted":
       return interrupted({ ...history, attempt: history.attempt - 1 }, policy, 0);
     case "stalled":
-      return interrupted(history, policy, 0);
+      // Beyond the limit, not at it: the first stall may be a suspended process, and never ends the job.
+      return leftBehind(history, policy, { limit: policy.crashes + 1, error: stallError, random });
     case "crashed":
-      return crashed(history, policy, random);
+      return leftBehind(history, policy, { limit: policy.crashes, error: crashError, random });
   }
 }
 
@@ -95,16 +99,32 @@ export function reclaimedOf(nexts: readonly Next[]): Reclaimed {
   return { entries: nexts.length, quarantined: count("quarantined"), failed: count("failed") };
 }
 
-function crashed(history: History, policy: Policy, random: number): Next {
+function crashError(crashes: number): JobError {
+  return {
+    name: "CrashError",
+    code: "CRASHED",
+    message: `It took its worker down, or was left behind by it, ${plural(crashes, "time")}.`,
+  };
+}
+
+function stallError(crashes: number): JobError {
+  return {
+    name: "StallError",
+    code: "STALLED",
+    message: `Its lease ran out under a worker that was alive. Its crashes and stalls: ${crashes}.`,
+  };
+}
+
+/** How many crashes quarantine the job, and with which error. */
+interface Quarantine {
+  limit: number;
+  error: (crashes: number) => JobError;
+  random: number;
+}
+
+function leftBehind(history: History, policy: Policy, { limit, error, random }: Quarantine): Next {
   const crashes = history.crashes + 1;
-  if (crashes >= policy.crashes) {
-    const error = {
-      name: "CrashError",
-      code: "CRASHED",
-      message: `It took its worker down, or was left behind by it, ${plural(crashes, "time")}.`,
-    };
-    return next(history, "quarantined", { crashes, error });
-  }
+  if (crashes >= limit) return next(history, "quarantined", { crashes, error: error(crashes) });
   // The first crash may well be a neighbour's fault, so it costs no time; from the second on the job waits.
   return interrupted({ ...history, crashes }, policy, crashes === 1 ? 0 : backoff(policy, crashes - 1, random));
 }

@@ -72,6 +72,7 @@ export async function claimByHand<In>(
   const worker = checkName(options.worker, "worker");
   const wait = options.wait === undefined ? 0 : toMillis(options.wait, "wait");
   const until = engine.clock.monotonic() + wait;
+  engine.requireKeeper();
   // What it waits for may be held by a process that is about to die.
   if (wait > 0) engine.janitor.start();
   // Or be made by the next tick of a schedule.

@@ -1,20 +1,22 @@
 import { hostname } from "node:os";
 import type { Artifacts } from "../artifacts/artifacts.ts";
 import { Worker as Thread } from "node:worker_threads";
-import { actorText } from "../core/audit.ts";
 import type { Clock } from "../core/clock.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { sayReaders } from "../core/wal.ts";
 import type { ProcessId } from "../core/ids.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
+import { threadArguments } from "../store/own-file.ts";
 import type { Works } from "../store/processes.ts";
 import type { Change, Claimed, Store } from "../store/store.ts";
 import { bootId, processIdentity } from "./boot.ts";
+import { actorOf, type EngineOptions } from "./engine-options.ts";
 import { Holdings } from "./holdings.ts";
 import { Janitor } from "./janitor.ts";
 import { ArtifactFolder } from "./artifact-folder.ts";
 import { logFailure } from "./failure-log.ts";
 import { Keeper, type Loss, type LossReason, type TimedOut } from "./keeper.ts";
+import { KeeperFile } from "./keeper-file.ts";
 import { Leads } from "./leads.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import type { Log } from "./log.ts";
@@ -37,25 +39,6 @@ const RESTART = 500;
 export interface Owner {
   readonly lease: Claimed;
   lose(reason: LossReason): void;
-}
-
-export interface EngineOptions {
-  clock: Clock;
-  log: Log;
-  program: string;
-  /** Who has started it, where it was started by hand. */
-  user?: string;
-  /** "later": opening recovers nothing; whoever works does. "manual": where there is something to recover, it is only read. */
-  recovery?: "auto" | "manual" | "later";
-  onStop?: (drain: number) => void;
-  /** The folder of artifacts; default: beside the file. */
-  artifacts?: string;
-  /** Whether a backup is made before the schema is changed; default true. */
-  backsUp?: boolean;
-  /** Whether a file is to have a journal of changes; left out: as it is. */
-  journal?: boolean;
-  /** Only looks: it does not even say that it is there, so nothing is written. */
-  looks?: boolean;
 }
 
 /** Who only looks has no number. */
@@ -89,6 +72,7 @@ export class Engine {
   /** Whether leases are kept in a thread: not where no thread can reach the store, or time is not real. */
   readonly #threaded: boolean;
   #unlisten: (() => void) | null = null;
+  readonly #keeperFile: KeeperFile;
   #keeper: Keeper | null = null;
   #thread: Thread | null = null;
   /** It has the store open. */
@@ -150,6 +134,7 @@ export class Engine {
     this.clock = store.clock;
     this.#threaded = location.key !== null && options.clock === systemClock;
     this.log = options.log;
+    this.#keeperFile = new KeeperFile(this.log);
     this.self = self;
     this.program = options.program;
     this.actor = actorOf(options);
@@ -292,12 +277,19 @@ export class Engine {
     }
   }
 
+  /** Before anything is claimed: throws KEEPER_MISSING where the keeper thread cannot start. */
+  requireKeeper(): void {
+    if (this.#threaded) this.#keeperFile.require();
+  }
+
   /** Starts the keeper, in a thread where it can be. */
   keep(): void {
     if (this.#keeper !== null || this.#thread !== null || this.#closing) return;
     this.#unlisten ??= this.store.onChange((change) => this.#ended(change), { ownOnly: true });
-    if (this.#threaded) this.#startThread();
-    else
+    if (this.#threaded) {
+      const file = this.#keeperFile.find();
+      if (file !== null) this.#startThread(file);
+    } else
       this.#keeper = new Keeper({
         store: this.store,
         holdings: this.holdings,
@@ -311,12 +303,13 @@ export class Engine {
    * Resolves when the keeper is at work, and on the alert: a short lease would run out before it is renewed once, while
    * the thread starts or sleeps.
    */
-  kept(): Promise<void> {
+  async kept(): Promise<void> {
     this.keep();
     if (!this.#alert) this.#thread?.postMessage("alert" satisfies ToKeeper);
     this.#alert = true;
     if (!this.#ready) this.#thread?.ref();
-    return this.#kept;
+    await this.#kept;
+    this.requireKeeper();
   }
 
   async close(): Promise<void> {
@@ -355,16 +348,14 @@ export class Engine {
       .finally(() => this.poke());
   }
 
-  #startThread(): void {
-    const here = import.meta.url;
-    const url = new URL(here.endsWith(".ts") ? "./keeper-thread.ts" : "./keeper-thread.js", here);
+  #startThread(file: URL): void {
     const data: KeeperThreadData = {
       location: this.location,
       process: this.self,
       holdings: this.holdings.buffer,
       alert: this.#alert,
     };
-    const thread = new Thread(url, { workerData: data });
+    const thread = new Thread(file, { workerData: data, ...threadArguments() });
     this.#thread = thread;
     this.leads.resend();
     const { promise, resolve } = Promise.withResolvers<void>();
@@ -397,7 +388,10 @@ export class Engine {
           return;
       }
     });
-    thread.on("error", (error) => this.log.error("the keeper thread failed", said(error)));
+    thread.on("error", (error) => {
+      if (!this.#ready) this.#keeperFile.failed(error);
+      this.log.error("the keeper thread failed", said(error));
+    });
     thread.on("exit", () => {
       this.#thread = null;
       this.#ready = false;
@@ -448,8 +442,4 @@ export class Engine {
 
 function isGone(error: unknown): boolean {
   return error instanceof HoldfastError && error.code === "DATABASE_GONE";
-}
-
-function actorOf({ program, user }: EngineOptions): string {
-  return actorText({ program, pid: process.pid, host: hostname(), ...(user === undefined ? {} : { user }) });
 }

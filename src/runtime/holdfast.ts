@@ -234,6 +234,7 @@ export class Holdfast implements AsyncDisposable {
 
   #work(defs: readonly Definition[], options: WorkOptions): Worker {
     this.#engine.refuseDamaged();
+    this.#engine.requireKeeper();
     const worker = new WorkerLoop(this.#engine, this.#progress, defs, options);
     this.#workers.add(worker);
     return worker;

@@ -211,14 +211,14 @@ export class WorkerLoop implements Worker {
 
   async #claim(max: number): Promise<void> {
     this.#claiming = true;
-    if (this.#brief) await this.#engine.kept();
-    const wakes = this.#wakes;
-    const before = this.#engine.clock.monotonic();
     let left: Outlook | null = null;
     try {
+      this.#engine.requireKeeper();
+      if (this.#brief) await this.#engine.kept();
+      const [wakes, before] = [this.#wakes, this.#engine.clock.monotonic()];
       const from = this.#runnables.sources();
-      const holder = this.#engine.self;
-      const claimed = await this.#engine.store.claim({ from, max, holder, worker: "", left: (outlook) => (left = outlook) });
+      const by = { holder: this.#engine.self, worker: "" };
+      const claimed = await this.#engine.store.claim({ from, max, ...by, left: (outlook) => (left = outlook) });
       this.#trouble = null;
       this.#claims.over();
       if (claimed.length > 0) this.#hold(claimed, before);

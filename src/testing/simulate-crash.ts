@@ -4,6 +4,7 @@ import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { inheritedArguments, ownFile } from "../store/own-file.ts";
 import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/power-cut.ts";
 import { confine } from "./kernel-limit.ts";
 import { EAT } from "./memory-eater.ts";
@@ -103,7 +104,7 @@ function wrong(message: string, hint: string): HoldfastError {
 }
 
 /** As this process was started, unless it is said otherwise: so it finds the same modules. */
-function started({ args = [], cwd, env = {}, execArgv = process.execArgv }: ProgramOptions): ProgramOptions {
+function started({ args = [], cwd, env = {}, execArgv = inheritedArguments() }: ProgramOptions): ProgramOptions {
   return { args, ...(cwd === undefined ? {} : { cwd }), env, execArgv };
 }
 
@@ -156,8 +157,7 @@ async function imageOf(options: Omit<PowerCutOptions, "booted">): Promise<PowerC
 }
 
 function besides(name: string): URL {
-  const here = import.meta.url;
-  return new URL(`${name}${here.endsWith(".ts") ? ".ts" : ".js"}`, here);
+  return ownFile({ here: import.meta.url, name, runs: "a process of simulateCrash" });
 }
 
 function early(path: string, program: Program, { code, signal }: Ended): HoldfastError {

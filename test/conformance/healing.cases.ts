@@ -184,11 +184,11 @@ export function healingCases(check: Check): void {
     );
   });
 
-  check("only a crash is charged as one", async ({ store }) => {
+  check("a crash and a stall are charged as a crash, an interruption is not", async ({ store }) => {
     for (const [verdict, crashes, attempt] of [
       ["crashed", 1, 1],
       ["interrupted", 0, 0],
-      ["stalled", 0, 1],
+      ["stalled", 1, 1],
     ] as const) {
       const claimed = await running(store, { name: verdict });
       await takeBack(store, verdict, claimed);

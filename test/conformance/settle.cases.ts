@@ -209,7 +209,7 @@ export function settleCases(check: Check): void {
     assert.equal((await see(store, id)).state, "failed");
   });
 
-  for (const kind of ["released", "interrupted", "stalled"] as const) {
+  for (const kind of ["released", "interrupted"] as const) {
     check(`being ${kind} many times uses up neither attempts nor crashes`, async ({ store, clock }) => {
       const id = await addOne(store, { policy: { attempts: 2, crashes: 1 } });
       for (let n = 0; n < 6; n++) await settle(store, await claimOne(store), { kind });
@@ -236,6 +236,20 @@ export function settleCases(check: Check): void {
     assert.deepEqual(await turn({ kind: "error", error: ERROR }), ["pending", 2]);
     assert.deepEqual(await turn({ kind: "crashed" }), ["quarantined", 3]);
     assert.equal((await see(store, id)).error?.code, "CRASHED");
+  });
+
+  check("stalls of a live holder beyond the limit of crashes end in quarantine", async ({ store, clock }) => {
+    const id = await addOne(store, { policy: { crashes: 2 } });
+    const stall = async () => {
+      pass(clock, 60_000);
+      await settle(store, await claimOne(store), { kind: "stalled" });
+      const { state, crashes } = await see(store, id);
+      return [state, crashes];
+    };
+    assert.deepEqual(await stall(), ["pending", 1]);
+    assert.deepEqual(await stall(), ["pending", 2]);
+    assert.deepEqual(await stall(), ["quarantined", 3]);
+    assert.equal((await see(store, id)).error?.code, "STALLED");
   });
 
   check("the first crash costs no time, the second a backoff", async ({ store, clock }) => {

@@ -150,14 +150,15 @@ export class ModelJob {
         this.attempt -= 1;
         return this.#interrupt(at, exactly(0));
       case "stalled":
-        return this.#interrupt(at, exactly(0));
-      case "crashed":
+      case "crashed": {
         this.crashes += 1;
-        if (this.crashes < this.policy.crashes) {
+        const isStall = outcome.kind === "stalled";
+        if (isStall ? this.crashes <= this.policy.crashes : this.crashes < this.policy.crashes) {
           return this.#interrupt(at, this.crashes === 1 ? exactly(0) : this.#backoff(this.crashes - 1));
         }
-        this.error = { name: "CrashError", message: "", code: "CRASHED" };
+        this.error = { name: "", message: "", code: isStall ? "STALLED" : "CRASHED" };
         return this.#finish(at, "quarantine");
+      }
     }
   }
 

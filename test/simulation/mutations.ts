@@ -44,10 +44,10 @@ export const mutations: Record<string, ScheduleOptions> = {
     stale: async (query) => (await store.healing.stale(query)).map((lease) => Object.assign(lease, { lease: 1 })),
   })),
   "takes back a lease that was renewed after it was judged": healing(takeBackRenewed),
-  "charges a crash for a stall": mishealing((store) => ({
+  "charges no crash for a stall": mishealing((store) => ({
     reclaim: (judgements, cause) =>
       store.healing.reclaim(
-        judgements.map((one) => Object.assign(one, one.verdict === "stalled" && { verdict: "crashed" })),
+        judgements.map((one) => Object.assign(one, one.verdict === "stalled" && { verdict: "interrupted" })),
         cause,
       ),
   })),

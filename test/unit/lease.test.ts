@@ -33,7 +33,7 @@ const TABLE: Record<Situation, Record<Holder, Verdict>> = {
   "expired this instant": {
     "by-hand": "crashed",
     alive: "keep",
-    orphan: "stalled",
+    orphan: "interrupted",
     unknown: "keep",
     dead: "crashed",
     rebooted: "interrupted",
@@ -41,7 +41,7 @@ const TABLE: Record<Situation, Record<Holder, Verdict>> = {
   "expired, watched for less than a renewal": {
     "by-hand": "crashed",
     alive: "keep",
-    orphan: "stalled",
+    orphan: "interrupted",
     unknown: "keep",
     dead: "crashed",
     rebooted: "interrupted",
@@ -49,7 +49,7 @@ const TABLE: Record<Situation, Record<Holder, Verdict>> = {
   "expired, watched for a renewal": {
     "by-hand": "crashed",
     alive: "stalled",
-    orphan: "stalled",
+    orphan: "interrupted",
     unknown: "crashed",
     dead: "crashed",
     rebooted: "interrupted",
@@ -74,7 +74,7 @@ test("a living holder never loses a lease that it renews in time, whatever the c
   );
 });
 
-test("a living holder is never charged a crash", () => {
+test("the job of a live holder is never judged as crashed", () => {
   fc.assert(
     fc.property(
       fc.integer({ min: -1e12, max: 1e12 }),

@@ -128,15 +128,31 @@ const CASES: [string, Outcome, Partial<History>, Partial<Policy>, Expected][] = 
     { onInterrupt: "fail" },
     { state: "failed", attempt: 4, error: "INTERRUPTED" },
   ],
+  ["the first stall counts as a crash and costs no time", { kind: "stalled" }, {}, {}, { crashes: 1, dropCheckpoint: true }],
+  ["the first stall never ends the job", { kind: "stalled" }, {}, { crashes: 1 }, { crashes: 1, dropCheckpoint: true }],
+  ["the second stall waits", { kind: "stalled" }, { crashes: 1 }, {}, { crashes: 2, delay: 1_000, dropCheckpoint: true }],
   [
-    "stalled is no error and no crash, and starts over",
+    "a stall beyond the limit of crashes is quarantined",
     { kind: "stalled" },
-    { errors: 2, crashes: 2 },
+    { crashes: 3 },
     {},
-    { errors: 2, crashes: 2, dropCheckpoint: true },
+    { state: "quarantined", crashes: 4, error: "STALLED" },
   ],
-  ["stalled resumes where it says so", { kind: "stalled" }, {}, { onInterrupt: "resume" }, {}],
-  ["stalled fails where it says so", { kind: "stalled" }, {}, { onInterrupt: "fail" }, { state: "failed", error: "INTERRUPTED" }],
+  [
+    "a crash after stalls is quarantined at the limit",
+    { kind: "crashed" },
+    { crashes: 2 },
+    {},
+    { state: "quarantined", crashes: 3, error: "CRASHED" },
+  ],
+  ["stalled resumes where it says so", { kind: "stalled" }, {}, { onInterrupt: "resume" }, { crashes: 1 }],
+  [
+    "stalled fails where it says so",
+    { kind: "stalled" },
+    {},
+    { onInterrupt: "fail" },
+    { state: "failed", crashes: 1, error: "INTERRUPTED" },
+  ],
   ["the first crash costs no time", { kind: "crashed" }, {}, {}, { crashes: 1, dropCheckpoint: true }],
   ["the first crash resumes where it says so", { kind: "crashed" }, {}, { onInterrupt: "resume" }, { crashes: 1 }],
   ["the second crash waits", { kind: "crashed" }, { crashes: 1 }, {}, { crashes: 2, delay: 1_000, dropCheckpoint: true }],
@@ -231,7 +247,7 @@ test("a fixed backoff is its delay", () => {
   );
 });
 
-test("every job comes to an end: errors at its attempts, crashes at their limit, whatever else happens", () => {
+test("every job comes to an end: errors at its attempts, crashes at their limit, stalls beyond it, whatever else happens", () => {
   const outcomes = fc.constantFrom<Outcome>(
     { kind: "error", error: ERROR },
     { kind: "crashed" },
@@ -247,10 +263,12 @@ test("every job comes to an end: errors at its attempts, crashes at their limit,
       for (const outcome of run) {
         const next = decide({ ...history, attempt: history.attempt + 1 }, policy, outcome, random);
         if (outcome.kind === "error") errors++;
-        if (outcome.kind === "crashed") crashes++;
+        if (outcome.kind === "crashed" || outcome.kind === "stalled") crashes++;
         assert.ok(next.attempt >= 0 && next.delay >= 0);
         assert.deepEqual([next.errors, next.crashes], [errors, crashes]);
-        assert.equal(next.state === "quarantined", crashes >= policy.crashes);
+        const limit = policy.crashes + (outcome.kind === "stalled" ? 1 : 0);
+        const isCharged = outcome.kind === "crashed" || outcome.kind === "stalled";
+        assert.equal(next.state === "quarantined", isCharged && crashes >= limit);
         if (errors >= policy.attempts) assert.equal(next.state, "failed");
         if (next.state !== "pending") return;
         history = { attempt: next.attempt, errors: next.errors, crashes: next.crashes };

@@ -272,6 +272,8 @@ export class Builds {
   }
 
   async #lead(): Promise<NewLead> {
+    // Before there is a build that this process cannot work on.
+    this.#engine.requireKeeper();
     return {
       token: randomUUID(),
       holder: this.#engine.self,

@@ -3,6 +3,7 @@ import type { JobContext } from "../../../core/context.ts";
 import { HoldfastError } from "../../../core/errors.ts";
 import type { JobError } from "../../../core/job.ts";
 import { toJobError } from "../../../core/job.ts";
+import { inheritedArguments, ownFile } from "../../../store/own-file.ts";
 import type { NewJob } from "../../../store/store.ts";
 import { Ending } from "../../attempt.ts";
 import type { HandedContext } from "../stage-context.ts";
@@ -35,10 +36,13 @@ export async function runIsolated(
   job: JobContext<unknown>,
   guests: Guests,
 ): Promise<Returned> {
-  const here = import.meta.url;
-  const entry = new URL(here.endsWith(".ts") ? "./guest.ts" : "./guest.js", here);
+  const entry = ownFile({ here: import.meta.url, name: "./guest", runs: 'the process of a stage with isolate: "process"' });
   // What it prints is for people: standard output may be somebody's JSON.
-  const child = fork(entry, [], { serialization: "advanced", stdio: ["ignore", 2, 2, "ipc"] });
+  const child = fork(entry, [], {
+    serialization: "advanced",
+    stdio: ["ignore", 2, 2, "ipc"],
+    execArgv: inheritedArguments(),
+  });
   const end = Promise.withResolvers<Returned>();
   const send = (message: ToGuest): void => void (child.connected && child.send(message, () => {}));
   child.on("message", (message: FromGuest) => hear(message, { task, handed, guests, send, end }));

@@ -3,6 +3,7 @@ import { dirname } from "node:path";
 import { Worker } from "node:worker_threads";
 import { HoldfastError } from "../../../core/errors.ts";
 import type { OnProgress } from "../../backups.ts";
+import { ownFile, threadArguments } from "../../own-file.ts";
 import { passStep } from "../../points.ts";
 import { checkFile } from "../damage/check.ts";
 import { connect, type DriverName } from "../driver.ts";
@@ -102,10 +103,9 @@ export function runTask<Name extends TaskName>(
   input: Input<Name>,
   tell: OnProgress = () => {},
 ): Promise<Answer<Name>> {
-  const here = import.meta.url;
-  const url = new URL(here.endsWith(".ts") ? "./thread.ts" : "./thread.js", here);
   return new Promise((resolve, reject) => {
-    const thread = new Worker(url, { workerData: { task, input } });
+    const file = ownFile({ here: import.meta.url, name: "./thread", runs: `the thread for "${task}"` });
+    const thread = new Worker(file, { workerData: { task, input }, ...threadArguments() });
     thread.on("message", (message: ToMain) => {
       if ("progress" in message) tell(message.progress);
       else if ("answer" in message) resolve(message.answer as Answer<Name>);

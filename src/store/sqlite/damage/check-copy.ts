@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { Staging } from "../backup/staging.ts";
 import { toThrown } from "../backup/tasks.ts";
 import { explain } from "../faults.ts";
+import { ownFile } from "../../own-file.ts";
 import type { CheckedPages, CheckRequest } from "./check.ts";
 import type { CopyCheckAnswer, CopyCheckRequest } from "./check-process.ts";
 
@@ -28,9 +29,12 @@ function stage({ path, driver }: CheckRequest): Staging {
 }
 
 async function inChild(request: CopyCheckRequest): Promise<CheckedPages> {
-  const here = import.meta.url;
-  const url = new URL(here.endsWith(".ts") ? "./check-process.ts" : "./check-process.js", here);
-  const child = fork(url, [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
+  const file = ownFile({
+    here: import.meta.url,
+    name: "./check-process",
+    runs: "the process that checks a copy of the database",
+  });
+  const child = fork(file, [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
   // What it has said is read before its channel ends, and it may be over before that.
   const ended = Promise.all([once(child, "exit"), once(child, "disconnect")]).then(([[code, signal]]) => {
     throw new Error(`the process that checks a copy of the database ended (${signal ?? `code ${code}`}) without an answer`);
