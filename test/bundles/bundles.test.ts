@@ -43,11 +43,11 @@ for (const [name, { file, bundle }] of Object.entries(WHOLE)) {
       assert.equal(said[what]?.code, "KEEPER_MISSING", `${what}: ${JSON.stringify(said[what])}`);
       assert.match(said[what]?.hint ?? "", /--external:holdfast/);
     }
-    assert.equal((said["counts"]?.answer as Record<string, number>)["pending"], 1, "the job waits for a process that can run it");
+    assert.match(JSON.stringify(said["counts"]), /"pending":1,"running":0/, "the job waits for a process that can run it");
     for (const what of ["backup", "check"]) assert.equal(said[what]?.code, "FILE_MISSING", JSON.stringify(said[what]));
-    const { state, errors } = said["build in memory"]?.answer as { state: string; errors: object[] };
-    assert.equal(state, "FAILED");
-    assert.match(JSON.stringify(errors), /The file of the process of a stage with isolate: .* is missing/);
+    const built = JSON.stringify(said["build in memory"]);
+    assert.match(built, /"state":"FAILED"/);
+    assert.match(built, /The file of the process of a stage with isolate: .* is missing/);
   });
 }
 

@@ -42,12 +42,29 @@ wherever((stage, place) => {
         // It tries to commit, or notices first.
         const { code } = await stopped.next("aborted");
         assert.ok(code === "LEASE_LOST" || code === "REFUSED", String(code));
-        await uncharged(hf, id, 2);
+        await succeeded(hf, id, { attempt: 2, crashes: 1 });
         await gone(stopped, other);
         return took;
       });
       t.diagnostic(`taken over after ${Math.round(took)} ms`);
       assert.ok(took < RECLAIMED, `it was taken over after ${Math.round(took)} ms`);
+      await checkInvariants(scene, hf);
+    });
+
+    trial("a job whose live holders stall more often than `crashes` is quarantined", async (t) => {
+      const { scene, hf } = await setUp(stage, t);
+      const first = await scene.worker({ lease: LEASE });
+      const { id } = await hf.enqueue(workJob(scene.effects, { crashes: 1 }), { hold: true });
+      await first.next("started");
+      const second = await scene.worker({ lease: LEASE });
+      await takenOver(scene, first, second);
+      assert.equal((await hf.jobs.get(id))?.crashes, 1, "the first stall ends no job");
+      const third = await scene.worker({ lease: LEASE });
+      await freeze(scene, second);
+      const { state, crashes, error } = await hf.jobs.wait(id);
+      assert.deepEqual([state, crashes, error?.code], ["quarantined", 2, "STALLED"]);
+      assert.deepEqual(third.taken("started"), []);
+      await gone(first, second, third);
       await checkInvariants(scene, hf);
     });
 
@@ -63,7 +80,7 @@ wherever((stage, place) => {
       }
       for (const one of [stopped, other]) one.send({ type: "finish" });
       await hf.jobs.wait(id);
-      await uncharged(hf, id, 1);
+      await succeeded(hf, id, { attempt: 1, crashes: 0 });
       assert.deepEqual(other.taken("started"), []);
       await gone(stopped, other);
       await checkInvariants(scene, hf);
@@ -80,7 +97,7 @@ wherever((stage, place) => {
         }
         holder.send({ type: "finish" });
         await hf.jobs.wait(id);
-        await uncharged(hf, id, 1);
+        await succeeded(hf, id, { attempt: 1, crashes: 0 });
         await gone(holder, other);
         await checkInvariants(scene, hf);
       });
@@ -97,7 +114,7 @@ wherever((stage, place) => {
           await hf.jobs.wait(id);
           stopped.kill("SIGCONT");
           assert.equal((await stopped.next("aborted"))["code"], "LEASE_LOST");
-          await uncharged(hf, id, 2);
+          await succeeded(hf, id, { attempt: 2, crashes: 1 });
           await gone(stopped, other);
           return took;
         });
@@ -106,27 +123,24 @@ wherever((stage, place) => {
         await checkInvariants(scene, hf);
       });
 
-      trial(
-        `a process whose clock is an hour ${say} is stopped: its job is taken over soon, and nobody is charged`,
-        async (t) => {
-          const { scene, hf } = await setUp(stage, t);
-          const took = await bestOfThree(RECLAIMED + SKEWED, async () => {
-            const { stopped, other, id } = await pair(scene, hf, { holder: clockAt(scene, offset) });
-            await renewed(scene, 2);
-            const took = await takenOver(scene, stopped, other);
-            other.send({ type: "finish" });
-            await hf.jobs.wait(id);
-            stopped.kill("SIGCONT");
-            assert.equal((await stopped.next("aborted"))["code"], "LEASE_LOST");
-            await uncharged(hf, id, 2);
-            await gone(stopped, other);
-            return took;
-          });
-          t.diagnostic(`taken over after ${Math.round(took)} ms`);
-          assert.ok(took < RECLAIMED + SKEWED, `it was taken over after ${Math.round(took)} ms`);
-          await checkInvariants(scene, hf);
-        },
-      );
+      trial(`a process whose clock is an hour ${say} is stopped: its job is taken over soon`, async (t) => {
+        const { scene, hf } = await setUp(stage, t);
+        const took = await bestOfThree(RECLAIMED + SKEWED, async () => {
+          const { stopped, other, id } = await pair(scene, hf, { holder: clockAt(scene, offset) });
+          await renewed(scene, 2);
+          const took = await takenOver(scene, stopped, other);
+          other.send({ type: "finish" });
+          await hf.jobs.wait(id);
+          stopped.kill("SIGCONT");
+          assert.equal((await stopped.next("aborted"))["code"], "LEASE_LOST");
+          await succeeded(hf, id, { attempt: 2, crashes: 1 });
+          await gone(stopped, other);
+          return took;
+        });
+        t.diagnostic(`taken over after ${Math.round(took)} ms`);
+        assert.ok(took < RECLAIMED + SKEWED, `it was taken over after ${Math.round(took)} ms`);
+        await checkInvariants(scene, hf);
+      });
     }
 
     for (const alone of variants(place, [true, false])) {
@@ -148,7 +162,7 @@ wherever((stage, place) => {
             assert.equal((await worker.next("started"))["id"], id);
             const took = performance.now() - lost;
             await hf.jobs.wait(id);
-            await uncharged(hf, id, 2);
+            await succeeded(hf, id, alone ? { attempt: 1, crashes: 0 } : { attempt: 2, crashes: 1 });
             await gone(loser, other);
             return took;
           });
@@ -263,9 +277,9 @@ async function renewed(scene: Scene, times: number): Promise<void> {
   }
 }
 
-async function uncharged(hf: Holdfast, id: string, attempts: number): Promise<void> {
+async function succeeded(hf: Holdfast, id: string, charged: { attempt: number; crashes: number }): Promise<void> {
   const { state, attempt, crashes } = (await hf.jobs.get(id)) ?? {};
-  assert.deepEqual({ state, attempt, crashes }, { state: "succeeded", attempt: attempts, crashes: 0 });
+  assert.deepEqual({ state, attempt, crashes }, { state: "succeeded", ...charged });
 }
 
 async function gone(...children: Child[]): Promise<void> {

@@ -75,7 +75,7 @@ function checkModel(model: Model): void {
       must(model.jobs.get(id)?.unfinished ?? false, () => `${job.id} waits for ${id}, which is over`);
     if (!job.unfinished) continue;
     must(job.errors < job.policy.attempts, () => `${job.id} has had all its attempts and is not finished`);
-    must(job.crashes < job.policy.crashes, () => `${job.id} has crashed too often and is not finished`);
+    must(job.crashes <= job.policy.crashes, () => `${job.id} has crashed or stalled too often and is not finished`);
     if (job.key !== undefined) {
       const slot = `${job.name}\n${job.key}`;
       must(!keys.has(slot), () => `key ${job.key} belongs to one unfinished ${job.name}`);
