@@ -117,6 +117,28 @@ export function findingsOf(
   };
 }
 
+/**
+ * A report of what was found and could not be recorded, because the database is only read. Null: nothing was, or nothing but
+ * what the chosen durability allows.
+ */
+export function unrecordedReport(
+  met: readonly (Parameters<typeof findingsOf>[0][number] & { at: number })[],
+): CrashRecoveryReport | null {
+  const { errors = [], commitsMissing = null } = findingsOf(met.filter(({ severity }) => severity !== "unlocked"));
+  if (errors.length === 0) return null;
+  return {
+    ...NO_COUNTS,
+    recoveredAt: Math.max(...met.map(({ at }) => at)),
+    crashed: [],
+    errors,
+    wasSuccessful: false,
+    jobsPending: 0,
+    walSizeBeforeRecoveryBytes: 0,
+    walFramesReplayed: 0,
+    commitsMissing,
+  };
+}
+
 /** Worth a report, though nobody may have died. */
 export function isWorthReporting(findings: Partial<Findings> | undefined): boolean {
   return (findings?.errors ?? []).length > 0 || (findings?.commitsMissing ?? 0) > 0;

@@ -3,7 +3,7 @@ import type { Duration } from "../core/duration.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "../core/errors.ts";
 import { checkBoolean, checkFunction, checkText, refuseUnknown } from "../core/options.ts";
-import type { CrashRecoveryReport } from "../core/recovery-report.ts";
+import { type CrashRecoveryReport, unrecordedReport } from "../core/recovery-report.ts";
 import { isPipeline, type Pipeline } from "../core/pipeline.ts";
 import type { Schedule } from "../core/schedule.ts";
 import { reportOf } from "../store/recoveries.ts";
@@ -21,6 +21,7 @@ import { Jobs } from "./jobs.ts";
 import { type Lock, lockOf } from "./lock.ts";
 import { newJob } from "./new-job.ts";
 import { ProgressWriter } from "./progress.ts";
+import { readable } from "./readable.ts";
 import { type ScheduleOptions, Schedules } from "./schedules.ts";
 import { Queues } from "./queues.ts";
 import type { Subscription } from "./relays.ts";
@@ -45,7 +46,10 @@ export class Holdfast implements AsyncDisposable {
     stats(): Promise<StaleStats>;
     /** Takes back leases that expired at least this long ago. */
     reclaimStale(expiredFor: Duration): Promise<RecoveryStats>;
-    /** What was found after the last crash, and what was done about it; null: there was none. */
+    /**
+     * What was found after the last crash, and what was done about it; null: there was none. Of a database that is damaged,
+     * or lacks commits that no report has yet: what was found.
+     */
     lastReport(): Promise<CrashRecoveryReport | null>;
     /** The same of all crashes, the newest first. */
     history(): Promise<CrashRecoveryReport[]>;
@@ -135,7 +139,11 @@ export class Holdfast implements AsyncDisposable {
   async #reports(limit: number): Promise<CrashRecoveryReport[]> {
     this.#refuseClosed();
     await this.#engine.janitor.recovery.settled();
-    return (await this.#engine.store.recoveries.reports({ limit })).map(reportOf);
+    const { damage, recoveries } = this.#engine.store;
+    const recorded = (await readable(() => recoveries.reports({ limit }))) ?? [];
+    // A database that is only read cannot hold the report of why.
+    const unrecorded = damage.incomplete === null ? null : unrecordedReport(await damage.findings());
+    return [...(unrecorded === null ? [] : [unrecorded]), ...recorded.map(reportOf)].slice(0, limit);
   }
 
   /** @internal The parts, for the commands. */

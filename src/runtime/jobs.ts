@@ -1,8 +1,17 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { type Finished, isFinished, type Job, JOB_STATES, type JobState } from "../core/job.ts";
-import { checkCount, checkOneOf, checkSignal, describeValue, invalidOption, refuseUnknown } from "../core/options.ts";
+import {
+  checkBoolean,
+  checkCount,
+  checkOneOf,
+  checkSignal,
+  describeValue,
+  invalidOption,
+  refuseUnknown,
+} from "../core/options.ts";
 import { checkStorable } from "../core/text.ts";
+import type { Finding } from "../store/findings.ts";
 import type { Enqueued } from "./context.ts";
 import type { Engine } from "./engine.ts";
 
@@ -10,6 +19,8 @@ import type { Engine } from "./engine.ts";
 export interface Page<T> {
   items: T[];
   next?: string;
+  /** Why something may be missing: the database is damaged, or commits are known to be gone. Left out: nothing is known to be. */
+  incomplete?: string;
 }
 
 export interface ListOptions {
@@ -36,7 +47,10 @@ export class Jobs {
   async get(id: string): Promise<Job | null> {
     this.#refuseClosed();
     checkId(id);
-    return this.#engine.store.look.get(id);
+    const job = await this.#engine.store.look.get(id);
+    const { damaged } = this.#engine.store.damage;
+    if (job === null && damaged !== null) throw notReadable(id, damaged);
+    return job;
   }
 
   async list(options: ListOptions = {}): Promise<Page<Job>> {
@@ -51,20 +65,30 @@ export class Jobs {
       );
     }
     checkFilter(options);
-    return this.#engine.store.look.list({
+    const page = await this.#engine.store.look.list({
       limit: checkCount(limit, "limit", 1),
       ...(options.queue === undefined ? {} : { queue: options.queue }),
       ...(options.name === undefined ? {} : { name: options.name }),
       ...(options.state === undefined ? {} : { state: options.state }),
       ...(options.after === undefined ? {} : { after: options.after }),
     });
+    const { incomplete } = this.#engine.store.damage;
+    return incomplete === null ? page : { ...page, incomplete };
   }
 
-  async counts(options: { queue?: string; name?: string } = {}): Promise<Record<JobState, number>> {
+  /**
+   * How many jobs are in each state. Rejects with `DAMAGED` where commits cannot be read, which would be missing in the
+   * numbers; with `incomplete: true`, what can be read is counted.
+   */
+  async counts(options: { queue?: string; name?: string; incomplete?: boolean } = {}): Promise<Record<JobState, number>> {
     this.#refuseClosed();
-    refuseUnknown(options, ["queue", "name"], "jobs.counts");
-    checkFilter(options);
-    return this.#engine.store.look.counts(options);
+    refuseUnknown(options, ["queue", "name", "incomplete"], "jobs.counts");
+    const { incomplete = false, ...filter } = options;
+    checkBoolean(incomplete, "`incomplete`");
+    checkFilter(filter);
+    const { damage, look } = this.#engine.store;
+    if (!incomplete && damage.damaged !== null) refuseMissing(await damage.findings());
+    return look.counts(filter);
   }
 
   /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
@@ -201,5 +225,25 @@ function waitedLong(id: string, timeout: number): HoldfastError {
     "WAIT_TIMEOUT",
     `Job ${id} did not end within ${timeout} ms.`,
     "Wait longer, or look at it with jobs.get; it goes on.",
+  );
+}
+
+/** A number that lacks commits looks like any other number. */
+function refuseMissing(findings: readonly Finding[]): void {
+  const missing = findings.find(({ severity, commitsMissing }) => severity === "damage" && (commitsMissing ?? 0) > 0);
+  if (missing === undefined) return;
+  throw new HoldfastError(
+    "DAMAGED",
+    `Jobs cannot be counted, because ${missing.commitsMissing} commits of the database cannot be read. ${missing.what}`,
+    "`holdfast doctor --recheck` looks again; `holdfast salvage` also reads what SQLite cannot. `counts({ incomplete: true })` counts what can be read.",
+  );
+}
+
+/** Whether the job was there cannot be told. */
+function notReadable(id: string, damaged: string): HoldfastError {
+  return new HoldfastError(
+    "DAMAGED",
+    `Job ${id} is not in what can be read of the database, which is damaged. ${damaged}`,
+    "`holdfast doctor --recheck` looks again; `holdfast salvage` also reads what SQLite cannot.",
   );
 }

@@ -44,6 +44,11 @@ export type Thoroughness = "quick" | "whole";
 export interface DamageStore {
   /** Why it is only read: every write is refused with `DAMAGED`, or `DATABASE_GONE`. Null: it is whole, as far as is known. */
   readonly damaged: string | null;
+  /**
+   * Why results may lack what was committed: the database is damaged, or its witness has seen commits that were not there
+   * when this store was opened. Null: nothing is known to be missing.
+   */
+  readonly incomplete: string | null;
   /** Throws what a write is refused with. */
   refuse(): void;
   /** What a claim is refused with, also where other writes are not: `LOCKS_LOST`. Null: it is not refused. */

@@ -159,7 +159,7 @@ const PUBLIC_CALLS: PublicCall[] = [
   {
     name: "jobs.counts",
     base: {},
-    shape: { queue: ["string"], name: ["string"] },
+    shape: { queue: ["string"], name: ["string"], incomplete: ["boolean"] },
     run: (hf, options) => hf.jobs.counts(options),
   },
   {

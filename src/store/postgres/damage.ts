@@ -11,6 +11,7 @@ export const misstated = (s: string): string => `
 /** A server looks after its own pages (`data_checksums`, `pg_amcheck`) and log; here only what Holdfast itself can tell. */
 export class Damage implements DamageStore {
   readonly damaged = null;
+  readonly incomplete = null;
   readonly opening = null;
   readonly #rows: Rows;
   readonly #schema: string;

@@ -59,6 +59,8 @@ export class Damage implements DamageStore {
   /** A second read has found no damage once. An error of the same kind after that is believed at once. */
   #wasCleared = false;
   #what: string | null = null;
+  /** Commits that were missing when this store was opened. */
+  #lost: string | null = null;
   /** What every write is refused with; null: none is. */
   #error: HoldfastError | null = null;
   /** What every claim is refused with while other writes are not. */
@@ -75,10 +77,16 @@ export class Damage implements DamageStore {
     return this.#what;
   }
 
+  get incomplete(): string | null {
+    return this.#what ?? this.#lost;
+  }
+
   /** From now on the store's connection can be made to refuse writes, too. */
   watch(watched: Watched): void {
     this.#watched = watched;
     this.#isReadOnly = this.#what !== null;
+    // One that stands in no report yet: of this opening, or of one that recovered nothing.
+    this.#lost = [...this.#findings.all(), ...this.#seen].find(({ severity }) => severity === "loss")?.what ?? null;
   }
 
   get #db(): Connection | null {
