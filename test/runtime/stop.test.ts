@@ -2,7 +2,9 @@ import assert from "node:assert/strict";
 import { fork } from "node:child_process";
 import { once } from "node:events";
 import { join } from "node:path";
-import { suite } from "node:test";
+import type { Readable } from "node:stream";
+import { text } from "node:stream/consumers";
+import { suite, type TestContext } from "node:test";
 import { type Holdfast, job, type JobContext, open, type Worker } from "../../src/index.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { code, deferred, folder, memory, see, stage, test, unchecked } from "./parts.ts";
@@ -307,6 +309,35 @@ test("a signal stops all handles of a process, and it exits when the slowest is 
   const left = await see(hf, "it");
   assert.deepEqual([left.state, left.output, left.crashes], ["succeeded", "done", 0]);
 });
+
+for (const how of ["one at a time", "many at once", "a transaction", "another handle"]) {
+  test(`a loop that enqueues (${how}) beside a worker with signals ends cleanly on SIGTERM, and is no crash`, async (t) => {
+    const path = join(await folder(t), "work.db");
+    const { code, signal, stderr } = await terminated(t, path, how);
+    assert.deepEqual({ code, signal, stderr }, { code: 143, signal: null, stderr: "" });
+    await using hf = await open(path);
+    assert.equal(await hf.recovery.lastReport(), null);
+    assert.ok((await hf.jobs.counts()).running === 0);
+  });
+}
+
+test("an error of the program's own, while a signal stops it, still ends it with 1", async (t) => {
+  const path = join(await folder(t), "work.db");
+  const { code, stderr } = await terminated(t, path, "another error");
+  assert.equal(code, 1);
+  assert.match(stderr, /a bug of the program's own/);
+});
+
+async function terminated(t: TestContext, path: string, mode: string) {
+  const program = new URL("./children/producer.ts", import.meta.url);
+  const child = fork(program, [path, mode], { stdio: ["ignore", "inherit", "pipe", "ipc"] });
+  t.after(() => child.kill("SIGKILL"));
+  const stderr = text(child.stderr as Readable);
+  await once(child, "message");
+  child.kill("SIGTERM");
+  const [code, signal] = (await once(child, "exit")) as [number | null, NodeJS.Signals | null];
+  return { code, signal, stderr: await stderr };
+}
 
 test("closed handles listen to signals no more", async () => {
   const before = process.listenerCount("SIGTERM");
