@@ -2,6 +2,7 @@ import { existsSync } from "node:fs";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { isPipeline, type Pipeline, pipelineOf } from "../core/pipeline.ts";
+import { loadedFrom } from "../runtime/builds/program.ts";
 import { configOf, modulesOf } from "./config.ts";
 import { load } from "./modules.ts";
 
@@ -54,12 +55,16 @@ export async function pipelinesIn(files: readonly string[]): Promise<FoundPipeli
       if (known === undefined || rank > known.rank) found.set(value.name, { pipeline: value, file, rank });
     }
   }
+  for (const { pipeline, file } of found.values()) loadedFrom(pipeline, file);
   return [...found.values()].map(({ pipeline, file }) => ({ pipeline, file }));
 }
 
 async function defaultOf(file: string): Promise<Pipeline> {
   const { default: given, ...others } = await loadPipelines(file);
-  if (isPipeline(given)) return given;
+  if (isPipeline(given)) {
+    loadedFrom(given, file);
+    return given;
+  }
   const named = Object.entries(others).filter(([, value]) => isPipeline(value));
   const what = given === undefined ? "has no default export" : "has a default export that is no pipeline";
   throw new HoldfastError(

@@ -118,7 +118,7 @@ export interface NewLead {
   host: string;
   /** Its name, for people. */
   program: string;
-  /** Of the program's files. */
+  /** Of the files of the program that builds the pipeline; "" if it is not known. For people and the audit: it decides nothing. */
   programHash: string;
 }
 

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { type Build, items, open, pipeline } from "../../src/index.ts";
+import { testClock } from "../../src/testing/index.ts";
+import type { LeadView } from "../../src/store/builds.ts";
 import { counts, outputsOf, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Numbers of which those from three on wait to be let go. */
@@ -242,4 +244,36 @@ test("one who works on a pipeline without leading it does nothing until a build 
   await worker.stop();
   assert.equal(Object.keys(await outputsOf(built, "second")).length, 6);
   assert.equal(new Set(here.ran).size, here.ran.length);
+});
+
+test("an orchestrator whose heartbeat finds another token stops and writes nothing", async () => {
+  const clock = testClock();
+  await using hf = await open(":memory:", { clock, log: false });
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const ran: string[] = [];
+  const docs = slow({ ran } as Yard, { holds: promise });
+  const handle = await hf.builds.start(docs);
+  while (ran.filter((one) => one.startsWith("second")).length < 6) await clock.advance(1);
+  const { builds, audit } = hf.engine.store;
+  const { hash, description } = (await builds.getBuild(handle.id)) as { hash: string; description: string };
+  const { pipeline: _, build: __, acquiredAt: ___, beatAt: ____, ...lead } = (await builds.getLead("slow")) as LeadView;
+  assert.equal(await builds.breakLead("slow", "operator"), true);
+  const broken = await builds.getBuild(handle.id);
+  assert.deepEqual([broken?.state, broken?.reason], ["CRASHED", "orchestrator_lost"], "in the transaction that broke the lock");
+  await builds.resume({ build: handle.id, hash, description, lead: { ...lead, token: "another" } });
+  const seen = async () => [
+    await builds.getBuild(handle.id),
+    await builds.leads(),
+    await audit.page({ after: 0, limit: 99, subject: handle.id }),
+  ];
+  const before = await seen();
+  const done = handle.done();
+  const over = done.then(() => true);
+  for (let beat = 0; beat < 3; beat++) await clock.advance("5s");
+  assert.deepEqual(await seen(), before, "the build is that of the other token");
+  resolve();
+  while (!(await Promise.race([over, clock.advance(50).then(() => false)])));
+  assert.equal((await done).state, "ACTIVE", "it is left to the other");
+  assert.deepEqual((await builds.leads()).length, 1);
+  assert.equal(await builds.breakLead("slow", "operator"), true);
 });

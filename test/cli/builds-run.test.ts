@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import { pathToFileURL } from "node:url";
+import { pipelineOf } from "../../src/core/pipeline.ts";
+import { loadedFrom, programHash } from "../../src/runtime/builds/program.ts";
 import { DOCS, linesOf, newest, openGate, placeWith, shutGate, writeDoc } from "./build-place.ts";
 import type { Place } from "./holdfast.ts";
 
@@ -51,6 +54,15 @@ test("of two at once one runs, and the other exits 4 and names who does", async 
   const second = await place.run(["run", DOCS]);
   assert.equal(second.code, 4);
   assert.match(second.stderr, new RegExp(`is led by process ${first.child.pid} on .*holdfast run .*\\[LOCK_CONFLICT\\]`));
+  const { default: docs } = await import(pathToFileURL(DOCS).href);
+  loadedFrom(docs, DOCS);
+  const hash = await programHash(pipelineOf(docs));
+  assert.match(second.stderr, new RegExp(`program hash ${hash.slice(0, 12)}\\)`));
+  const { builds } = await place.json<{ builds: { lead: { programHash: string } }[] }>(["status"]);
+  assert.equal(builds.at(-1)?.lead.programHash, hash);
+  const audit = await place.run(["audit", "--json"]);
+  const started = audit.stdout.split("\n").findLast((line) => line.includes('"build.started"')) as string;
+  assert.equal(JSON.parse(started).after.programHash, hash);
 
   const status = await place.run(["status"]);
   assert.match(status.stdout, new RegExp(`\nb\\w+ +docs +ACTIVE .* pid ${first.child.pid} on `));

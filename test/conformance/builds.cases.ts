@@ -413,7 +413,7 @@ export function buildCases(check: Check): void {
     assert.deepEqual(
       entries.map((entry) => ({ ...entry, seq: 0 })),
       [
-        { at, by, action: "build.started", ...about, before: pending, after: active },
+        { at, by, action: "build.started", ...about, before: pending, after: { ...active, programHash: "f00d" } },
         { at: at + 1_000, by, action: "build.crashed", ...about, before: active, after: crashed },
         { at: at + 1_000, by: "alice", action: "build.abandoned", ...about, before: crashed, after: abandoned },
       ],

@@ -60,7 +60,7 @@ export class Builds {
     await site.ready();
     await askFirst(site, checked, checked.signal ?? new AbortController().signal);
     const { model } = site;
-    const lead = await this.#lead();
+    const lead = await this.#lead(model);
     const answer = await this.#engine.store.builds.start({
       pipeline: model.name,
       queue: model.queue,
@@ -92,7 +92,7 @@ export class Builds {
     const row = await this.#need(id);
     refuseElsewhere(row, model);
     refuseOtherOptions(row, options, checked);
-    const lead = await this.#lead();
+    const lead = await this.#lead(model);
     const approval =
       options.token === undefined ? {} : { approval: { token: options.token, budget: options.budget ?? fromBudget(row.budget) } };
     const resume = () =>
@@ -271,7 +271,7 @@ export class Builds {
     return handle;
   }
 
-  async #lead(): Promise<NewLead> {
+  async #lead({ definition }: Model): Promise<NewLead> {
     // Before there is a build that this process cannot work on.
     this.#engine.requireKeeper();
     return {
@@ -280,7 +280,7 @@ export class Builds {
       pid: process.pid,
       host: hostname(),
       program: this.#engine.program,
-      programHash: await programHash(),
+      programHash: await programHash(definition),
     };
   }
 

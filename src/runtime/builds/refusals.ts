@@ -12,11 +12,11 @@ export function paused(pipeline: string, id: string): HoldfastError {
   );
 }
 
-export function conflict({ pipeline, build, pid, host, program, acquiredAt }: LeadView): HoldfastError {
+export function conflict({ pipeline, build, pid, host, program, programHash, acquiredAt }: LeadView): HoldfastError {
   const since = new Date(acquiredAt).toISOString();
   return new HoldfastError(
     "LOCK_CONFLICT",
-    `Build ${build} of pipeline "${pipeline}" is led by process ${pid} on ${host} (${program}), since ${since}.`,
+    `Build ${build} of pipeline "${pipeline}" is led by process ${pid} on ${host} (${program}, program hash ${programHash.slice(0, 12) || "unknown"}), since ${since}.`,
     "Wait until it is done, or stop that process. If it hangs: holdfast unlock.",
   );
 }

@@ -12,7 +12,7 @@ export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "re
   failed: number;
   /** A budget was approved, and the next run goes on. */
   approved: boolean;
-  lead: { pid: number; host: string; program: string; beatAt: number; life: Life | "gone" } | null;
+  lead: { pid: number; host: string; program: string; programHash: string; beatAt: number; life: Life | "gone" } | null;
 }
 
 /** More are nobody's at a glance. */
@@ -50,11 +50,11 @@ export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
 }
 
 function leadOf(
-  { holder, pid, host, program, beatAt }: LeadView,
+  { holder, pid, host, program, programHash, beatAt }: LeadView,
   probed: readonly { process: ProcessView; life: Life }[],
 ): OpenBuild["lead"] {
   const life = probed.find(({ process }) => process.id === holder)?.life ?? "gone";
-  return { pid, host, program, beatAt, life };
+  return { pid, host, program, programHash, beatAt, life };
 }
 
 /** It says that it is being built, and nobody does: the next run finds that out. */

@@ -43,7 +43,7 @@ export class Orchestrate {
     if (left?.state === "BUDGET_PAUSE") return { paused: left.id };
     if (left !== null) yield* moves.make(tx, left, REPLACED, {}, { by });
     const made = yield* runs.insert(tx, wanted);
-    const build = yield* moves.make(tx, made, STARTED, { holdsLock: true }, { by });
+    const build = yield* moves.make(tx, made, STARTED, { holdsLock: true }, { by, more: { programHash: lead.programHash } });
     yield* leads.take(tx, pipeline, build.key, lead);
     yield* this.#list(tx, build, wanted.listing);
     return yield* this.#led(tx, yield* runs.get(tx, build.key));
@@ -61,7 +61,8 @@ export class Orchestrate {
     const { move, facts } = resumption(build, wanted);
     const { approval } = wanted;
     const budget = approval === undefined ? budgetOf(build) : yield* tokens.use(tx, build, approval);
-    const resumed = yield* moves.make(tx, build, move, facts, { by, budget, ...tokenUse(wanted) });
+    const more = { programHash: wanted.lead.programHash, ...tokenUse(wanted).more };
+    const resumed = yield* moves.make(tx, build, move, facts, { by, budget, more });
     yield* leads.take(tx, pipeline, key, wanted.lead);
     return yield* this.#led(tx, resumed);
   }
