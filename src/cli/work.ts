@@ -53,7 +53,7 @@ export function workCommand(parent: Command): void {
       const definitions = withHandlers(defined, modules, pipelines.length > 0);
       // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
       const { heard, stop } = listen(drain, configOf(command)?.options.onStop, options.forRun !== undefined);
-      const hf = await openOrMake(command, {
+      await using hf = await openOrMake(command, {
         program: [programOf(command), ...files].join(" "),
         log: workerLog("info"),
         delivers: true,

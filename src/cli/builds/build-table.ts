@@ -3,20 +3,28 @@ import type { Build } from "../../core/build-view.ts";
 import { saySpent } from "../../core/cost.ts";
 import type { Page } from "../../runtime/jobs.ts";
 import { paint } from "../terminal/colours.ts";
-import { buildStyle } from "../terminal/state.ts";
+import { buildStateText, buildStyle } from "../terminal/state.ts";
 import { type Column, count, table, terminalWidth } from "../terminal/table.ts";
 
-export function buildTable({ items, next }: Page<Build>, now: number, room = terminalWidth()): string {
+/** A build of the list; of an ACTIVE one that no process drives any more, that its orchestrator is dead. */
+export type ListedBuild = Build & { orchestrator?: "dead" };
+
+export function buildTable({ items, next }: Page<ListedBuild>, now: number, room = terminalWidth()): string {
   if (items.length === 0) return paint("dim", "No builds.");
   const more = next === undefined ? "" : `\n${paint("dim", `more: --after ${next}`)}`;
-  return table(columns(now), items, room) + more;
+  const dead = items.filter(({ orchestrator }) => orchestrator === "dead").map(({ id }) => `\n${sayDead(id)}`);
+  return table(columns(now), items, room) + dead.join("") + more;
+}
+
+function sayDead(id: string): string {
+  return paint("red", `${id} is ACTIVE, but its orchestrator is dead: holdfast builds resume ${id}`);
 }
 
 function columns(now: number): Column<Build>[] {
   return [
     { title: "ID", value: ({ id }) => id },
     { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 6 },
-    { title: "STATE", value: ({ state }) => state, style: ({ state }) => buildStyle(state) },
+    { title: "STATE", value: buildStateText, style: ({ state }) => buildStyle(state) },
     count("DONE", (build) => total(build, ({ ran }) => ran)),
     { ...count<Build>("CACHED", (build) => total(build, ({ cached }) => cached)), optional: true },
     count("FAILED", (build) => total(build, ({ failed }) => failed), "yellow"),

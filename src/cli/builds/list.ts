@@ -1,10 +1,13 @@
 import { type Command, Option } from "commander";
 import { BUILD_STATES, type BuildState } from "../../core/build.ts";
+import type { Build } from "../../core/build-view.ts";
+import type { Page } from "../../runtime/jobs.ts";
+import { isLeft, type OpenBuild, openBuilds } from "../../runtime/status/open-builds.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
-import { buildTable } from "./build-table.ts";
+import { buildTable, type ListedBuild } from "./build-table.ts";
 
 interface Options {
   pipeline?: string;
@@ -25,7 +28,12 @@ export function listCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast builds list", "holdfast builds list --pipeline docs --state BUDGET_PAUSE --json"))
     .action(async (options: Options, command: Command) => {
       await using hf = await openExisting(command);
-      const page = await hf.builds.list(options);
+      const page = withDead(await hf.builds.list(options), await openBuilds(hf));
       answer(command, page, () => buildTable(page, hf.engine.clock.now()));
     });
+}
+
+function withDead(page: Page<Build>, open: readonly OpenBuild[]): Page<ListedBuild> {
+  const dead = new Set(open.filter(isLeft).map(({ id }) => id));
+  return { ...page, items: page.items.map((build) => (dead.has(build.id) ? { ...build, orchestrator: "dead" } : build)) };
 }

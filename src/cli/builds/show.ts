@@ -4,6 +4,7 @@ import type { Build } from "../../core/build-view.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import { noSuchBuild } from "../../store/build-row.ts";
 import type { BuildRow, LeadView } from "../../store/builds.ts";
+import { isLeft, openBuilds } from "../../runtime/status/open-builds.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { sayHow, sayPaused } from "../run/approve.ts";
@@ -33,13 +34,27 @@ export function showCommand(parent: Command): void {
       if (build === null || row === null) throw noSuchBuild(id);
       const lead = await builds.getLead(row.pipeline);
       const led = lead !== null && lead.build === id ? lead : null;
-      answer(command, { ...build, lead: led, history }, () => page(build, row, led, history, hf.engine.clock.now()));
+      const isDead = (await openBuilds(hf)).some((open) => open.id === id && isLeft(open));
+      const now = hf.engine.clock.now();
+      answer(command, { ...build, ...(isDead ? { orchestrator: "dead" } : {}), lead: led, history }, () =>
+        page(build, row, { lead: led, isDead }, history, now),
+      );
     });
 }
 
-function page(build: Build, row: BuildRow, lead: LeadView | null, history: AuditEntry[], now: number): string {
+function page(
+  build: Build,
+  row: BuildRow,
+  by: { lead: LeadView | null; isDead: boolean },
+  history: AuditEntry[],
+  now: number,
+): string {
+  const { lead, isDead } = by;
   const parts = [summary(build, now), `${paint("dim", "created")} ${instant(build.createdAt, now)}`];
-  if (lead !== null) parts.push(`${paint("dim", "led by")}  pid ${lead.pid} on ${lead.host} (${lead.program})`);
+  if (lead !== null)
+    parts.push(
+      `${paint("dim", "led by")}  pid ${lead.pid} on ${lead.host} (${lead.program})${isDead ? ": the orchestrator is dead" : ""}`,
+    );
   if (row.state === "BUDGET_PAUSE") {
     parts.push(sayPaused(row, build));
     parts.push(

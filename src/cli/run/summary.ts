@@ -4,7 +4,7 @@ import type { BuildState } from "../../core/build.ts";
 import { saySpent } from "../../core/cost.ts";
 import { number } from "../../core/words.ts";
 import { paint } from "../terminal/colours.ts";
-import { buildStyle } from "../terminal/state.ts";
+import { buildStateText, buildStyle } from "../terminal/state.ts";
 import { table } from "../terminal/table.ts";
 import { oneLine } from "../terminal/text.ts";
 import { stageColumns, stageRows } from "./stage-table.ts";
@@ -20,7 +20,7 @@ function headline(build: Build, now: number): string {
   const { id, pipeline, state, reason, createdAt, finishedAt } = build;
   const spent = saySpent(build.spent, build.budget);
   const about = [`build ${id}`, oneLine(reason), `${age((finishedAt ?? now) - createdAt)}`, ...(spent === "" ? [] : [spent])];
-  return `${paint(buildStyle(state), state)} ${paint("bold", oneLine(pipeline))} ${paint("dim", about.join(" · "))}`;
+  return `${paint(buildStyle(state), buildStateText(build))} ${paint("bold", oneLine(pipeline))} ${paint("dim", about.join(" · "))}`;
 }
 
 /** In whole, so that one can look for them. */

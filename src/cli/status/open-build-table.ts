@@ -2,7 +2,7 @@ import { age } from "../../core/age.ts";
 import { saySpent } from "../../core/cost.ts";
 import { number } from "../../core/words.ts";
 import { isLeft, type OpenBuild } from "../../runtime/status/open-builds.ts";
-import { buildStyle } from "../terminal/state.ts";
+import { buildStateText, buildStyle } from "../terminal/state.ts";
 import { type Column, table } from "../terminal/table.ts";
 
 export function openBuildTable(builds: readonly OpenBuild[], now: number): string {
@@ -13,7 +13,7 @@ function columns(now: number): Column<OpenBuild>[] {
   return [
     { title: "BUILD", value: ({ id }) => id },
     { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 8 },
-    { title: "STATE", value: ({ state }) => state, style: ({ state }) => buildStyle(state) },
+    { title: "STATE", value: buildStateText, style: ({ state }) => buildStyle(state) },
     { title: "SPENT", value: ({ spent, budget }) => saySpent(spent, budget), least: 8 },
     { title: "LEFT", right: true, value: ({ left }) => number(left) },
     { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },

@@ -27,6 +27,11 @@ const BUILD_STYLES: Record<BuildState, Style | null> = {
   ABANDONED: "dim",
 };
 
+/** A build that was stopped on purpose is CRASHED to programs; "stopped" is what happened. */
+export function buildStateText({ state, reason }: { state: BuildState; reason: string }): string {
+  return state === "CRASHED" && reason === "stopped" ? "stopped" : state;
+}
+
 export function buildStyle(state: BuildState): Style | null {
   return BUILD_STYLES[state];
 }
