@@ -9,7 +9,7 @@ import { collect, type Collected } from "./collect.ts";
 import { Doomed } from "./doomed.ts";
 import { type Exported, type ExportEntry, exportTo } from "./export.ts";
 import { damaged, explain, faultOf, isAbsent, missing } from "./faults.ts";
-import { makeFolder } from "./folder.ts";
+import { fileModeIn, makeFolder } from "./folder.ts";
 import { checkHash, Layout, nameFor } from "./layout.ts";
 import { clearLeftovers } from "./leftovers.ts";
 import type { Liveness } from "./liveness.ts";
@@ -22,6 +22,8 @@ export interface ArtifactsOptions {
   /** Proof of life for those who write to the same folder; it is told where its locks may lie. */
   alive: (folder: string) => Liveness;
   clock?: { now(): number };
+  /** Of files, where the folder is made now; left out: as the umask says. A folder that is there is followed. */
+  mode?: number;
 }
 
 /**
@@ -50,11 +52,14 @@ export class Artifacts {
 
   /** Makes the folder where there is none, and cleans up after those who died in it. */
   static async open(folder: string, options: ArtifactsOptions): Promise<Artifacts> {
-    const layout = new Layout(resolve(folder));
+    const root = resolve(folder);
+    let layout: Layout;
     try {
-      for (const path of [layout.temporary, layout.doomed]) await makeFolder(path);
+      await makeFolder(root, options.mode);
+      layout = new Layout(root, await fileModeIn(root));
+      for (const path of [layout.temporary, layout.doomed]) await makeFolder(path, layout.mode);
     } catch (error) {
-      throw explain(error, layout.root);
+      throw explain(error, root);
     }
     const artifacts = new Artifacts(layout, options.alive(layout.alive), () => options.clock?.now() ?? Date.now());
     await artifacts.clear();
@@ -168,7 +173,7 @@ export class Artifacts {
   /** Copies of these in a folder that is not there yet, for a backup. */
   async collect(hashes: readonly string[], folder: string, tell: (done: number) => void = () => {}): Promise<Collected> {
     try {
-      return await collect(hashes, { folder, pieces: (hash) => this.#pieces(hash), tell });
+      return await collect(hashes, { folder, mode: this.#layout.mode, pieces: (hash) => this.#pieces(hash), tell });
     } catch (error) {
       throw explain(error, folder);
     }

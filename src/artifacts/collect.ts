@@ -11,23 +11,28 @@ export interface Collected {
   missing: string[];
 }
 
+interface CollectOptions {
+  folder: string;
+  /** Of the copies' folder, less what only who writes needs. */
+  mode: number;
+  pieces: (hash: string) => AsyncIterable<Buffer>;
+  tell: (done: number) => void;
+}
+
 /**
  * Copies of these in a folder of the same shape, on the disk when it resolves. What is not there, or damaged, is left out
  * and said: who asks may be glad of the rest.
  */
-export async function collect(
-  hashes: readonly string[],
-  { folder, pieces, tell }: { folder: string; pieces: (hash: string) => AsyncIterable<Buffer>; tell: (done: number) => void },
-): Promise<Collected> {
-  const layout = new Layout(folder);
+export async function collect(hashes: readonly string[], { folder, mode, pieces, tell }: CollectOptions): Promise<Collected> {
+  const layout = new Layout(folder, mode);
   const shelves = new Set<string>();
   const collected: Collected = { bytes: 0, missing: [] };
-  await makeFolder(folder);
+  await makeFolder(folder, mode);
   for (const [i, hash] of hashes.entries()) {
     const shelf = layout.shelfOf(hash);
-    if (!shelves.has(shelf)) await makeFolder(shelf);
+    if (!shelves.has(shelf)) await makeFolder(shelf, mode);
     shelves.add(shelf);
-    const bytes = await copy(pieces(hash), layout.fileOf(hash));
+    const bytes = await copy(pieces(hash), layout.fileOf(hash), mode);
     if (bytes === null) collected.missing.push(hash);
     else collected.bytes += bytes;
     tell(i + 1);
@@ -39,7 +44,7 @@ export async function collect(
 
 /** Those of these that are not in a folder of that shape, or not whole there. */
 export async function lacking(hashes: readonly string[], folder: string, tell: (done: number) => void): Promise<string[]> {
-  const layout = new Layout(folder);
+  const layout = new Layout(folder, 0);
   const found: string[] = [];
   for (const [i, hash] of hashes.entries()) {
     if (!(await isWhole(layout.fileOf(hash), hash))) found.push(hash);
@@ -60,9 +65,9 @@ async function isWhole(path: string, hash: string): Promise<boolean> {
   }
 }
 
-async function copy(pieces: AsyncIterable<Buffer>, to: string): Promise<number | null> {
+async function copy(pieces: AsyncIterable<Buffer>, to: string, mode: number): Promise<number | null> {
   try {
-    return await writeNew(to, pieces, 0o444);
+    return await writeNew(to, pieces, mode & 0o444);
   } catch (error) {
     if (!["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"].includes(faultOf(error) ?? "")) throw error;
   }

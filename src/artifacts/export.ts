@@ -50,7 +50,7 @@ export async function exportTo(
     const id = nameFor(parts.token);
     workshop = join(folder, WORKSHOP + id);
     record = join(parts.layout.temporary, id + RECORD);
-    await writeFile(record, workshop, { flag: "wx", flush: true });
+    await writeFile(record, workshop, { flag: "wx", flush: true, mode: parts.layout.mode });
     await syncFolder(parts.layout.temporary);
     // Nobody else may put anything in there, a link least of all.
     await mkdir(workshop, 0o700);

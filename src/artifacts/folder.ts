@@ -1,16 +1,26 @@
 import { closeSync, fsyncSync, openSync } from "node:fs";
-import { mkdir, open } from "node:fs/promises";
+import { chmod, mkdir, open, stat } from "node:fs/promises";
 import { dirname } from "node:path";
+import { fileModeOf, folderModeOf } from "../core/file-mode.ts";
 import { faultOf } from "./faults.ts";
 
-/** Makes it with all that is missing above it; resolves when a power cut would leave it there. */
-export async function makeFolder(path: string): Promise<void> {
-  const first = await mkdir(path, { recursive: true });
+/**
+ * Makes it with all that is missing above it; resolves when a power cut would leave it there. `fileMode`: that of the files
+ * which are to be in it; left out: as the umask says.
+ */
+export async function makeFolder(path: string, fileMode?: number): Promise<void> {
+  const first = await mkdir(path, { recursive: true, ...(fileMode === undefined ? {} : { mode: folderModeOf(fileMode) }) });
   if (first === undefined) return;
+  if (fileMode !== undefined) await chmod(path, folderModeOf(fileMode));
   for (let made = path; ; made = dirname(made)) {
     await syncFolder(dirname(made));
     if (made === first || made === dirname(made)) return;
   }
+}
+
+/** The mode of files in a folder: like its own. */
+export async function fileModeIn(folder: string): Promise<number> {
+  return fileModeOf((await stat(folder)).mode);
 }
 
 /** The names in it are on the disk. Windows cannot sync a folder, and needs not. */

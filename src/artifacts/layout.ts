@@ -11,9 +11,12 @@ export class Layout {
   readonly doomed: string;
   /** For the locks of those who write here. */
   readonly alive: string;
+  /** Of the files in it; artifacts themselves are only read. */
+  readonly mode: number;
 
-  constructor(root: string) {
+  constructor(root: string, mode: number) {
     this.root = root;
+    this.mode = mode;
     this.temporary = join(root, "tmp");
     this.doomed = join(root, "doomed");
     this.alive = join(root, "alive");

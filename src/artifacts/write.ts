@@ -40,8 +40,10 @@ export class Writer {
     }
     const path = join(this.#layout.temporary, nameFor(token));
     // Nobody should write to it later, not even who is given its path.
-    const handle = await open(path, "wx", 0o444).catch(explained(this.#layout.root));
+    const mode = this.#layout.mode & 0o444;
+    const handle = await open(path, "wx", mode).catch(explained(this.#layout.root));
     try {
+      await handle.chmod(mode);
       passArtifactPoint("put:begun");
       const stored = await this.#write(handle, data, bytes?.length ?? PIECE);
       passArtifactPoint("put:written");
@@ -132,7 +134,7 @@ export class Writer {
   async #makeShelf(hash: string): Promise<void> {
     const shelf = this.#layout.shelfOf(hash);
     if (this.#shelves.has(shelf)) return;
-    await makeFolder(shelf);
+    await makeFolder(shelf, this.#layout.mode);
     await syncFolder(this.#layout.root);
     this.#shelves.add(shelf);
   }

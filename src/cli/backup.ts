@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, statSync } from "node:fs";
+import { existsSync, statSync } from "node:fs";
 import { join, resolve } from "node:path";
 import type { Command } from "commander";
 import { clock } from "../core/age.ts";
@@ -14,6 +14,7 @@ import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
 import { shown } from "./terminal/shown.ts";
+import { createFolder, modeLike } from "../store/sqlite/modes.ts";
 
 export function backupCommand(parent: Command): void {
   parent
@@ -68,7 +69,7 @@ function targetOf({ engine }: Holdfast, path: string | undefined): string {
   const source = location.kind === "sqlite" ? location.path : "holdfast";
   if (path !== undefined && !(existsSync(path) && statSync(path).isDirectory())) return resolve(path);
   const folder = resolve(path ?? backupsFolder(source));
-  if (path === undefined && location.kind === "sqlite") mkdirSync(folder, { recursive: true });
+  if (path === undefined && location.kind === "sqlite") createFolder(folder, modeLike(source));
   return join(folder, backupName(source, time.now()));
 }
 

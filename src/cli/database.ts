@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { hostname, userInfo } from "node:os";
 import { dirname } from "node:path";
 import type { Command } from "commander";
@@ -11,6 +11,8 @@ import type { OpenOptions } from "../runtime/open-options.ts";
 import { isAddress, locate } from "../store/open-store.ts";
 import { configOf } from "./config.ts";
 import { workerLog } from "./terminal/log.ts";
+import { createFolder } from "../store/sqlite/modes.ts";
+import { DEFAULT_FILE_MODE } from "../core/file-mode.ts";
 
 /** What `open` takes where nobody names one. */
 const DEFAULT = ".holdfast/work.db";
@@ -115,7 +117,7 @@ function optionsOf(command: Command): OpenOptions {
 /** Where it is, or is going to be; the folder of the default is made. */
 export function fileOf(command: Command): string {
   const where = whereOf(command);
-  if (where === undefined) mkdirSync(dirname(DEFAULT), { recursive: true });
+  if (where === undefined) createFolder(dirname(DEFAULT), optionsOf(command).mode ?? DEFAULT_FILE_MODE);
   return where ?? DEFAULT;
 }
 

@@ -34,6 +34,8 @@ export type Area =
 export interface Circumstance {
   now: number;
   disk: { folder: string; network: string | null; free: number } | null;
+  /** Of a database file, where there are such modes. */
+  file: { path: string; mode: number } | null;
   size: { bytes: number; unused: number } | null;
   schema: { version: number; known: number } | null;
   settings: readonly { name: string; value: string; wanted: string | null }[];
@@ -109,9 +111,14 @@ function ofDamage({ findings, checked }: Circumstance): Diagnosis[] {
 
 const RESTART = "restart that process; use holdfast backup where it copies or reads the database's files";
 
-function ofDisk({ disk, size, schema }: Circumstance): Diagnosis[] {
+function ofDisk({ disk, file, size, schema }: Circumstance): Diagnosis[] {
   const found: Diagnosis[] = [];
   const say = (grade: Grade, area: Area, message: string, mend: string | null) => found.push({ grade, area, message, mend });
+  if (file !== null && (file.mode & 0o007) !== 0) {
+    const mode = `0${(file.mode & 0o777).toString(8)}`;
+    const message = `Every user of this host can open the database (mode ${mode}), read it, and hold up its writers.`;
+    say("warning", "disk", message, `chmod -R o= '${file.path}' '${file.path}'-*`);
+  }
   if (disk !== null && disk.network !== null) {
     say(
       "error",

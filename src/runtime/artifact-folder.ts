@@ -7,6 +7,7 @@ import { HoldfastError } from "../core/errors.ts";
 import { Alive } from "../store/alive.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Store } from "../store/store.ts";
+import { modeLike } from "../store/sqlite/modes.ts";
 
 /** The artifacts of a database: opened when they are first needed, in a folder beside it, or where it was said. */
 export class ArtifactFolder {
@@ -60,10 +61,21 @@ export class ArtifactFolder {
     const { path } = this;
     if (path === null) throw noFolder();
     const driver = this.#location.kind === "sqlite" ? this.#location.driver : "node:sqlite";
-    const artifacts = await Artifacts.open(path, { alive: (folder) => new Alive(folder, driver), clock: this.#clock });
+    const mode = this.#mode();
+    const artifacts = await Artifacts.open(path, {
+      alive: (folder) => new Alive(folder, driver, "", () => modeLike(path)),
+      clock: this.#clock,
+      ...(mode === undefined ? {} : { mode }),
+    });
     this.#store.work.watchArtifacts((hashes) => artifacts.missing(hashes));
     this.#artifacts = artifacts;
     return artifacts;
+  }
+
+  /** Like the database. On a server nothing is known of those who share the folder: then the umask decides. */
+  #mode(): number | undefined {
+    if (this.#location.kind === "sqlite" && this.#location.path !== ":memory:") return modeLike(this.#location.path);
+    return this.#location.mode;
   }
 }
 

@@ -1,11 +1,12 @@
 import { randomUUID } from "node:crypto";
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { type BackupPlan, dueIn, type KnownBackup, retired } from "../core/backup-plan.ts";
 import { backupName, backupsIn, removeBackup } from "../store/backup-folder.ts";
 import { makeBackup } from "./backup.ts";
 import type { Engine } from "./engine.ts";
 import { said } from "./trouble.ts";
+import { createFolder, modeLike } from "../store/sqlite/modes.ts";
 
 /** The lock of whoever makes one: of all processes with the same database, one at a time. */
 const LOCK = "holdfast.backups";
@@ -77,8 +78,8 @@ export class ScheduledBackups {
     const { location, clock, log } = this.#engine;
     const { folder, artifacts } = this.#plan;
     // The last part of it alone: where more is missing, a disk may not be mounted.
-    if (!existsSync(folder)) mkdirSync(folder);
     const source = location.kind === "sqlite" && location.path !== ":memory:" ? location.path : "holdfast";
+    if (!existsSync(folder)) createFolder(folder, modeLike(source), { recursive: false });
     const file = backupName(source, clock.now());
     const { findings, size } = await makeBackup(this.#engine, join(folder, file), { artifacts, reason: "scheduled" });
     log.info("a backup was made", { path: join(folder, file), size });

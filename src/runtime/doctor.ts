@@ -1,3 +1,4 @@
+import { statSync } from "node:fs";
 import { countOrphans } from "../artifacts/orphans.ts";
 import { type Circumstance, diagnose, type Diagnosis } from "../core/diagnosis.ts";
 import type { CrashRecoveryReport } from "../core/recovery-report.ts";
@@ -47,6 +48,7 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
   const seen: Circumstance = {
     now,
     disk: diskOf(location),
+    file: fileOf(location),
     size: vitals?.size ?? null,
     schema: vitals?.schema ?? schemaOf(location),
     settings: vitals?.settings ?? [],
@@ -75,6 +77,12 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
     databaseId: store?.databaseId ?? null,
     found: diagnose(seen),
   };
+}
+
+function fileOf(location: StoreLocation): Circumstance["file"] {
+  if (location.kind !== "sqlite" || process.platform === "win32") return null;
+  const mode = statSync(location.path, { throwIfNoEntry: false })?.mode;
+  return mode === undefined ? null : { path: location.path, mode };
 }
 
 async function processesOf(store: Store): Promise<Circumstance["processes"]> {

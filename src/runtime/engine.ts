@@ -27,6 +27,8 @@ import { Relays } from "./relays.ts";
 import { Scheduler } from "./scheduler.ts";
 import { systemClock } from "./system-clock.ts";
 import { MEND, said } from "./trouble.ts";
+import { modeLike } from "../store/sqlite/modes.ts";
+import { DEFAULT_FILE_MODE } from "../core/file-mode.ts";
 
 /** How often a process that only enqueues looks whether its store wants care. */
 const CARE = 1_000;
@@ -162,7 +164,8 @@ export class Engine {
     // Somebody may ask it to stop before it has a worker.
     if (onStop !== undefined && self !== NOBODY) this.janitor.start();
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
-    this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor });
+    const mode = () => (location.kind === "sqlite" ? modeLike(location.path) : (location.mode ?? DEFAULT_FILE_MODE));
+    this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor, mode });
     this.#forgetDamage = store.damage.onDamaged((error) => this.#damaged(error));
     if (store.damage.damaged !== null)
       this.log.error("the database is damaged, and is only read", { what: store.damage.damaged, hint: MEND });

@@ -46,6 +46,11 @@ export interface OpenOptions {
    * instant. It is the database's own, and stays until somebody says false. Left out: as it is.
    */
   journal?: boolean;
+  /**
+   * The mode of a database file that `open` creates, and of everything beside it; folders get the matching x bits. Default
+   * 0o600. A database that exists keeps its mode, and what is beside it follows that. Exports follow the umask.
+   */
+  mode?: number;
   /** What this process is called in `status` and in what recovery reports; default: the script's path. */
   program?: string;
   /** Who acts through this process, for the audit; default: the process alone. */
@@ -67,6 +72,7 @@ export const OPEN_OPTIONS = [
   "artifacts",
   "backups",
   "journal",
+  "mode",
   "program",
   "user",
   "onStop",
@@ -75,7 +81,7 @@ export const OPEN_OPTIONS = [
 /** Checks the options that mean the same for every kind of database. */
 export function checkOpenOptions(options: OpenOptions): void {
   refuseUnknown(options, OPEN_OPTIONS, "open");
-  const { durability, driver, create, recovery, log, clock, artifacts, program, user, onStop } = options;
+  const { durability, driver, create, recovery, log, clock, artifacts, mode, program, user, onStop } = options;
   if (durability !== undefined) checkOneOf(durability, ["power", "process"], "durability");
   if (driver !== undefined) checkOneOf(driver, ["node:sqlite", "better-sqlite3"], "driver");
   if (create !== undefined) checkBoolean(create, "create");
@@ -83,9 +89,19 @@ export function checkOpenOptions(options: OpenOptions): void {
   if (log !== undefined && log !== false) checkLog(log);
   if (clock !== undefined) checkClock(clock);
   if (artifacts !== undefined) checkText(artifacts, "artifacts");
+  if (mode !== undefined) checkMode(mode);
   if (program !== undefined) checkText(program, "program");
   if (user !== undefined) checkText(user, "user");
   if (onStop !== undefined) checkFunction(onStop, "onStop");
+}
+
+function checkMode(mode: unknown): void {
+  if (typeof mode === "number" && Number.isInteger(mode) && (mode & ~0o666) === 0 && (mode & 0o600) === 0o600) return;
+  const given = typeof mode === "number" && Number.isInteger(mode) ? `0o${mode.toString(8)}` : describeValue(mode);
+  throw invalidOption(
+    `mode must be a file mode that lets the owner read and write, without x bits, got ${given}.`,
+    "Give 0o600 (the default), or 0o660 to share the database with a group.",
+  );
 }
 
 function checkLog(log: unknown): void {

@@ -1,4 +1,3 @@
-import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 import type { BackupPlan } from "../core/backup-plan.ts";
 import { HoldfastError } from "../core/errors.ts";
@@ -13,6 +12,8 @@ import { recoveryPending } from "./recovery/preview.ts";
 import { sharedEngine } from "./shared-engine.ts";
 import { checkSinks } from "./sinks/settings.ts";
 import { clockFrom } from "./system-clock.ts";
+import { createFolder } from "../store/sqlite/modes.ts";
+import { DEFAULT_FILE_MODE } from "../core/file-mode.ts";
 
 const DEFAULT_PATH = ".holdfast/work.db";
 
@@ -39,7 +40,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
     throw invalidOption(`\`where\` must be a string, got ${describeValue(where)}.`, 'Give a path, ":memory:" or "postgres://…".');
   }
   const path = where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH);
-  if (path === DEFAULT_PATH && options.create !== false) mkdirSync(dirname(path), { recursive: true });
+  if (path === DEFAULT_PATH && options.create !== false) createFolder(dirname(path), options.mode ?? DEFAULT_FILE_MODE);
   const sinks = checkSinks(options.sinks);
   const location = locate(path, options);
   const backups = planOf(location, options);

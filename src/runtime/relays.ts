@@ -15,6 +15,8 @@ interface Parts {
   log: Log;
   self: ProcessId;
   janitor: Janitor;
+  /** Of files that sinks create. */
+  mode: () => number;
 }
 
 /** A sink of this process, shared by the handles that were opened with it. */
@@ -75,7 +77,7 @@ export class Relays {
     if (known !== undefined) known.users++;
     else {
       const { store, clock, log } = this.#parts;
-      const sink = settings.make(clock);
+      const sink = settings.make(clock, this.#parts.mode());
       const relay = new Relay({ store, clock, log, name, place: this.#place(name, sink.kind), sink });
       this.#sinks.set(name, { settings, relay, users: 1 });
     }

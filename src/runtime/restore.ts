@@ -5,6 +5,7 @@ import { Alive } from "../store/alive.ts";
 import { artifactsPath } from "../store/backup-manifest.ts";
 import { damaged } from "../store/sqlite/backup/verify.ts";
 import { databaseAt, restore, type Restored, type RestoreRequest } from "../store/sqlite/backup/restore.ts";
+import { modeLike } from "../store/sqlite/modes.ts";
 import { verifyArtifacts } from "./backup.ts";
 
 export { databaseAt };
@@ -36,7 +37,7 @@ async function bringBack(
   const folder = given ?? `${path}-artifacts`;
   const included = manifest?.artifacts.included === true;
   if (!included && !existsSync(folder)) return { restored: 0, missing: hashes };
-  const opened = await Artifacts.open(folder, { alive: (place) => new Alive(place, driver) });
+  const opened = await Artifacts.open(folder, { alive: (place) => new Alive(place, driver), mode: modeLike(path) });
   try {
     const gone = opened.missing(hashes);
     const missing: string[] = [];

@@ -1,8 +1,10 @@
 import { hash, randomBytes } from "node:crypto";
-import { existsSync, mkdirSync, readdirSync, rmdirSync, rmSync, statSync } from "node:fs";
+import { existsSync, readdirSync, rmdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { connect, type Connection, type DriverName } from "./sqlite/driver.ts";
 import { isBusy } from "./sqlite/faults.ts";
+import { createFile, createFolder } from "./sqlite/modes.ts";
+import { DEFAULT_FILE_MODE } from "../core/file-mode.ts";
 
 /** Files without a process row that are younger than this may belong to a process that is just starting. */
 const STARTING = 60_000;
@@ -28,13 +30,16 @@ export class Alive {
 
   /** What the tokens of this process begin with. */
   readonly #mark: string;
+  /** Of the files that it creates. */
+  readonly #modeOf: () => number;
 
   /**
    * The folder is one that all processes of this host share which have the same database open, and nobody else. `identity`
    * is that of this process: whatever has taken a lock in it, with another driver too, its locks are not probed from here.
    */
-  constructor(folder: string, driver: DriverName, identity = "") {
+  constructor(folder: string, driver: DriverName, identity = "", modeOf: () => number = () => DEFAULT_FILE_MODE) {
     this.#folder = folder;
+    this.#modeOf = modeOf;
     this.#driver = driver;
     this.#mark = identity === "" ? "" : hash("sha256", identity).slice(0, MARK);
   }
@@ -42,7 +47,7 @@ export class Alive {
   /** Takes this process's own lock; the token names its file. */
   hold(): string {
     for (;;) {
-      mkdirSync(this.#folder, { recursive: true });
+      createFolder(this.#folder, this.#modeOf());
       const token = this.#mark + randomBytes(8).toString("hex");
       const db = this.#lock(this.#file(token));
       // Somebody who cleans up may have removed it before it was locked; a lock on a nameless file proves nothing.
@@ -138,6 +143,7 @@ export class Alive {
   #lock(file: string): Connection | null {
     let db: Connection | null = null;
     try {
+      createFile(file, this.#modeOf());
       db = connect(this.#driver, file, { busyTimeout: 0 });
       db.exec("begin immediate");
       return db;

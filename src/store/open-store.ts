@@ -16,6 +16,8 @@ export type StoreLocation = (SqliteLocation | PostgresLocation) & {
   durability?: Durability;
   /** False: it must be there already. */
   create?: boolean;
+  /** Of files that are created. */
+  mode?: number;
 };
 
 interface SqliteLocation {
@@ -35,6 +37,7 @@ export interface LocateOptions {
   schema?: string;
   durability?: Durability;
   create?: boolean;
+  mode?: number;
 }
 
 export interface OpenStoreOptions {
@@ -59,7 +62,7 @@ export interface OpenStoreOptions {
 
 /** The one place that knows which stores there are. */
 export function locate(where: string, options: LocateOptions): StoreLocation {
-  const { durability, create } = options;
+  const { durability, create, mode } = options;
   if (durability !== undefined && durability !== "power" && durability !== "process") {
     throw new HoldfastError(
       "OPTION_INVALID",
@@ -71,6 +74,7 @@ export function locate(where: string, options: LocateOptions): StoreLocation {
     ...(isAddress(where) ? onServer(where, options) : inFile(where, options)),
     ...(durability === undefined ? {} : { durability }),
     ...(create === undefined ? {} : { create }),
+    ...(mode === undefined ? {} : { mode }),
   };
 }
 
@@ -96,6 +100,7 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
       ownThread,
       backsUp: backsUp && path !== ":memory:",
       ...(journal === undefined ? {} : { journal }),
+      ...(location.mode === undefined ? {} : { mode: location.mode }),
       busyTimeout: ownThread ? 1_000 : 10,
     });
   }

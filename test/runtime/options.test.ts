@@ -96,6 +96,7 @@ const PUBLIC_CALLS: PublicCall[] = [
       artifacts: ["string"],
       backups: { folder: ["string"], every: [], keep: [], artifacts: [], beforeMigration: ["boolean"] },
       journal: [],
+      mode: [],
       program: ["string"],
       user: ["string"],
       onStop: ["function"],

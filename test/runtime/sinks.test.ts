@@ -143,7 +143,7 @@ describe("a webhook", () => {
     const server = await WebhookServer.start(t);
     const answers = [204, 500, 404, 302, 410, 200, 202].map((status) => ({
       status,
-      headers: { location: `${server.url}/other` },
+      headers: { location: `${server.url}/other`, ...(status === 410 ? { "retry-after": "2" } : {}) },
     }));
     server.answer = () => answers.shift() ?? { status: 204 };
     const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
@@ -151,7 +151,7 @@ describe("a webhook", () => {
     for (const failures of [1, 2, 3, 4]) {
       await sink(hf, "hook", (view) => view.failures === failures && view.behind === 2);
       // No longer than the pause can be, so that the next one is not over too.
-      await clock.advance(100 * 2 ** (failures - 1));
+      await clock.advance(failures === 4 ? "2s" : 100 * 2 ** (failures - 1));
     }
     await delivered(hf, "hook");
     const ids = server.received.map(({ headers }) => headers["webhook-id"]);

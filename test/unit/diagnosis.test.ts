@@ -10,6 +10,7 @@ const NOW = 1_800_000_000_000;
 const WELL: Circumstance = {
   now: NOW,
   disk: { folder: "/data", network: null, free: 100 * GIB },
+  file: { path: "/data/work.db", mode: 0o100660 },
   size: { bytes: GIB, unused: 0 },
   schema: { version: 9, known: 9 },
   settings: [
@@ -33,6 +34,12 @@ const WELL: Circumstance = {
 
 const ILL: [what: string, seen: Partial<Circumstance>, grade: string, mend: RegExp | null][] = [
   ["a network file system", { disk: { folder: "/nfs", network: "NFS", free: GIB * 9 } }, "error", /local disk/],
+  [
+    "a file that every user may read",
+    { file: { path: "/data/a b.db", mode: 0o100644 } },
+    "warning",
+    /^chmod -R o= '\/data\/a b\.db' /,
+  ],
   ["a full disk", { disk: { folder: "/data", network: null, free: 1_000 } }, "error", /free some space/],
   ["no room for a backup", { disk: { folder: "/data", network: null, free: GIB / 2 } }, "warning", /free some space/],
   ["a file that is mostly unused", { size: { bytes: GIB, unused: GIB * 0.9 } }, "note", /backup/],

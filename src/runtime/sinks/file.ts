@@ -1,5 +1,6 @@
 import { type FileHandle, open } from "node:fs/promises";
 import { dirname } from "node:path";
+import { DEFAULT_FILE_MODE } from "../../core/file-mode.ts";
 import { type Sink, SinkDown } from "./sink.ts";
 
 /** How every line begins. */
@@ -10,13 +11,13 @@ const STEP = 65_536;
  * One JSON line an event, at the end of a file. The lines are on the disk before the cursor moves. It is opened for each
  * delivery, so that it may be renamed or removed in between, as programs that rotate logs do.
  */
-export function fileSink(path: string): Sink {
+export function fileSink(path: string, mode = DEFAULT_FILE_MODE): Sink {
   return {
     kind: "file",
     atOnce: 500,
     async deliver(events) {
       try {
-        await append(path, events.map((event) => `${JSON.stringify(event)}\n`).join(""));
+        await append(path, mode, events.map((event) => `${JSON.stringify(event)}\n`).join(""));
       } catch (error) {
         throw new SinkDown(`The file cannot be written: ${(error as Error).message}.`);
       }
@@ -24,8 +25,8 @@ export function fileSink(path: string): Sink {
   };
 }
 
-async function append(path: string, lines: string): Promise<void> {
-  const file = await open(path, "a+");
+async function append(path: string, mode: number, lines: string): Promise<void> {
+  const file = await openToAppend(path, mode);
   try {
     const before = await file.stat();
     const size = await mend(file, before.size);
@@ -40,6 +41,18 @@ async function append(path: string, lines: string): Promise<void> {
     if (before.size === 0) await syncFolder(dirname(path));
   } finally {
     await file.close();
+  }
+}
+
+/** A file that is there keeps its mode; a new one has this, whatever the umask is. */
+async function openToAppend(path: string, mode: number): Promise<FileHandle> {
+  try {
+    const created = await open(path, "ax+", mode);
+    await created.chmod(mode);
+    return created;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+    return open(path, "a+");
   }
 }
 

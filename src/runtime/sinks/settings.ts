@@ -22,7 +22,8 @@ type Checked = { type: "console" } | { type: "file"; path: string } | { type: "w
 
 export interface SinkSettings {
   readonly type: SinkOptions["type"];
-  make(clock: Clock): Sink;
+  /** `mode`: of a file that it creates. */
+  make(clock: Clock, mode: number): Sink;
   isSame(other: SinkSettings): boolean;
 }
 
@@ -51,12 +52,12 @@ class Settings implements SinkSettings {
     return this.#checked.type;
   }
 
-  make(clock: Clock): Sink {
+  make(clock: Clock, mode: number): Sink {
     switch (this.#checked.type) {
       case "console":
         return consoleSink();
       case "file":
-        return fileSink(this.#checked.path);
+        return fileSink(this.#checked.path, mode);
       case "webhook":
         return webhookSink(this.#checked, clock);
     }

@@ -1,6 +1,7 @@
-import { closeSync, constants, openSync, statSync, writeSync } from "node:fs";
+import { closeSync, constants, openSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { aliveFolder } from "../alive.ts";
+import { createFile, modeLike } from "./modes.ts";
 
 const BYTE = Buffer.from("\n");
 
@@ -46,7 +47,8 @@ export class CommitSignal {
 /** Null where the file cannot be opened, e.g. because `-alive` was removed. It has the mode of the database. */
 function openSignalFile(path: string): number | null {
   try {
-    return openSync(signalFile(path), constants.O_RDWR | constants.O_CREAT, statSync(path).mode & 0o666);
+    createFile(signalFile(path), modeLike(path));
+    return openSync(signalFile(path), constants.O_RDWR | constants.O_CREAT);
   } catch {
     return null;
   }

@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import { accessSync, constants, existsSync, lstatSync, readlinkSync, realpathSync, rmSync, statSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
+import { DEFAULT_FILE_MODE } from "../../core/file-mode.ts";
 import { extentOf } from "../../core/loss.ts";
 import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
@@ -11,6 +12,7 @@ import { setJournal } from "./changes/journal.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
 import { refuseNetwork } from "./file-system.ts";
+import { createFile } from "./modes.ts";
 import { mostSeen, readSlots } from "./witness/slots.ts";
 import { OpeningPatience } from "./opening-patience.ts";
 import { migrate, SCHEMA_VERSION, versionOf } from "./migrate.ts";
@@ -23,6 +25,8 @@ export interface OpenSqliteOptions {
   durability?: Durability;
   /** False: a file in which Holdfast has never been is refused, and left as it is. */
   create?: boolean;
+  /** Of the file, if it is created; everything beside it follows the file's mode. Default 0o600. */
+  mode?: number;
   now: () => number;
   /** It is damaged, so nothing is written: no setting, and no migration. */
   damaged?: boolean;
@@ -82,6 +86,8 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
   if (path !== ":memory:" && !isNew) refuseReadOnly(path);
   let db: Connection | undefined;
   try {
+    // SQLite would create it as the umask says, and give its log and its shared memory the same mode.
+    if (isNew) createFile(path, options.mode ?? DEFAULT_FILE_MODE);
     const token = options.alive ? await enter(path, options.driver, options.alive) : null;
     db = connect(options.driver, path, { busyTimeout: options.busyTimeout, readOnly: options.damaged ?? false });
     const get = options.damaged ? readOnly : prepare;

@@ -46,6 +46,7 @@ import { handleOf } from "./guest.ts";
 import type { Healing } from "./healing.ts";
 import type { Look } from "./look.ts";
 import { News } from "./news.ts";
+import { modeLike } from "./modes.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
 import type { Outbox } from "./outbox.ts";
 import { OwnLocks, RESERVED_BYTE, SHARED_BYTE, SHM_BYTE } from "./own-locks.ts";
@@ -67,6 +68,8 @@ export interface SqliteStoreOptions {
   driver: DriverName;
   durability?: Durability;
   create?: boolean;
+  /** Of the file, if it is created. */
+  mode?: number;
   clock: Clock;
   random: () => number;
   /** Who acts through it, for the audit; left out: that is not said. */
@@ -126,7 +129,7 @@ export class SqliteStore implements Store {
   static async open(path: string, options: SqliteStoreOptions): Promise<SqliteStore> {
     const now = () => options.clock.now();
     const { driver, ownThread = false } = options;
-    const alive = path === ":memory:" ? null : new Alive(aliveFolder(path), driver, options.identity);
+    const alive = path === ":memory:" ? null : new Alive(aliveFolder(path), driver, options.identity, () => modeLike(path));
     const shows = ownThread ? {} : { alive };
     // What was found wrong is that of the database that is there then.
     if (path !== ":memory:" && !ownThread) await untilRestored(path, driver);

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { basename, extname, join } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
 import { backupsFolder } from "../../backup-folder.ts";
@@ -6,6 +6,7 @@ import type { Connection, DriverName } from "../driver.ts";
 import { versionOf } from "../migrate.ts";
 import { Backups } from "./backups.ts";
 import { clearWorkshop } from "./staging.ts";
+import { createFolder, modeLike } from "../modes.ts";
 
 /**
  * Before a newer Holdfast changes the schema: whoever wants to go back to the older one has what it could read. Of several
@@ -19,7 +20,7 @@ export async function backUpBeforeMigration(
   const to = join(folder, nameOf(db, path));
   clearWorkshop(folder, driver);
   if (existsSync(to)) return;
-  if (!existsSync(folder)) mkdirSync(folder, { recursive: true });
+  createFolder(folder, modeLike(path));
   try {
     const staged = await new Backups(db, { path, driver, clock: { now } }).stage(to, { reason: "migration" });
     await staged.publish({ included: false, hashes: [...staged.hashes], bytes: 0, missing: [] }).catch(async (error: unknown) => {

@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { closeSync, fsyncSync, openSync, readSync, renameSync, writeFileSync, writeSync } from "node:fs";
+import { closeSync, fchmodSync, fsyncSync, openSync, readSync, renameSync, writeFileSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
 
 const PIECE = 1024 * 1024;
@@ -59,10 +59,11 @@ export function syncFolder(path: string): void {
 }
 
 /** Whole, under its name, on the disk; or not at all. */
-export function writeSynced(path: string, text: string): void {
+export function writeSynced(path: string, text: string, mode: number): void {
   const part = `${path}.part`;
-  const fd = openSync(part, "w", 0o644);
+  const fd = openSync(part, "w", mode);
   try {
+    fchmodSync(fd, mode);
     writeFileSync(fd, text);
     fsyncSync(fd);
   } finally {

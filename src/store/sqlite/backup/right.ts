@@ -1,9 +1,10 @@
-import { existsSync, mkdirSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, readFileSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { aliveFolder } from "../../alive.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { isBusy } from "../faults.ts";
 import { syncFolder, writeSynced } from "./files.ts";
+import { createFile, createFolder, modeLike } from "../modes.ts";
 
 /** What is going to be done with the files of a database, for whoever has to finish it. */
 export interface Plan {
@@ -52,7 +53,8 @@ export class Right implements Disposable {
   /** Null: somebody else has it. */
   static take(path: string, driver: DriverName): Right | null {
     const folder = aliveFolder(path);
-    mkdirSync(folder, { recursive: true });
+    createFolder(folder, modeLike(path));
+    createFile(join(folder, "restore"), modeLike(path));
     const db = connect(driver, join(folder, "restore"), { busyTimeout: 0 });
     try {
       db.exec("begin immediate");
@@ -87,7 +89,7 @@ export class Right implements Disposable {
   }
 
   write(plan: Plan): void {
-    writeSynced(planPath(this.#path), JSON.stringify(plan));
+    writeSynced(planPath(this.#path), JSON.stringify(plan), modeLike(this.#path));
   }
 
   /** Whoever waits may go on. */

@@ -7,6 +7,7 @@ import type { Manifest } from "../../backups.ts";
 import { passStep } from "../../points.ts";
 import type { DriverName } from "../driver.ts";
 import { digestFile, syncFolder, writeSynced } from "./files.ts";
+import { modeLike } from "../modes.ts";
 
 /** The folder, in that of the backups, where they lie until they are whole. */
 const WORKSHOP = ".holdfast-backups";
@@ -43,8 +44,9 @@ export class Staging {
    * where that is, everything is.
    */
   publish(manifest: Manifest): void {
-    writeSynced(join(this.#place, "manifest"), manifestText(manifest));
-    writeSynced(join(this.#place, "target"), basename(this.target));
+    const mode = modeLike(this.database);
+    writeSynced(join(this.#place, "manifest"), manifestText(manifest), mode);
+    writeSynced(join(this.#place, "target"), basename(this.target), mode);
     passStep("backup:written");
     name(this.database, this.target);
     passStep("backup:named");

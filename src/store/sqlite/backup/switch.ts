@@ -1,10 +1,11 @@
-import { existsSync, renameSync, rmSync, statSync } from "node:fs";
+import { chmodSync, existsSync, renameSync, rmSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { passStep } from "../../points.ts";
 import type { DriverName } from "../driver.ts";
 import { clearFindings } from "../damage/findings.ts";
 import { syncFolder } from "./files.ts";
 import { hasPlan, type Plan, reportPath, restoreFolder, Right, stagedPath } from "./right.ts";
+import { modeLike } from "../modes.ts";
 
 /**
  * The staged database takes the place of the one that is there, which is kept with its log. Each step can be done again:
@@ -17,6 +18,7 @@ export function switchOver(path: string, { kept, act }: Pick<Plan, "kept" | "act
   if (existsSync(stagedPath(path))) {
     // An empty log is no part of a database.
     if (sizeOf(`${path}-wal`) === 0) rmSync(`${path}-wal`, { force: true });
+    if (existsSync(path)) chmodSync(stagedPath(path), modeLike(path));
     for (const end of ["-wal", "-journal", ""]) if (existsSync(path + end)) renameSync(path + end, kept + end);
     rmSync(`${path}-shm`, { force: true });
     syncFolder(folder);

@@ -1,4 +1,3 @@
-import { mkdirSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { passStep } from "../../points.ts";
 import { syncFolder } from "../backup/files.ts";
@@ -6,6 +5,7 @@ import { connect, type Connection, type DriverName, type Statement } from "../dr
 import { explain, isBusy } from "../faults.ts";
 import { isCovered, keepUp } from "./journal.ts";
 import { type Change, changesFolder, SegmentWriter } from "./segments.ts";
+import { createFile, createFolder, modeLike } from "../modes.ts";
 
 /** Looked at this often, in milliseconds: what is not in a file yet is lost with the database. */
 const PAUSE = 200;
@@ -19,6 +19,7 @@ type Row = [seq: number, kind: Change["kind"], name: string | null, key: string 
 export class Drain {
   readonly #db: Connection;
   readonly #driver: DriverName;
+  readonly #path: string;
   readonly #folder: string;
   readonly #head: { databaseId: string; epoch: number };
   readonly #now: () => number;
@@ -39,6 +40,7 @@ export class Drain {
     const { path, driver, databaseId, epoch, now } = options;
     this.#db = db;
     this.#driver = driver;
+    this.#path = path;
     this.#folder = changesFolder(path);
     this.#head = { databaseId, epoch };
     this.#now = now;
@@ -134,7 +136,8 @@ export class Drain {
 
   #hold(): boolean {
     if (this.#right !== null) return true;
-    mkdirSync(this.#folder, { recursive: true });
+    createFolder(this.#folder, modeLike(this.#path));
+    createFile(join(this.#folder, "lock"), modeLike(this.#folder));
     syncFolder(dirname(this.#folder));
     const right = connect(this.#driver, join(this.#folder, "lock"), { busyTimeout: 0 });
     try {

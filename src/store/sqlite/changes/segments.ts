@@ -1,19 +1,21 @@
 import {
   closeSync,
   existsSync,
+  fchmodSync,
   fsyncSync,
   ftruncateSync,
   openSync,
-  readdirSync,
   readFileSync,
   readSync,
+  readdirSync,
   rmSync,
   statSync,
   writeSync,
 } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { crc32 } from "node:zlib";
 import { syncFolder } from "../backup/files.ts";
+import { modeLike } from "../modes.ts";
 
 /** One entry of the journal; of `commit`, `gap` and `drained` only the time is given. */
 export interface Change {
@@ -208,8 +210,10 @@ function parse(text: string): unknown {
 /** Synced; the answer is how many bytes it was. */
 function write(path: string, flags: "a" | "wx", text: string): number {
   const bytes = Buffer.from(text);
-  const fd = openSync(path, flags, 0o600);
+  const mode = modeLike(dirname(path));
+  const fd = openSync(path, flags, mode);
   try {
+    if (flags === "wx") fchmodSync(fd, mode);
     for (let at = 0; at < bytes.length;) at += writeSync(fd, bytes, at);
     fsyncSync(fd);
     return bytes.length;

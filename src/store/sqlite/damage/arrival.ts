@@ -9,6 +9,7 @@ import type { Scanned } from "../wal/frames.ts";
 import { scanLog } from "../wal/scan.ts";
 import { mostSeen, readSlots, type Slot } from "../witness/slots.ts";
 import type { Damage } from "./damage.ts";
+import { modeLike } from "../modes.ts";
 
 export interface ArrivalOptions {
   driver: DriverName;
@@ -110,7 +111,7 @@ function inodeOf(path: string): number | null {
 }
 
 function isOpen(path: string, driver: DriverName, identity: string): boolean {
-  const alive = new Alive(`${path}-alive`, driver, identity);
+  const alive = new Alive(`${path}-alive`, driver, identity, () => modeLike(path));
   try {
     return alive.isAnybodyThere();
   } finally {

@@ -1,8 +1,9 @@
 import { randomBytes } from "node:crypto";
-import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import type { Finding, NewFinding } from "../../findings.ts";
 import { syncFolder, writeSynced } from "../backup/files.ts";
+import { createFolder, modeLike } from "../modes.ts";
 
 /** The end of the name of a file that says which finding was cleared, until that stands in the audit. */
 const CLEARED = ".cleared";
@@ -17,12 +18,14 @@ export interface Cleared extends Finding {
  * own: processes that find something at the same time need not know of each other.
  */
 export class Findings {
+  readonly #path: string;
   /** Null: of a database in memory, which nobody else has. */
   readonly #folder: string | null;
   readonly #kept: Finding[] = [];
   readonly #cleared: Cleared[] = [];
 
   constructor(path: string) {
+    this.#path = path;
     this.#folder = path === ":memory:" ? null : findingsFolder(path);
   }
 
@@ -37,7 +40,7 @@ export class Findings {
     if (same !== undefined) return same;
     const made: Finding = { id: `${at}-${randomBytes(4).toString("hex")}`, at, commitsMissing: null, ...finding };
     if (this.#folder === null) this.#kept.push(made);
-    else write(this.#folder, made);
+    else write(this.#folder, made, modeLike(this.#path));
     return made;
   }
 
@@ -65,7 +68,7 @@ export class Findings {
     for (const finding of this.all().filter(({ id }) => clearable.has(id))) {
       const cleared: Cleared = { ...finding, clearedBy: by, clearedAt: at };
       if (this.#folder === null) this.#cleared.push(cleared);
-      else writeSynced(join(this.#folder, `${finding.id}${CLEARED}`), JSON.stringify(cleared));
+      else writeSynced(join(this.#folder, `${finding.id}${CLEARED}`), JSON.stringify(cleared), modeLike(this.#path));
       this.#drop(finding.id);
     }
     if (this.#folder !== null && ids.length > 0) syncFolder(this.#folder);
@@ -96,9 +99,9 @@ export function clearFindings(path: string): void {
   syncFolder(dirname(path));
 }
 
-function write(folder: string, finding: Finding): void {
-  mkdirSync(folder, { recursive: true });
-  writeSynced(join(folder, `${finding.id}.json`), `${JSON.stringify(finding, null, 2)}\n`);
+function write(folder: string, finding: Finding, mode: number): void {
+  createFolder(folder, mode);
+  writeSynced(join(folder, `${finding.id}.json`), `${JSON.stringify(finding, null, 2)}\n`, mode);
   syncFolder(dirname(folder));
 }
 

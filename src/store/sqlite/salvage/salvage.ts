@@ -17,6 +17,7 @@ import { refuseNetwork } from "../file-system.ts";
 import { canonicalPath } from "../open.ts";
 import type { Identity, JournalStart, Salvaged } from "./task.ts";
 import { knownOutside, mostSeen, readSlots } from "../witness/slots.ts";
+import { modeLike } from "../modes.ts";
 
 export interface SalvageRequest {
   path: string;
@@ -98,7 +99,7 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
       onProgress,
     );
     const { report, findings } = salvaged;
-    writeSynced(reportPath(path), `${JSON.stringify({ ...report, findings }, null, 2)}\n`);
+    writeSynced(reportPath(path), `${JSON.stringify({ ...report, findings }, null, 2)}\n`, modeLike(path));
     await decide(right, path, driver, { kept, act: "salvage" });
     switchOver(path, { kept, act: "salvage" });
     right.clear();

@@ -1,9 +1,10 @@
-import { fsyncSync, mkdirSync, openSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
+import { fsyncSync, openSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import type { Alive } from "../../alive.ts";
 import { syncFolder } from "../backup/files.ts";
 import type { Known } from "../epoch.ts";
 import { fromRecords, type Seen } from "./record.ts";
+import { createFile, createFolder, modeLike } from "../modes.ts";
 
 export interface Slot {
   token: string;
@@ -62,7 +63,7 @@ export function knownOutside(path: string): Known {
  */
 export function takeSlot(path: string, token: string, alive: Alive): number {
   const folder = witnessFolder(path);
-  mkdirSync(folder, { recursive: true });
+  createFolder(folder, modeLike(path));
   const own = join(folder, token);
   for (const { token: other } of readSlots(path)) {
     if (alive.isThere(other)) continue;
@@ -79,7 +80,9 @@ export function takeSlot(path: string, token: string, alive: Alive): number {
 /** One with nothing in it. */
 export function makeSlot(path: string, token: string): number {
   const folder = witnessFolder(path);
-  mkdirSync(folder, { recursive: true });
+  const mode = modeLike(path);
+  createFolder(folder, mode);
+  createFile(join(folder, token), mode);
   const fd = openSync(join(folder, token), "w+");
   syncFolder(folder);
   syncFolder(dirname(folder));
