@@ -38,32 +38,32 @@ export function planCommand(parent: Command): void {
 type Row = Plan["stages"][string] & { name: string };
 
 function page(plan: Plan): string {
-  const rows = Object.entries(plan.stages).map(([name, { run, cached, unknown, estimate }]): Row => ({
-    name,
-    run,
-    cached,
-    unknown,
-    estimate,
-  }));
+  const rows = Object.entries(plan.stages).map(([name, stage]): Row => Object.assign({ name }, stage));
+  const { estimate, upperBound, incomplete } = plan;
   const total: Row = {
     name: "total",
     run: sum(rows, ({ run }) => run),
     cached: sum(rows, ({ cached }) => cached),
     unknown: sum(rows, ({ unknown }) => unknown),
-    estimate: plan.estimate,
+    estimate,
+    ...(upperBound && { upperBound }),
+    ...(incomplete && { incomplete }),
   };
   return [
     ...plan.warnings.map((warning) => paint("yellow", `warning: ${warning}`)),
     table(columns(total), [...rows, total]),
     ...(plan.removed === 0 ? [] : [`${plural(plan.removed, "target is", "targets are")} gone, and would be removed.`]),
     ...(total.unknown === 0 ? [] : [paint("dim", "unknown: what comes behind something that has to run first.")]),
+    ...(incomplete ? [paint("dim", "The total is incomplete: a cost is unknown (–) until its stage has run once.")] : []),
     ...(total.run + total.unknown + plan.removed === 0 ? [paint("green", "Nothing would run: all is as it was.")] : []),
   ].join("\n");
 }
 
 function columns(total: Row): Column<Row>[] {
   const styled = (style: Style | null) => (row: Row) => (row === total ? "bold" : style);
-  const isFree = ({ estimate: { usd = 0, tokens = 0 } }: Row) => usd === 0 && tokens === 0;
+  // Nothing would run, or the cost is unknown.
+  const isBlank = ({ run, unknown, estimate }: Row) => run + unknown === 0 || Object.keys(estimate).length === 0;
+  const sign = ({ upperBound, incomplete }: Row) => (incomplete ? "≥ " : upperBound ? "≤ " : "");
   return [
     { title: "STAGE", value: ({ name }) => name, least: 8, style: (row) => (row === total ? "bold" : null) },
     count("RUN", ({ run }) => run, styled("cyan")),
@@ -72,8 +72,8 @@ function columns(total: Row): Column<Row>[] {
     {
       title: "ESTIMATE",
       right: true,
-      value: (row) => (isFree(row) ? "–" : sayCost(row.estimate)),
-      style: (row) => (isFree(row) ? "dim" : row === total ? "bold" : null),
+      value: (row) => (isBlank(row) ? "–" : sign(row) + sayCost(row.estimate)),
+      style: (row) => (isBlank(row) ? "dim" : row === total ? "bold" : null),
     },
   ];
 }

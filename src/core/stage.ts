@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import type { Readable } from "node:stream";
 import type { JobContext } from "./context.ts";
-import { type Amount, type Cost, toAmount } from "./cost.ts";
+import { type Amount, checkCost, type Cost, toAmount } from "./cost.ts";
 import { HoldfastError } from "./errors.ts";
 import { matchGlob } from "./glob.ts";
 import { toJobError } from "./job.ts";
@@ -15,8 +15,8 @@ import { checkTargetId } from "./target-id.ts";
 export interface StageOptions<T, In> extends RunOptions<In> {
   /** What the result depends on besides the inputs: another key, another result. */
   key?: Key | ((c: { target: T; input: In }) => Key);
-  /** What an attempt is expected to cost. Default: the mean of what past ones have cost. */
-  estimate?: (c: { target: T; input: In }) => Cost;
+  /** What an attempt is expected to cost: a constant, or a function. Default: the mean of what past ones have cost. */
+  estimate?: Cost | ((c: { target: T; input: In }) => Cost);
   /** "bytes": the target's id is not part of the hash, so a renamed or copied file is free. */
   reuse?: "target" | "bytes";
   /** "process": in a process of its own, which may crash alone. */
@@ -96,7 +96,7 @@ export function checkStage(kind: StageKind, name: unknown, options: unknown, run
     ...checkRunOptions(given, where),
     limits: checkLimits(given.limit, "job", where),
     key: typeof given.key === "function" ? (given.key as StageDefinition["key"]) : keyText(given.key, `key of ${where}: key`),
-    estimate: checkFunction(given.estimate, "estimate", where),
+    estimate: checkEstimate(given.estimate, named),
     reuse: checkOneOf(reuse, ["target", "bytes"], `reuse of ${where}`),
     isolate: checkOneOf(isolate, ["none", "process"], `isolate of ${where}`),
     remove: checkFunction(given.remove, "remove", where),
@@ -127,16 +127,19 @@ export function stageEstimate({ name, estimate }: StageDefinition, context: { ta
   );
 }
 
-/** Refuses an estimate that is no amount whatever it is asked about: that it looks at nothing shows before there is a target. */
-export function refuseFixedEstimate({ name, estimate }: StageDefinition): void {
-  if (estimate === null) return;
-  let said: unknown;
+/**
+ * An estimate that is the same for every target: a constant, or of a function that looks at nothing. Null: there is none, or
+ * it depends on the target. Throws if it is no amount: that shows before there is a target.
+ */
+export function fixedEstimate({ name, estimate }: StageDefinition): Amount | null {
+  if (estimate === null) return null;
+  let cost: unknown;
   try {
-    said = estimate(UNKNOWN);
+    cost = estimate(UNKNOWN);
   } catch {
-    return;
+    return null;
   }
-  toAmount(said, `The estimate of stage "${name}"`);
+  return toAmount(cost, `The estimate of stage "${name}"`);
 }
 
 /** Whoever looks at it gets no further. */
@@ -202,6 +205,14 @@ function checkMatch(match: unknown, where: string): StageDefinition["match"] {
     `\`match\` of ${where} must be a glob or a function, got ${describeValue(match)}.`,
     'Give a glob of ids such as "**/*.md", or a function of target and input that answers true or false.',
   );
+}
+
+/** A constant becomes a function that looks at nothing. */
+function checkEstimate(given: unknown, name: string): StageDefinition["estimate"] {
+  if (given === undefined) return null;
+  if (typeof given === "function") return given as NonNullable<StageDefinition["estimate"]>;
+  const cost = Object.freeze(checkCost(given, `The estimate of stage "${name}"`));
+  return () => cost;
 }
 
 function checkFunction<F>(given: F | undefined, option: string, where: string): F | null {

@@ -51,7 +51,13 @@ test("what is planned is what then runs, whatever has changed", async (t) => {
   const here = await yard(t);
   here.write({ a: "ab", b: "c" });
   const first = await compare(here, docs(here));
-  assert.deepEqual(first.stages["read"], { run: 2, cached: 0, unknown: 0, estimate: { usd: 2, tokens: 0 } });
+  assert.deepEqual(first.stages["read"], {
+    run: 2,
+    cached: 0,
+    unknown: 0,
+    estimate: { usd: 2, tokens: 0 },
+    upperBound: true,
+  });
   assert.equal(first.stages["loud"]?.unknown, 2);
   assert.equal(first.estimate.usd, 2);
 
@@ -162,7 +168,7 @@ test("a plan adds up what each target is estimated to cost, however many are loo
   const before = await hf.builds.plan(sums);
   assert.deepEqual(before.stages, {
     cheap: { run: 40, cached: 0, unknown: 0, estimate: { usd: 820, tokens: 40 } },
-    dear: { run: 0, cached: 0, unknown: 40, estimate: { usd: 0, tokens: 0 } },
+    dear: { run: 0, cached: 0, unknown: 40, estimate: {}, incomplete: true },
   });
 
   assert.equal((await (await hf.builds.start(sums)).done()).state, "SUCCESS");
@@ -229,3 +235,43 @@ test("why a gather ran is said member by member: which came, which went, which i
 function output(text: string): string {
   return valueHash(JSON.stringify({ text, kind: "x" })).slice(0, 17);
 }
+
+test("a constant estimate, or one that looks at nothing, is an upper bound from the first plan on", async () => {
+  const costs = pipeline("costs")
+    .source(items(() => ["a", "b", "c"], { id: String }))
+    .stage("free", { estimate: {} }, ({ input }) => input)
+    .stage("constant", { estimate: { usd: 0.04, tokens: 5 } }, ({ input }) => input)
+    .stage("function", { estimate: () => ({ usd: 0.01 }) }, ({ input }) => input)
+    .stage("looks", { estimate: ({ input }) => ({ usd: input.length }) }, ({ input }) => input)
+    .gather("all", { estimate: { usd: 1 } }, () => ["x", "y"])
+    .expand("split", {}, ({ input }) => input.map((id) => ({ id, value: id })))
+    .stage("each", { estimate: { usd: 2 } }, ({ input }) => input);
+  await using hf = await open(":memory:");
+  const { stages, ...first } = await hf.builds.plan(costs);
+  assert.deepEqual(stages, {
+    free: { run: 3, cached: 0, unknown: 0, estimate: { usd: 0, tokens: 0 }, upperBound: true },
+    constant: { run: 0, cached: 0, unknown: 3, estimate: { usd: 0.12, tokens: 15 }, upperBound: true },
+    function: { run: 0, cached: 0, unknown: 3, estimate: { usd: 0.03, tokens: 0 }, upperBound: true },
+    looks: { run: 0, cached: 0, unknown: 3, estimate: {}, incomplete: true },
+    all: { run: 0, cached: 0, unknown: 1, estimate: { usd: 1, tokens: 0 }, upperBound: true },
+    split: { run: 0, cached: 0, unknown: 1, estimate: {}, incomplete: true },
+    // It is not known how many there will be.
+    each: { run: 0, cached: 0, unknown: 1, estimate: {}, incomplete: true },
+  });
+  assert.deepEqual(first, { removed: 0, estimate: { usd: 1.15, tokens: 15 }, incomplete: true, warnings: [] });
+
+  const bound = pipeline("bound")
+    .source(items(() => ["a", "b"], { id: String }))
+    .stage("one", { estimate: { usd: 0.5 } }, ({ input, cost }) => (cost({ usd: 0.25 }), input))
+    .stage("two", { estimate: { usd: 1 } }, ({ input }) => input);
+  const { estimate, upperBound, incomplete } = await hf.builds.plan(bound);
+  assert.deepEqual([estimate, upperBound, incomplete], [{ usd: 3, tokens: 0 }, true, undefined]);
+  const paused = await (await hf.builds.start(bound, { budget: { usd: 0.6 }, concurrency: 1 })).done();
+  assert.deepEqual([paused.state, paused.spent.usd], ["BUDGET_PAUSE", 0.25], "the constant is what is reserved");
+});
+
+test("a constant estimate that is no amount is refused where it is given", async () => {
+  const source = pipeline("costs").source(items(() => ["a"], { id: String }));
+  const wrong = { usd: -1 };
+  assert.throws(() => source.stage("say", { estimate: wrong }, () => 1), refusal("COST_INVALID", /stage "say".usd must be/));
+});

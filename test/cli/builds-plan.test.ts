@@ -19,8 +19,13 @@ after(() => place.remove());
 
 test("where there is no database, everything would run, and none is made", async () => {
   const plan = await place.json<Plan>(["plan", DOCS]);
-  assert.deepEqual(plan.stages["parse"], { run: 3, cached: 0, unknown: 0, estimate: { usd: 0, tokens: 0 } });
-  assert.equal(plan.stages["summarise"]?.unknown, 3);
+  assert.deepEqual(plan.stages["parse"], { run: 3, cached: 0, unknown: 0, estimate: {}, incomplete: true });
+  const summarise = { run: 0, cached: 0, unknown: 3, estimate: { usd: 0.3, tokens: 0 }, upperBound: true };
+  assert.deepEqual(plan.stages["summarise"], summarise);
+  const { stdout } = await place.run(["plan", DOCS]);
+  assert.match(stdout, /^parse +3 +0 +0 +–$/m);
+  assert.match(stdout, /^summarise +0 +0 +3 +≤ \$0\.30$/m);
+  assert.match(stdout, /^total +3 +0 +4 +≥ \$0\.30\n[^]*The total is incomplete: /m);
   assert.equal(existsSync(place.db), false);
 });
 
@@ -36,7 +41,7 @@ test("plan says what would run, what is cached and what it costs, and leaves the
   const plan = await place.json<Plan>(["plan", DOCS]);
   assert.deepEqual(plan.stages, {
     parse: { run: 3, cached: 1, unknown: 0, estimate: { usd: 0, tokens: 0 } },
-    summarise: { run: 0, cached: 1, unknown: 3, estimate: { usd: 0.3, tokens: 0 } },
+    summarise: { run: 0, cached: 1, unknown: 3, estimate: { usd: 0.3, tokens: 0 }, upperBound: true },
     index: { run: 0, cached: 0, unknown: 1, estimate: { usd: 0, tokens: 0 } },
   });
   assert.deepEqual(plan.estimate, { usd: 0.3, tokens: 0 });
@@ -46,10 +51,10 @@ test("plan says what would run, what is cached and what it costs, and leaves the
     stdout,
     [
       "STAGE      RUN  CACHED  UNKNOWN  ESTIMATE",
-      "parse        3       1        0         –",
-      "summarise    0       1        3     $0.30",
-      "index        0       0        1         –",
-      "total        3       2        4     $0.30",
+      "parse        3       1        0     $0.00",
+      "summarise    0       1        3   ≤ $0.30",
+      "index        0       0        1     $0.00",
+      "total        3       2        4   ≤ $0.30",
       "unknown: what comes behind something that has to run first.\n",
     ].join("\n"),
   );
@@ -59,7 +64,8 @@ test("plan says what would run, what is cached and what it costs, and leaves the
 
 test("every target that would run is in the estimate, however many are looked at at once", async () => {
   const rerun = await place.json<Plan>(["plan", DOCS, "--rerun", "summarise", "--only", "docs/c.md"]);
-  assert.deepEqual(rerun.stages["summarise"], { run: 1, cached: 0, unknown: 0, estimate: { usd: 0.1, tokens: 0 } });
+  const summarise = { run: 1, cached: 0, unknown: 0, estimate: { usd: 0.1, tokens: 0 }, upperBound: true };
+  assert.deepEqual(rerun.stages["summarise"], summarise);
 });
 
 /** A pipeline whose one stage says this. */

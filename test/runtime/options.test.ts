@@ -46,7 +46,7 @@ const RUN: Shape = { version: [], retry: RETRY, crashes: [], lease: [], timeout:
 const STAGE: Shape = {
   ...RUN,
   key: ["string", "number", "function", "bare"],
-  estimate: ["function"],
+  estimate: { "": ["function"], ...COST },
   reuse: [],
   isolate: [],
   remove: ["function"],

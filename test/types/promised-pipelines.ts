@@ -36,7 +36,7 @@ export interface Cost {
 }
 export interface StageOptions<T, In> extends RunOptions<In> {
   key?: string | number | object | ((c: { target: T; input: In }) => string | number | object);
-  estimate?: (c: { target: T; input: In }) => Cost;
+  estimate?: Cost | ((c: { target: T; input: In }) => Cost);
   reuse?: "target" | "bytes";
   isolate?: "none" | "process";
   remove?: (c: { target: Target; output: unknown; idempotencyKey: string; signal: AbortSignal }) => void | Promise<void>;

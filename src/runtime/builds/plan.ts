@@ -2,7 +2,7 @@ import { type Amount, type Cost, NOTHING, plus, toCost } from "../../core/cost.t
 import { HoldfastError } from "../../core/errors.ts";
 import { editedStages, type PipelineDescription } from "../../core/pipeline-description.ts";
 import { GONE, gatherSegment, type Segment } from "../../core/segment.ts";
-import { refuseFixedEstimate } from "../../core/stage.ts";
+import { fixedEstimate } from "../../core/stage.ts";
 import { inlineValue, type KeptValue } from "../../core/value.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { TargetRow } from "../../store/work.ts";
@@ -23,11 +23,24 @@ import type { Worksite } from "./worksite.ts";
 /** What a build would do now, and cost. */
 export interface Plan {
   /** `unknown`: what comes behind something that has to run first. */
-  stages: Record<string, { run: number; cached: number; unknown: number; estimate: Cost }>;
+  stages: Record<string, { run: number; cached: number; unknown: number } & Estimated>;
   /** Targets that are gone. */
   removed: number;
+  /** Of all stages. */
   estimate: Cost;
+  upperBound?: true;
+  incomplete?: true;
   warnings: string[];
+}
+
+/** What something is estimated to cost. */
+export interface Estimated {
+  /** Without parts where nothing is known about the cost. */
+  estimate: Cost;
+  /** The cost is at most that: a constant for each target that may have to run. */
+  upperBound?: true;
+  /** Something that would run, or may have to, has an unknown cost, which is not in the estimate. */
+  incomplete?: true;
 }
 
 interface Counted {
@@ -35,6 +48,9 @@ interface Counted {
   cached: number;
   unknown: number;
   estimate: Amount;
+  /** How many have a known cost, and how many have not. */
+  priced: number;
+  unpriced: number;
 }
 
 const PAGE = 500;
@@ -44,7 +60,7 @@ const FIRST = 10;
 
 /** Lists as a build would, and writes nothing. */
 export async function plan(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
-  for (const { stage } of site.model.places) refuseFixedEstimate(stage);
+  for (const { stage } of site.model.places) fixedEstimate(stage);
   const newest = await site.engine.store.builds.newestBuild(site.model.name);
   const skipped: string[] = [];
   const { scope, counter, lister } = dryRun(site, options, signal, (file) => skipped.push(describeSkipped(file)));
@@ -55,7 +71,7 @@ export async function plan(site: Worksite, options: CheckedOptions, signal: Abor
     if (segment === undefined || gather === undefined || !scope.includes(site.model.place(gather.name))) break;
     // What its members will be is known only if nothing has to run before.
     if (counter.isSettled) await lister.groups(round, 0);
-    else counter.unknownGroups(segment);
+    else await counter.unknownGroups(segment);
   }
   return counter.plan([...warningsOf(site.model, newest), ...skipped]);
 }
@@ -65,7 +81,7 @@ export async function plan(site: Worksite, options: CheckedOptions, signal: Abor
  * there is a build. Whatever else is wrong, its listing finds.
  */
 export async function askFirst(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<void> {
-  for (const { stage } of site.model.places) refuseFixedEstimate(stage);
+  for (const { stage } of site.model.places) fixedEstimate(stage);
   if ((site.model.segments[0] as Segment).stages.every(({ estimate }) => estimate === null)) return;
   try {
     await dryRun(site, options, signal).lister.first(FIRST);
@@ -113,6 +129,8 @@ class Counter implements Register {
   /** Its own: what it says is of now. */
   readonly #purse: Purse;
   readonly #stages: Map<string, Counted>;
+  /** The estimates that are the same for every target. */
+  readonly #fixed: Map<string, Amount>;
   #known = 0;
   #removed = 0;
 
@@ -122,7 +140,16 @@ class Counter implements Register {
     this.#walker = new Walker(scope, site.reader, (parent, trail, list) => this.#children(asParent(parent, trail), list), true);
     this.#purse = new Purse(site.engine, site.model.name);
     this.#stages = new Map(
-      [...site.model.places].map(({ stage }) => [stage.name, { run: 0, cached: 0, unknown: 0, estimate: NOTHING }]),
+      [...site.model.places].map(({ stage }) => [
+        stage.name,
+        { run: 0, cached: 0, unknown: 0, estimate: NOTHING, priced: 0, unpriced: 0 },
+      ]),
+    );
+    this.#fixed = new Map(
+      [...site.model.places].flatMap(({ stage }) => {
+        const fixed = fixedEstimate(stage);
+        return fixed === null ? [] : [[stage.name, fixed] as const];
+      }),
     );
   }
 
@@ -158,15 +185,26 @@ class Counter implements Register {
   /** It has found nothing before. */
   async goneSince(): Promise<void> {}
 
-  unknownGroups(segment: Segment): void {
-    for (const { name } of segment.stages) this.#of(name).unknown++;
+  /** A gather without `by` has one group; of others it is not known how many there will be. */
+  async unknownGroups(segment: Segment): Promise<void> {
+    await this.#unknown(segment.stages, 1, segment.stages[0]?.by === null);
+    await this.#unknownChildren(segment, null);
   }
 
   plan(warnings: string[]): Plan {
-    let estimate = NOTHING;
-    for (const counted of this.#stages.values()) estimate = plus(estimate, counted.estimate);
-    const stages = [...this.#stages].map(([name, counted]) => [name, { ...counted, estimate: toCost(counted.estimate) }]);
-    return { stages: Object.fromEntries(stages) as Plan["stages"], removed: this.#removed, estimate: toCost(estimate), warnings };
+    const total = { estimate: NOTHING, priced: 0, unpriced: 0 };
+    let isBound = false;
+    const stages: Plan["stages"] = {};
+    for (const [name, counted] of this.#stages) {
+      const { run, cached, unknown, estimate, priced, unpriced } = counted;
+      const isFixed = this.#fixed.has(name) && priced > 0;
+      stages[name] = { run, cached, unknown, ...estimated(counted, isFixed) };
+      total.estimate = plus(total.estimate, estimate);
+      total.priced += priced;
+      total.unpriced += unpriced;
+      isBound ||= isFixed;
+    }
+    return { stages, removed: this.#removed, ...estimated(total, isBound), warnings };
   }
 
   async #count(segment: Segment, traveller: Traveller, row: TargetRow | undefined): Promise<void> {
@@ -183,38 +221,41 @@ class Counter implements Register {
     counted.run++;
     // First reckoned, then added: others are counted meanwhile.
     const amount = flow.to === "work" ? await this.#estimate(place, traveller, flow.trail) : NOTHING;
-    counted.estimate = plus(counted.estimate, amount);
+    price(counted, amount, 1);
     await this.#unknown(segment.stages.slice(place.index + 1), 1);
     await this.#unknownChildren(segment, traveller.path);
   }
 
-  async #estimate(place: Place, traveller: Traveller, trail: Parent["trail"]): Promise<Amount> {
+  async #estimate(place: Place, traveller: Traveller, trail: Parent["trail"]): Promise<Amount | null> {
     const before = trail.filter(({ stage }) => !this.#site.model.isFrom(stage, place));
     const input = place.stage.estimate === null ? undefined : await loadInput(traveller, before, this.#site.reader);
-    return this.#purse.estimate(place, { target: traveller.target, input });
+    return this.#purse.knownEstimate(place, { target: traveller.target, input });
   }
 
-  /** What the stages behind it will find is known only then. They are reckoned by what they have cost so far. */
-  async #unknown(stages: Segment["stages"], many: number): Promise<void> {
+  /**
+   * What the stages behind it will find is known only then: their cost is that of a fixed estimate, else the mean of past
+   * attempts. `isCounted`: there will not be more than `many`.
+   */
+  async #unknown(stages: Segment["stages"], many: number, isCounted = true): Promise<void> {
     for (const stage of stages) {
       if (!this.#scope.includes(this.#site.model.place(stage.name))) return;
       const counted = this.#of(stage.name);
-      const { micros, tokens } = await this.#purse.mean(stage.name);
+      const amount = isCounted ? (this.#fixed.get(stage.name) ?? (await this.#purse.mean(stage.name))) : null;
       counted.unknown += many;
-      counted.estimate = plus(counted.estimate, { micros: micros * many, tokens: tokens * many });
+      price(counted, amount, many);
     }
   }
 
   /** Nobody knows how many there will be: as many as there were the last time, or one. */
-  async #unknownChildren(segment: Segment, parent: string): Promise<void> {
+  async #unknownChildren(segment: Segment, parent: string | null): Promise<void> {
     if (segment.ends !== "expand") return;
     const below = this.#site.model.segments[segment.index + 1] as Segment;
     let known = 0;
-    for await (const rows of this.#pagesBelow(below, parent)) {
+    for await (const rows of parent === null ? [] : this.#pagesBelow(below, parent)) {
       known += rows.length;
       for (const { path } of rows) await this.#unknownChildren(below, path);
     }
-    await this.#unknown(below.stages, Math.max(1, known));
+    await this.#unknown(below.stages, Math.max(1, known), known > 0);
     if (known === 0) await this.#unknownChildren(below, parent);
   }
 
@@ -252,6 +293,22 @@ class Counter implements Register {
   #of(stage: string): Counted {
     return this.#stages.get(stage) as Counted;
   }
+}
+
+/** Adds what `many` targets cost, each of them the same; null: that is not known. */
+function price(counted: Counted, amount: Amount | null, many: number): void {
+  if (amount === null) return void (counted.unpriced += many);
+  counted.priced += many;
+  counted.estimate = plus(counted.estimate, { micros: amount.micros * many, tokens: amount.tokens * many });
+}
+
+function estimated({ estimate, priced, unpriced }: Omit<Counted, "run" | "cached" | "unknown">, isBound: boolean): Estimated {
+  const isUnknown = priced === 0 && unpriced > 0;
+  return {
+    estimate: isUnknown ? {} : toCost(estimate),
+    ...(isBound && unpriced === 0 ? { upperBound: true } : {}),
+    ...(unpriced > 0 ? { incomplete: true } : {}),
+  };
 }
 
 /** What somebody who is about to spend money should know. */

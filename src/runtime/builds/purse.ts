@@ -16,8 +16,6 @@ const FRESH = 1_000;
 /** Somebody else's end may leave room; where nothing is heard of it, it is asked again after this. */
 const ASK_AGAIN = 250;
 
-const NO_HISTORY: CostHistory = { attempts: 0, spent: NOTHING };
-
 /** Sets money aside for an attempt before it starts; while there is none, it waits, or gives the work back. */
 export class Purse {
   readonly #store: Store;
@@ -56,13 +54,18 @@ export class Purse {
   }
 
   async estimate(place: Place, context: { target: unknown; input: unknown }): Promise<Amount> {
-    const { stage } = place;
+    return (await this.knownEstimate(place, context)) ?? NOTHING;
+  }
+
+  /** What the stage says, else the mean of its past attempts; null: neither is there. */
+  async knownEstimate({ stage }: Place, context: { target: unknown; input: unknown }): Promise<Amount | null> {
     return stageEstimate(stage, context) ?? this.mean(stage.name);
   }
 
-  /** What past attempts have cost, each; nothing while there are none. */
-  async mean(stage: string): Promise<Amount> {
-    return estimate(null, (await this.#history())[stage] ?? NO_HISTORY);
+  /** What past attempts have cost, each; null while there are none. */
+  async mean(stage: string): Promise<Amount | null> {
+    const history = (await this.#history())[stage];
+    return history === undefined || history.attempts === 0 ? null : estimate(null, history);
   }
 
   #history(): Promise<Record<string, CostHistory>> {
