@@ -14,7 +14,7 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
   const { damage } = engine.store;
   const known = damage.damaged;
   const standing = (await damage.findings()).filter(({ severity }) => severity === "damage").map(({ id }) => id);
-  const { findings, artifacts, isComplete } = await damage.check(how);
+  const { findings, references, artifacts, isComplete } = await damage.check(how);
   signal?.throwIfAborted();
   const missing = await missingOf(engine, artifacts);
   const audit = how === "whole" ? await auditOf(engine) : [];
@@ -28,6 +28,7 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
     ...(stays === null ? [] : [stays]),
     ...findings,
     ...audit,
+    ...references,
     ...(first === undefined ? [] : [`Artifacts that something refers to are missing: ${named}${more}.`]),
   ];
 }

@@ -18,6 +18,8 @@ export interface EngineOptions {
   backsUp?: boolean;
   /** Whether a file is to have a journal of changes; left out: as it is. */
   journal?: boolean;
+  /** How long a write to a file waits for another process's transaction; left out: the store's default. */
+  writeWaitMs?: number;
   /** Only looks: it does not even say that it is there, so nothing is written. */
   looks?: boolean;
 }

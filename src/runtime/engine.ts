@@ -98,6 +98,7 @@ export class Engine {
       boot: bootId(),
       looks: options.looks ?? false,
       ...(options.journal === undefined ? {} : { journal: options.journal }),
+      ...(options.writeWaitMs === undefined ? {} : { writeWaitMs: options.writeWaitMs }),
     });
     try {
       // What is damaged is only read: whoever opens it leaves no trace, and recovers nothing.

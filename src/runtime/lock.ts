@@ -7,8 +7,8 @@ import type { Engine } from "./engine.ts";
 
 /** A named, leased mutex. Holding the lock of a queue's name keeps everybody from claiming there. */
 export interface Lock {
-  /** A token, or null while somebody holds it. */
-  acquire(holder: string, ttl: Duration): Promise<string | null>;
+  /** A token, or null while it is held. `ttl`: default "5m". */
+  acquire(holder: string, ttl?: Duration): Promise<string | null>;
   /** From now, by the holder of the living token only. */
   extend(token: string, ttl: Duration): Promise<boolean>;
   release(token: string): Promise<boolean>;
@@ -17,11 +17,13 @@ export interface Lock {
   isStale(): Promise<boolean>;
 }
 
+const DEFAULT_TTL: Duration = "5m";
+
 export function lockOf(engine: Engine, given: string, refuseClosed: () => void): Lock {
   const name = checkName(given, "The lock's name");
   const { store } = engine;
   return {
-    async acquire(holder, ttl) {
+    async acquire(holder, ttl = DEFAULT_TTL) {
       refuseClosed();
       const token = randomUUID();
       return (await store.locks.acquire(name, checkName(holder, "The holder"), token, life(ttl))) ? token : null;

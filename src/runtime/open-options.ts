@@ -1,5 +1,6 @@
 import { resolve } from "node:path";
 import { type BackupPlan, type BackupsOptions, checkBackups } from "../core/backup-plan.ts";
+import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import {
   checkBoolean,
@@ -30,6 +31,11 @@ export interface OpenOptions {
    * (`RECOVERY_PENDING`) until `holdfast recover --apply` has been run. Default "auto": it is recovered at once.
    */
   recovery?: "auto" | "manual";
+  /**
+   * Of a file: how long a write waits for another process's transaction before it is rejected with `BUSY`; default "5s". The
+   * first handle of a file in a process decides. On PostgreSQL the server queues writers.
+   */
+  busyTimeout?: Duration;
   /** Default: warnings and errors on standard error. False: nothing is logged. */
   log?: Log | false;
   clock?: { now(): number };
@@ -66,6 +72,7 @@ export const OPEN_OPTIONS = [
   "schema",
   "create",
   "recovery",
+  "busyTimeout",
   "log",
   "clock",
   "sinks",
@@ -81,11 +88,12 @@ export const OPEN_OPTIONS = [
 /** Checks the options that mean the same for every kind of database. */
 export function checkOpenOptions(options: OpenOptions): void {
   refuseUnknown(options, OPEN_OPTIONS, "open");
-  const { durability, driver, create, recovery, log, clock, artifacts, mode, program, user, onStop } = options;
+  const { durability, driver, create, recovery, busyTimeout, log, clock, artifacts, mode, program, user, onStop } = options;
   if (durability !== undefined) checkOneOf(durability, ["power", "process"], "durability");
   if (driver !== undefined) checkOneOf(driver, ["node:sqlite", "better-sqlite3"], "driver");
   if (create !== undefined) checkBoolean(create, "create");
   if (recovery !== undefined) checkOneOf(recovery, ["auto", "manual"], "recovery");
+  if (busyTimeout !== undefined) toMillis(busyTimeout, "busyTimeout");
   if (log !== undefined && log !== false) checkLog(log);
   if (clock !== undefined) checkClock(clock);
   if (artifacts !== undefined) checkText(artifacts, "artifacts");

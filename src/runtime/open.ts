@@ -1,5 +1,6 @@
 import { dirname } from "node:path";
 import type { BackupPlan } from "../core/backup-plan.ts";
+import { toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { describeValue, invalidOption } from "../core/options.ts";
 import { storable } from "../core/text.ts";
@@ -56,6 +57,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
       ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
       ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
       backsUp: options.backups?.beforeMigration !== false,
+      ...(options.busyTimeout === undefined ? {} : { writeWaitMs: toMillis(options.busyTimeout, "busyTimeout") }),
       ...(options.journal === undefined ? {} : { journal: checkJournal(location, options.journal) }),
     });
   const { key } = location;

@@ -31,6 +31,8 @@ export interface Opening {
 export interface Checked {
   /** Sentences; none: it is whole. */
   findings: string[];
+  /** Foreign keys of the user's own tables that lead nowhere, in sentences: no damage, and no reason to stop writing. */
+  references: string[];
   /** Artifacts that something refers to; whether they are there is not the store's to know. */
   artifacts: string[];
   /** Whether it has looked at all there is: only then can it clear a finding. */
@@ -63,6 +65,8 @@ export interface DamageStore {
    * while it was read-only have to open it again.
    */
   clear(ids: readonly string[]): Promise<string | null>;
+  /** Acknowledged commits that are not there, by the witness: 0 where it has seen no more than is there. Null: there is none. */
+  commitsMissing(): Promise<number | null>;
   /** Writes the audit entries of cleared findings, where that has not been done. */
   recordCleared(): Promise<void>;
   /** Resolves when damage that a statement has met is confirmed, or found not to be there. */

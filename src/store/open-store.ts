@@ -56,6 +56,8 @@ export interface OpenStoreOptions {
   looks?: boolean;
   /** Whether a file is to have a journal of changes; left out: as it is. */
   journal?: boolean;
+  /** How long a write to a file waits for another process's transaction, in milliseconds. */
+  writeWaitMs?: number;
   /** A thread with nothing else to do, of a process that has it open: it may block while it waits for a lock, and for the server. */
   ownThread?: boolean;
 }
@@ -90,7 +92,7 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   if (location.kind === "sqlite") {
     const { SqliteStore } = await import("./sqlite/sqlite-store.ts");
     const { path, driver } = location;
-    const { identity = "", boot = "", looks = false, ownThread = false, backsUp = false, journal } = options;
+    const { identity = "", boot = "", looks = false, ownThread = false, backsUp = false, journal, writeWaitMs } = options;
     return SqliteStore.open(path, {
       ...common,
       driver,
@@ -101,6 +103,7 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
       backsUp: backsUp && path !== ":memory:",
       ...(journal === undefined ? {} : { journal }),
       ...(location.mode === undefined ? {} : { mode: location.mode }),
+      ...(writeWaitMs === undefined ? {} : { writeWaitMs }),
       busyTimeout: ownThread ? 1_000 : 10,
     });
   }

@@ -41,6 +41,8 @@ export interface RecoveryStore {
    * if it is a lot, since others see to it. On a server there is nothing to do.
    */
   shortenLog(alone: boolean): Promise<void>;
+  /** Copies all of a file's log into the database and empties it, as far as readers let it; they are waited for that long. */
+  emptyLog(waitMs: number): Promise<void>;
   /** What would be done about these. */
   preview(dead: readonly ProcessId[]): Promise<RecoveryPreview>;
 }

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { after, before, test } from "node:test";
 import { job, open } from "../../src/index.ts";
 import { offsetOf, PAGE, rootOf, scribble } from "../damage/place.ts";
@@ -38,6 +39,27 @@ test("holdfast doctor is one page of what stands out, what mends it, and how eve
   assert.deepEqual([ok, found], [true, []]);
   assert.match(versions.store, /^SQLite 3\.\d+\.\d+ \(node:sqlite\)$/);
   assert.ok(seen.audit.entries > 0);
+});
+
+test("holdfast doctor --checkpoint empties the log, and names the reader that keeps it from doing so", async (t) => {
+  const own = await Place.make();
+  t.after(() => own.remove());
+  await using hf = await open(own.db);
+  const note = job<{ n: number }>({ name: "note", run: () => {} });
+  await hf.enqueue(note, { n: 0 });
+  const reader = new DatabaseSync(own.db);
+  t.after(() => reader.close());
+  reader.exec("begin; select count(*) from holdfast_jobs");
+  await hf.enqueue(note, { n: 1 });
+  type Checkpoint = { checkpoint: { before: number; after: number; readers: { pid: number }[] } };
+  const pinned = (await own.json<Checkpoint>(["doctor", "--checkpoint"])).checkpoint;
+  assert.ok(pinned.after > 0);
+  if (process.platform === "linux") assert.ok(pinned.readers.some(({ pid }) => pid === process.pid));
+  reader.exec("commit");
+  const { checkpoint } = await own.json<Checkpoint>(["doctor", "--checkpoint"]);
+  assert.ok(checkpoint.before > 0);
+  assert.equal(checkpoint.after, 0);
+  assert.match((await own.run(["doctor", "--checkpoint"])).stdout, /Checkpoint: .* of the write-ahead log are in the database/);
 });
 
 test("holdfast doctor exits with 5 on a damaged database, and holdfast salvage makes it whole", async () => {

@@ -46,6 +46,17 @@ suite("a lock", () => {
     assert.equal(await lock.isStale(), true);
   });
 
+  test("that is acquired without a time lasts five minutes", async (t) => {
+    const { hf, clock } = await memory(t);
+    const lock = hf.lock("deploy");
+    assert.ok(await lock.acquire("a"));
+    assert.equal((await lock.get())?.expiresAt, clock.now() + 300_000);
+    await clock.advance("299999ms");
+    assert.equal(await lock.acquire("b"), null);
+    await clock.advance(1);
+    assert.ok(await lock.acquire("b"));
+  });
+
   test("expires to the millisecond, and is free then", async (t) => {
     const { hf, clock } = await memory(t);
     const lock = hf.lock("deploy");

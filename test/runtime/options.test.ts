@@ -91,6 +91,7 @@ const PUBLIC_CALLS: PublicCall[] = [
       schema: ["string"],
       create: ["boolean"],
       recovery: [],
+      busyTimeout: ["number"],
       log: { debug: ["function"], info: ["function"], warn: ["function"], error: ["function"] },
       clock: { now: [] },
       artifacts: ["string"],

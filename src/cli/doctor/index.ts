@@ -12,7 +12,7 @@ import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
 import { version } from "../program.ts";
 import { answer } from "../terminal/output.ts";
-import { doctorPage, type Examined, type Recheck } from "./page.ts";
+import { doctorPage, type Emptied, type Examined, type Recheck } from "./page.ts";
 
 export function doctorCommand(parent: Command): void {
   parent
@@ -25,8 +25,9 @@ export function doctorCommand(parent: Command): void {
         "when something does not work, 0 otherwise.",
     )
     .option("--recheck", "check every page, index and row first; where all is well, clear findings of damage and write again")
+    .option("--checkpoint", "copy the write-ahead log into the database first, and empty it as far as readers let it")
     .addHelpText("after", examples("holdfast doctor", "holdfast doctor --recheck", "holdfast doctor --json | jq '.found[]'"))
-    .action(async (options: { recheck?: boolean }, command: Command) => {
+    .action(async (options: { recheck?: boolean; checkpoint?: boolean }, command: Command) => {
       let opened = await openOrDamaged(command);
       try {
         const recheck = options.recheck && isOpen(opened) ? await recheckAll(opened) : null;
@@ -35,7 +36,12 @@ export function doctorCommand(parent: Command): void {
           await opened.close();
           opened = await openOrDamaged(command);
         }
-        const examined = { ...(await examineAll(command, opened)), ...(options.recheck ? { recheck } : {}) };
+        const checkpoint = options.checkpoint && isOpen(opened) ? await emptyLog(opened) : null;
+        const examined = {
+          ...(await examineAll(command, opened)),
+          ...(options.recheck ? { recheck } : {}),
+          ...(options.checkpoint ? { checkpoint } : {}),
+        };
         const grades = new Set(examined.found.map(({ grade }) => grade));
         if (grades.has("damage")) process.exitCode = EXIT.damaged;
         else if (grades.has("error")) process.exitCode = EXIT.failed;
@@ -48,6 +54,20 @@ export function doctorCommand(parent: Command): void {
 
 function isOpen(opened: Holdfast | HoldfastError | null): opened is Holdfast {
   return opened !== null && !(opened instanceof HoldfastError);
+}
+
+/** A reader that holds the log for longer is named on the page. */
+const CHECKPOINT_WAIT_MS = 2_000;
+
+/** Null: a server has no log of ours. */
+async function emptyLog(hf: Holdfast): Promise<Emptied | null> {
+  const { damage, recoveries, vitals } = hf.engine.store;
+  damage.refuse();
+  const before = await vitals.wal();
+  if (before === null) return null;
+  await recoveries.emptyLog(CHECKPOINT_WAIT_MS);
+  const after = (await vitals.wal({ readers: true })) ?? before;
+  return { before: before.bytes, after: after.bytes, readers: after.readers };
 }
 
 /** What a complete check finds, and which findings of damage it has cleared. */

@@ -1,6 +1,6 @@
 import { age } from "../../core/age.ts";
 import type { Diagnosis, Grade } from "../../core/diagnosis.ts";
-import { sayReaders } from "../../core/wal.ts";
+import { sayReaders, type WalReader } from "../../core/wal.ts";
 import { bytes, number, plural } from "../../core/words.ts";
 import type { Examination } from "../../runtime/doctor.ts";
 import { paint, type Style } from "../terminal/colours.ts";
@@ -11,6 +11,8 @@ export interface Examined extends Omit<Examination, "engine"> {
   versions: { holdfast: string; node: string; platform: string; store: string | null };
   /** Null: it could not be opened. */
   recheck?: Recheck | null;
+  /** Null: there is no log to copy, or the database could not be opened. */
+  checkpoint?: Emptied | null;
 }
 
 /** What `--recheck` has found. */
@@ -21,6 +23,13 @@ export interface Recheck {
   cleared: string[];
 }
 
+/** What `--checkpoint` has done: how much of the log was in use, and who still reads it. */
+export interface Emptied {
+  before: number;
+  after: number;
+  readers: readonly WalReader[];
+}
+
 const STYLES: Record<Grade, Style> = { damage: "red", error: "red", warning: "yellow", note: "dim" };
 
 /** One page: what stands out, and then how everything stands. */
@@ -28,7 +37,15 @@ export function doctorPage(examined: Examined): string {
   const { found } = examined;
   const verdict = found.length === 0 ? paint("green", "Nothing stands out.") : found.map(sayFound).join("\n");
   const recheck = examined.recheck === undefined ? [] : [sayRecheck(examined.recheck)];
-  return [paint("bold", oneLine(examined.database)), ...recheck, verdict, facts(examined)].join("\n\n");
+  const checkpoint = examined.checkpoint === undefined ? [] : [sayCheckpoint(examined.checkpoint)];
+  return [paint("bold", oneLine(examined.database)), ...recheck, ...checkpoint, verdict, facts(examined)].join("\n\n");
+}
+
+function sayCheckpoint(checkpoint: Emptied | null): string {
+  if (checkpoint === null) return "No checkpoint: there is no write-ahead log of a file here.";
+  const { before, after, readers } = checkpoint;
+  if (after === 0) return paint("green", `Checkpoint: ${bytes(before)} of the write-ahead log are in the database; it is empty.`);
+  return paint("yellow", `Checkpoint: ${bytes(after)} of the write-ahead log are still in use${pinned(readers)}.`);
 }
 
 function sayRecheck(recheck: Recheck | null): string {

@@ -2,7 +2,7 @@ import type { BuildReason } from "../../core/build.ts";
 import type { Clock } from "../../core/clock.ts";
 import type { ProcessId } from "../../core/ids.ts";
 import { endedBy, isProven } from "../../core/lease.ts";
-import { type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery-report.ts";
+import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery-report.ts";
 import type { Finding } from "../../store/findings.ts";
 import type { Left, StoredReport } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
@@ -216,9 +216,9 @@ export class Recovery {
 
   /** Whoever waits for the opening comes first: to start a thread, or to copy a short log, takes some milliseconds. */
   async #checked(context: CheckCircumstances): Promise<Findings | null> {
-    if (this.#check === null) return NO_FINDINGS;
-    await new Promise((resolve) => setImmediate(resolve));
-    return this.#check(context);
+    if (this.#check !== null) await new Promise((resolve) => setImmediate(resolve));
+    const found = this.#check === null ? NO_FINDINGS : await this.#check(context);
+    return found && addFindings(found, { commitsMissing: await this.#store.damage.commitsMissing() });
   }
 
   /** Somebody else has found them dead meanwhile, and may be about to bury them. */

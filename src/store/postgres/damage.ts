@@ -44,7 +44,7 @@ export class Damage implements DamageStore {
        union select output_file from ${s}.results where output_file is not null
        union select value_file from ${s}.targets where value_file is not null`,
     );
-    return { findings, artifacts: artifacts.map(([hash]) => hash), isComplete: how === "whole" };
+    return { findings, artifacts: artifacts.map(([hash]) => hash), references: [], isComplete: how === "whole" };
   }
 
   async #count(text: string): Promise<number> {
@@ -63,6 +63,10 @@ export class Damage implements DamageStore {
   }
 
   async clear(): Promise<null> {
+    return null;
+  }
+
+  async commitsMissing(): Promise<null> {
     return null;
   }
 

@@ -113,6 +113,8 @@ export class Recoveries implements RecoveryStore {
 
   async shortenLog(): Promise<void> {}
 
+  async emptyLog(): Promise<void> {}
+
   async preview(dead: readonly ProcessId[]): Promise<RecoveryPreview> {
     const { read, at } = this.#access;
     const { builds, locks, statements } = this.#parts;

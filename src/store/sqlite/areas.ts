@@ -128,7 +128,7 @@ export class Areas {
         return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };
       },
       size: () => walSize(path),
-      shorten: () => runTask("checkpoint", { driver, path }),
+      shorten: (waitMs?: number) => runTask("checkpoint", { driver, path, ...(waitMs === undefined ? {} : { waitMs }) }),
     };
     const { settle, locks, processes } = this;
     const builds = this.builds;

@@ -49,7 +49,7 @@ interface Parts {
   builds: Builds;
   statements: Statements;
   /** The write-ahead log: as it was when this handle opened it, and its size now. */
-  log: { atOpening(): { bytes: number; frames: number }; size(): number; shorten(): Promise<void> };
+  log: { atOpening(): { bytes: number; frames: number }; size(): number; shorten(waitMs?: number): Promise<void> };
 }
 
 /** Burials, and the reports of them, in a SQLite file. */
@@ -128,6 +128,10 @@ export class Recoveries implements RecoveryStore {
     // A short one is copied sooner than a thread is started.
     if (size < SHORT) await this.#access.read(() => this.#copyLog.row());
     else await this.#parts.log.shorten();
+  }
+
+  async emptyLog(waitMs: number): Promise<void> {
+    if (this.#parts.log.size() > 0) await this.#parts.log.shorten(waitMs);
   }
 
   preview(dead: readonly ProcessId[]): Promise<RecoveryPreview> {

@@ -61,6 +61,8 @@ import type { Work } from "./work/work.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
 const NEEDS_CARE = 32 * 1024 * 1024;
+/** How long a write waits for another process's transaction, unless the caller says otherwise. */
+const WRITE_WAIT_MS = 5_000;
 /** Whether the files were replaced is looked up at most this often, but for the acknowledgement of a commit at "power". */
 const FILE_CHECK_INTERVAL_MS = 1;
 
@@ -85,6 +87,8 @@ export interface SqliteStoreOptions {
   boot?: string;
   /** Whoever opens it only looks, and writes nothing. */
   looks?: boolean;
+  /** How long a write waits for another process's transaction, in milliseconds. */
+  writeWaitMs?: number;
   /** A thread of its own may wait inside SQLite; the main thread must not for long. */
   busyTimeout: number;
 }
@@ -211,7 +215,7 @@ export class SqliteStore implements Store {
       statements: areas.statements,
       now: () => this.clock.now(),
       monotonic: () => performance.now(),
-      patience: 5_000,
+      patience: options.writeWaitMs ?? WRITE_WAIT_MS,
       replaced: (when) => damage.replaced(when === "after" && this.durability === "power" ? 0 : FILE_CHECK_INTERVAL_MS),
       onWritten: (now) => marks?.add(now),
       onCommit: ({ ready, ended, damaged, commit, key }) => {

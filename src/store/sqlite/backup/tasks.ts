@@ -85,11 +85,14 @@ function restore(
   }
 }
 
-/** What the write-ahead log holds goes into the database, as far as no reader needs it. */
-function checkpoint({ driver, path }: { driver: DriverName; path: string }): void {
-  const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
+/**
+ * Copies the write-ahead log into the database, as far as no reader needs it. With `waitMs` it also waits that long for readers
+ * and writers, and truncates the log when all of it is copied.
+ */
+function checkpoint({ driver, path, waitMs }: { driver: DriverName; path: string; waitMs?: number }): void {
+  const db = connect(driver, path, { busyTimeout: waitMs ?? 0, mustExist: true });
   try {
-    db.prepare("pragma wal_checkpoint(passive)").row();
+    db.prepare(`pragma wal_checkpoint(${waitMs === undefined ? "passive" : "truncate"})`).row();
   } finally {
     db.close();
   }

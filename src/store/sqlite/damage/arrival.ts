@@ -96,6 +96,10 @@ export class Arrival {
     });
   }
 
+  get isWitnessed(): boolean {
+    return this.#inode === null || this.#slots.length > 0;
+  }
+
   get opening(): Opening | null {
     return this.#scanned === null ? null : { walBytes: this.#scanned.bytes, walFrames: this.#scanned.frames };
   }

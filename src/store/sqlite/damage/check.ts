@@ -1,6 +1,7 @@
 import type { Checked, Thoroughness } from "../../findings.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { explain, faultOf } from "../faults.ts";
+import { checkReferences } from "./references.ts";
 import { checkRows } from "./rows.ts";
 import { checkSchema } from "./schema.ts";
 
@@ -39,18 +40,19 @@ export function checkFile({ driver, path, how, damaged }: CheckRequest): Checked
   } catch (error) {
     const fault = faultOf(error);
     if (fault !== "CORRUPT" && fault !== "NOTADB") throw explain(error, path);
-    return { findings: [(error as Error).message], structural: true, isComplete: false, artifacts: [] };
+    return { findings: [(error as Error).message], structural: true, isComplete: false, references: [], artifacts: [] };
   }
 }
 
 /** On whatever is open: the live file for a quick look, a copy of it for all. */
 export function checkDatabase(db: Connection, driver: DriverName, how: Thoroughness): CheckedPages {
   const pages = readable(() => pragma(db, how === "quick" ? "quick_check" : "integrity_check"));
-  if (how === "quick") return { findings: pages, structural: pages.length > 0, isComplete: false, artifacts: artifactsOf(db) };
+  const others = { references: checkReferences(db), artifacts: artifactsOf(db) };
+  if (how === "quick") return { findings: pages, structural: pages.length > 0, isComplete: false, ...others };
   const schema = readable(() => checkSchema(db, driver));
   const rows = readable(() => checkRows(db));
   const structural = pages.length + schema.length > 0;
-  return { findings: [...pages, ...schema, ...rows], structural, isComplete: true, artifacts: artifactsOf(db) };
+  return { findings: [...pages, ...schema, ...rows], structural, isComplete: true, ...others };
 }
 
 function pragma(db: Connection, name: string): string[] {

@@ -2,7 +2,7 @@ import { statSync } from "node:fs";
 import { hostname } from "node:os";
 import type { AuditHead } from "../../../core/audit-chain.ts";
 import { HoldfastError, onlyRead, reopenCleared } from "../../../core/errors.ts";
-import { logDamage, lossOf } from "../../../core/loss.ts";
+import { type Loss, logDamage, lossOf } from "../../../core/loss.ts";
 import type { Act } from "../../audit.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../findings.ts";
 import { runTask } from "../backup/tasks.ts";
@@ -45,6 +45,8 @@ export interface Watched {
  */
 export class Damage implements DamageStore {
   opening: Opening | null = null;
+  /** Whether a witness of the database was there when it was opened, or the database is new. */
+  isWitnessed = false;
   readonly #path: string;
   readonly #options: DamageOptions;
   readonly #findings: Findings;
@@ -178,11 +180,11 @@ export class Damage implements DamageStore {
         ? checkDatabase(this.#db as Connection, this.#options.driver, how)
         : await this.#examine(how);
     if (checked.structural && !isMemory) checked = await this.#examine(how);
-    const { structural, findings, artifacts, isComplete } = checked;
+    const { structural, findings, references, artifacts, isComplete } = checked;
     const [first = "", ...others] = findings;
     const more = others.length === 0 ? "" : ` (and ${others.length} findings more)`;
     if (structural) this.found({ severity: "damage", what: `A check has found damage: ${first}${more}.` });
-    return { findings, artifacts, isComplete };
+    return { findings, references, artifacts, isComplete };
   }
 
   /** On a connection of its own. */
@@ -203,14 +205,29 @@ export class Damage implements DamageStore {
 
   /** A database whose log is damaged is whole up to there, as far as its pages tell; its log and its witness tell more. */
   async #stillMissing(): Promise<string | null> {
-    const { db, databaseId } = this.#watched as Watched;
-    const slots = readSlots(this.#path);
     const bad = (await scanLog(this.#path))?.bad ?? null;
     const log = logDamage(bad, { durability: "power", rebooted: false });
-    if (log !== null) return log.what;
+    return log?.what ?? this.#loss()?.what ?? null;
+  }
+
+  /** What the witness has seen and is not there now. */
+  #loss(): Loss | null {
+    const { db, databaseId } = this.#watched as Watched;
+    // First these, then the database: what stands in them was committed before.
+    const slots = readSlots(this.#path);
     const seen = mostSeen(slots, databaseId) ?? mostSeen(slots);
     const strict = { durability: "power", rebooted: false, isExact: false, isNew: false, log: "there" } as const;
-    return lossOf(seen, { databaseId, ...knownIn(db) }, strict)?.what ?? null;
+    return lossOf(seen, { databaseId, ...knownIn(db) }, strict);
+  }
+
+  async commitsMissing(): Promise<number | null> {
+    if (!this.isWitnessed || this.#watched === null) return null;
+    try {
+      return this.#loss()?.commitsMissing ?? 0;
+    } catch (error) {
+      if (isDamage(error)) return null;
+      throw explain(error, this.#path);
+    }
   }
 
   async recordCleared(): Promise<void> {

@@ -19,6 +19,7 @@ export async function arrive(
   const arrival = await Arrival.at(path, { identity: "", boot: "", ...options });
   arrival.judgeLog(damage);
   damage.opening = arrival.opening;
+  damage.isWitnessed = arrival.isWitnessed;
   const opened = await open();
   if (damage.damaged !== null) return opened;
   try {
