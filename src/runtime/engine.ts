@@ -26,13 +26,12 @@ import { isLeftBehind, recoveryPending } from "./recovery/preview.ts";
 import { Relays } from "./relays.ts";
 import { Scheduler } from "./scheduler.ts";
 import { systemClock } from "./system-clock.ts";
-import { MEND, said } from "./trouble.ts";
+import { MEND, READ_ERRORS, said } from "./trouble.ts";
 import { modeLike } from "../store/sqlite/modes.ts";
 import { DEFAULT_FILE_MODE } from "../core/file-mode.ts";
 
 /** How often a process that only enqueues looks whether its store wants care. */
 const CARE = 1_000;
-const SUSPECT_DISK = "Look at the system's log for read errors of the disk.";
 /** The first to open a file checks it when it has been there for so long: short commands do not pay for it. */
 const CHECK_AFTER = 20_000;
 /** A keeper thread that failed is started again after this long. */
@@ -198,8 +197,7 @@ export class Engine {
 
   /** From now on nothing can be written, or, without its locks, nothing claimed: every try is refused, and none is made by itself. */
   #damaged(error: HoldfastError | null): void {
-    if (error === null)
-      return this.log.warn("the database is not damaged after all, and is written to again", { hint: SUSPECT_DISK });
+    if (error === null) return this.log.warn("the damage was not found again; writes are allowed", { hint: READ_ERRORS });
     const { code, message, hint } = error;
     if (code === "LOCKS_LOST")
       return this.log.error("the locks on the database are lost; no more jobs are claimed", { error: message, hint });

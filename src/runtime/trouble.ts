@@ -15,6 +15,9 @@ export function said(error: unknown): Said {
 export const MEND =
   "`holdfast doctor --recheck` looks again, and clears what is well; `holdfast salvage`, or `holdfast restore BACKUP`, makes a whole one.";
 
+/** What to do after damage that a second read has not found. */
+export const READ_ERRORS = "Look in the system's log for read errors of the disk.";
+
 /** What goes wrong at every try is told when it begins, and when it becomes another; an outage of an hour is not a log of it. */
 export class Trouble {
   #told: string | null = null;

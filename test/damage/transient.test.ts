@@ -45,7 +45,7 @@ test("a statement that meets damage stops writes until a second read has found n
   await damage.confirmed();
   await hf.enqueue(greet, { name: "me" });
   assert.deepEqual(new Findings(path).all(), []);
-  assert.match(logged.join(), /only read from now on,.*written to again/);
+  assert.match(logged.join(), /only read from now on,.*writes are allowed/);
   // What the check cannot see, and statements keep meeting, is kept.
   meet(hf);
   assert.equal(new Findings(path).all().length, 1);
