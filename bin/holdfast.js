@@ -1,8 +1,10 @@
 #!/usr/bin/env node
-// Nothing is imported before the check: an older Node would fail on the imports with a riddle instead of a sentence.
-const [major, minor] = process.versions.node.split(".").map(Number);
-if (major < 24 || (major === 24 && minor < 21)) {
-  console.error(`holdfast needs Node 24.21 or newer, and this is ${process.versions.node}: install it from https://nodejs.org.`);
+// Nothing is imported before the check: a Node without SQLite is too old for the imports, too. How old the SQLite of a newer
+// Node may be is for the library to say, which may be given another driver.
+if (process.versions.sqlite === undefined) {
+  console.error(
+    `Node ${process.versions.node} has no SQLite, and Holdfast needs SQLite 3.51.3 or newer: use Node 22.23, 24.21, 26 or newer ones of these.`,
+  );
   process.exit(2);
 }
 const { existsSync } = await import("node:fs");

@@ -14,7 +14,9 @@ import type { Places } from "./stripped.ts";
  */
 const ROOT = new URL("../", import.meta.url).href;
 const OURS = ["src/", "test/", "examples/"].map((ours) => ROOT + ours);
+const [SRC, DIST] = [`${ROOT}src/`, `${ROOT}dist/`];
 const folder = process.env["HOLDFAST_TEST_STRIPPED"];
+const dist = process.env["HOLDFAST_TEST_DIST"] !== undefined;
 
 if (process.env["HOLDFAST_TEST_CPU"] !== undefined) await import("./cpu.ts");
 
@@ -37,7 +39,10 @@ if (folder !== undefined) {
       if (parent === undefined || !/^\.{1,2}\/.*\.ts$/.test(specifier) || !OURS.some((ours) => parent.startsWith(ours))) {
         return next(specifier, context);
       }
-      return { url: new URL(specifier, parent).href, format: "module-typescript", shortCircuit: true };
+      const { href: url } = new URL(specifier, parent);
+      // What is published, in place of what it is made of.
+      if (dist && url.startsWith(SRC)) return next(url.replace(SRC, DIST).replace(/\.ts$/, ".js"), context);
+      return { url, format: "module-typescript", shortCircuit: true };
     },
     load(url, context, next) {
       const path = url.startsWith(ROOT) ? url.slice(ROOT.length) : "";
@@ -46,6 +51,13 @@ if (folder !== undefined) {
     },
   });
   Reflect.set(globalThis, Symbol.for("holdfast.need"), needing(folder, within, textOf));
+}
+
+// Node 22 ends a test file as soon as no handle keeps the process alive, though a test still waits.
+if (dist && process.versions.node.startsWith("22.") && process.argv[1]?.endsWith(".test.ts") && isMainThread) {
+  const { after } = await import("node:test");
+  const alive = setInterval(() => {}, 2 ** 30);
+  after(() => clearInterval(alive));
 }
 
 /** Gives a module that is in one of the scripts: what it exports. */

@@ -21,8 +21,9 @@ export async function globalSetup(): Promise<void> {
   process.env["NODE_COMPILE_CACHE"] ??= await made("holdfast-compiled-");
   const stripped = (process.env["HOLDFAST_TEST_STRIPPED"] = await made("holdfast-stripped-"));
   // A long run has them as they are for users.
-  const joins = !process.env["HOLDFAST_LONG"];
-  strip(stripped, { joins });
+  const lowers = process.env["HOLDFAST_TEST_DIST"] !== undefined;
+  const joins = !process.env["HOLDFAST_LONG"] && !lowers;
+  strip(stripped, { joins, lowers });
   // Some processes are started as nobody.
   await chmod(stripped, 0o755);
   const quickly = `--import=${new URL("./imports.ts", import.meta.url).href}`;

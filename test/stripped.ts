@@ -2,6 +2,7 @@ import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { stripTypeScriptTypes } from "node:module";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
+import { transformSync } from "esbuild";
 import { joined } from "./joined.ts";
 
 const ROOT = join(import.meta.dirname, "../");
@@ -17,9 +18,10 @@ export interface Places {
 
 /**
  * Writes all TypeScript of this repository into one file, without its types, as Node would take them away: what stays is
- * in its place. With `joins`, the modules of `src` are in a few scripts. `places.json` says where each is.
+ * in its place. With `joins`, the modules of `src` are in a few scripts; with `lowers`, all are as Node 22 can read them.
+ * `places.json` says where each is.
  */
-export function strip(folder: string, { joins }: { joins: boolean }): void {
+export function strip(folder: string, { joins, lowers = false }: { joins: boolean; lowers?: boolean }): void {
   const places: Places = { texts: {}, within: {} };
   const all: Buffer[] = [];
   let from = 0;
@@ -28,7 +30,8 @@ export function strip(folder: string, { joins }: { joins: boolean }): void {
   process.emitWarning = () => {};
   const texts = new Map<string, string>();
   for (const path of modules("src", "test", "examples")) {
-    texts.set(path, stripTypeScriptTypes(readFileSync(join(ROOT, path), "utf8")));
+    const text = readFileSync(join(ROOT, path), "utf8");
+    texts.set(path, lowers ? lowered(text) : stripTypeScriptTypes(text));
   }
   process.emitWarning = emitWarning;
   if (joins) {
@@ -46,6 +49,12 @@ export function strip(folder: string, { joins }: { joins: boolean }): void {
   }
   writeFileSync(join(folder, "text"), Buffer.concat(all));
   writeFileSync(join(folder, "places.json"), JSON.stringify(places));
+}
+
+/** Node 22 cannot read `await using`. */
+function lowered(text: string): string {
+  const tsconfigRaw = { compilerOptions: { verbatimModuleSyntax: true } };
+  return transformSync(text, { loader: "ts", target: "node22", tsconfigRaw }).code;
 }
 
 function modules(...folders: string[]): string[] {

@@ -41,7 +41,8 @@ export function step(name: string): string {
 /** JSON can say `-0`, and reads it as that; only `JSON.stringify` does not write it. */
 export const MINUS_ZERO = "-0";
 
-const raw = (JSON as unknown as { rawJSON(text: string): unknown }).rawJSON(MINUS_ZERO);
+// Node 20 has no `rawJSON`. It must get as far as `open`, which says that it is not supported.
+const raw = (JSON as unknown as { rawJSON?(text: string): unknown }).rawJSON?.(MINUS_ZERO);
 
 function keepMinusZero(_name: string, value: unknown): unknown {
   return Object.is(value, -0) ? raw : value;

@@ -113,7 +113,9 @@ async function close(): Promise<void> {
   }
   watch.stop();
   say({ type: "closed" });
-  port.close();
+  // Deno's port has no `close`. Exiting ends this thread only.
+  if ("close" in port) port.close();
+  else process.exit();
 }
 
 /** One at a time. */

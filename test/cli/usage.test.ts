@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -13,12 +14,35 @@ let place: Place;
 before(async () => (place = await Place.make()));
 after(() => place.remove());
 
-test("an old Node is told what to do, in one line, before anything is imported", async () => {
-  const old = "data:text/javascript,Object.defineProperty(process,'versions',{value:{...process.versions,node:'22.9.0'}})";
-  const { code, stdout, stderr } = await place.run(["status"], { node: ["--import", old] });
+/** As a Node whose SQLite is another one. */
+function withSqlite(versions: { node: string; sqlite: string | undefined }): string[] {
+  const changed = `{ ...process.versions, node: "${versions.node}", sqlite: ${JSON.stringify(versions.sqlite)} }`;
+  return ["--import", `data:text/javascript,Object.defineProperty(process, "versions", { value: ${changed} })`];
+}
+const ADVICE = "and Holdfast needs SQLite 3.51.3 or newer: use Node 22.23, 24.21, 26 or newer ones of these.";
+
+test("a Node without SQLite is refused in one sentence, before anything is imported", async () => {
+  const node = withSqlite({ node: "20.20.2", sqlite: undefined });
+  assert.deepEqual(await place.run(["status"], { node }), {
+    code: 2,
+    stdout: "",
+    stderr: `Node 20.20.2 has no SQLite, ${ADVICE}\n`,
+  });
+});
+
+test("a Node is refused for its SQLite, whatever its own version, by the command and by the library alike", async () => {
+  const node = withSqlite({ node: "25.0.0", sqlite: "3.50.4" });
+  const told = `Node 25.0.0 has SQLite 3.50.4, ${ADVICE}`;
+  const { code, stderr } = await place.run(["enqueue", "x", "1", "--db", "old.db"], { node });
   assert.equal(code, 2);
-  assert.equal(stdout, "");
-  assert.match(stderr, /^holdfast needs Node 24\.21 or newer, and this is 22\.9\.0: .*\n$/);
+  assert.ok(stderr.startsWith(`error: ${told} [SQLITE_TOO_OLD]\n`), stderr);
+  const open = `const { open } = await import("${new URL("../../src/index.ts", import.meta.url).href}");
+    await open("old.db").catch(({ code, message }) => console.log(code, message));`;
+  const library = spawnSync(process.execPath, [...node, "--input-type=module", "-e", open], {
+    cwd: place.folder,
+    encoding: "utf8",
+  });
+  assert.equal(library.stdout, `SQLITE_TOO_OLD ${told}\n`, library.stderr);
 });
 
 const found = async (...args: string[]) => (await program(args)).commands.map((command) => command.name());

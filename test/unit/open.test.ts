@@ -20,7 +20,8 @@ import { HoldfastError } from "../../src/core/errors.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { explain, faultOf } from "../../src/store/sqlite/faults.ts";
 import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
-import { canonicalPath, openSqlite, type OpenSqliteOptions, refuseOldSqlite } from "../../src/store/sqlite/open.ts";
+import { canonicalPath, openSqlite, type OpenSqliteOptions } from "../../src/store/sqlite/open.ts";
+import { refuseOldSqlite } from "../../src/store/sqlite/sqlite-version.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
 const root = mkdtempSync(join(tmpdir(), "holdfast-open-"));
@@ -160,13 +161,13 @@ function isPublic(folder: string): boolean {
 test("a SQLite with a known way to lose data is refused", () => {
   for (const version of ["3.51.2", "3.51.0", "3.51", "3.50.9", "3.7.17", "2.99.99"]) {
     assert.throws(
-      () => refuseOldSqlite(version),
+      () => refuseOldSqlite(version, "node:sqlite"),
       (error) =>
         error instanceof HoldfastError && error.code === "SQLITE_TOO_OLD" && error.message.includes(version) && error.hint !== "",
       version,
     );
   }
-  for (const version of ["3.51.3", "3.51.10", "3.52.0", "3.100.0", "4.0.0"]) refuseOldSqlite(version);
+  for (const version of ["3.51.3", "3.51.10", "3.52.0", "3.100.0", "4.0.0"]) refuseOldSqlite(version, "node:sqlite");
 });
 
 test("a file has one name, however it is called", () => {

@@ -1,7 +1,8 @@
 import { createRequire } from "node:module";
-import { backup, DatabaseSync, type SQLInputValue } from "node:sqlite";
+import type { DatabaseSync, SQLInputValue } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { HoldfastError } from "../../core/errors.ts";
+import { noSqlite, refuseOldSqlite } from "./sqlite-version.ts";
 
 export type DriverName = "node:sqlite" | "better-sqlite3";
 export type Value = string | number | null;
@@ -46,7 +47,7 @@ export function connect(driver: DriverName, path: string, options: ConnectOption
 
 /** Whether it is an open database of this very library; another copy of the library is another library. */
 export function isHandleOf(driver: DriverName, handle: unknown): boolean {
-  return handle instanceof (driver === "node:sqlite" ? DatabaseSync : loadBetter());
+  return handle instanceof (driver === "node:sqlite" ? loadNode().DatabaseSync : loadBetter());
 }
 
 /** A handle that somebody else opened. Its own settings (big integers, rows as arrays) are no concern of our statements. */
@@ -58,7 +59,7 @@ export function through(driver: DriverName, handle: object): Connection {
 export async function copyPages(driver: DriverName, from: string, to: string): Promise<void> {
   const db = connect(driver, from, { busyTimeout: 5_000, readOnly: true });
   try {
-    if (driver === "node:sqlite") await backup(db.handle as DatabaseSync, to, { rate: AT_ONCE });
+    if (driver === "node:sqlite") await loadNode().backup(db.handle as DatabaseSync, to, { rate: AT_ONCE });
     else await (db.handle as BetterDatabase).backup(to, { progress: () => AT_ONCE });
   } finally {
     db.close();
@@ -74,7 +75,24 @@ export function withoutGuard(driver: DriverName, { handle }: Connection): void {
 /** Pages in one step: in several, it would begin anew whenever another process writes. */
 const AT_ONCE = 0x7fff_ffff;
 
+let builtin: typeof import("node:sqlite") | undefined;
+
+/** Not imported: a Node without it, or with an old one, would fail with a riddle, also where another driver is used. */
+function loadNode(): typeof import("node:sqlite") {
+  if (builtin !== undefined) return builtin;
+  const { node, sqlite } = process.versions;
+  if (sqlite !== undefined) refuseOldSqlite(sqlite, `Node ${node}`);
+  const { emitWarning } = process;
+  // Node 22 says in every process and thread that the module is experimental. The tests run on it.
+  process.emitWarning = () => {};
+  builtin = process.getBuiltinModule?.("node:sqlite");
+  process.emitWarning = emitWarning;
+  if (builtin === undefined) throw noSqlite();
+  return builtin;
+}
+
 function connectNode(path: string, options: ConnectOptions): Connection {
+  const { DatabaseSync } = loadNode();
   const file = options.mustExist ? new URL(`${pathToFileURL(path).href}?mode=rw`) : path;
   return throughNode(new DatabaseSync(file, { timeout: options.busyTimeout, readOnly: options.readOnly ?? false }));
 }

@@ -42,7 +42,9 @@ export class Notes {
   }
 
   saveProgress(tx: Tx, report: ProgressReport): boolean {
-    const { fraction, message, job, fence } = report;
+    const { fraction, job, fence } = report;
+    // Node 22 reads a text up to its first NUL.
+    const message = report.message?.replaceAll("\0", "\uFFFD") ?? null;
     return this.#wrote(tx, this.#progress.run(fraction, message, progressSum(job, fraction, message), job, fence));
   }
 

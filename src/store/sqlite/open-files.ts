@@ -1,4 +1,4 @@
-import { fstatSync, readdirSync, readFileSync, type Stats } from "node:fs";
+import { readdirSync, readFileSync, type Stats, statSync } from "node:fs";
 
 /** A regular file that this process has open. */
 export interface OpenFile {
@@ -33,7 +33,8 @@ export function openFiles(): OpenFile[] | null {
 /** Null: the descriptor is closed, or of a socket, a pipe or a folder. */
 export function openFile(fd: number): OpenFile | null {
   try {
-    const stat = fstatSync(fd);
+    // Not `fstat`: Deno's descriptors are numbers of its own.
+    const stat = statSync(`/proc/self/fd/${fd}`);
     const id = stat.isFile() ? fileId(stat) : null;
     return id === null ? null : { fd, id, ...infoOf(fd) };
   } catch {

@@ -15,9 +15,8 @@ import { refuseNetwork } from "./file-system.ts";
 import { createFile } from "./modes.ts";
 import { mostSeen, readSlots } from "./witness/slots.ts";
 import { OpeningPatience } from "./opening-patience.ts";
+import { refuseOldSqlite } from "./sqlite-version.ts";
 import { migrate, SCHEMA_VERSION, versionOf } from "./migrate.ts";
-
-const OLDEST_SQLITE = [3, 51, 3] as const;
 
 export interface OpenSqliteOptions {
   driver: DriverName;
@@ -144,7 +143,7 @@ function may(path: string, mode: number): boolean {
 /** Settings belong to the connection, so every connection goes through here. */
 function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit<OpenedSqlite, "db" | "token"> {
   // Even this reads the file, and meets whoever is switching it to write-ahead logging or closing it last.
-  refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0]);
+  refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0], options.driver);
   // Before anything is switched: it may be somebody else's database.
   if (options.create === false && versionOf(db) === 0) throw noDatabase(path);
   if (path !== ":memory:") {
@@ -183,8 +182,8 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
 }
 
 /** A damaged database as it is. Its log is not copied back when it is closed, either. */
-function readOnly(db: Connection, path: string): Omit<OpenedSqlite, "db" | "token"> {
-  refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0]);
+function readOnly(db: Connection, path: string, { driver }: OpenSqliteOptions): Omit<OpenedSqlite, "db" | "token"> {
+  refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0], driver);
   const version = versionOf(db);
   if (version !== SCHEMA_VERSION) {
     throw new HoldfastError(
@@ -232,21 +231,6 @@ function setSynchronous(db: Connection, path: string, durability: Durability): v
       `SQLite did not take synchronous=${wanted} for ${path}.`,
       "Please report this, with the driver and its version.",
     );
-  }
-}
-
-export function refuseOldSqlite(version: string): void {
-  const parts = version.split(".").map(Number);
-  for (const [i, least] of OLDEST_SQLITE.entries()) {
-    const part = parts[i] ?? 0;
-    if (part > least) return;
-    if (part < least) {
-      throw new HoldfastError(
-        "SQLITE_TOO_OLD",
-        `This SQLite is ${version}; before ${OLDEST_SQLITE.join(".")} a WAL can be corrupted when it is reset.`,
-        "Use a newer Node (24.21 or later), or a newer better-sqlite3.",
-      );
-    }
   }
 }
 
