@@ -1,6 +1,8 @@
 import type { Command } from "commander";
 import type { Alarm } from "../../runtime/status/alarms.ts";
+import { isAddress } from "../../store/open-store.ts";
 import { configOf, namedConfig } from "../config.ts";
+import { pathOf } from "../database.ts";
 
 /** The alarms with hints that can be pasted into this shell: they name the same database and config as the command. */
 export function withAdvice(alarms: readonly Alarm[], command: Command): Alarm[] {
@@ -21,7 +23,9 @@ function adviceOf(hint: string, hasModules: boolean, same: string): string {
 
 function sameDatabase(command: Command): string {
   const { db, schema } = command.optsWithGlobals<{ db?: string; schema?: string }>();
-  const given = { db, schema, config: namedConfig(command) };
+  // The address of a server is shown without user and password: they come from PGUSER and PGPASSWORD then.
+  const shown = db === undefined || !isAddress(db) ? db : `postgres://${pathOf(command)}`;
+  const given = { db: shown, schema, config: namedConfig(command) };
   const options = Object.entries(given).filter(([, value]) => value !== undefined);
   return options.map(([name, value]) => ` --${name} ${quoted(value as string)}`).join("");
 }
