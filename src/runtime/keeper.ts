@@ -54,6 +54,8 @@ export class Keeper {
   /** Attempts that were ended here and are not written yet. */
   #endings: Settlement[] = [];
   #round: Promise<void> | null = null;
+  /** A renewal that failed is tried again then, and not at once: the store may refuse all writes. */
+  #renewAgainAt = Number.NEGATIVE_INFINITY;
 
   constructor(parts: KeeperParts) {
     this.#store = parts.store;
@@ -74,7 +76,7 @@ export class Keeper {
     if (this.#endings.length > 0) return this.#clock.monotonic() + RETRY;
     let at = NEVER;
     for (const held of this.#holdings.all())
-      at = Math.min(at, renewAt(held), held.running ? held.timeoutAt : held.since + PATIENCE);
+      at = Math.min(at, Math.max(renewAt(held), this.#renewAgainAt), held.running ? held.timeoutAt : held.since + PATIENCE);
     return at;
   }
 
@@ -115,6 +117,7 @@ export class Keeper {
     } catch {
       // A passing trouble is tried again in the next round; a lease that has run out meanwhile cannot be trusted.
       const later = this.#clock.monotonic();
+      this.#renewAgainAt = later + RETRY;
       this.#notice(
         held,
         held.map((one) => (later >= one.expiresAt ? "lost" : "held")),

@@ -88,11 +88,11 @@ export async function folder(t: TestContext): Promise<string> {
 
 /** A database that is opened as many times as asked for, each as if by a process of its own. */
 export async function file(t: TestContext): Promise<{ path: string; clock: TestClock; another: () => Promise<Holdfast> }> {
-  const path = await home(t);
   const clock = testClock();
   const handles: Holdfast[] = [];
   // Hooks run in order, and the folder must go last.
   t.after(() => closeAll(clock, ...handles));
+  const path = await home(t);
   const another = async () => {
     const hf = await apart(path, { clock });
     handles.push(hf);
