@@ -44,8 +44,14 @@ export class CheckedStore {
   }
 
   /** Nothing is damaged here. */
-  get damage(): Pick<Store["damage"], "findings" | "damaged" | "lookAgain"> {
-    return { damaged: null, lookAgain: () => {}, findings: () => this.#world.inTurn(() => this.#store.damage.findings()) };
+  get damage(): Pick<Store["damage"], "findings" | "damaged" | "lookAgain" | "commitsMissing"> {
+    const { damage } = this.#store;
+    return {
+      damaged: null,
+      lookAgain: () => {},
+      commitsMissing: () => damage.commitsMissing(),
+      findings: () => this.#world.inTurn(() => damage.findings()),
+    };
   }
 
   /** How the dead are buried. */
