@@ -146,24 +146,25 @@ export class Relay {
     if (!(await place.take())) return this.#news(STANDBY);
     // Another process has delivered meanwhile.
     if (place.cursor !== from) return;
-    await this.#offerAll(held, due, page).finally(() => {
-      if (!place.lost.aborted && place.cursor < held.delivered) place.skipped(held.delivered);
+    // The signal of this hold: once it is lost, the place has another signal, for the next hold.
+    const { lost } = place;
+    await this.#offerAll(held, due, page, lost).finally(() => {
+      if (!lost.aborted && place.cursor < held.delivered) place.skipped(held.delivered);
     });
     await place.saved();
   }
 
-  async #offerAll(held: HeldEvents, due: readonly Event[], page: readonly Event[]): Promise<void> {
-    for (const event of due) if (!(await this.#offer(held, event))) return;
+  async #offerAll(held: HeldEvents, due: readonly Event[], page: readonly Event[], lost: AbortSignal): Promise<void> {
+    for (const event of due) if (!(await this.#offer(held, event, lost))) return;
     for (const event of page) {
       if (!isAskedFor(event.type, this.#parts.types)) held.passed(event);
-      else if (!held.holdsBack(event) && !(await this.#offer(held, event))) return;
+      else if (!held.holdsBack(event) && !(await this.#offer(held, event, lost))) return;
     }
   }
 
   /** False: nothing more is to be delivered now. Throws if the sink is down. */
-  async #offer(held: HeldEvents, event: Event): Promise<boolean> {
+  async #offer(held: HeldEvents, event: Event, lost: AbortSignal): Promise<boolean> {
     const { place, sink, clock, random = Math.random } = this.#parts;
-    const { lost } = place;
     if (this.#stopping || lost.aborted) return false;
     passPoint("deliver", "begun");
     try {

@@ -189,6 +189,22 @@ describe("a webhook", () => {
     assert.deepEqual(types("bad"), ["job.enqueued", ...whole]);
   });
 
+  test("gets nothing more from a process whose right to deliver was taken while an event was refused", async (t) => {
+    const server = await WebhookServer.start(t);
+    const { hf } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
+    const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
+    // An operator forgets the sink: the process finds out when it writes the refusal down.
+    server.answer = async () => {
+      await hf.engine.store.sinks.drop("hook");
+      return { status: 500 };
+    };
+    await hf.enqueueMany(told, [1, 2, 3]);
+    while ((await hf.engine.store.sinks.all()).length === 0 || server.received.length === 0)
+      await new Promise((resolve) => setImmediate(resolve));
+    for (let turn = 0; turn < 50; turn++) await new Promise((resolve) => setImmediate(resolve));
+    assert.equal(server.received.length, 1);
+  });
+
   test("that refuses one event of fifty keeps up: no refusal costs a pause for the others", async (t) => {
     const server = await WebhookServer.start(t);
     const { hf } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
