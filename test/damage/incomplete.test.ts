@@ -10,7 +10,7 @@ const JOBS = 300;
 const FRAME = 4_096 + 24;
 const greet = job<{ name: string }>({ name: "greet", run: () => {} });
 
-test("a program that only reads is told of a flipped bit in the log, by its results and by the report", async (t) => {
+test("results and report show a program that only reads a flipped bit in the log", async (t) => {
   const { path } = place(t);
   killedProducer(path, JOBS);
   flip(`${path}-wal`, 32 + 2 * FRAME + 500, 0);
@@ -26,7 +26,7 @@ test("a program that only reads is told of a flipped bit in the log, by its resu
   assert.deepEqual(await hf.recovery.history(), [report]);
 });
 
-test("a program that only reads is told that commits are missing after the log was removed", async (t) => {
+test("a program that only reads learns that commits are missing after the log was removed", async (t) => {
   const { path } = place(t);
   killedProducer(path, 100);
   rmSync(`${path}-wal`);
