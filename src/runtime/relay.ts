@@ -12,7 +12,7 @@ import { said } from "./trouble.ts";
 const PAGE = 500;
 /** While somebody else has something to deliver, it is looked this often whether that one still does; a janitor strikes off the dead. */
 const STANDBY = 400;
-/** A sink that refuses so many events in a row is down: it is left alone for a while. */
+/** A sink that refuses so many new events in a row is down: it is left alone for a while. */
 const REFUSALS_IN_A_ROW = 5;
 /** An event is logged from its fourth refusal on: a sink that now and then refuses one must not fill the log. */
 const REFUSALS_LOGGED = 4;
@@ -172,7 +172,10 @@ export class Relay {
     } catch (error) {
       if (this.#abandoned || lost.aborted) return false;
       const refusals = held.refused(event, clock.monotonic(), random());
-      if (++this.#refusedInARow >= REFUSALS_IN_A_ROW || !(error instanceof SinkDown) || error.isDown) throw error;
+      // Only first refusals count: an event that is refused again and again must not stop those of other jobs.
+      if (refusals === 1) this.#refusedInARow++;
+      const isDown = refusals === 1 && this.#refusedInARow >= REFUSALS_IN_A_ROW;
+      if (isDown || !(error instanceof SinkDown) || error.isDown) throw error;
       await this.#noteRefusal(event, refusals, error);
       return true;
     }

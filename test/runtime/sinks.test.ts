@@ -189,6 +189,18 @@ describe("a webhook", () => {
     assert.deepEqual(types("bad"), ["job.enqueued", ...whole]);
   });
 
+  test("that refuses two jobs for ever gets the events of all others", async (t) => {
+    const server = await WebhookServer.start(t);
+    const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
+    const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
+    server.answer = (received) => ({ status: jobOf(received)?.startsWith("bad") ? 400 : 204 });
+    for (const id of ["bad1", "bad2"]) await hf.enqueue(told, 1, { id });
+    for (let second = 0; second < 10; second++) await clock.advance("1s");
+    for (const id of ["one", "two"]) await hf.enqueue(told, 1, { id });
+    await clock.advance("100ms");
+    await server.until((received) => ["one", "two"].every((id) => received.some((one) => jobOf(one) === id)));
+  });
+
   test("gets nothing more from a process whose right to deliver was taken while an event was refused", async (t) => {
     const server = await WebhookServer.start(t);
     const { hf } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
