@@ -74,8 +74,8 @@ export class HeldEvents {
     return Math.max(0, Math.min(...[...this.#subjects.values()].map(({ retryAt }) => retryAt)) - now);
   }
 
-  /** The sink refused this event, for the first time or again. Returns how often it has by now. */
-  refused(event: Event, now: number, random: number): number {
+  /** The sink refused this event. `atLeast`: the pause before a third delivery, or a later one. Returns the number of refusals. */
+  refused(event: Event, now: number, random: number, atLeast = 0): number {
     this.passed(event);
     const name = subjectOf(event);
     const known = this.#subjects.get(name);
@@ -84,7 +84,8 @@ export class HeldEvents {
       this.#subjects.set(name, subject);
       this.#size++;
     }
-    subject.retryAt = now + retryRefusedAfter(++subject.refusals, random);
+    const pause = retryRefusedAfter(++subject.refusals, random);
+    subject.retryAt = now + (subject.refusals === 1 ? pause : Math.max(pause, atLeast));
     return subject.refusals;
   }
 

@@ -14,6 +14,11 @@ const PAGE = 500;
 const STANDBY = 400;
 /** A sink that refuses so many new events in a row is down: it is left alone for a while. */
 const REFUSALS_IN_A_ROW = 5;
+/**
+ * An event that the sink leaves unanswered again is held back for so many times the time that it took: others are delivered
+ * most of the time.
+ */
+const UNANSWERED_PAUSE_FACTOR = 4;
 /** An event is logged from its fourth refusal on: a sink that now and then refuses one must not fill the log. */
 const REFUSALS_LOGGED = 4;
 /** When a process leaves, a delivery in flight may take this long. */
@@ -155,38 +160,47 @@ export class Relay {
   }
 
   async #offerAll(held: HeldEvents, due: readonly Event[], page: readonly Event[], lost: AbortSignal): Promise<void> {
-    for (const event of due) if (!(await this.#offer(held, event, lost))) return;
+    for (const event of due) {
+      const answer = await this.#offer(held, event, lost);
+      if (answer === "stop") return;
+      // Either the sink is down, or this event is what it cannot answer: a new event shows which.
+      if (answer === "unanswered") break;
+    }
     for (const event of page) {
       if (!isAskedFor(event.type, this.#parts.types)) held.passed(event);
-      else if (!held.holdsBack(event) && !(await this.#offer(held, event, lost))) return;
+      else if (!held.holdsBack(event) && (await this.#offer(held, event, lost)) === "stop") return;
     }
   }
 
-  /** False: nothing more is to be delivered now. Throws if the sink is down. */
-  async #offer(held: HeldEvents, event: Event, lost: AbortSignal): Promise<boolean> {
+  /** "stop": nothing more is to be delivered now. Throws if the sink is down. */
+  async #offer(held: HeldEvents, event: Event, lost: AbortSignal): Promise<"stop" | "answered" | "unanswered"> {
     const { place, sink, clock, random = Math.random } = this.#parts;
-    if (this.#stopping || lost.aborted) return false;
+    if (this.#stopping || lost.aborted) return "stop";
     passPoint("deliver", "begun");
+    const begunAt = clock.monotonic();
     try {
       await sink.deliver([event], AbortSignal.any([lost, this.#abort.signal]));
     } catch (error) {
-      if (this.#abandoned || lost.aborted) return false;
-      const refusals = held.refused(event, clock.monotonic(), random());
+      if (this.#abandoned || lost.aborted) return "stop";
+      const now = clock.monotonic();
+      const isUnanswered = error instanceof SinkDown && error.isDown;
+      const atLeast = isUnanswered ? Math.max(error.after, UNANSWERED_PAUSE_FACTOR * (now - begunAt)) : 0;
+      const refusals = held.refused(event, now, random(), atLeast);
       // Only first refusals count: an event that is refused again and again must not stop those of other jobs.
       if (refusals === 1) this.#refusedInARow++;
-      const isDown = refusals === 1 && this.#refusedInARow >= REFUSALS_IN_A_ROW;
-      if (isDown || !(error instanceof SinkDown) || error.isDown) throw error;
+      const isDown = refusals === 1 && (isUnanswered || this.#refusedInARow >= REFUSALS_IN_A_ROW);
+      if (isDown || !(error instanceof SinkDown)) throw error;
       await this.#noteRefusal(event, refusals, error);
-      return true;
+      return isUnanswered ? "unanswered" : "answered";
     }
-    if (this.#abandoned) return false;
+    if (this.#abandoned) return "stop";
     passPoint("deliver", "written");
     this.#failures = 0;
     this.#refusedInARow = 0;
-    if (lost.aborted) return false;
+    if (lost.aborted) return "stop";
     held.accepted(event);
     if (place.cursor < held.delivered) place.passed(held.delivered);
-    return true;
+    return "answered";
   }
 
   async #noteRefusal({ seq, type, job, build }: Event, refusals: number, error: unknown): Promise<void> {

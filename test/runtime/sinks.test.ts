@@ -201,6 +201,35 @@ describe("a webhook", () => {
     await server.until((received) => ["one", "two"].every((id) => received.some((one) => jobOf(one) === id)));
   });
 
+  for (const [what, bad] of [
+    ["never answers the events of one job", "silence"],
+    ["asks for a pause at each event of one job", { status: 503, headers: { "retry-after": "20" } }],
+  ] as const)
+    test(`that ${what} gets the events of all others`, async (t) => {
+      const server = await WebhookServer.start(t);
+      const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
+      const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
+      server.answer = (received) => (jobOf(received) === "bad" ? bad : { status: 204 });
+      const failed = (times: number) => sink(hf, "hook", ({ failures }) => failures === times);
+      const tries = (id: string) => server.received.filter((one) => jobOf(one) === id).length;
+      await hf.enqueue(told, 1, { id: "bad" });
+      await server.until(() => tries("bad") === 1);
+      await hf.enqueue(told, 1, { id: "one" });
+      if (bad === "silence") await clock.advance("15s");
+      await failed(1);
+      while (tries("bad") < 2) await clock.advance("1s");
+      if (bad === "silence") await clock.advance("15s");
+      await server.until(() => tries("one") === 1);
+      // No time passes: the event that has no answer waits, and nothing else does.
+      await hf.enqueue(told, 1, { id: "two" });
+      await server.until(() => tries("two") === 1);
+      await clock.advance("19s");
+      await hf.enqueue(told, 1, { id: "three" });
+      await server.until(() => tries("three") === 1);
+      assert.equal(tries("bad"), 2);
+      while (tries("bad") < 3) await clock.advance("1s");
+    });
+
   test("gets nothing more from a process whose right to deliver was taken while an event was refused", async (t) => {
     const server = await WebhookServer.start(t);
     const { hf } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
