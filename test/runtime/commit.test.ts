@@ -200,6 +200,61 @@ describe("commit on PostgreSQL", { skip: noServer }, () => {
     await assert.rejects((kept as CommitTx).query("select 1"), { code: "TX_OVER" });
   });
 
+  test("tx.query takes dates, bytes, lists, objects and JSON texts as values", async (t) => {
+    const { hf } = await stand(t);
+    let rows: unknown[] = [];
+    const write = job({
+      name: "write",
+      retry: { attempts: 1 },
+      run: ({ commit }) =>
+        commit(async (tx) => {
+          const day = new Date("2026-05-01T10:00:00Z");
+          ({ rows } = await tx.query(
+            `select to_json(answer) as answer from (select $1::int[] as numbers, $2::text[] as texts, $3::boolean[] as flags,
+               $4::jsonb->>'a' as of_object, $5::jsonb->>'a' as of_text, $6::timestamptz = $7 as is_same_time,
+               $8::boolean as flag, encode($9::bytea, 'hex') as bytes, $10::timestamptz as ever, $11::int8 as big) as answer`,
+            [[1, 2], ['a "b"', "c\\", null], [true], { a: 1 }, '{"a":2}', day, day, "true", Buffer.from("x"), "infinity", 7n],
+          ));
+        }),
+    });
+    hf.work([write]);
+    const { error } = await hf.jobs.wait(await hf.enqueue(write, {}));
+    assert.equal(error?.message, undefined);
+    const lists = { numbers: [1, 2], texts: ['a "b"', "c\\", null], flags: [true] };
+    const others = { of_object: "1", of_text: "2", is_same_time: true, flag: true, bytes: "78", ever: "infinity", big: 7 };
+    assert.deepEqual(rows, [{ answer: { ...lists, ...others } }]);
+  });
+
+  test("tx.query refuses what is no statement or no list of values with TX_INVALID", async (t) => {
+    const { hf } = await stand(t);
+    for (const [name, args] of Object.entries({ text: [42], values: ["select $1", "x"], missing: [] })) {
+      const write = job({
+        name,
+        retry: { attempts: 1 },
+        run: ({ commit }) => commit(async (tx) => void (await tx.query(...(args as [string, unknown[]])))),
+      });
+      hf.work([write]);
+      assert.equal((await hf.jobs.wait(await hf.enqueue(write, {}))).error?.code, "TX_INVALID", name);
+    }
+  });
+
+  test("a failed statement that the callback does not await is the error of the attempt", async (t) => {
+    const { hf, orders, add } = await stand(t);
+    const write = job({
+      name: "write",
+      retry: { attempts: 1 },
+      run: ({ commit }) =>
+        commit((tx) => {
+          void add(1)(tx);
+          void tx.query("insert into no_such_table values (1)");
+        }),
+    });
+    hf.work([write]);
+    const { error } = await hf.jobs.wait(await hf.enqueue(write, {}));
+    assert.match(error?.message ?? "", /no_such_table/);
+    assert.deepEqual(await orders(), []);
+  });
+
   test("other attempts are settled while callbacks run, however many wait", async (t) => {
     const { hf, orders, add } = await stand(t);
     const gate = Promise.withResolvers<void>();

@@ -1,6 +1,7 @@
 import type { CommitRows, CommitTx } from "../../core/commit-rows.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Fate } from "../../core/lease.ts";
+import { describeValue } from "../../core/options.ts";
 import { CommitRowsFailed } from "../commit-rows.ts";
 import type { NewJob, Settlement } from "../store.ts";
 import { codeOf, ConnectionLost } from "./faults.ts";
@@ -172,7 +173,7 @@ async function callAll(tx: Transaction, callbacks: readonly CommitRows[], limit:
   } catch (error) {
     // The server rolls the transaction back, and the group runs it again over another connection.
     if (tx.isLost) throw new ConnectionLost(error);
-    throw new CommitRowsFailed(codeOf(error) === ABORTED ? (user.failure ?? error) : error);
+    throw new CommitRowsFailed(codeOf(error) === ABORTED ? ((await user.firstFailure()) ?? error) : error);
   } finally {
     user.isOver = true;
   }
@@ -183,9 +184,9 @@ async function callAll(tx: Transaction, callbacks: readonly CommitRows[], limit:
 /** What callbacks get: statements of the user's own, in the transaction of the success. */
 class UserStatements {
   readonly tx: CommitTx;
-  /** The first error that the server answered; a callback may have ignored it. */
-  failure: unknown;
   isOver = false;
+  #failure: unknown;
+  #last: Promise<unknown> = Promise.resolve();
 
   constructor(transaction: Transaction) {
     this.tx = {
@@ -198,13 +199,39 @@ class UserStatements {
       },
       query: (text, values) => {
         if (this.isOver) return Promise.reject(over());
-        const answer = transaction.query(text, values).then((rows) => ({ rows }));
+        if (typeof text !== "string" || (values !== undefined && !Array.isArray(values)))
+          return Promise.reject(noStatement(typeof text === "string" ? values : text));
+        const answer = transaction.query(text, values?.map(sentValue)).then((rows) => ({ rows }));
         // Also where the callback does not await it: the error aborts the transaction, and with it the attempt.
-        answer.catch((error: unknown) => (this.failure ??= error));
+        this.#last = answer.catch((error: unknown) => (this.#failure ??= error));
         return answer;
       },
     };
   }
+
+  /** The first error that the server answered; a callback may have ignored it. The server answers in order. */
+  async firstFailure(): Promise<unknown> {
+    await this.#last;
+    return this.#failure;
+  }
+}
+
+/**
+ * A value as it is sent: as text, whose type the server infers from the statement, as `pg` does it. The driver by itself
+ * knows no types of lists. It sends bytes as they are.
+ */
+function sentValue(value: unknown): unknown {
+  // The driver rejects undefined.
+  if (value === undefined || value === null || value instanceof Uint8Array) return value;
+  if (Array.isArray(value)) return `{${value.map(listElement).join(",")}}`;
+  if (value instanceof Date && !Number.isNaN(value.getTime())) return value.toISOString();
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+function listElement(value: unknown): string {
+  if (Array.isArray(value)) return sentValue(value) as string;
+  const sent = value instanceof Uint8Array ? `\\x${Buffer.from(value).toString("hex")}` : sentValue(value);
+  return sent === null || sent === undefined ? "NULL" : `"${String(sent).replaceAll(/["\\]/g, "\\$&")}"`;
 }
 
 /** In real time, whatever clock is injected: the server's locks are held. */
@@ -216,6 +243,14 @@ async function within(millis: number, run: () => Promise<void>): Promise<void> {
   } finally {
     clearTimeout(timer);
   }
+}
+
+function noStatement(given: unknown): HoldfastError {
+  return new HoldfastError(
+    "TX_INVALID",
+    `\`tx.query\` takes a statement and an array of values, got ${describeValue(given)}.`,
+    'Write e.g. tx.query("insert into orders (id) values ($1)", [id]).',
+  );
 }
 
 function tooLong(): HoldfastError {

@@ -89,8 +89,11 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     // What the driver's own `listen` is made of; that one cannot be told how long to wait before it connects again.
     ...(options.onNotice === undefined ? {} : { onnotify: options.onNotice }),
     connection: { application_name: options.name, ...address.settings },
-    // Instants and keys are below 2^53.
-    types: { bigint: { to: 20, from: [20], parse: Number, serialize: String } },
+    types: {
+      // Instants and keys are below 2^53.
+      bigint: { to: 20, from: [20], parse: Number, serialize: String },
+      ...TEXTS_AS_THEY_ARE,
+    },
     // Its types do not know it, its manual does.
     ...({ socket: once } as object),
   });
@@ -100,6 +103,25 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     keep: (alive) => void (alive ? socket?.ref() : socket?.unref()),
     destroy: () => void socket?.destroy(),
   };
+}
+
+/**
+ * Values of these types may be given as text, as PostgreSQL writes them. The driver would make a JSON string of a JSON text,
+ * `false` of "true", and an error of "infinity".
+ */
+const TEXTS_AS_THEY_ARE = {
+  json: { to: 114, from: [114, 3802], parse: JSON.parse, serialize: textOr(JSON.stringify) },
+  boolean: { to: 16, from: [16], parse: (text: string) => text === "t", serialize: textOr(String) },
+  date: {
+    to: 1184,
+    from: [1082, 1114, 1184],
+    parse: (text: string) => new Date(text),
+    serialize: textOr((value) => new Date(value as Date).toISOString()),
+  },
+};
+
+function textOr(serialize: (value: unknown) => string) {
+  return (value: unknown) => (typeof value === "string" ? value : serialize(value));
 }
 
 /** A server's answer to whoever wants to talk in private. */
