@@ -47,25 +47,31 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     return id;
   };
   const strikeOff = () => server.query("delete from holdfast.processes", url);
-  /** The number of the class of locks that a process holds, and the sessions that hold them. */
-  const locks = () =>
-    server.query(
-      `select pid, classid::bigint::text as class, objid::integer as id from pg_locks
-       where locktype = 'advisory' and objsubid = 2 and granted and database = (select oid from pg_database where datname = current_database())`,
+  /** The connections that live processes write over. */
+  const backends = async () =>
+    (await server.query(
+      "select id::integer, activity.pid from holdfast.processes join pg_stat_activity as activity on activity.pid = backend",
       url,
-    );
-  /** Somebody's connection holds the lock of this process until the answer is called. */
-  const hold = async (store: PostgresStore, self: ProcessId, id: ProcessId) => {
-    const [{ class: its }] = (await locks()).filter((lock) => lock["id"] === self) as [{ class: string }];
+    )) as { id: number; pid: number }[];
+  /** The process writes over a connection that lives until the answer is called. */
+  const connect = async (store: PostgresStore, id: ProcessId) => {
     await store.processes.probe();
-    const held = server.query(`select pg_advisory_lock(${Number(its) | 0}, ${id}), pg_sleep(60)`, url).catch(() => []);
-    while (!(await locks()).some((lock) => lock["id"] === id)) await passes(5);
+    const ended = server
+      .query(
+        `update holdfast.processes set (backend, backend_role, backend_since) =
+           (select pid, usesysid, backend_start from pg_stat_activity where pid = pg_backend_pid()) where id = ${id};
+         commit; select pg_sleep(60)`,
+        url,
+      )
+      .catch(() => []);
+    while (!(await backends()).some((one) => one.id === id)) await passes(5);
     return async () => {
       await server.query(
-        "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid()",
+        `select pg_terminate_backend(pid) from pg_stat_activity
+         where pid = (select backend from holdfast.processes where id = ${id})`,
         url,
       );
-      await held;
+      await ended;
     };
   };
 
@@ -86,34 +92,49 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
   });
 
   test("a free lock file is a copy while the connection of its process lives", async (t) => {
-    const { store, id: self, place } = await opened(t);
+    const { store, place } = await opened(t);
     writeFileSync(join(place.folder, "a.lock"), "");
     const id = await enter({ place: place.id, alive: "a" });
-    const letGo = await hold(store, self, id);
+    const disconnect = await connect(store, id);
     assert.equal(await lifeOf(store, id), "alive");
-    await letGo();
+    await disconnect();
     while ((await lifeOf(store, id)) !== "dead") await passes(5);
   });
 
   test("one elsewhere is alive while its connection is, whatever its host and path are called; then nobody knows", async (t) => {
-    const { store, id: self, place } = await opened(t);
+    const { store, place } = await opened(t);
     // It would be dead here: the same name of a file, but another folder.
     writeFileSync(join(place.folder, "a.lock"), "");
     const id = await enter({ place: randomUUID(), alive: "a" });
-    const letGo = await hold(store, self, id);
+    const disconnect = await connect(store, id);
     while ((await lifeOf(store, id)) !== "alive") await passes(5);
-    await letGo();
+    await disconnect();
     while ((await lifeOf(store, id)) !== "unknown") await passes(5);
   });
 
-  test("its lock is taken again over a new connection", async (t) => {
+  test("its row names the new connection after the old one is lost", async (t) => {
     const { store, id } = await opened(t);
-    const [{ pid }] = (await locks()) as [{ pid: number }];
+    const [{ pid }] = (await backends()) as [{ id: number; pid: number }];
     await server.query(`select pg_terminate_backend(${pid})`, url);
     await store.processes.announce(id, WORKS);
-    const [{ pid: another }] = (await locks()) as [{ pid: number }];
+    const [{ pid: another }] = (await backends()) as [{ id: number; pid: number }];
     assert.notEqual(another, pid);
   });
+
+  for (const [what, change] of [
+    ["another role's", "backend_role = 0"],
+    ["a later one with the same number", "backend_since = backend_since - interval '1 s'"],
+  ] as const) {
+    test(`a process whose connection is now ${what} is not proven alive`, async (t) => {
+      const { store } = await opened(t);
+      const id = await enter({ place: randomUUID(), alive: "a" });
+      const disconnect = await connect(store, id);
+      while ((await lifeOf(store, id)) !== "alive") await passes(5);
+      await server.query(`update holdfast.processes set ${change} where id = ${id}`, url);
+      while ((await lifeOf(store, id)) !== "unknown") await passes(5);
+      await disconnect();
+    });
+  }
 
   test("who was struck off is on the list again when it looks, or works, and all that is known of it", async (t) => {
     const { store, id } = await opened(t);
@@ -130,9 +151,9 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await store.processes.all(), [], "who has left does not come back");
   });
 
-  test("behind a pooler nobody holds a lock, and who says now and then that it is there stays", async (t) => {
+  test("behind a pooler no connection is its own, and a process that says now and then that it is there stays", async (t) => {
     const pooled = await opened(t, `${url}?pooler=transaction`);
-    assert.equal((await locks()).length, 0);
+    assert.equal((await backends()).length, 0);
     const { store } = await opened(t);
     // As if it were on another host.
     await server.query(`update holdfast.processes set place = 'elsewhere' where id = ${pooled.id}`, url);

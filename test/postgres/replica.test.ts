@@ -68,8 +68,8 @@ describe("a replica", { skip: noRestart, timeout: 120_000 }, () => {
     await replica.start();
     await waits;
     await primary.stop("immediate");
-    // Nothing is sent any more to whom nobody can ask what became of it.
-    await new Promise((resolve) => setImmediate(resolve));
+    // An enqueue that is sent over a connection whose end was not read yet is answered with COMMIT_UNKNOWN.
+    await until(async () => openSockets(primary) === 0, "this process has read the end of its connections");
     // The other host answers; that it takes no writes is not known before one is tried.
     for (let i = 0; i < 3; i++) await assert.rejects(producer.enqueue(echo, -1), isReadOnly);
     await replica.query("select pg_promote()");
@@ -85,6 +85,13 @@ describe("a replica", { skip: noRestart, timeout: 120_000 }, () => {
 
 /** Whether it came to something. */
 const SO = [() => true, () => false] as const;
+
+/** How many connections to the server this process holds. */
+function openSockets(server: PostgresServer): number {
+  const { port } = new URL(server.url());
+  const handles = (process as unknown as { _getActiveHandles(): { remotePort?: number }[] })._getActiveHandles();
+  return handles.filter(({ remotePort }) => remotePort === Number(port)).length;
+}
 
 function isReadOnly(error: unknown): true {
   assert.ok(error instanceof HoldfastError, String(error));

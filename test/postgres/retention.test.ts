@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
 import type { QueueSettings } from "../../src/core/queue.ts";
+import { MUTEX } from "../../src/store/postgres/mutexes.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { add, claim, declaring, running, SUCCEEDED } from "../conformance/parts.ts";
@@ -33,7 +34,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await ended(one, 3);
     await keep(one, { succeeded: { count: 0 } });
     const somebody = await handles.bystander();
-    await somebody.query(`select pg_advisory_xact_lock(hashtextextended('holdfast expires "${handles.schema}"', 0))`);
+    await somebody.query(`select 1 from mutexes where id = ${MUTEX.retention} for update`);
     assert.deepEqual(await one.expire(10), { removed: 0, more: false });
     await somebody.end("commit");
     await expireAll(one);

@@ -4,6 +4,7 @@ import type { QueueSettings } from "../../core/queue.ts";
 import { BACKFILL, excesses, longer, type Over } from "../../core/retention.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Rows } from "./driver.ts";
+import { MUTEX, tryLockMutex } from "./mutexes.ts";
 import type { Ended } from "./endings.ts";
 import type { Tx } from "./transaction.ts";
 import type { Settings } from "./settings.ts";
@@ -35,14 +36,12 @@ export class Expiring {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #tally: Tally;
-  readonly #s: string;
   readonly #sql: Record<
     "add" | "alone" | "forgetful" | "oldest" | "hold" | "still" | "forget" | "own" | "first" | "wait" | "upTo" | "ended" | "goOn",
     string
   >;
 
   constructor(s: string, parts: { catalog: Catalog; settings: Settings; tally: Tally }) {
-    this.#s = s;
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#tally = parts.tally;
@@ -55,7 +54,7 @@ export class Expiring {
         insert into ${s}.expiring (lane, state, finished_at, job)
         select * from unnest($1::integer[], $2::text[], $3::bigint[], $4::bigint[]) as ended (lane, state, finished_at, job)
         on conflict do nothing`,
-      alone: "select pg_try_advisory_xact_lock(hashtextextended($1, 0))",
+      alone: tryLockMutex(s, MUTEX.retention),
       forgetful: `
         select ${s}.clock($1), name, keep, backfill,
           coalesce(pg_snapshot_xmin(pg_current_snapshot())::text::bigint < -backfill, false)
@@ -103,8 +102,7 @@ export class Expiring {
 
   /** Whether nobody else takes anything off the list, until the commit. */
   async alone(tx: Tx): Promise<boolean> {
-    const [[alone]] = (await tx.rows<[boolean]>(this.#sql.alone, `holdfast expires ${this.#s}`)) as [[boolean]];
-    return alone;
+    return (await tx.rows(this.#sql.alone)).length > 0;
   }
 
   /** Takes jobs off the list whose time is over, at most so many; those that are to go are locked. */

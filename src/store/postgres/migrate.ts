@@ -3,6 +3,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import { passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import { Audit } from "./audit.ts";
+import { codeOf } from "./faults.ts";
 import * as jobs from "./migrations/001-jobs.ts";
 import * as queues from "./migrations/002-queues.ts";
 import * as dependencies from "./migrations/003-dependencies.ts";
@@ -16,6 +17,7 @@ import * as reportTotals from "./migrations/010-report-totals.ts";
 import * as bareStates from "./migrations/011-bare-states.ts";
 import * as settingsNow from "./migrations/012-settings-now.ts";
 import * as decisions from "./migrations/013-decisions.ts";
+import * as mutexes from "./migrations/014-mutexes.ts";
 import type { Session } from "./session.ts";
 import type { Tx } from "./transaction.ts";
 
@@ -41,6 +43,7 @@ const MIGRATIONS: readonly Migration[] = [
   bareStates,
   settingsNow,
   decisions,
+  mutexes,
 ];
 export const SCHEMA_VERSION = MIGRATIONS.length;
 
@@ -49,9 +52,15 @@ export interface Migrated {
   durability: Durability;
 }
 
+/** How long one process waits for another that brings the schema up to date, in milliseconds. */
+const MIGRATION_WAIT_MS = 60_000;
+/** Another process has created the schema or its first table at the same instant. */
+const CREATED_BY_ANOTHER = new Set(["23505", "42P06", "42P07", "42710"]);
+const MOST_TRIES = 5;
+
 /**
- * Brings the schema up to date in one transaction that looks again what is there: of two processes that start at once
- * one waits for the other, and one killed in the middle leaves what there was before.
+ * Brings the schema up to date in one transaction, which reads the version again once it holds the lock: of two processes
+ * that start at once one waits for the other, and one that is killed in the middle leaves what there was before.
  */
 export async function migrate(
   session: Session,
@@ -61,10 +70,21 @@ export async function migrate(
   const version = await versionOf(session, options.schema);
   if (version === 0 && !options.create) throw noDatabase(options.schema);
   refuseNewer(version, options.schema);
-  if (version < SCHEMA_VERSION) await upgrade(session, options, s);
+  if (version < SCHEMA_VERSION) await upgradeOnce(session, options, s);
   const [row] = await session.rows<[string, Durability]>(`select database_id, durability from ${s}.database where id = 1`);
   const [databaseId, durability] = row as [string, Durability];
   return { databaseId, durability };
+}
+
+/** There is no row to lock before the first table is there, so of two that create it at once one fails, and looks again. */
+async function upgradeOnce(session: Session, options: Parameters<typeof upgrade>[1], s: string): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await upgrade(session, options, s);
+    } catch (error) {
+      if (!CREATED_BY_ANOTHER.has(codeOf(error)) || tries === MOST_TRIES) throw error;
+    }
+  }
 }
 
 async function upgrade(
@@ -72,9 +92,9 @@ async function upgrade(
   options: { schema: string; durability: Durability; now: number | null; actor: string | null },
   s: string,
 ): Promise<void> {
-  await session.command("begin isolation level read committed");
+  await session.command(`begin isolation level read committed; set local lock_timeout = ${MIGRATION_WAIT_MS}`);
   try {
-    await session.rows("select pg_advisory_xact_lock(hashtextextended($1, 0))", [`holdfast migrates ${options.schema}`]);
+    if ((await versionOf(session, options.schema)) > 0) await session.command(`lock table ${s}.migrations in exclusive mode`);
     const version = await versionOf(session, options.schema);
     refuseNewer(version, options.schema);
     passPoint("migrate", "begun");

@@ -1,5 +1,6 @@
 import type { Tx } from "./transaction.ts";
 import type { Reader } from "./reader.ts";
+import { LOCK_WAIT_MS, MUTEX } from "./mutexes.ts";
 
 /** How many are numbered in one step, so that nobody waits long for another's. */
 const STEP = 1_000;
@@ -42,8 +43,7 @@ export class Numbering {
       // What was read by somebody must not be gone after a crash of the server, or its number would be another's then.
       // So this is on disk whatever the durability is, and everything that was committed before is, too.
       lock: `
-        select set_config('synchronous_commit', 'on', true),
-          pg_advisory_xact_lock(hashtextextended('holdfast numbers ${s.replaceAll("'", "''")}', 0))`,
+        select set_config('synchronous_commit', 'on', true) from ${s}.mutexes where id = ${MUTEX.numbers} for update`,
       newest: `select ${this.isBehind("$1::bigint")}, ${NEWEST(s)}`,
       move: this.#move("$1::bigint"),
     };
@@ -66,13 +66,15 @@ export class Numbering {
    */
   async number(atLeast: number): Promise<void> {
     for (let sum = 0, n = STEP; n === STEP && sum < atLeast; sum += n) {
-      const results = await this.#reader.script<[number, string, string | null]>(
+      const results = await this.#reader.script<[number, string, string]>(
         "set transaction isolation level read committed",
-        this.#sql.lock,
+        `set local lock_timeout = ${LOCK_WAIT_MS}`,
+        // Before the lock, which gives the transaction its number: who took an id up to this one has a lower number.
         `select last_value from ${this.#s}.outbox_id_seq`,
+        this.#sql.lock,
         this.#move(String(this.low)),
       );
-      const [[[last]], [[moved, over, xid]]] = results.slice(-2) as [[[number]], [[number, string, string | null]]];
+      const [[[last]], , [[moved, over, xid]]] = results.slice(-3) as [[[number]], unknown, [[number, string, string]]];
       n = moved;
       this.#learn({ isAll: n < STEP, last, over, xid });
     }
@@ -110,7 +112,7 @@ export class Numbering {
         insert into ${s}.events (seq, type, at, transition, job, build, data)
         select newest + row_number() over (order by id), type, at, transition, job, build, data
         from moved, (select ${NEWEST(s)} as newest) as known)
-      select count(*), pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id_if_assigned()::text from moved`;
+      select count(*), pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id()::text from moved`;
   }
 
   /**
@@ -119,13 +121,13 @@ export class Numbering {
    * number of its transaction by then, and a lower one than the transaction that looked. When all of these are over,
    * and what can be seen of them is numbered, nothing will come there any more.
    */
-  #learn({ isAll, last, over, xid }: { isAll: boolean; last: number; over: string; xid: string | null }): void {
+  #learn({ isAll, last, over, xid }: { isAll: boolean; last: number; over: string; xid: string }): void {
     if (isAll && this.#mark !== null && BigInt(over) > this.#mark.xid) {
       this.#low = this.#mark.last;
       this.#lowSince = performance.now();
       this.#mark = null;
     }
-    if (xid !== null) this.#mark ??= { last, xid: BigInt(xid) };
+    this.#mark ??= { last, xid: BigInt(xid) };
   }
 }
 

@@ -1,4 +1,3 @@
-import { hash } from "node:crypto";
 import { rmdirSync } from "node:fs";
 import type { ProcessId } from "../../core/ids.ts";
 import { Alive } from "../alive.ts";
@@ -7,6 +6,7 @@ import type { Life, NewProcess, ProcessStore, ProcessView, Works } from "../proc
 import type { Access } from "./access.ts";
 import type { Acts } from "./acts.ts";
 import { listOf, type Rows } from "./driver.ts";
+import { codeOf, NO_WRITES } from "./faults.ts";
 import type { Tx } from "./transaction.ts";
 import { findPlace, type Place, sweepOld } from "./place.ts";
 import type { ServerTime } from "./server-time.ts";
@@ -52,32 +52,34 @@ interface Parts {
 }
 
 /**
- * Who has the database open. On one host lock files prove life and death. Of those elsewhere only life can be proven: by
- * a lock that their connection holds on the server. That it is not held proves nothing, since connections are lost.
+ * The processes that have the database open. On one host lock files prove that a process is alive, or dead. Of a process
+ * elsewhere only life can be proven: by the connection that it writes over, which its row names. A connection that is
+ * gone proves nothing, since connections are lost.
  */
 export class Processes implements ProcessStore {
   readonly #access: Access;
-  readonly #sql: Record<"add" | "again" | "all" | "held" | "lock" | "running" | "announce" | "askToStop" | "remove", string>;
+  readonly #sql: Record<
+    "add" | "again" | "all" | "connected" | "setBackend" | "running" | "announce" | "askToStop" | "remove",
+    string
+  >;
   readonly #acts: Acts;
   readonly #time: ServerTime;
   readonly #pooled: boolean;
-  readonly #lockClass: number;
   readonly #place: Place | null;
   readonly #alive: Alive | null;
   #self: ProcessId | null = null;
   #entry: Entry | null = null;
   #boot = "";
-  /** Whether the connection that writes holds this process's lock. */
-  #locked = false;
+  /** Whether this process's row names the connection that it writes over. */
+  #isBackendKnown = false;
   #saidAt = Number.NEGATIVE_INFINITY;
-  #held: { by: ReadonlySet<number>; at: number } = { by: new Set(), at: Number.NEGATIVE_INFINITY };
+  #connected: { ids: ReadonlySet<ProcessId>; at: number } = { ids: new Set(), at: Number.NEGATIVE_INFINITY };
 
   constructor(s: string, { databaseId, pooled, acts, time }: Parts, access: Access) {
     this.#access = access;
     this.#acts = acts;
     this.#time = time;
     this.#pooled = pooled;
-    this.#lockClass = Number.parseInt(hash("sha256", databaseId).slice(0, 8), 16) | 0;
     this.#place = findPlace(databaseId);
     this.#alive = this.#place === null ? null : new Alive(this.#place.folder, "node:sqlite");
     const columns = "place, alive, identity, pid, host, boot, program, stoppable, works, started_at, seen_at";
@@ -93,11 +95,16 @@ export class Processes implements ProcessStore {
         on conflict (id) do update set seen_at = excluded.seen_at`,
       all: `
         select id, place, alive, pid, host, boot, program, started_at, works, stoppable, stop from ${s}.processes order by id`,
-      held: `
-        select objid::bigint from pg_locks
-        where locktype = 'advisory' and classid = ($1::bigint)::oid and objsubid = 2 and granted
-          and database = (select oid from pg_database where datname = current_database())`,
-      lock: "select pg_try_advisory_lock($1::integer, $2::integer)",
+      // A role that may not look at another role's connections sees no `backend_start` of theirs.
+      connected: `
+        select process.id from ${s}.processes as process
+        join pg_stat_activity as activity on activity.pid = process.backend and activity.usesysid = process.backend_role
+        where activity.datname = current_database() and coalesce(activity.backend_start, backend_since) = backend_since`,
+      setBackend: `
+        update ${s}.processes
+        set (backend, backend_role, backend_since) =
+          (select pid, usesysid, backend_start from pg_stat_activity where pid = pg_backend_pid())
+        where id = $1 returning id`,
       running: `select holder, sum(at_work)::bigint from ${s}.claims group by holder`,
       announce: `update ${s}.processes set works = $2 where id = $1 returning id`,
       askToStop: `
@@ -123,7 +130,7 @@ export class Processes implements ProcessStore {
   async #add(tx: Tx, process: NewProcess, alive: string): Promise<ProcessId> {
     const [row] = await tx.rows<[ProcessId, number]>(this.#sql.add, tx.at, ...this.#written({ process, alive, works: [] }));
     const [id, startedAt] = row as [ProcessId, number];
-    if (!this.#pooled) await this.#lock(tx.rows, id);
+    if (!this.#pooled) await this.#setBackendIn(tx, id);
     tx.onCommit(() => {
       this.#entry = { process, alive, startedAt, works: [] };
       this.#boot = process.boot;
@@ -151,9 +158,14 @@ export class Processes implements ProcessStore {
 
   /** The connection that writes is another than before. */
   async connected(session: Session): Promise<void> {
-    this.#locked = false;
-    if (this.#entry !== null && !this.#pooled)
-      await this.#lock((text, ...values) => session.rows(text, values), this.#self as ProcessId);
+    this.#isBackendKnown = false;
+    if (this.#entry === null || this.#pooled) return;
+    try {
+      await this.#setBackend((text, ...values) => session.rows(text, values), this.#self as ProcessId);
+    } catch (error) {
+      // A standby takes no writes; it is asked again after the next one.
+      if (codeOf(error) !== NO_WRITES) throw error;
+    }
   }
 
   async probe(boot = this.#boot): Promise<{ process: ProcessView; life: Life }[]> {
@@ -172,13 +184,13 @@ export class Processes implements ProcessStore {
         (process) =>
           ({ process, here: this.#isHere(process) ? (this.#alive as Alive).probe(process.alive) : "unknown" }) as const,
       );
-    const isFresh = performance.now() - this.#held.at < ELSEWHERE && others.every(({ here }) => here !== "dead");
-    if (!isFresh && others.some(({ here }) => here !== "alive")) await this.#lookWhoHolds();
+    const isFresh = performance.now() - this.#connected.at < ELSEWHERE && others.every(({ here }) => here !== "dead");
+    if (!isFresh && others.some(({ here }) => here !== "alive")) await this.#readConnected();
     return {
       others: others.map(({ process, here }) => {
         // A lock file that is free may be a copy, in the image of a disk. Only both together prove that nobody is there.
-        const lock = here !== "alive" && this.#held.by.has(lockOf(process.id)) ? "alive" : here;
-        return { process, life: lifeOf(lock, { its: process.boot, ours }) };
+        const proof = here !== "alive" && this.#connected.ids.has(process.id) ? "alive" : here;
+        return { process, life: lifeOf(proof, { its: process.boot, ours }) };
       }),
       unheard: this.#isUnheard(processes),
     };
@@ -190,7 +202,7 @@ export class Processes implements ProcessStore {
     if (entry === null) return;
     const self = this.#self as ProcessId;
     await tx.rows(this.#sql.again, tx.at, ...this.#written(entry), self, entry.startedAt);
-    if (!this.#pooled && !this.#locked) await this.#lock(tx.rows, self);
+    if (!this.#pooled) await this.#setBackendIn(tx, self);
   }
 
   all(): Promise<ProcessView[]> {
@@ -264,25 +276,24 @@ export class Processes implements ProcessStore {
   #isUnheard(processes: readonly Placed[]): boolean {
     if (this.#entry === null) return false;
     const now = performance.now();
-    const due = !this.#locked && now - this.#saidAt >= SAY;
+    const due = !this.#isBackendKnown && now - this.#saidAt >= SAY;
     if (!due && processes.some(({ id }) => id === this.#self)) return false;
     this.#saidAt = now;
     return true;
   }
 
-  /** It ends with the connection, whatever ends that. */
-  async #lock(rows: Rows, id: ProcessId): Promise<void> {
-    const [row] = await rows<[boolean]>(this.#sql.lock, this.#lockClass, lockOf(id));
-    this.#locked = row?.[0] === true;
+  /** Names the connection of these rows in the process's row. */
+  async #setBackend(rows: Rows, id: ProcessId): Promise<void> {
+    this.#isBackendKnown = (await rows(this.#sql.setBackend, id)).length > 0;
   }
 
-  async #lookWhoHolds(): Promise<void> {
-    const held = await this.#access.read<[number]>(this.#sql.held, this.#lockClass >>> 0);
-    this.#held = { by: new Set(held.map(([id]) => id)), at: performance.now() };
+  #setBackendIn(tx: Tx, id: ProcessId): Promise<void> {
+    tx.onUndo(() => (this.#isBackendKnown = false));
+    return this.#setBackend(tx.rows, id);
   }
-}
 
-/** The number of a process's lock, which has fewer digits. */
-function lockOf(id: ProcessId): number {
-  return id % 2 ** 31;
+  async #readConnected(): Promise<void> {
+    const connected = await this.#access.read<[ProcessId]>(this.#sql.connected);
+    this.#connected = { ids: new Set(connected.map(([id]) => id)), at: performance.now() };
+  }
 }

@@ -1,6 +1,7 @@
 import type { Decisions } from "./decisions.ts";
 import { listOf } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
+import { queueMutex } from "./mutexes.ts";
 import type { Tx } from "./transaction.ts";
 
 /**
@@ -18,7 +19,7 @@ export class Stalled extends Overtaken {
 
 /**
  * Who decides about the limits of a queue holds its lock until the commit; everybody else waits. It comes before any
- * lock on a row, and those of several queues come in the order of their names: so nobody waits in a circle. Whoever finds
+ * other row, and those of several queues come in the order of their mutexes: so nobody waits in a circle. Whoever finds
  * out later that he needs one does not wait for it.
  */
 export class QueueLocks {
@@ -30,23 +31,23 @@ export class QueueLocks {
 
   constructor(s: string, decisions: Decisions) {
     this.#decisions = decisions;
-    const name = `hashtextextended('holdfast limits ${s.replaceAll("'", "''")} ' || name, 0)`;
-    // Waited for as long as it takes; from then on, nothing is.
-    const taking = (lock: string) => `
-      with lock as materialized (select ${lock}(${name})::text as answer from unnest($1::text[]) as queue (name))
-      select coalesce(bool_and(answer <> 'false'), true), set_config('lock_timeout', '${LONGEST_WAIT}', true) from lock`;
-    this.#sql = { lock: taking("pg_advisory_xact_lock"), tryLock: taking("pg_try_advisory_xact_lock") };
+    const taking = (skipLocked: string) => `
+      with locked as materialized (
+        select id from ${s}.mutexes where id = any($1::integer[]) order by id for update ${skipLocked})
+      select count(*) = cardinality($1::integer[]), set_config('lock_timeout', '${LONGEST_WAIT}', true) from locked`;
+    this.#sql = { lock: taking(""), tryLock: taking("skip locked") };
   }
 
   /** The next statement finds what those have left who had the lock before. */
   async take(tx: Tx, queues: Iterable<string>): Promise<void> {
     const held = tx.queues;
-    const missing = [...new Set(queues)].filter((queue) => !held.includes(queue)).sort(byName);
-    const [first] = missing;
-    if (first === undefined) return;
-    const isLate = tx.isLate || held.some((queue) => byName(first, queue) < 0);
+    const missing = [...new Set(queues)].filter((queue) => !held.includes(queue));
+    if (missing.length === 0) return;
+    const mutexes = [...new Set(missing.map(queueMutex))];
+    const first = Math.min(...mutexes);
+    const isLate = tx.isLate || held.some((queue) => first < queueMutex(queue));
     tx.queues = [...held, ...missing];
-    const locked = tx.rows<[boolean]>(isLate ? this.#sql.tryLock : this.#sql.lock, listOf(missing));
+    const locked = tx.rows<[boolean]>(isLate ? this.#sql.tryLock : this.#sql.lock, listOf(mutexes));
     const [[row]] = await Promise.all([locked, this.#decisions.read(tx, missing)]);
     if (row?.[0]) return;
     this.#wanted = [...held, ...missing];
@@ -73,8 +74,4 @@ export class QueueLocks {
   stalled(): void {
     this.#yields = true;
   }
-}
-
-function byName(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
 }

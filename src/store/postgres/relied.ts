@@ -1,4 +1,5 @@
 import type { Durability } from "../store.ts";
+import { LOCK_WAIT_MS } from "./mutexes.ts";
 
 /**
  * Settings that what is sent and read here relies on, and that a role or a database may have otherwise: whether NULL stands
@@ -48,16 +49,24 @@ const WRITING = (durability: Durability): (readonly [name: string, value: string
   ["idle_in_transaction_session_timeout", String(LONGEST_SILENCE)],
 ];
 
+/** Bounds every wait for a lock, unless the user or the server has a bound for it. */
+function boundWaits(local: boolean): string {
+  return `
+    select set_config('lock_timeout', '${LOCK_WAIT_MS}', ${local}) where current_setting('lock_timeout') = '0'`;
+}
+
 /** For a whole connection that writes. */
 export function writing(durability: Durability): string {
   const settings = [...WRITING(durability), ["default_transaction_isolation", "'read committed'"]];
-  return settings.map(([name, value]) => `set ${name} = ${value}`).join(";");
+  return [...settings.map(([name, value]) => `set ${name} = ${value}`), boundWaits(false)].join(";");
 }
 
 /** How a transaction begins: with everything that it relies on, where the next one may have another connection. */
 export function beginning(durability: Durability, pooled: boolean): string[] {
-  const settings = pooled ? [...WRITING(durability), ...RELIED] : [];
-  return ["begin isolation level read committed", ...settings.map(([name, value]) => `set local ${name} = ${value}`)];
+  const begin = "begin isolation level read committed";
+  if (!pooled) return [begin];
+  const settings = [...WRITING(durability), ...RELIED];
+  return [begin, ...settings.map(([name, value]) => `set local ${name} = ${value}`), boundWaits(true)];
 }
 
 /** As they are now: columns of a select, each under its setting's name. */

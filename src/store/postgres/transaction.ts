@@ -62,8 +62,8 @@ export interface TransactionOptions {
   onStale: () => void;
 }
 
-/** Whether a statement locks rows until the commit. */
-const LOCKS_ROWS = /\b(insert into|update|delete from)\b/;
+/** A statement that locks rows until the commit. The mutexes are taken before any row, so they are not counted. */
+const LOCKS_ROWS = /^(?!.*\.mutexes\b).*\b(insert into|update|delete from)\b/s;
 
 /** What is known of a transaction while it runs. */
 export class Transaction extends ScriptTx implements Tx {

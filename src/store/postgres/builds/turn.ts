@@ -1,4 +1,5 @@
 import { Overtaken } from "../faults.ts";
+import { lockMutex, MUTEX, tryLockMutex } from "../mutexes.ts";
 import type { Tx } from "../transaction.ts";
 
 /**
@@ -12,11 +13,7 @@ export class Turn {
   #wanted = false;
 
   constructor(s: string) {
-    const name = `hashtextextended('holdfast builds ${s.replaceAll("'", "''")}', 0)`;
-    this.#sql = {
-      take: `select pg_advisory_xact_lock(${name})::text is not null`,
-      tryTake: `select pg_try_advisory_xact_lock(${name})`,
-    };
+    this.#sql = { take: lockMutex(s, MUTEX.builds), tryTake: tryLockMutex(s, MUTEX.builds) };
   }
 
   /** The next statement finds what those have left who had it before. */
@@ -34,8 +31,8 @@ export class Turn {
   }
 
   async #take(tx: Tx): Promise<void> {
-    const [row] = await tx.rows<[boolean]>(tx.isLate ? this.#sql.tryTake : this.#sql.take);
-    if (row?.[0]) return;
+    const taken = await tx.rows(tx.isLate ? this.#sql.tryTake : this.#sql.take);
+    if (taken.length > 0) return;
     this.#wanted = true;
     throw new Overtaken("Somebody else moves builds.", { soon: true });
   }

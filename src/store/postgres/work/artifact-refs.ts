@@ -3,6 +3,7 @@ import { parseArtifactCursor, toArtifactRef } from "../../result-row.ts";
 import type { ArtifactRef, NamedArtifact } from "../../work.ts";
 import type { ArtifactRows } from "../../work/rows.ts";
 import { listOf, type Rows } from "../driver.ts";
+import { LOCK_WAIT_MS } from "../mutexes.ts";
 import type { Reader } from "../reader.ts";
 import type { Tx } from "../transaction.ts";
 import { listsOf, named } from "./columns.ts";
@@ -21,10 +22,9 @@ export class ArtifactRefs {
   readonly #referenced: (hashes: readonly string[]) => string;
 
   constructor(s: string) {
-    const name = `hashtextextended('holdfast artifacts ${s.replaceAll("'", "''")}', 0)`;
     this.#sql = {
-      share: `select pg_advisory_xact_lock_shared(${name})`,
-      hold: `select pg_advisory_xact_lock(${name})`,
+      share: `lock table ${s}.artifacts in row exclusive mode`,
+      hold: `lock table ${s}.artifacts in share mode`,
       add: `
         insert into ${s}.artifacts (build, stage, path, name, hash, size)
         select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[])
@@ -54,8 +54,12 @@ export class ArtifactRefs {
   /** By itself, so that it holds nothing that those need whom it waits for. */
   async referenced(reader: Reader, hashes: readonly string[]): Promise<ReadonlySet<string>> {
     if (hashes.length === 0) return new Set();
-    const isolation = "set transaction isolation level read committed";
-    const answers = await reader.script<[string]>(isolation, this.#sql.hold, this.#referenced(hashes));
+    const answers = await reader.script<[string]>(
+      "set transaction isolation level read committed",
+      `set local lock_timeout = ${LOCK_WAIT_MS}`,
+      this.#sql.hold,
+      this.#referenced(hashes),
+    );
     return new Set((answers.at(-1) as [string][]).map(([hash]) => hash));
   }
 
