@@ -6,7 +6,7 @@ import { HoldfastError } from "../core/errors.ts";
 import { refuseUnknown } from "../core/options.ts";
 import type { Config } from "../runtime/config.ts";
 import { OPEN_OPTIONS, type OpenOptions } from "../runtime/open-options.ts";
-import { syntaxErrorPlace } from "./modules.ts";
+import { errorPlace } from "./modules.ts";
 
 /** In the current folder, the first that is there. */
 export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.js", "holdfast.config.mjs"] as const;
@@ -95,8 +95,11 @@ async function load(file: string): Promise<unknown> {
     return ((await import(pathToFileURL(path).href)) as { default?: unknown }).default;
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
-    const place = error instanceof SyntaxError ? syntaxErrorPlace(error, file) : file;
-    throw invalid(`${place} does not load: ${why}`, `Correct it; \`node ${file}\` shows where it fails.`, error);
+    throw invalid(
+      `${errorPlace(error, file)} does not load: ${why}`,
+      `Correct it; \`node ${file}\` shows where it fails.`,
+      error,
+    );
   }
 }
 

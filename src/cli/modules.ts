@@ -1,6 +1,6 @@
 import { spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
-import { relative, resolve } from "node:path";
+import { existsSync, readFileSync } from "node:fs";
+import { basename, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { HoldfastError } from "../core/errors.ts";
 import type { Definition } from "../runtime/definition.ts";
@@ -30,44 +30,76 @@ export async function load(file: string): Promise<Record<string, unknown>> {
   }
 }
 
-/** What the module itself throws passes as it is, with its stack; what Node says of its form needs a hint. */
-function explain(error: unknown, file: string): unknown {
-  switch ((error as { code?: unknown } | null)?.code) {
-    case "ERR_UNKNOWN_FILE_EXTENSION":
-    case "ERR_UNSUPPORTED_DIR_IMPORT":
-      return new HoldfastError(
-        "MODULE_INVALID",
-        `${file} is no module.`,
-        "Give the path of a .ts or .js file that exports jobs.",
-      );
-    case "ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX":
-      return new HoldfastError(
-        "MODULE_INVALID",
-        `${syntaxErrorPlace(error, file)} cannot be run as it is: ${(error as Error).message}`,
-        "Node only strips types: avoid enums, namespaces and parameter properties, or compile it first.",
-        { cause: error },
-      );
-    default:
-      return error instanceof SyntaxError ? syntaxError(error, file) : error;
-  }
+/** What importing a module threw, as an error that names the file and the line. Nothing was touched yet, so no stack is shown. */
+function explain(error: unknown, file: string): HoldfastError {
+  const { code, hint } = (typeof error === "object" && error !== null ? error : {}) as { code?: unknown; hint?: unknown };
+  const why = messageOf(error);
+  const invalid = (message: string, mend: string) => new HoldfastError("MODULE_INVALID", message, mend, { cause: error });
+  if (code === "ERR_UNKNOWN_FILE_EXTENSION" || code === "ERR_UNSUPPORTED_DIR_IMPORT")
+    return invalid(`${file} is no module.`, "Give the path of a .ts or .js file that exports jobs.");
+  const place = errorPlace(error, file);
+  if (code === "ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX")
+    return invalid(
+      `${place} cannot be run as it is: ${why}`,
+      "Node only strips types: avoid enums, namespaces and parameter properties, or compile it first.",
+    );
+  if (isSyntaxError(error)) return invalid(`${place} has a syntax error: ${why}`, "Correct that line.");
+  // An error of Holdfast's own, for example about an option of a job.
+  if (typeof code === "string" && typeof hint === "string")
+    return new HoldfastError(code, `${place} does not load: ${why}`, hint, { cause: error });
+  return invalid(`${place} does not load: ${why}`, `Correct it; \`node ${file}\` shows where it fails.`);
 }
 
-function syntaxError(error: SyntaxError, file: string): HoldfastError {
-  return new HoldfastError(
-    "MODULE_INVALID",
-    `${syntaxErrorPlace(error, file)} has a syntax error: ${error.message}`,
-    "Correct that line.",
-    { cause: error },
-  );
+/** Where the module could not be parsed or linked; null: it threw, or its error has no such line. */
+function parsedPlace(error: unknown): RegExpExecArray | null {
+  return /^(?:file:\/\/)?(\/.+|[A-Za-z]:.+):(\d+)$/m.exec(stackOf(error));
+}
+
+/** Whether Node could not parse the module. A module that ran can throw a SyntaxError, too, for example by JSON.parse. */
+function isSyntaxError(error: unknown): boolean {
+  return error instanceof SyntaxError && (parsedPlace(error) !== null || thrownPlace(error) === null);
+}
+
+/** The line of the user's own code that threw. */
+function thrownPlace(error: unknown): RegExpExecArray | null {
+  const frames = stackOf(error)
+    .split("\n")
+    .filter((line) => /^ +at /.test(line) && !line.includes("/node_modules/") && !line.includes(OWN_FOLDER));
+  return /\(?file:\/\/(\/.+):(\d+):\d+\)?$/m.exec(frames.join("\n"));
+}
+
+/** The frames of this package: its modules are beside this file's folder. */
+const OWN_FOLDER = new URL("..", import.meta.url).href;
+
+/** The line of an import that cannot be resolved; Node names only the file. */
+function importPlace(error: unknown): [string, string, string] | null {
+  const [, wanted, path] = /^Cannot find (?:module|package) '(.+?)' imported from (\/.+)$/m.exec(messageOf(error)) ?? [];
+  if (wanted === undefined || path === undefined || !existsSync(path)) return null;
+  const line = readFileSync(path, "utf8")
+    .split("\n")
+    .findIndex((text) => /\b(?:from|import)\b/.test(text) && text.includes(basename(wanted)));
+  return line < 0 ? null : ["", path, String(line + 1)];
 }
 
 /** `jobs.ts:7`, of the module or of one that it imports; without the line where Node does not tell it. */
-export function syntaxErrorPlace(error: unknown, file: string): string {
-  const inStack = /^(?:file:\/\/)?(\/.+|[A-Za-z]:.+):(\d+)$/m.exec((error as Error).stack ?? "");
-  // Node keeps the line of a syntax error in JavaScript to itself, unless the file is the one it was started with.
-  const checked = inStack ?? /^(.+):(\d+)$/m.exec(spawnSync(process.execPath, ["--check", file], { encoding: "utf8" }).stderr);
-  const [, path, line] = checked ?? [];
-  return path === undefined ? file : `${relative(process.cwd(), path)}:${line}`;
+export function errorPlace(error: unknown, file: string): string {
+  const found = parsedPlace(error) ?? importPlace(error) ?? thrownPlace(error) ?? checkedPlace(error, file);
+  const [, path, line] = found ?? [];
+  return path === undefined ? file : `${relative(process.cwd(), decodeURI(path))}:${line}`;
+}
+
+/** Node keeps the line of a syntax error in JavaScript to itself, unless the file is the one it was started with. */
+function checkedPlace(error: unknown, file: string): RegExpExecArray | null {
+  if (!(error instanceof SyntaxError)) return null;
+  return /^(.+):(\d+)$/m.exec(spawnSync(process.execPath, ["--check", file], { encoding: "utf8" }).stderr);
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+function stackOf(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? "") : "";
 }
 
 /** By its shape: the module may bring another copy of this package. */

@@ -46,7 +46,7 @@ export async function pipelineNamed(name: string, files: readonly string[], whos
 export async function pipelinesIn(files: readonly string[]): Promise<FoundPipeline[]> {
   const found = new Map<string, FoundPipeline & { rank: number }>();
   for (const file of files) {
-    const exported = await loadPipelines(file);
+    const exported = await load(file);
     for (const [key, value] of Object.entries(exported).flatMap(([key, value]) => [value].flat().map((one) => [key, one]))) {
       if (!isPipeline(value)) continue;
       // The beginnings of a pipeline are pipelines, too.
@@ -60,7 +60,7 @@ export async function pipelinesIn(files: readonly string[]): Promise<FoundPipeli
 }
 
 async function defaultOf(file: string): Promise<Pipeline> {
-  const { default: given, ...others } = await loadPipelines(file);
+  const { default: given, ...others } = await load(file);
   if (isPipeline(given)) {
     loadedFrom(given, file);
     return given;
@@ -72,24 +72,6 @@ async function defaultOf(file: string): Promise<Pipeline> {
     `${file} ${what}.`,
     named.length === 0 ? "Write export default pipeline(name).source(…).stage(…)." : `Write export default ${named[0]?.[0]}.`,
   );
-}
-
-/** What a module throws when it is imported is a fault of the module: it is told without a stack, and nothing was touched. */
-async function loadPipelines(file: string): Promise<Record<string, unknown>> {
-  try {
-    return await load(file);
-  } catch (error) {
-    const { code, hint } = (typeof error === "object" && error !== null ? error : {}) as { code?: unknown; hint?: unknown };
-    const why = error instanceof Error ? error.message : String(error);
-    if (code === "MODULE_INVALID") throw error;
-    const known = typeof code === "string" && typeof hint === "string";
-    throw new HoldfastError(
-      known ? code : "MODULE_INVALID",
-      `${file} does not load: ${why}`,
-      known ? hint : `Correct it; \`node ${file}\` shows where it fails.`,
-      { cause: error },
-    );
-  }
 }
 
 function isPath(given: string): boolean {

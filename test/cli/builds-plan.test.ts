@@ -105,7 +105,7 @@ const HEAD = `import { files, pipeline } from "${INDEX}"; const p = pipeline("p"
 const BAD: [what: string, text: string, code: string, message: RegExp][] = [
   ["has no default export", `${HEAD} export const docs = p;`, "MODULE_INVALID", /bad\S*\.ts has no default export/],
   ["exports something else", "export default 4;", "MODULE_INVALID", /default export that is no pipeline/],
-  ["throws at import", 'throw new Error("boom");', "MODULE_INVALID", /bad\S*\.ts does not load: boom/],
+  ["throws at import", 'throw new Error("boom");', "MODULE_INVALID", /^bad\S*\.ts:1 does not load: boom/],
   ["throws something odd", "throw null;", "MODULE_INVALID", /does not load: null/],
   ["is no TypeScript", "// first line\nexport default ][;", "MODULE_INVALID", /^bad\S*\.ts:2 has a syntax error: /],
   ["has an enum", "// first line\nenum A { B }", "MODULE_INVALID", /^bad\S*\.ts:2 cannot be run as it is: .*enum/],
@@ -151,6 +151,29 @@ test("a syntax error in JavaScript, and in a module that is imported, names file
       const { error } = await place.json<JsonError>([command, file], 2);
       assert.match(error.message, message);
     }
+  }
+});
+
+test("a module that throws, or imports what is missing, is refused with file and line by each command that loads it", async () => {
+  const cases: [text: string, message: RegExp][] = [
+    ["const a = 1;\nthrow new Error('boom');", /^faulty\.ts:2 does not load: boom$/],
+    ["const a = 1;\njobb({});", /^faulty\.ts:2 does not load: jobb is not defined$/],
+    ["const a = 1;\nJSON.parse('{oops');", /^faulty\.ts:2 does not load: .*JSON/],
+    ["const a = 1;\nimport './gone.ts';", /^faulty\.ts:2 does not load: Cannot find module/],
+    ["const a = 1;\nimport b from 'no-such-package';", /^faulty\.ts:2 does not load: Cannot find package/],
+    [`import { job } from "${INDEX}";\njob({ name: "a", retry: 5, run() {} });`, /^faulty\.ts:2 does not load: retry of job "a"/],
+    ["throw 'odd';", /^faulty\.ts does not load: odd$/],
+  ];
+  const commands = [
+    ["enqueue", "a", "--module", "faulty.ts"],
+    ["work", "faulty.ts"],
+    ["plan", "faulty.ts"],
+  ];
+  for (const [turn, [text, message]] of cases.entries()) {
+    await writeFile(join(place.folder, "faulty.ts"), text);
+    const { error } = await place.json<JsonError>(commands[turn % 3] as string[], 2);
+    assert.match(error.message, message);
+    assert.ok(!("stack" in error) && error.hint.length > 0);
   }
 });
 
