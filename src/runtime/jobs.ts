@@ -1,19 +1,11 @@
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { type Finished, isFinished, type Job, JOB_STATES, type JobState } from "../core/job.ts";
-import {
-  checkBoolean,
-  checkCount,
-  checkOneOf,
-  checkSignal,
-  describeValue,
-  invalidOption,
-  refuseUnknown,
-} from "../core/options.ts";
+import { checkCount, checkOneOf, checkSignal, describeValue, invalidOption, refuseUnknown } from "../core/options.ts";
 import { checkStorable } from "../core/text.ts";
-import type { Finding } from "../store/findings.ts";
 import type { Enqueued } from "./context.ts";
 import type { Engine } from "./engine.ts";
+import { incompleteOf, notReadable, type ReadOptions, refuseMissing } from "./readable.ts";
 
 /** A list's part, in creation order; `next` is an opaque cursor for `after`. */
 export interface Page<T> {
@@ -49,7 +41,7 @@ export class Jobs {
     checkId(id);
     const job = await this.#engine.store.look.get(id);
     const { damaged } = this.#engine.store.damage;
-    if (job === null && damaged !== null) throw notReadable(id, damaged);
+    if (job === null && damaged !== null) throw notReadable(`Job ${id}`, damaged);
     return job;
   }
 
@@ -72,22 +64,21 @@ export class Jobs {
       ...(options.state === undefined ? {} : { state: options.state }),
       ...(options.after === undefined ? {} : { after: options.after }),
     });
-    const { incomplete } = this.#engine.store.damage;
-    return incomplete === null ? page : { ...page, incomplete };
+    return { ...page, ...incompleteOf(this.#engine.store.damage) };
   }
 
   /**
    * How many jobs are in each state. Rejects with `DAMAGED` where commits cannot be read, which would be missing in the
    * numbers; with `incomplete: true`, what can be read is counted.
    */
-  async counts(options: { queue?: string; name?: string; incomplete?: boolean } = {}): Promise<Record<JobState, number>> {
+  async counts(options: { queue?: string; name?: string } & ReadOptions = {}): Promise<Record<JobState, number>> {
     this.#refuseClosed();
     refuseUnknown(options, ["queue", "name", "incomplete"], "jobs.counts");
-    const { incomplete = false, ...filter } = options;
-    checkBoolean(incomplete, "`incomplete`");
+    const { queue, name, ...how } = options;
+    const filter = { ...(queue === undefined ? {} : { queue }), ...(name === undefined ? {} : { name }) };
     checkFilter(filter);
     const { damage, look } = this.#engine.store;
-    if (!incomplete && damage.damaged !== null) refuseMissing(await damage.findings());
+    await refuseMissing(damage, how, "jobs.counts", "Jobs cannot be counted");
     return look.counts(filter);
   }
 
@@ -225,25 +216,5 @@ function waitedLong(id: string, timeout: number): HoldfastError {
     "WAIT_TIMEOUT",
     `Job ${id} did not end within ${timeout} ms.`,
     "Wait longer, or look at it with jobs.get; it goes on.",
-  );
-}
-
-/** A number that lacks commits looks like any other number. */
-function refuseMissing(findings: readonly Finding[]): void {
-  const missing = findings.find(({ severity, commitsMissing }) => severity === "damage" && (commitsMissing ?? 0) > 0);
-  if (missing === undefined) return;
-  throw new HoldfastError(
-    "DAMAGED",
-    `Jobs cannot be counted, because ${missing.commitsMissing} commits of the database cannot be read. ${missing.what}`,
-    "`holdfast doctor --recheck` looks again; `holdfast salvage` also reads what SQLite cannot. `counts({ incomplete: true })` counts what can be read.",
-  );
-}
-
-/** Whether the job was there cannot be told. */
-function notReadable(id: string, damaged: string): HoldfastError {
-  return new HoldfastError(
-    "DAMAGED",
-    `Job ${id} is not in what can be read of the database, which is damaged. ${damaged}`,
-    "`holdfast doctor --recheck` looks again; `holdfast salvage` also reads what SQLite cannot.",
   );
 }

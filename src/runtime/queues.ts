@@ -1,6 +1,7 @@
 import type { JobState } from "../core/job.ts";
 import { checkName } from "../core/options.ts";
 import type { Engine } from "./engine.ts";
+import { type ReadOptions, refuseMissing } from "./readable.ts";
 
 export interface QueueView {
   name: string;
@@ -32,8 +33,9 @@ export class Queues {
   }
 
   /** By name. */
-  async list(): Promise<QueueView[]> {
+  async list(options: ReadOptions = {}): Promise<QueueView[]> {
     this.#refuseClosed();
+    await refuseMissing(this.#engine.store.damage, options, "queues.list", "Queues cannot be listed");
     const queues = await this.#engine.store.look.queues();
     return queues.map(({ name, paused, counts, oldestAt }) => {
       return oldestAt === undefined ? { name, paused, counts } : { name, paused, counts, oldestAt };

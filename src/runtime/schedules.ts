@@ -7,6 +7,7 @@ import type { Enqueued } from "./context.ts";
 import { definitionOf } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { newJob } from "./new-job.ts";
+import { type ReadOptions, refuseMissing } from "./readable.ts";
 
 export interface ScheduleOptions<In = unknown> {
   /** One schedule of this key; default: the job's name. */
@@ -51,8 +52,9 @@ export class Schedules {
   }
 
   /** By key. */
-  async list(): Promise<Schedule[]> {
+  async list(options: ReadOptions = {}): Promise<Schedule[]> {
     this.#refuseClosed();
+    await refuseMissing(this.#engine.store.damage, options, "schedules.list", "Schedules cannot be listed");
     return (await this.#engine.store.schedules.all()).map(shown);
   }
 

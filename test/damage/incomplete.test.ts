@@ -26,6 +26,25 @@ test("results and report show a program that only reads a flipped bit in the log
   assert.deepEqual(await hf.recovery.history(), [report]);
 });
 
+test("lists of queues, schedules and builds show a program that only reads a flipped bit in the log", async (t) => {
+  const { path } = place(t);
+  killedProducer(path, JOBS);
+  flip(`${path}-wal`, 32 + 2 * FRAME + 500, 0);
+  await using hf = await open(path, { log: silent });
+  for (const [what, list] of [
+    ["Queues", (o?: { incomplete: boolean }) => hf.queues.list(o)],
+    ["Schedules", (o?: { incomplete: boolean }) => hf.schedules.list(o)],
+  ] as const) {
+    await assert.rejects(list(), {
+      code: "DAMAGED",
+      message: new RegExp(`^${what} cannot be listed, .* commits .* cannot be read`),
+    });
+    assert.ok(Array.isArray(await list({ incomplete: true })));
+  }
+  assert.match((await hf.builds.list()).incomplete ?? "", /write-ahead log .* is damaged/);
+  await assert.rejects(hf.builds.get("nowhere"), { code: "DAMAGED", message: /^Build nowhere is not in what can be read/ });
+});
+
 test("a program that only reads learns that commits are missing after the log was removed", async (t) => {
   const { path } = place(t);
   killedProducer(path, 100);
@@ -45,16 +64,19 @@ test("results of a whole database have no flag", async (t) => {
   await using hf = await open(path);
   await hf.enqueue(greet, { name: "me" });
   assert.deepEqual(Object.keys(await hf.jobs.list()), ["items"]);
+  assert.deepEqual(Object.keys(await hf.builds.list()), ["items"]);
   assert.equal((await hf.jobs.counts()).pending, 4);
 });
 
-test("holdfast jobs list says that its list may be incomplete", async (t) => {
+test("holdfast says that lists of jobs, queues, schedules and builds may be incomplete", async (t) => {
   const cli = await Place.make();
   t.after(() => cli.remove());
   killedProducer(cli.db, JOBS);
   flip(`${cli.db}-wal`, 32 + 2 * FRAME + 500, 0);
   const listed = await cli.run(["jobs", "list"]);
   assert.match(listed.stderr, /database is damaged, and is only read/);
-  const { incomplete } = await cli.json<{ incomplete: string }>(["jobs", "list"]);
-  assert.match(incomplete, /write-ahead log .* is damaged/);
+  for (const list of ["jobs", "queues", "schedules", "builds"]) {
+    const { incomplete } = await cli.json<{ incomplete: string }>([list, "list"]);
+    assert.match(incomplete, /write-ahead log .* is damaged/, list);
+  }
 });

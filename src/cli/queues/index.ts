@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
+import { incompleteOf } from "../../runtime/readable.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
@@ -20,7 +21,7 @@ export function queuesCommand(parent: Command): void {
     .action(async (_options: object, command: Command) => {
       await using hf = await openExisting(command);
       const items = await hf.engine.store.look.queues();
-      answer(command, { items }, () => queueTable(items, hf.engine.clock.now()));
+      answer(command, { items, ...incompleteOf(hf.engine.store.damage) }, () => queueTable(items, hf.engine.clock.now()));
     });
   queues
     .command("pause")

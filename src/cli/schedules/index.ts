@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import type { Holdfast } from "../../runtime/holdfast.ts";
+import { incompleteOf } from "../../runtime/readable.ts";
 import { noSuchSchedule } from "../../runtime/schedules.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
@@ -27,8 +28,8 @@ export function schedulesCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast schedules list"))
     .action(async (_options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const items = await hf.schedules.list();
-      answer(command, { items }, () => scheduleTable(items, hf.engine.clock.now()));
+      const items = await hf.schedules.list({ incomplete: true });
+      answer(command, { items, ...incompleteOf(hf.engine.store.damage) }, () => scheduleTable(items, hf.engine.clock.now()));
     });
   for (const [name, { does, done }] of Object.entries(ACTS)) {
     schedules

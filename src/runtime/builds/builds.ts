@@ -12,6 +12,7 @@ import type { BuildRow, LedBuild, LockConflict, NewLead } from "../../store/buil
 import type { Definition } from "../definition.ts";
 import type { Engine } from "../engine.ts";
 import type { Page } from "../jobs.ts";
+import { incompleteOf, notReadable } from "../readable.ts";
 import type { SourceChanges } from "../sources/changes.ts";
 import type { Worker } from "../worker.ts";
 import { BuildHandle } from "./build-handle.ts";
@@ -150,6 +151,8 @@ export class Builds {
     this.#parts.refuseClosed();
     checkText(id, "The id of a build");
     const row = await this.#engine.store.builds.getBuild(id);
+    const { damaged } = this.#engine.store.damage;
+    if (row === null && damaged !== null) throw notReadable(`Build ${id}`, damaged);
     return row === null ? null : this.#view(row);
   }
 
@@ -163,7 +166,7 @@ export class Builds {
     if (after !== undefined) checkText(after, "after");
     const page = await this.#engine.store.builds.listBuilds({ ...options, limit: checkCount(limit, "limit", 1) });
     const items = await Promise.all(page.items.map((row) => this.#view(row)));
-    return { items, ...(page.next === undefined ? {} : { next: page.next }) };
+    return { items, ...(page.next === undefined ? {} : { next: page.next }), ...incompleteOf(this.#engine.store.damage) };
   }
 
   /** Ends a build that will not be gone on with. What it has made is reused by the next. */
