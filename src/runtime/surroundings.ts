@@ -3,8 +3,10 @@ import { dirname, resolve } from "node:path";
 import type { Circumstance } from "../core/diagnosis.ts";
 import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import type { StoreLocation } from "../store/open-store.ts";
+import { Arrival } from "../store/sqlite/damage/arrival.ts";
 import { schemaAt } from "../store/sqlite/schema-at.ts";
 import { networkFileSystem } from "../store/sqlite/file-system.ts";
+import { bootId } from "./boot.ts";
 
 /** The disk that a file is on; null: it is none. */
 export function diskOf(location: StoreLocation): Circumstance["disk"] {
@@ -34,8 +36,10 @@ export function schemaOf(location: StoreLocation): Circumstance["schema"] {
   return schemaAt(location.path, location.driver);
 }
 
-/** To open it would bring it up to date. */
-export function isOfBefore(location: StoreLocation): boolean {
+/** To open it would bring it up to date. Behind a damaged log the schema may be newer than it looks: that one is only read. */
+export async function isOfBefore(location: StoreLocation): Promise<boolean> {
   const schema = schemaOf(location);
-  return schema !== null && schema.version > 0 && schema.version < schema.known;
+  if (location.kind !== "sqlite" || schema === null || schema.version === 0 || schema.version >= schema.known) return false;
+  const arrival = await Arrival.at(location.path, { driver: location.driver, identity: "", boot: bootId() });
+  return !arrival.isLogDamaged;
 }

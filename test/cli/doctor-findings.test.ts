@@ -7,7 +7,9 @@ import { describe, test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { items, job, open, pipeline } from "../../src/index.ts";
 import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
+import { schemaAt } from "../../src/store/sqlite/schema-at.ts";
 import { Scene } from "../crash/scene.ts";
+import { killedProducer } from "../damage/killed.ts";
 import { alter, flip, silent, whereIs } from "../damage/place.ts";
 import { oldDatabase } from "../unit/old-database.ts";
 import { Place } from "./holdfast.ts";
@@ -156,6 +158,27 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
       assert.ok(seen.disk.free > 0);
     },
   );
+
+  test("a damaged log that hides the newest part of the schema", async (t) => {
+    const place = await placed(t);
+    killedProducer(place.db, 100, "logged");
+    const log = `${place.db}-wal`;
+    const shown = () => schemaAt(place.db, "node:sqlite")?.version ?? 0;
+    // The first frame whose damage leaves a schema of a version before.
+    const frame = Array.from({ length: 100 }, (_, i) => i).find((i) => {
+      const at = 32 + i * (4_096 + 24) + 500;
+      flip(log, at, 0);
+      if (shown() > 0 && shown() < SCHEMA_VERSION) return true;
+      flip(log, at, 0);
+      return false;
+    });
+    assert.ok(frame !== undefined);
+    const [first] = await found(place, "damage", 5);
+    finds(first, ["damage", /write-ahead log .* is damaged/, /holdfast salvage/]);
+    await place.run(["salvage"]);
+    await using hf = await open(place.db, { log: silent });
+    assert.equal((await hf.jobs.counts()).pending, 100);
+  });
 
   test("an older schema, and leaves it as it is", async (t) => {
     const place = await placed(t);

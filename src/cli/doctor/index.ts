@@ -122,7 +122,7 @@ async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError
   const where = fileOf(command);
   // Of a server that does not let it be opened there is nothing else to look at.
   if (isAddress(where)) return openExisting(command);
-  if (isOfBefore(locate(where, { driver: driverOf(command) }))) return null;
+  if (await isOfBefore(locate(where, { driver: driverOf(command) }))) return null;
   try {
     return await openExisting(command);
   } catch (error) {

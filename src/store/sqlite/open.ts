@@ -189,7 +189,7 @@ function readOnly(db: Connection, path: string, { driver }: OpenSqliteOptions): 
     throw new HoldfastError(
       "DAMAGED",
       `${path} is damaged, and of another schema (${version}) than this Holdfast reads (${SCHEMA_VERSION}).`,
-      "Restore the last backup; or read it with the version of Holdfast that has written it.",
+      "`holdfast salvage` reads what is behind the damage, and takes the rest from the newest backup; or go back to one: holdfast restore.",
     );
   }
   return { ...identityOf(db), journaled: false };

@@ -57,8 +57,12 @@ export class Arrival {
   /** Before it is opened: whether its log may be replayed at all. */
   judgeLog(damage: Damage): void {
     const found = this.#logFinding();
+    if (found !== null && this.isLogDamaged) damage.found(found);
+  }
+
+  get isLogDamaged(): boolean {
     // Another may have been put into its place while it was read.
-    if (found?.severity === "damage" && inodeOf(this.#path) === this.#inode) damage.found(found);
+    return this.#logFinding()?.severity === "damage" && inodeOf(this.#path) === this.#inode;
   }
 
   #logFinding(): ReturnType<typeof logDamage> {
