@@ -31,7 +31,7 @@ export function publicId(id: string | null, createdAt: number, key: JobKey): str
 }
 
 /** What a claim reads of the jobs whose turn is next. */
-export const HEAD = "key, priority, policy, attempt, created_at, id, input, scheduled_for, limits, slot, sum";
+export const HEAD = "key, priority, policy, attempt, created_at, id, input, scheduled_for, limits, slot, checksum";
 export type HeadRow = [
   key: JobKey,
   priority: number,
@@ -43,7 +43,7 @@ export type HeadRow = [
   scheduledFor: number | null,
   limits: string | null,
   slot: string | null,
-  sum: number | null,
+  checksum: number | null,
 ];
 
 /** As its row was before the claim; `input` is the whole of it, wherever it was. */

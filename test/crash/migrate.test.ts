@@ -102,7 +102,7 @@ describe("a file of an older version, with entries in its audit", () => {
       const versions = migrated.map(({ after }) => (after as { version: number }).version);
       assert.deepEqual(
         versions,
-        Array.from({ length: SCHEMA_VERSION - 7 }, (_, i) => 8 + i),
+        Array.from({ length: SCHEMA_VERSION - OLD }, (_, i) => OLD + 1 + i),
         "each step once",
       );
     });

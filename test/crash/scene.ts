@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { Busy } from "./busy.ts";
-import { fillSums } from "../../src/store/sqlite/damage/fill.ts";
+import { fillChecksums } from "../../src/store/sqlite/damage/checked-rows.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
 import { openToOperate } from "../../src/runtime/open.ts";
@@ -81,7 +81,7 @@ export class Scene {
     for (const table of tables) await this.witness.query(`update {${table}} set at = at - ${millis}${also} returning at`);
     if (this.#server !== null) return;
     const db = connect("node:sqlite", this.path, { busyTimeout: 5_000 });
-    fillSums(db);
+    fillChecksums(db);
     db.close();
   }
 

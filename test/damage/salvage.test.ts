@@ -7,7 +7,6 @@ import { DatabaseSync } from "node:sqlite";
 import { after, before, describe, test, type TestContext } from "node:test";
 import { type Holdfast, type Job, job, open } from "../../src/index.ts";
 import { salvageWhole, type SalvageOptions } from "../../src/runtime/salvage.ts";
-import { WHOLE_ROWS } from "../../src/store/sqlite/migrate.ts";
 import { flip, offsetOf, PAGE, place, rootOf, scribble, silent, whereIs } from "./place.ts";
 
 const greet = job<{ name: string }, string>({ name: "greet", run: ({ input }) => `hello ${input.name}` });
@@ -109,36 +108,6 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.ok(existsSync(kept) && existsSync(`${kept}.report.json`));
     const after = await whole(path, before);
     assert.deepEqual([...after.keys()].sort(), [...before.keys()].sort());
-  });
-
-  test("takes what is lost from a backup of before rows had their sums", async (t) => {
-    const { path, before, backup } = damaged(t, (file) =>
-      scribble(file, offsetOf(leavesOf(file, "holdfast_jobs")[1] as number), Buffer.alloc(PAGE)),
-    );
-    const older = `${path}.older.db`;
-    copyFileSync(backup, older);
-    const db = new DatabaseSync(older);
-    for (const { type, name } of db
-      .prepare(
-        "select type, name from sqlite_schema where name like '%\\_whole' escape '\\' or name like '%\\_balance' escape '\\'",
-      )
-      .all())
-      db.exec(`drop ${String(type)} ${String(name)}`);
-    for (const { name, has } of db
-      .prepare(
-        `select list.name, info.name as has from pragma_table_list as list, pragma_table_info(list.name) as info
-         where info.name = 'balance' or (info.name = 'sum' and list.name in (
-           'holdfast_results', 'holdfast_targets', 'holdfast_builds', 'holdfast_ids', 'holdfast_counters'))`,
-      )
-      .all())
-      db.exec(`alter table ${String(name)} drop column ${String(has)}`);
-    db.exec(`delete from holdfast_migrations where version >= ${WHOLE_ROWS}; update holdfast_jobs set sum = key`);
-    db.close();
-    const { report, findings } = await salvaged(path, { backup: older });
-    assert.deepEqual(findings, []);
-    assert.deepEqual(report.jobs.lost, []);
-    assert.ok(report.jobs.restored.length > 0);
-    assert.deepEqual([...(await whole(path, before)).keys()].sort(), [...before.keys()].sort());
   });
 
   for (const [what, bytes] of [

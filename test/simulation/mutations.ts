@@ -1,9 +1,7 @@
 import type { CommitRows, TransactionHandle } from "../../src/core/commit-rows.ts";
 import type { Fence, JobKey } from "../../src/core/ids.ts";
 import type { LeaseRef } from "../../src/core/lease.ts";
-import { rebalance } from "../../src/store/sqlite/damage/balance.ts";
-import { fillSums } from "../../src/store/sqlite/damage/fill.ts";
-import { SUMMED_TABLES } from "../../src/store/sqlite/damage/summed.ts";
+import { CHECKED_TABLES, fillChecksums } from "../../src/store/sqlite/damage/checked-rows.ts";
 import { through } from "../../src/store/sqlite/driver.ts";
 import type { Claimed, NewJob, Settlement, Store } from "../../src/store/store.ts";
 import type { ScheduleOptions } from "./schedule.ts";
@@ -264,9 +262,8 @@ function spoil(store: Store, sql: string): void {
   void store.transact((handle) => {
     const db = through("node:sqlite", handle as object);
     db.exec(sql);
-    for (const { table } of SUMMED_TABLES) if (sql.includes(table)) db.exec(`update ${table} set sum = null`);
-    fillSums(db);
-    rebalance(db);
+    for (const { table } of CHECKED_TABLES) if (sql.includes(table)) db.exec(`update ${table} set checksum = null`);
+    fillChecksums(db);
   });
 }
 

@@ -115,8 +115,8 @@ describe("a database from before there was a chain", () => {
           by: "the opener",
           action: "schema.migrated",
           subject: "schema",
-          before: { version: 7 },
-          after: { version: 8, name: "audit" },
+          before: { version: 6 },
+          after: { version: 7, name: "audit" },
         },
       ],
     );

@@ -6,7 +6,6 @@ export const BUILD_GUARD: BuildGuard = {
   columns: "",
   check: () => {},
   inserted: { columns: "", values: "", params: () => ({}) },
-  insertedStage: { columns: "", values: "" },
 };
 
 export const SCHEDULE_GUARD: ScheduleGuard = {

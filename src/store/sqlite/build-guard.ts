@@ -1,20 +1,17 @@
 import { damagedRow } from "../../core/errors.ts";
 import type { BuildColumns } from "../build-row.ts";
 import type { BuildGuard } from "../sql/builds/runs.ts";
-import { BUILDS, NULL, totalOf } from "./damage/balance.ts";
-import { buildSum } from "./damage/sums.ts";
+import { isIntact, rowChecksum } from "./checksum.ts";
 
-/** A checksum of what never changes in a build's row, and a total of the numbers that do. */
+/** A checksum of what never changes in a build's row. */
 export const BUILD_GUARD: BuildGuard = {
-  columns: `, sum, balance = ${totalOf(BUILDS)} as balanced`,
+  columns: ", checksum",
   check(row) {
-    const { sum, balanced } = row as BuildColumns & { sum: number | null; balanced: 0 | 1 };
-    if (sum !== buildSum(row) || balanced !== 1) throw damagedRow(`Build ${row.id}`);
+    if (!isIntact("holdfast_builds", row as BuildColumns & { checksum: number | null })) throw damagedRow(`Build ${row.id}`);
   },
   inserted: {
-    columns: ", sum, balance",
-    values: `, :sum, coalesce(:micros, ${NULL}) + coalesce(:tokens, ${NULL}) + ${NULL}`,
-    params: (row) => ({ sum: buildSum(row) }),
+    columns: ", checksum",
+    values: ", :checksum",
+    params: (row) => ({ checksum: rowChecksum("holdfast_builds", row) }),
   },
-  insertedStage: { columns: ", balance", values: ", place" },
 };

@@ -7,7 +7,6 @@ import type { Endings } from "./endings.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import { summing } from "./row-sum.ts";
 import type { Waits } from "./waits.ts";
 import type { Items } from "../work/items.ts";
 
@@ -44,8 +43,7 @@ export class Cancel {
     this.#items = parts.items;
     this.#row = db.prepare("select key, state, lane, fence, gate, priority, limits from holdfast_jobs where key = :key");
     this.#cancel = db.prepare(
-      `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null,
-         ${summing({ sets: ["finished_at"], clears: ["expires_at", "holder"], total: ":now" })}
+      `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null
        where key = :key`,
     );
   }

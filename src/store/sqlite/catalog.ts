@@ -34,7 +34,7 @@ export class Catalog {
     // By the table's unique index.
     this.#laneBy = db.prepare("select id from holdfast_lanes where name = ? and version = ? and queue = ?");
     this.#addLane = db.prepare("insert into holdfast_lanes (queue, name, version) values (:queue, :name, :version) returning id");
-    this.#countLane = db.prepare("update holdfast_counter set lanes = lanes + 1, balance = balance + 1 where id = 1");
+    this.#countLane = db.prepare("update holdfast_counter set lanes = lanes + 1 where id = 1");
     this.#policyByBody = db.prepare("select id from holdfast_policies where body = :body");
     this.#policyById = db.prepare("select body from holdfast_policies where id = :id");
     this.#addPolicy = db.prepare("insert into holdfast_policies (body) values (:body) returning id");

@@ -17,6 +17,7 @@ import { ELSEWHERE, HEAD, type HeadRow, publicId, storedWorker, toClaimed } from
 import type { MatchedLanes } from "../../core/lane-index.ts";
 import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
+import { jobChecksum } from "./checksum.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
 import type { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -26,7 +27,6 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { ClaimLocks } from "./claim-locks.ts";
 import { ReadyLanes } from "./ready-lanes.ts";
-import { isWhole, jobSum, NOTHING, summing } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 
 interface Head extends Candidate {
@@ -88,8 +88,7 @@ export class Claim {
     // database's only write lock, so nobody can have come between.
     this.#take = db.prepare(
       `update holdfast_jobs set
-         state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?,
-         ${summing({ sets: ["fence", "holder", "started_at", "lease", "expires_at"], clears: ["finished_at"] })}
+         state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?
        where key in (select value from json_each(?)) and state = 'pending'`,
     );
     this.#promote = db.prepare(
@@ -221,8 +220,9 @@ export class Claim {
     const lane = head.share.lane.id;
     const limits = row[8];
     if (head.input === ELSEWHERE) head.input = (this.#input.row(key)?.[0] ?? null) as string | null;
-    if (!isWhole(row[10], jobSum(key, lane, priority, row[2], row[4], row[5], row[9], head.input, row[7], limits))) {
-      this.#damaged.quarantine(tx, { key, id: publicId(row[5], row[4], key), lane, priority, limits });
+    const [, , policy, , created_at, id, , scheduled_for, , slot, stored] = row;
+    if (stored !== jobChecksum({ key, lane, priority, policy, created_at, id, slot, input: head.input, scheduled_for, limits })) {
+      this.#damaged.quarantine(tx, { key, id: publicId(id, created_at, key), lane, priority, limits });
       // What is behind it is read in the next round.
       return "held";
     }
@@ -235,9 +235,7 @@ export class Claim {
       const keys = chosen.filter((one) => one.share === share).map(({ key }) => key);
       if (keys.length === 0) continue;
       const { lease } = share;
-      const expiresAt = tx.now + lease;
-      const total = 1 + tx.commit + (request.holder ?? NOTHING) + tx.now + lease + expiresAt;
-      const taken = this.#take.run(tx.commit, request.holder, worker, tx.now, lease, expiresAt, total, JSON.stringify(keys));
+      const taken = this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
       // The index has shown jobs that the table does not have, or not as pending.
       if (taken !== keys.length) throw corrupt("the index of jobs that are ready is not that of the jobs");
     }

@@ -11,7 +11,6 @@ import { corrupt } from "./faults.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import { answerSum, summing } from "./row-sum.ts";
 
 /** A job whose row cannot be believed, as far as it can be. */
 export interface DamagedJob {
@@ -43,8 +42,7 @@ export class DamagedJobs {
     this.#items = parts.items;
     // A claim and its end in one: the transaction holds the only write lock.
     this.#quarantine = db.prepare(
-      `update holdfast_jobs set state = 'quarantined', fence = ?, error = ?, finished_at = ?,
-         ${summing({ sets: ["fence", "finished_at"], answers: true })}
+      `update holdfast_jobs set state = 'quarantined', fence = ?, error = ?, finished_at = ?
        where key = ? and state = 'pending' and gate is null`,
     );
   }
@@ -53,7 +51,7 @@ export class DamagedJobs {
     const { key, lane } = job;
     const error = damagedError(job.id);
     const text = JSON.stringify(error);
-    if (this.#quarantine.run(tx.commit, text, tx.now, answerSum(text), tx.commit + tx.now, key) === 0)
+    if (this.#quarantine.run(tx.commit, text, tx.now, key) === 0)
       throw corrupt("the index of jobs that are ready is not that of the jobs");
     tx.wrote();
     this.#freePlace(tx, job);

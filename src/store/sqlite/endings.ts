@@ -9,7 +9,6 @@ import type { Expiring } from "./expiring.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import { answerSum, summing } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 import type { Tally } from "./tally.ts";
 import type { Waits } from "./waits.ts";
@@ -75,11 +74,7 @@ export class Endings {
       `select key, lane, priority, run_at, created_at, limits from holdfast_jobs where ${these} order by key`,
     );
     this.#unblock = db.prepare(`update holdfast_jobs set state = 'pending', gate = ? where ${these}`);
-    this.#cancel = db.prepare(
-      `update holdfast_jobs set state = 'cancelled', error = ?, finished_at = ?,
-         ${summing({ sets: ["finished_at"], answers: true })}
-       where ${these}`,
-    );
+    this.#cancel = db.prepare(`update holdfast_jobs set state = 'cancelled', error = ?, finished_at = ? where ${these}`);
     this.#idOf = db.prepare("select created_at, id from holdfast_jobs where key = ?");
   }
 
@@ -153,7 +148,7 @@ export class Endings {
     const [createdAt, id] = this.#idOf.row(upstream) as [number, string | null];
     const rows = this.#waitingOf(jobs);
     const error = JSON.stringify(upstreamEnded(publicId(id, createdAt, upstream), state));
-    this.#cancel.run(error, tx.now, answerSum(error), tx.now, JSON.stringify(jobs));
+    this.#cancel.run(error, tx.now, JSON.stringify(jobs));
     for (const [key, lane] of rows) {
       this.#events.tell(tx, "job.cancelled", lane, key);
       if (isPipelineQueue(this.#catalog.lane(lane).queue)) this.#items.cancelled(tx.now, key, "waiting");

@@ -8,13 +8,12 @@ import type { Enqueued, NewJob } from "../store.ts";
 import type { NewWork } from "../work.ts";
 import type { Items } from "../work/items.ts";
 import type { Catalog } from "./catalog.ts";
-import { idSum } from "./damage/sums.ts";
+import { jobChecksum, rowChecksum } from "./checksum.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Tx } from "./group-commit.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import { answerSum, bookSum, jobSum, NOTHING, UNCLAIMED } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 import type { Waits } from "./waits.ts";
 import type { ItemTable } from "./work/item-table.ts";
@@ -22,7 +21,7 @@ import type { ItemTable } from "./work/item-table.ts";
 const ROWS = 25;
 
 /** The number of a commit that only adds jobs stands in them, as their fence, and nowhere else. */
-const COLUMNS = "key, state, gate, lane, priority, policy, fence, run_at, created_at, id, slot, input, sum";
+const COLUMNS = "key, state, gate, lane, priority, policy, fence, run_at, created_at, id, slot, input, checksum";
 const PLAIN = 12;
 
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
@@ -81,7 +80,7 @@ export class Enqueue {
        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     );
     this.#insertInput = db.prepare("insert into holdfast_inputs (job, body) values (?, ?)");
-    this.#insertId = db.prepare("insert into holdfast_ids (id, job, name, chosen, sum) values (?, ?, ?, ?, ?)");
+    this.#insertId = db.prepare("insert into holdfast_ids (id, job, name, chosen, checksum) values (?, ?, ?, ?, ?)");
     this.#byId = db.prepare("select name, job from holdfast_ids where id = ?");
     this.#byKey = db.prepare("select lane, key from holdfast_jobs where key = ? and created_at = ? and id is null");
     // By holdfast_jobs_slot.
@@ -119,14 +118,14 @@ export class Enqueue {
       const input = large ? ELSEWHERE : job.input;
       const gate = isEarly(runAt, tx.now, tx.now) ? "time" : null;
       const { priority, scheduledFor = null } = job;
-      const sum = jobSum(key, lane, priority, policy, tx.now, id, slot, job.input, scheduledFor, limits);
+      const checked = { key, lane, priority, policy, created_at: tx.now, id, slot, scheduled_for: scheduledFor, limits };
+      const checksum = jobChecksum({ ...checked, input: job.input });
       let broken = false;
       if (limits === null && job.after === undefined && job.scheduledFor === undefined) {
-        const whole = sum + bookSum(tx.commit + runAt + UNCLAIMED);
-        plain.push(key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, whole);
+        plain.push(key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, checksum);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
-        const row = { key, gate, lane, priority, policy, runAt, id, slot, input, sum, scheduledFor, limits };
+        const row = { key, gate, lane, priority, policy, runAt, id, slot, input, checksum, scheduledFor, limits };
         broken = this.#writeWhole(tx, row, admission.standing(job)) === "cancelled";
       }
       if (large) this.#insertInput.run(key, job.input);
@@ -160,10 +159,8 @@ export class Enqueue {
     if (state === "pending" && gate === null && limits !== null) gate = this.#limits.admit(tx, { key, lane, priority, limits });
     const error = state === "cancelled" ? JSON.stringify(standing.error) : null;
     const endedAt = error === null ? null : tx.now;
-    const sum =
-      row.sum + (answerSum(error) ?? 0) + bookSum(tx.commit + row.runAt + UNCLAIMED + (endedAt === null ? 0 : endedAt - NOTHING));
-    const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input, sum];
-    this.#insertWhole.run(...values, row.scheduledFor, limits, error, endedAt);
+    const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input];
+    this.#insertWhole.run(...values, row.checksum, row.scheduledFor, limits, error, endedAt);
     if (state === "cancelled") this.#endings.add(key, lane, "cancelled");
     if (state === "waiting") for (const { job } of standing.for) this.#waits.add(key, job);
     return state;
@@ -171,7 +168,7 @@ export class Enqueue {
 
   #named(id: string, key: JobKey, job: NewJob): void {
     const chosen = job.id === undefined ? 0 : 1;
-    this.#insertId.run(id, key, job.name, chosen, idSum(id, key, job.name, chosen));
+    this.#insertId.run(id, key, job.name, chosen, rowChecksum("holdfast_ids", { id, job: key, name: job.name, chosen }));
   }
 
   /** A work item is open once. */
@@ -223,7 +220,7 @@ interface Row {
   id: string | null;
   slot: string | null;
   input: string | null;
-  sum: number;
+  checksum: number;
   scheduledFor: number | null;
   limits: string | null;
 }

@@ -1,5 +1,4 @@
 import { EPOCH } from "../../core/loss.ts";
-import { COUNTER, totalOf } from "./damage/balance.ts";
 import type { Connection } from "./driver.ts";
 import { corrupt } from "./faults.ts";
 
@@ -49,6 +48,5 @@ export function raiseEpoch(db: Connection, known: Known): number {
   const commits = Math.max(here.commits, known.commits, epoch * EPOCH);
   db.prepare("update holdfast_database set epoch = ? where id = 1").run(epoch);
   db.prepare("update holdfast_counter set commits = ?, jobs = ? where id = 1").run(commits, Math.max(here.key, known.key) + KEYS);
-  db.exec(`update holdfast_counter set balance = ${totalOf(COUNTER)}`);
   return epoch;
 }

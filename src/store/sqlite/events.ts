@@ -1,7 +1,7 @@
 import { about, change, type NewEvent } from "../../core/event.ts";
+import { rowChecksum } from "./checksum.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-import { rowSum } from "./row-sum.ts";
 
 /** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
 export class Events {
@@ -10,13 +10,13 @@ export class Events {
 
   constructor(db: Connection) {
     this.#insert = db.prepare(
-      "insert into holdfast_events (type, at, transition, job, build, data, sum) values (?, ?, ?, ?, ?, ?, ?)",
+      "insert into holdfast_events (type, at, transition, job, build, data, checksum) values (?, ?, ?, ?, ?, ?, ?)",
     );
   }
 
   add(tx: Tx, { type, transition, job, build, data }: NewEvent): void {
-    const texts = [transition, job ?? null, build ?? null, JSON.stringify(data)] as const;
-    this.#insert.run(type, tx.now, ...texts, rowSum(type, tx.now, ...texts));
+    const row = { type, at: tx.now, transition, job: job ?? null, build: build ?? null, data: JSON.stringify(data) };
+    this.#insert.run(type, tx.now, transition, row.job, row.build, row.data, rowChecksum("holdfast_events", row));
     tx.wrote();
   }
 

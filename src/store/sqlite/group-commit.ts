@@ -3,12 +3,11 @@ import type { Fence, JobKey } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Statements } from "./scripts.ts";
-import { COUNTER, totalOf } from "./damage/balance.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { COMMITS } from "./epoch.ts";
 import type { Tx as ScriptTx } from "../sql/access.ts";
 import { OpeningPatience } from "./opening-patience.ts";
-import { corrupt, explain, faultOf, isBusy, isOfContent } from "./faults.ts";
+import { explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
 /** One transaction, as the operations inside it see it. */
 export interface Tx extends ScriptTx {
@@ -36,11 +35,10 @@ export interface Committed {
 
 /** Keys go on from the highest there is, or ever was where the highest were pruned. */
 export const COUNTED = `
-  select ${COMMITS}, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer, settings,
-    balance - (${totalOf(COUNTER)})
+  select ${COMMITS}, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer, settings
   from holdfast_counter where id = 1`;
 
-export type CountedRow = [commits: number, jobs: number, lanes: number, writer: number, settings: number, off: number];
+export type CountedRow = [commits: number, jobs: number, lanes: number, writer: number, settings: number];
 
 /** The operation that only adds jobs. */
 const ENQUEUE = "enqueue";
@@ -112,9 +110,7 @@ export class GroupCommit {
     this.#commit = db.prepare("commit");
     this.#rollback = db.prepare("rollback");
     this.#counted = db.prepare(COUNTED);
-    this.#count = db.prepare(
-      "update holdfast_counter set commits = ?, writer = ?, balance = ? + jobs + lanes + settings where id = 1",
-    );
+    this.#count = db.prepare("update holdfast_counter set commits = ?, writer = ? where id = 1");
     this.#madeAt = db.prepare("select created_at from holdfast_jobs where key = ?");
   }
 
@@ -278,13 +274,12 @@ export class GroupCommit {
       return new Failed(error, isBusy(error), false);
     }
     try {
-      const [commits, jobs, lanes, , settings, off] = this.#counted.row() as CountedRow;
-      if (off !== 0) throw corrupt("the counter of commits is not what was written");
+      const [commits, jobs, lanes, , settings] = this.#counted.row() as CountedRow;
       const commit = commits + 1;
       mark = { now: this.#options.now(), commit, key: jobs + 1 };
       // The number of a commit that only adds jobs stands in them: the counter would be a page more, a fifth of its cost.
       const counts = items.some(({ operation }) => operation !== ENQUEUE);
-      if (counts) this.#count.run(commit, this.#writer, commit + this.#writer);
+      if (counts) this.#count.run(commit, this.#writer);
       let nextKey = jobs;
       let wrote = false;
       for (const item of items) passPoint(item.operation, "begun");

@@ -9,7 +9,6 @@ import type { Audit } from "./audit.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Healed } from "./healed.ts";
-import { summing } from "./row-sum.ts";
 import type { Settle } from "./settle.ts";
 
 const LEASE = "select key, fence, holder, expires_at, lease from holdfast_jobs where state = 'running'";
@@ -37,7 +36,7 @@ export class Healing implements HealingStore {
     this.#skewed = db.prepare(`${LEASE} and expires_at > ? + lease limit ?`);
     this.#heldBy = db.prepare(`${LEASE} and holder = ? limit ?`);
     this.#cut = db.prepare(
-      `update holdfast_jobs set expires_at = ? + lease, ${summing({ sets: ["expires_at"], total: "? + lease" })}
+      `update holdfast_jobs set expires_at = ? + lease
        where key = ? and fence = ? and expires_at = ? and state = 'running'`,
     );
   }
@@ -60,7 +59,7 @@ export class Healing implements HealingStore {
       for (const judgement of judgements) {
         const { job, fence, expiresAt, verdict } = judgement;
         if (verdict === "cut") {
-          if (this.#cut.run(tx.now, tx.now, job, fence, expiresAt) > 0) tx.wrote();
+          if (this.#cut.run(tx.now, job, fence, expiresAt) > 0) tx.wrote();
           continue;
         }
         // Null: it is no longer the lease that was judged.

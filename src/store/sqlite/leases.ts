@@ -2,7 +2,6 @@ import type { LeaseRef } from "../../core/lease.ts";
 import type { Fate } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-import { summing } from "./row-sum.ts";
 import type { Settle } from "./settle.ts";
 
 /** Renewing and inspecting what one believes to hold. */
@@ -14,16 +13,14 @@ export class Leases {
     this.#settle = settle;
     // Only a lease that is still the job's; an expired one that nobody took yet may be renewed.
     this.#renew = db.prepare(
-      `update holdfast_jobs set expires_at = ?, lease = ?, ${summing({ sets: ["expires_at", "lease"], clears: ["finished_at"], running: true })}
-       where key = ? and fence = ? and state = 'running'`,
+      "update holdfast_jobs set expires_at = ?, lease = ? where key = ? and fence = ? and state = 'running'",
     );
   }
 
   renew(tx: Tx, leases: readonly (LeaseRef & { lease: number })[]): Fate[] {
     return leases.map((held) => {
       const { job, fence, lease } = held;
-      const expiresAt = tx.now + lease;
-      if (this.#renew.run(expiresAt, lease, expiresAt + lease, job, fence) === 0) return this.#settle.fate(held);
+      if (this.#renew.run(tx.now + lease, lease, job, fence) === 0) return this.#settle.fate(held);
       tx.wrote();
       return "held";
     });

@@ -5,9 +5,7 @@ import type { LimitRule } from "../../core/limit.ts";
 import type { Parked, Share, Stored, Turn } from "../../core/share.ts";
 import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../core/turnstile.ts";
 import type { Catalog } from "./catalog.ts";
-import { counterSum } from "./damage/sums.ts";
 import type { Connection, Statement } from "./driver.ts";
-import { corrupt } from "./faults.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settings } from "./settings.ts";
 
@@ -125,14 +123,14 @@ class Rows implements Facts {
   constructor(db: Connection, settings: Settings) {
     this.#settings = settings;
     this.#load = db.prepare(
-      "select id, lane, running, passed, beyond, parked, lowest, last, bucket, due_at, sum from holdfast_counters where rule = ? and key = ?",
+      "select id, lane, running, passed, beyond, parked, lowest, last, bucket, due_at from holdfast_counters where rule = ? and key = ?",
     );
     this.#add = db.prepare(
-      `insert into holdfast_counters (rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, due_at, sum)
-       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning id`,
+      `insert into holdfast_counters (rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, due_at)
+       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning id`,
     );
     this.#save = db.prepare(
-      `update holdfast_counters set running = ?, passed = ?, beyond = ?, parked = ?, lowest = ?, last = ?, bucket = ?, sum = ?
+      `update holdfast_counters set running = ?, passed = ?, beyond = ?, parked = ?, lowest = ?, last = ?, bucket = ?
        where id = ?`,
     );
     this.#remove = db.prepare("delete from holdfast_counters where id = ?");
@@ -160,7 +158,7 @@ class Rows implements Facts {
   }
 
   shares(rule: number, key: string): Stored[] {
-    return this.#load.rows(rule, key).map((row) => toStored(rule, key, row));
+    return this.#load.rows(rule, key).map(toStored);
   }
 
   parked(share: number, after: Turn | null): Parked[] {
@@ -194,15 +192,14 @@ class Rows implements Facts {
   #write(share: Share): void {
     const { counter, lane, running, passed, beyond, parked, lowest, last, bucket } = share;
     const { rule, key } = counter;
-    const sum = counterSum({ rule, key, lane, running, passed, beyond, parked, lowest, last, bucket });
-    if (share.id !== null) return void this.#save.run(running, passed, beyond, parked, lowest, last, bucket, sum, share.id);
-    const row = this.#add.row(rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, share.dueAt, sum);
+    if (share.id !== null) return void this.#save.run(running, passed, beyond, parked, lowest, last, bucket, share.id);
+    const row = this.#add.row(rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, share.dueAt);
     [share.id] = row as [number];
   }
 }
 
-function toStored(rule: number, key: string, row: unknown[]): Stored {
-  const [id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt, sum] = row as [
+function toStored(row: unknown[]): Stored {
+  const [id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt] = row as [
     number,
     number,
     number,
@@ -212,13 +209,7 @@ function toStored(rule: number, key: string, row: unknown[]): Stored {
     number,
     number,
     number,
-    number | null,
     number | null,
   ];
-  // Whoever counts on from it would let too many run, or none. And no job of it can be settled: those that are done would
-  // be done again and again, if anybody went on.
-  if (sum !== counterSum({ rule, key, lane, running, passed, beyond, parked, lowest, last, bucket })) {
-    throw corrupt(`the counter of the limit of ${JSON.stringify(key)} is not what was written`);
-  }
   return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
 }

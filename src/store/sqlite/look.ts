@@ -7,24 +7,22 @@ import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from
 import type { LaneOverview, ListFilter, LookStore, QueueOverview } from "../look.ts";
 import type { Access } from "./access.ts";
 import type { Catalog } from "./catalog.ts";
+import { jobChecksum } from "./checksum.ts";
 import { damagedError } from "./damaged-jobs.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
-import { answerSum, BOOK, jobSum } from "./row-sum.ts";
 import type { Settings } from "./settings.ts";
 import { endedWithWork } from "../sql/builds/leftovers.ts";
 import { DIALECT } from "./dialect.ts";
 import type { Tally } from "./tally.ts";
 
-/** All that its checksums cover. */
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
   job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message, body.body,
-  job.policy, job.scheduled_for, job.limits, job.sum, ${BOOK} as book`;
+  job.policy, job.scheduled_for, job.limits, job.checksum`;
 const FROM = `
   from holdfast_jobs as job
   left join holdfast_notes as note on note.job = job.key
   left join holdfast_inputs as body on body.job = job.key and job.input = '${ELSEWHERE}'`;
-export const SUMMED = `${COLUMNS} ${FROM}`;
 
 /** With who holds it. */
 const SHOWN = `
@@ -101,7 +99,7 @@ export class Look implements LookStore {
   get(id: string): Promise<Job | null> {
     return this.#access.read(() => {
       const key = this.keyOf(id);
-      const row = key === null ? undefined : this.#byKey.get<SummedRow>({ key });
+      const row = key === null ? undefined : this.#byKey.get<CheckedRow>({ key });
       if (row === undefined) return null;
       if (isDamaged(row)) throw damagedRow(`Job ${id}`);
       return toJob(row, this.#catalog.lane(row.lane));
@@ -135,7 +133,7 @@ export class Look implements LookStore {
         this.#lists.set(text, statement);
       }
       // One that is damaged does not hide the others: it is shown, and what it holds is not.
-      const rows = statement.all<SummedRow>(params).map((row) => (isDamaged(row) ? withheld(row) : row));
+      const rows = statement.all<CheckedRow>(params).map((row) => (isDamaged(row) ? withheld(row) : row));
       return pageOf(rows, filter.limit, (lane) => this.#catalog.lane(lane));
     });
   }
@@ -176,28 +174,18 @@ export class Look implements LookStore {
   }
 }
 
-export type SummedRow = JobRow & {
+type CheckedRow = JobRow & {
   policy: number;
   scheduled_for: number | null;
   limits: string | null;
-  sum: number | null;
-  /** What its numbers add to it. */
-  book: number;
+  checksum: number | null;
 };
 
-export function isDamaged(row: SummedRow): boolean {
-  return row.sum !== wholeSum(row);
+function isDamaged(row: CheckedRow): boolean {
+  return row.checksum !== jobChecksum({ ...row, input: row.body ?? row.input });
 }
 
-/** Of all of it. */
-export function wholeSum(row: SummedRow): number {
-  const { key, lane, priority, policy, created_at, id, slot, scheduled_for, limits } = row;
-  const input = row.body ?? row.input;
-  const made = jobSum(key, lane, priority, policy, created_at, id, slot, input, scheduled_for, limits);
-  return made + (answerSum(row.output ?? row.error) ?? 0) + row.book;
-}
-
-function withheld(row: SummedRow): SummedRow {
+function withheld(row: CheckedRow): CheckedRow {
   const error = JSON.stringify(damagedError(publicId(row.id, row.created_at, row.key)));
   return { ...row, input: null, body: null, output: null, error };
 }

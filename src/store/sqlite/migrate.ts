@@ -9,11 +9,9 @@ import * as dependencies from "./migrations/003-dependencies.ts";
 import * as schedules from "./migrations/004-schedules.ts";
 import * as events from "./migrations/005-events.ts";
 import * as builds from "./migrations/006-builds.ts";
-import * as checksums from "./migrations/007-checksums.ts";
 import * as audit from "./migrations/008-audit.ts";
 import * as recoveries from "./migrations/009-recoveries.ts";
 import * as reportTotals from "./migrations/010-report-totals.ts";
-import * as wholeRows from "./migrations/011-whole-rows.ts";
 
 interface Migration {
   name: string;
@@ -23,22 +21,8 @@ interface Migration {
 }
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly Migration[] = [
-  jobs,
-  queues,
-  dependencies,
-  schedules,
-  events,
-  builds,
-  checksums,
-  audit,
-  recoveries,
-  reportTotals,
-  wholeRows,
-];
+const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, audit, recoveries, reportTotals];
 export const SCHEMA_VERSION = MIGRATIONS.length;
-/** From here on rows have the sums that are compared. */
-export const WHOLE_ROWS = MIGRATIONS.indexOf(wholeRows) + 1;
 /** From here on there is a chain to write to. */
 const AUDITED = MIGRATIONS.indexOf(audit) + 1;
 

@@ -4,12 +4,7 @@ import type { LeaseRef } from "../../core/lease.ts";
 import type { ProgressReport } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-import { rowSum } from "./row-sum.ts";
-
-/** A sum of two: of the checkpoint, and above it of the progress, which come by statements of their own. */
-const HIGH = 2 ** 32;
-const CHECKPOINT = HIGH - 1;
-const PROGRESS = 2 ** 53 - HIGH;
+import { isIntact, rowChecksum } from "./checksum.ts";
 
 /** Checkpoints and progress, beside the job's row so that saving them does not rewrite its input. */
 export class Notes {
@@ -23,37 +18,39 @@ export class Notes {
     const held = "from holdfast_jobs where key = ? and fence = ? and state = 'running'";
     this.#any = db.prepare("select 1 from holdfast_notes limit 1");
     this.#checkpoint = db.prepare(
-      `insert into holdfast_notes as old (job, checkpoint, sum) select key, ?, ? ${held}
-       on conflict (job) do update set checkpoint = excluded.checkpoint, sum = (old.sum & ${PROGRESS}) | excluded.sum`,
+      `insert into holdfast_notes (job, checkpoint, checksum) select key, ?, ? ${held}
+       on conflict (job) do update set checkpoint = excluded.checkpoint, checksum = excluded.checksum`,
     );
     this.#progress = db.prepare(
-      `insert into holdfast_notes as old (job, fraction, message, sum) select key, ?, ?, ? ${held}
-       on conflict (job) do update set
-         fraction = excluded.fraction, message = excluded.message, sum = (old.sum & ${CHECKPOINT}) | excluded.sum`,
+      `insert into holdfast_notes (job, fraction, message) select key, ?, ? ${held}
+       on conflict (job) do update set fraction = excluded.fraction, message = excluded.message`,
     );
-    this.#load = db.prepare("select checkpoint, sum from holdfast_notes where job = ?");
+    this.#load = db.prepare("select checkpoint, checksum from holdfast_notes where job = ?");
     this.#drop = db.prepare(
-      `update holdfast_notes set checkpoint = null, sum = sum & ${PROGRESS} where job = ? and checkpoint is not null`,
+      "update holdfast_notes set checkpoint = null, checksum = null where job = ? and checkpoint is not null",
     );
   }
 
   saveCheckpoint(tx: Tx, lease: LeaseRef, value: string | null): boolean {
-    return this.#wrote(tx, this.#checkpoint.run(value, checkpointSum(lease.job, value), lease.job, lease.fence));
+    const { job, fence } = lease;
+    const checksum = value === null ? null : rowChecksum("holdfast_notes", { job, checkpoint: value });
+    return this.#wrote(tx, this.#checkpoint.run(value, checksum, job, fence));
   }
 
   saveProgress(tx: Tx, report: ProgressReport): boolean {
     const { fraction, job, fence } = report;
     // Node 22 reads a text up to its first NUL.
     const message = report.message?.replaceAll("\0", "\uFFFD") ?? null;
-    return this.#wrote(tx, this.#progress.run(fraction, message, progressSum(job, fraction, message), job, fence));
+    return this.#wrote(tx, this.#progress.run(fraction, message, job, fence));
   }
 
   checkpoint(job: JobKey): string | null {
     const row = this.#load.row(job) as [string | null, number | null] | undefined;
     if (row === undefined) return null;
-    const [value, sum] = row;
-    if (sum === null || sum % HIGH !== checkpointSum(job, value)) throw damagedRow(`The checkpoint of job ${job}`);
-    return value;
+    const [checkpoint, checksum] = row;
+    const isEmpty = checkpoint === null && checksum === null;
+    if (!isEmpty && !isIntact("holdfast_notes", { job, checkpoint, checksum })) throw damagedRow(`The checkpoint of job ${job}`);
+    return checkpoint;
   }
 
   any(): boolean {
@@ -68,24 +65,4 @@ export class Notes {
     if (changes > 0) tx.wrote();
     return changes > 0;
   }
-}
-
-function checkpointSum(job: JobKey, value: string | null): number {
-  return value === null ? 0 : rowSum(job, value) >>> 0;
-}
-
-function progressSum(job: JobKey, fraction: number | null, message: string | null): number {
-  return (rowSum(job, fraction, message) >>> 11) * HIGH;
-}
-
-/** What a row's sum has to be. */
-export function noteSum(row: {
-  job: JobKey;
-  checkpoint: string | null;
-  fraction: number | null;
-  message: string | null;
-}): number {
-  const { job, checkpoint, fraction, message } = row;
-  // Without any progress so far there is none of it either.
-  return checkpointSum(job, checkpoint) + (fraction === null && message === null ? 0 : progressSum(job, fraction, message));
 }

@@ -9,7 +9,6 @@ import type { Acts } from "./acts.ts";
 import type { Audit } from "./audit.ts";
 import type { Cancel } from "./cancel.ts";
 import type { Catalog } from "./catalog.ts";
-import { endedSum } from "./damage/sums.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Expiring } from "./expiring.ts";
@@ -17,7 +16,6 @@ import type { Tx } from "./group-commit.ts";
 import type { Look } from "./look.ts";
 import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
-import { summing } from "./row-sum.ts";
 import type { Tally } from "./tally.ts";
 
 interface Row {
@@ -80,8 +78,7 @@ export class Operate {
     this.#cancel = parts.cancel;
     this.#row = db.prepare(`select ${ROW} from holdfast_jobs where key = :key`);
     this.#retry = db.prepare(
-      `update holdfast_jobs set state = 'pending', gate = :gate, errors = 0, crashes = 0, run_at = :now, finished_at = null,
-         ${summing({ sets: ["errors", "crashes", "run_at"], clears: ["finished_at"], total: ":now" })}
+      `update holdfast_jobs set state = 'pending', gate = :gate, errors = 0, crashes = 0, run_at = :now, finished_at = null
        where key = :key`,
     );
     this.#unfinished = db.prepare(
@@ -98,12 +95,12 @@ export class Operate {
     );
     // A key is never used again, also not the highest: a zombie's (job, fence) must not fit a stranger.
     this.#keepHighest = db.prepare(
-      `update holdfast_counter set jobs = highest, balance = balance + highest - jobs
+      `update holdfast_counter set jobs = highest
        from (select max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) as highest from holdfast_counter) where id = 1`,
     );
     // The ids that callers chose stay: one job ever. How it ended stays with them, for what is to come after it.
     this.#remember = db.prepare(
-      `update holdfast_ids set ended = ?, sum = sum + ?
+      `update holdfast_ids set ended = ?
        where chosen = 1 and ended is null and id = (select id from holdfast_jobs where key = ?)`,
     );
     this.#remove = [
@@ -171,7 +168,7 @@ export class Operate {
     if (jobs.length === 0) return;
     this.#keepHighest.run();
     for (const { job, lane, state } of jobs) {
-      this.#remember.run(state, endedSum(state), job);
+      this.#remember.run(state, job);
       for (const remove of this.#remove) remove.run(job);
       this.#tally.add(lane, state, -1);
     }

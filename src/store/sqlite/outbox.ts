@@ -3,8 +3,8 @@ import type { Event } from "../../core/event.ts";
 import { EVENT, type EventRow, toEvent } from "../event-row.ts";
 import type { EventQuery, EventStore } from "../events.ts";
 import type { Access } from "./access.ts";
+import { isIntact } from "./checksum.ts";
 import type { Connection, Statement } from "./driver.ts";
-import { isSame, rowSum } from "./row-sum.ts";
 
 /** `seq` is never used again, so the newest ever is known even when everything was trimmed. */
 export const NEWEST = "coalesce((select seq from sqlite_sequence where name = 'holdfast_events'), 0)";
@@ -24,16 +24,16 @@ export class Outbox implements EventStore {
     this.#access = access;
     this.#databaseId = databaseId;
     // By the primary key, from where the reader stands: it costs what it returns.
-    this.#oldest = db.prepare(`select ${EVENT}, sum from holdfast_events where seq > ? order by seq limit ?`);
+    this.#oldest = db.prepare(`select ${EVENT}, checksum from holdfast_events where seq > ? order by seq limit ?`);
     this.#newest = db.prepare(`select ${NEWEST}`);
     // An operator's look: it may walk the outbox, which holds a week.
     const asked = `seq > :after and (:job is null or job = :job) and (:build is null or build = :build) and (:types is null or exists (
       select 1 from json_each(:types) as asked
       where holdfast_events.type = asked.value
          or (asked.value like '%*' and substr(holdfast_events.type, 1, length(asked.value) - 1) = substr(asked.value, 1, length(asked.value) - 1))))`;
-    this.#filtered = db.prepare(`select ${EVENT}, sum from holdfast_events where ${asked} order by seq limit :limit`);
+    this.#filtered = db.prepare(`select ${EVENT}, checksum from holdfast_events where ${asked} order by seq limit :limit`);
     this.#last = db.prepare(
-      `select * from (select ${EVENT}, sum from holdfast_events where ${asked} order by seq desc limit :limit) order by seq`,
+      `select * from (select ${EVENT}, checksum from holdfast_events where ${asked} order by seq desc limit :limit) order by seq`,
     );
     // What is oldest, all sinks have passed, and is older than is kept. Or younger than it can be: the clock was wrong
     // then, and what follows must not wait for that instant.
@@ -48,7 +48,7 @@ export class Outbox implements EventStore {
   page({ after, limit, types, job, build, last }: EventQuery): Promise<Event[]> {
     return this.#access.read(() => {
       if (types === undefined && job === undefined && build === undefined && !last)
-        return (this.#oldest.rows(after, limit) as SummedRow[]).map((row) => this.#event(row));
+        return (this.#oldest.rows(after, limit) as CheckedRow[]).map((row) => this.#event(row));
       const asked = {
         after,
         limit,
@@ -56,13 +56,13 @@ export class Outbox implements EventStore {
         build: build ?? null,
         types: types === undefined ? null : JSON.stringify(types),
       };
-      return (last ? this.#last : this.#filtered).all<Row>(asked).map((row) => this.#event(Object.values(row) as SummedRow));
+      return (last ? this.#last : this.#filtered).all<Row>(asked).map((row) => this.#event(Object.values(row) as CheckedRow));
     });
   }
 
   /** A damaged one is delivered to nobody: whoever is to have it stands before it, and says so. */
-  #event([seq, type, at, transition, job, build, data, sum]: SummedRow): Event {
-    if (!isSame(sum, rowSum(type, at, transition, job, build, data))) throw damagedRow(`The event ${seq}`);
+  #event([seq, type, at, transition, job, build, data, checksum]: CheckedRow): Event {
+    if (!isIntact("holdfast_events", { type, at, transition, job, build, data, checksum })) throw damagedRow(`The event ${seq}`);
     return toEvent([seq, type, at, transition, job, build, data], this.#databaseId);
   }
 
@@ -82,4 +82,4 @@ export class Outbox implements EventStore {
 }
 
 type Row = Record<string, string | number | null>;
-type SummedRow = [...EventRow, sum: number | null];
+type CheckedRow = [...EventRow, checksum: number | null];

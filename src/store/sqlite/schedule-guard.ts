@@ -1,28 +1,21 @@
 import { damagedRow } from "../../core/errors.ts";
 import { isYes } from "../flag.ts";
 import type { GuardedSchedule, ScheduleGuard } from "../sql/schedules.ts";
-import { isSame, rowSum } from "./row-sum.ts";
+import { rowChecksum } from "./checksum.ts";
 
-/** What a schedule's checksum covers, and the checksum. */
-export const SCHEDULE = "key, cron, timezone, missed, within, overlap, template, name, sum";
-
-export interface SummedSchedule extends GuardedSchedule {
-  sum: number | null;
-}
-
-export function scheduleSum({ key, cron, timezone, missed, within, overlap, template, name }: GuardedSchedule): number {
-  return rowSum(key, cron, timezone, missed, within, isYes(overlap) ? 1 : 0, template, name);
+function checksumOf(row: GuardedSchedule): number {
+  return rowChecksum("holdfast_schedules", { ...row, overlap: isYes(row.overlap) ? 1 : 0 });
 }
 
 export const SCHEDULE_GUARD: ScheduleGuard = {
-  columns: ", sum",
+  columns: ", checksum",
   check(row) {
-    if (!isSame((row as SummedSchedule).sum, scheduleSum(row))) throw damagedRow(`The schedule ${row.key}`);
+    if ((row as { checksum?: number | null }).checksum !== checksumOf(row)) throw damagedRow(`The schedule ${row.key}`);
   },
   saved: {
-    columns: ", sum",
-    values: ", :sum",
-    updates: ", sum = excluded.sum",
-    params: (row) => ({ sum: scheduleSum(row) }),
+    columns: ", checksum",
+    values: ", :checksum",
+    updates: ", checksum = excluded.checksum",
+    params: (row) => ({ checksum: checksumOf(row) }),
   },
 };

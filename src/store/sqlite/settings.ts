@@ -28,7 +28,7 @@ export class Settings {
     this.#allQueues = db.prepare("select name, paused, events, keep from holdfast_queues");
     this.#allRules = db.prepare("select id, queue, job, position, keyed, concurrency, starts, per from holdfast_limits");
     this.#counted = db.prepare("select settings from holdfast_counter where id = 1");
-    this.#count = db.prepare("update holdfast_counter set settings = settings + 1, balance = balance + 1 where id = 1");
+    this.#count = db.prepare("update holdfast_counter set settings = settings + 1 where id = 1");
     this.#pause = db.prepare(
       `insert into holdfast_queues (name, paused) values (:name, :paused)
        on conflict (name) do update set paused = excluded.paused where paused <> excluded.paused`,

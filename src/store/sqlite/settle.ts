@@ -17,7 +17,6 @@ import type { JobEvents } from "./job-events.ts";
 import type { Limits } from "./limits.ts";
 import type { ClaimLocks } from "./claim-locks.ts";
 import type { Notes } from "./notes.ts";
-import { answerSum, NOTHING, summing } from "./row-sum.ts";
 import type { ItemTable } from "./work/item-table.ts";
 import type { Flows } from "../work/flows.ts";
 import type { Items } from "../work/items.ts";
@@ -89,13 +88,11 @@ export class Settle {
     this.#flows = parts.flows;
     this.#random = parts.random;
     this.#succeed = db.prepare(
-      `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null,
-         ${summing({ sets: ["finished_at"], clears: ["expires_at"], answers: true, running: true })}
+      `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
        where key = ? and fence = ? and state = 'running'`,
     );
     this.#succeedAll = db.prepare(
-      `update holdfast_jobs set state = 'succeeded', output = null, finished_at = ?, expires_at = null, error = null,
-         ${summing({ sets: ["finished_at"], clears: ["expires_at"], unanswers: true, running: true })}
+      `update holdfast_jobs set state = 'succeeded', output = null, finished_at = ?, expires_at = null, error = null
        where fence = ? and state = 'running' and key in (select value from json_each(?))`,
     );
     this.#savepoint = db.prepare("savepoint holdfast_successes");
@@ -108,14 +105,7 @@ export class Settle {
     this.#move = db.prepare(
       `update holdfast_jobs set
          state = ?, gate = ?, run_at = coalesce(?, run_at), attempt = ?, errors = ?, crashes = ?,
-         error = coalesce(?, error), finished_at = ?, expires_at = null, holder = null, worker = null,
-         ${summing({
-           sets: ["run_at", "attempt", "errors", "crashes", "finished_at"],
-           clears: ["expires_at", "holder"],
-           total: "coalesce(?, run_at) + ?",
-           answers: true,
-           running: true,
-         })}
+         error = coalesce(?, error), finished_at = ?, expires_at = null, holder = null, worker = null
        where key = ? and fence = ? and state = 'running'`,
     );
     this.#state = db.prepare("select state, fence from holdfast_jobs where key = ?");
@@ -174,7 +164,6 @@ export class Settle {
     }
     const error = next.error === null ? null : JSON.stringify(next.error);
     const runAt = delayed ? tx.now + next.delay : null;
-    const finishedAt = finished ? tx.now : null;
     this.#move.run(
       next.state,
       gate,
@@ -183,10 +172,7 @@ export class Settle {
       next.errors,
       next.crashes,
       error,
-      finishedAt,
-      answerSum(error),
-      runAt,
-      next.attempt + next.errors + next.crashes + (finishedAt ?? NOTHING),
+      finished ? tx.now : null,
       lease.job,
       lease.fence,
     );
@@ -256,7 +242,7 @@ export class Settle {
     this.#savepoint.run();
     let ended = 0;
     for (const [fence, group] of byFence)
-      ended += this.#succeedAll.run(tx.now, tx.now, fence, JSON.stringify(group.map(({ job }) => job)));
+      ended += this.#succeedAll.run(tx.now, fence, JSON.stringify(group.map(({ job }) => job)));
     const all = ended === silent.length;
     if (!all) this.#rollback.run();
     this.#release.run();
@@ -265,7 +251,7 @@ export class Settle {
   }
 
   #succeeded(tx: Tx, { job, fence, work }: Settlement, output: string | null): boolean {
-    if (this.#succeed.run(output, tx.now, answerSum(output) ?? 0, tx.now, job, fence) === 0) return false;
+    if (this.#succeed.run(output, tx.now, job, fence) === 0) return false;
     const lane = this.#wellEnded(tx, job);
     if (this.#built && this.#isPipelines(lane)) this.#next.push(...this.#flows.succeeded(tx.now, job, work));
     return true;

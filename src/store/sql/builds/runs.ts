@@ -14,7 +14,6 @@ export interface BuildGuard {
   /** Throws if a row is not what was written. */
   check(row: BuildColumns): void;
   inserted: { columns: string; values: string; params(row: InsertedBuild): Params };
-  insertedStage: { columns: string; values: string };
 }
 
 export interface InsertedBuild {
@@ -146,7 +145,7 @@ function ifActive(value: string, column: string): string {
   return `${column} = case when :to = 'ACTIVE' then ${value} else ${column} end`;
 }
 
-function statements(dialect: Dialect, { columns, inserted, insertedStage }: BuildGuard) {
+function statements(dialect: Dialect, { columns, inserted }: BuildGuard) {
   const builds = dialect.table("builds");
   const stages = dialect.table("build_stages");
   // The stages are read in the same statement, hence as of the same instant.
@@ -190,8 +189,8 @@ function statements(dialect: Dialect, { columns, inserted, insertedStage }: Buil
       values (:key, :id, :pipeline, :queue, 'PENDING', 'started', :hash, :description, :options,
         :micros, :tokens, :max_failures, :created_at${inserted.values})`,
     insertStages: `
-      insert into ${stages} (build, place, stage${insertedStage.columns})
-      select cast(:key as bigint), place, value${insertedStage.values} from ${dialect.items("text", ":stages")} as item`,
+      insert into ${stages} (build, place, stage)
+      select cast(:key as bigint), place, value from ${dialect.items("text", ":stages")} as item`,
     // What the budget refused does not matter once the build goes on: it will be asked again.
     move: `
       update ${builds} set state = cast(:to as text), reason = :reason, note = :note, seq = :seq, approved = false,

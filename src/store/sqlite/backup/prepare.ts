@@ -6,13 +6,11 @@ import { Acts } from "../acts.ts";
 import { Audit } from "../audit.ts";
 import { stateOf } from "../changes/journal.ts";
 import { type Replay, replay, type Replayed, withoutRules } from "../changes/replay.ts";
-import { BUILDS, totalOf } from "../damage/balance.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { type Known, raiseEpoch } from "../epoch.ts";
 import { Events } from "../events.ts";
 import type { Tx } from "../group-commit.ts";
 import { migrate } from "../migrate.ts";
-import { REBOOKED } from "../row-sum.ts";
 
 export interface Preparation {
   driver: DriverName;
@@ -83,7 +81,6 @@ function startAnew(
   const running = db
     .prepare(`update holdfast_jobs set fence = ${fence}, expires_at = min(expires_at, ?) where state = 'running'`)
     .run(now);
-  db.exec(`update holdfast_jobs set ${REBOOKED} where state = 'running'`);
   // Who had nothing in hand leaves nothing to recover.
   db.exec(
     `delete from holdfast_processes
@@ -98,7 +95,6 @@ function startAnew(
   }
   // Events tell a build's transition by its number: another one must not pass for what was told in the time that is lost.
   db.exec(`update holdfast_builds set seq = seq + ${TRANSITIONS} where state not in ('SUCCESS', 'FAILED', 'ABANDONED')`);
-  db.exec(`update holdfast_builds set balance = ${totalOf(BUILDS)} where state not in ('SUCCESS', 'FAILED', 'ABANDONED')`);
   moveOn(db, "holdfast_events", EVENTS);
   moveOn(db, "holdfast_processes", PROCESSES);
   // They were of the time before, and are in its files.

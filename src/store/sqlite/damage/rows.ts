@@ -2,8 +2,7 @@ import { valueHash } from "../../../core/context-hash.ts";
 import type { JobKey } from "../../../core/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Connection } from "../driver.ts";
-import { BALANCED, type Balanced, totalOf } from "./balance.ts";
-import { eachPage, type Row, SUMMED_TABLES, type SummedTable } from "./summed.ts";
+import { type Checked, CHECKED_TABLES, eachPage, type Row } from "./checked-rows.ts";
 
 /** How many of a kind are named; the others are counted. */
 const NAMED = 5;
@@ -24,12 +23,8 @@ export function checkRows(db: Connection): string[] {
   return [...[...found].flatMap(([kind, rows]) => said(kind, rows)), ...strays(db)];
 }
 
-/** Each once. */
 export function badRows(db: Connection): BadRow[] {
-  const found = new Map<string, BadRow>();
-  const all = [...SUMMED_TABLES.flatMap((table) => summed(db, table)), ...BALANCED.flatMap((one) => balanced(db, one))];
-  for (const row of all) found.set(`${row.table} ${JSON.stringify(row.key)}`, row);
-  return [...found.values()];
+  return CHECKED_TABLES.flatMap((table) => badRowsOf(db, table));
 }
 
 function said(kind: string, found: readonly BadRow[]): string[] {
@@ -42,13 +37,13 @@ function said(kind: string, found: readonly BadRow[]): string[] {
 }
 
 /** What stages have made and are given has a hash of its own, too. */
-function summed(db: Connection, summed: SummedTable): BadRow[] {
-  const { table, kind, key, sumOf, value } = summed;
+function badRowsOf(db: Connection, checked: Checked): BadRow[] {
+  const { table, kind, key, checksumOf, value } = checked;
   const found: BadRow[] = [];
-  eachPage(db, summed, (rows) => {
+  eachPage(db, checked, (rows) => {
     for (const row of rows) {
-      if (row["sum"] === sumOf(row as never) && (value === undefined || isValue(row, value))) continue;
-      found.push({ table, kind, key: key.map((name) => row[name] as string | number), name: nameOf(summed, row) });
+      if (row["checksum"] === checksumOf(row) && (value === undefined || isValue(row, value))) continue;
+      found.push({ table, kind, key: key.map((name) => row[name] as string | number), name: nameOf(checked, row) });
     }
   });
   return found;
@@ -59,15 +54,9 @@ function isValue(row: Row, column: string): boolean {
   return text === null || typeof hash !== "string" || !hash.startsWith("json:") || valueHash(text) === hash;
 }
 
-function nameOf({ table, key }: SummedTable, row: Row): string {
+function nameOf({ table, key }: Checked, row: Row): string {
   if (table !== "holdfast_jobs") return key.map((name) => row[name]).join("/");
   return publicId(row["id"] as string | null, row["created_at"] as number, row["key"] as JobKey);
-}
-
-function balanced(db: Connection, one: Balanced): BadRow[] {
-  const { table, kind, key } = one;
-  const rows = db.prepare(`select ${key.join(", ")} from ${table} where balance is not ${totalOf(one)}`).rows();
-  return (rows as (string | number)[][]).map((values) => ({ table, kind, key: values, name: values.join("/") }));
 }
 
 /** Rows of two tables that belong together, and one of them is not there. */

@@ -11,7 +11,9 @@ create table holdfast_database (
   id           integer primary key check (id = 1),
   database_id  text not null,
   durability   text not null check (durability = 'power' or durability = 'process'),
-  created_at   integer not null
+  created_at   integer not null,
+  -- Rises when the database is put back to an earlier state, so that no fence of before is ever seen again.
+  epoch        integer not null default 0
 );
 
 -- One row. commits: rises with every commit that does more than add jobs, and is the fence of what is claimed in it.
@@ -69,7 +71,8 @@ create table holdfast_jobs (
   slot         text,
   input        text,
   output       text,
-  error        text
+  error        text,
+  checksum     integer
 );
 
 -- What claims walk. Delayed jobs (gate 'time') and jobs of a saturated limit (gate 'limit') are apart, or a million of
@@ -103,7 +106,8 @@ create table holdfast_ids (
   job     integer not null,
   name    text not null,
   chosen  integer not null,
-  ended   text
+  ended   text,
+  checksum integer
 ) without rowid;
 
 -- What a running attempt leaves behind for the next: only jobs that use it have a row.
@@ -111,7 +115,8 @@ create table holdfast_notes (
   job         integer primary key,
   checkpoint  text,
   fraction    real,
-  message     text
+  message     text,
+  checksum    integer
 );
 
 -- How many finished jobs there are, so that nobody has to count history. since, fresh, before: how many there were in
@@ -136,7 +141,9 @@ create table holdfast_locks (
   ttl          integer,
   expires_at   integer,
   job          integer,
-  fence        integer
+  fence        integer,
+  -- The process that has taken or extended it: where that is proven dead, the lock is free. Null: its time alone decides.
+  process      integer
 ) without rowid;
 
 create table holdfast_processes (

@@ -18,7 +18,8 @@ create table holdfast_schedules (
   created_at  integer not null,
   last_at     integer,
   last_job    integer,
-  next_at     integer not null
+  next_at     integer not null,
+  checksum    integer
 ) without rowid;
 
 create index holdfast_schedules_due on holdfast_schedules (next_at) where paused = 0;

@@ -11,7 +11,8 @@ create table holdfast_events (
   transition  text not null,
   job         text,
   build       text,
-  data        text not null
+  data        text not null,
+  checksum    integer
 );
 
 -- One row for each sink and each durable subscriber: everything up to cursor is delivered. token is the commit in which

@@ -33,7 +33,8 @@ create table holdfast_builds (
   open             integer not null default 0 check (open >= 0),
   failed           integer not null default 0,
   created_at       integer not null,
-  finished_at      integer
+  finished_at      integer,
+  checksum         integer
 );
 create index holdfast_builds_pipeline on holdfast_builds (pipeline, key);
 -- A pipeline has one build that has not ended.
@@ -97,6 +98,7 @@ create table holdfast_targets (
   -- The key of the result that says why it failed.
   failure      integer,
   rev          integer not null,
+  checksum     integer,
   primary key (pipeline, segment, path)
 ) without rowid;
 create index holdfast_targets_children on holdfast_targets (pipeline, segment, parent, path) where parent is not null;
@@ -124,6 +126,7 @@ create table holdfast_results (
   tokens       integer not null default 0,
   error        text,
   at           integer not null,
+  checksum     integer,
   unique (build, stage, path)
 );
 create index holdfast_results_hash on holdfast_results (hash, key) where state = 'SUCCESS';
@@ -188,7 +191,8 @@ create table holdfast_audit (
   action   text not null,
   subject  text not null,
   before   text,
-  after    text
+  after    text,
+  hash     text
 );
 create index holdfast_audit_subject on holdfast_audit (subject, seq);
 `;

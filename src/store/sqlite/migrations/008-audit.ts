@@ -6,8 +6,6 @@ import type { Connection } from "../driver.ts";
 export const name = "audit";
 
 export const sql = `
-alter table holdfast_audit add column hash text;
-
 -- The last entry's number and hash: what the next is chained to, and how a tail that was cut off shows.
 create table holdfast_audit_head (
   id    integer primary key check (id = 1),

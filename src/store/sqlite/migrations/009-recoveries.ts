@@ -40,7 +40,4 @@ create table holdfast_recovery_processes (
   started_at  integer not null,
   primary key (recovery, process)
 ) without rowid;
-
--- The process that has taken or extended it: where that is proven dead, the lock is free. Null: its time alone decides.
-alter table holdfast_locks add column process integer;
 `;

@@ -1,7 +1,5 @@
 import type { Connection, Value } from "../driver.ts";
-import { WHOLE_ROWS } from "../migrate.ts";
 import type { Datum } from "./cells.ts";
-import { isOurs } from "./draft.ts";
 import type { Gathered } from "./gather.ts";
 import type { Shape } from "./shape.ts";
 import { quoted } from "../tables.ts";
@@ -12,12 +10,9 @@ const OLD = "old";
 /** A backup beside the new database, to take from it what could not be read. It is whole: it was checked before. */
 export class Source implements Disposable {
   readonly #db: Connection;
-  /** Of a schema whose rows have other sums, or none: they are made anew. */
-  readonly #resums: boolean;
 
   constructor(db: Connection, backup: { path: string; schema: number }) {
     this.#db = db;
-    this.#resums = backup.schema < WHOLE_ROWS;
     db.prepare(`attach database ? as ${OLD}`).run(backup.path);
   }
 
@@ -58,7 +53,6 @@ export class Source implements Disposable {
     const there = this.#db.prepare(`select name from pragma_table_xinfo(?, '${OLD}')`).rows(table);
     if (there.length === 0) return null;
     const names = new Set(there.map(([name]) => name));
-    if (this.#resums && isOurs(table)) for (const name of ["sum", "balance"]) names.delete(name);
     const common = columns.filter(({ name, insertable }) => insertable && names.has(name)).map(({ name }) => quoted(name));
     return [...(rowid === null ? [] : [rowid]), ...common].join(", ");
   }

@@ -2,9 +2,7 @@ import { randomUUID } from "node:crypto";
 import { NO_ENTRY } from "../../../core/audit-chain.ts";
 import type { Policy } from "../../../core/retry.ts";
 import type { Connection } from "../driver.ts";
-import { fillSums } from "../damage/fill.ts";
-import { rebalance } from "../damage/balance.ts";
-import { answerSum, REBOOKED, summing } from "../row-sum.ts";
+import { fillChecksums } from "../damage/checked-rows.ts";
 
 /** Where a job's own is lost. */
 const POLICY: Policy = {
@@ -72,10 +70,7 @@ export function mend(db: Connection, { now, databaseId, waitsLost }: Circumstanc
   run("update holdfast_queues set backfill = 0 where keep is not null");
   recount(db);
   closeAudit(db);
-  // What was not as it was written is gone by now; what was changed here was meant.
-  fillSums(db);
-  rebalance(db);
-  run(`update holdfast_jobs set ${REBOOKED}`);
+  fillChecksums(db);
   return { nameless, bereft, abandoned, notes };
 }
 
@@ -164,13 +159,10 @@ function freeWaiting(db: Connection, now: number, waitsLost: boolean): number[] 
     code: "UPSTREAM_LOST",
     message: "What it waited for was lost when the database was salvaged, or ended meanwhile. Retry it if it may run.",
   });
-  const put = db.prepare(
-    `update holdfast_jobs set state = 'quarantined', error = ?, finished_at = ?, ${summing({ sets: ["finished_at"], answers: true })}
-     where key = ?`,
-  );
+  const put = db.prepare("update holdfast_jobs set state = 'quarantined', error = ?, finished_at = ? where key = ?");
   const drop = db.prepare("delete from holdfast_waits where job = ?");
   for (const key of bereft) {
-    put.run(error, now, answerSum(error), now, key);
+    put.run(error, now, key);
     drop.run(key);
   }
   return [...bereft];

@@ -4,15 +4,13 @@ import type { OnProgress } from "../../backups.ts";
 import { passStep } from "../../points.ts";
 import { syncFile, syncFolder } from "../backup/files.ts";
 import { type Preparation, prepare, type Prepared } from "../backup/prepare.ts";
-import { rebalance } from "../damage/balance.ts";
 import { checkFile } from "../damage/check.ts";
-import { fillSums } from "../damage/fill.ts";
 import { leaveOn } from "../changes/journal.ts";
 import type { Replay } from "../changes/replay.ts";
 import type { Change } from "../changes/segments.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { explain, isBusy } from "../faults.ts";
-import { migrate, SCHEMA_VERSION, WHOLE_ROWS } from "../migrate.ts";
+import { migrate, SCHEMA_VERSION } from "../migrate.ts";
 import { agree } from "./agree.ts";
 import { type Definition, readDefinitions } from "./definitions.ts";
 import { Draft, PATIENCE } from "./draft.ts";
@@ -117,10 +115,6 @@ function make(input: SalvageInput, tell: OnProgress): Salvaged {
   try {
     db.exec("pragma journal_mode = memory");
     migrate(db, { path, now, actor: preparation.by, whenNew: () => {} });
-    if (backup !== null && backup.schema < WHOLE_ROWS) {
-      fillSums(db);
-      rebalance(db, "balance = 0");
-    }
     agree(db, harvest, { backup: filler, now, databaseId: input.databaseId, report, restored });
     // Where nobody can tell, the backup can.
     if (journal.active ?? (backup !== null && backup.journal !== null)) leaveOn(db);

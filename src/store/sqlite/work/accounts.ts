@@ -31,7 +31,7 @@ export class Accounts extends Books {
     );
     this.#histories = db.prepare("select stage, attempts, micros, tokens from holdfast_stage_costs where pipeline = ?");
     this.#spend = db.prepare(
-      `insert into holdfast_stage_costs as old (pipeline, stage, attempts, micros, tokens, balance) values (?, ?, ?, ?, ?, ?)
+      `insert into holdfast_stage_costs as old (pipeline, stage, attempts, micros, tokens) values (?, ?, ?, ?, ?)
        on conflict (pipeline, stage) do update set
          attempts = old.attempts + excluded.attempts,
          micros = min(old.micros + excluded.micros, ${Number.MAX_SAFE_INTEGER}),
@@ -53,7 +53,7 @@ export class Accounts extends Books {
       if (isTooMuch(account)) this.#settings.pause(tx, account.queue, true);
     }
     for (const { pipeline, stage, attempts, spent } of this.costsSince) {
-      this.#spend.run(pipeline, stage, attempts, spent.micros, spent.tokens, attempts + spent.micros + spent.tokens);
+      this.#spend.run(pipeline, stage, attempts, spent.micros, spent.tokens);
       tx.wrote();
     }
     this.forget();

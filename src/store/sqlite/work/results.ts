@@ -1,21 +1,21 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
 import { damagedRow } from "../../../core/errors.ts";
 import { retriedIn } from "../../build-row.ts";
-import { type ResultColumns, toOutput, toResult } from "../../result-row.ts";
+import { type OutputColumns, type ResultColumns, toOutput, toResult } from "../../result-row.ts";
 import type { FoundResult, Retry, StoredResult } from "../../work.ts";
 import type { MadeResult, ResultRows } from "../../work/rows.ts";
-import { RESULT as SUMMED, resultSum, type SummedResult } from "../damage/sums.ts";
+import { CHECKED, type CheckedRow, isIntact, rowChecksum } from "../checksum.ts";
 import type { Connection, Named, Statement } from "../driver.ts";
 import type { ArtifactRefs } from "./artifact-refs.ts";
 
 const OUTPUT = "output_hash, output_text, output_file, output_size";
 const COLUMNS = `result.key, build.id as build, result.stage, result.path, result.target, result.state, result.hash, result.parts,
-  ${OUTPUT}, result.micros, result.tokens, result.error, result.at, result.pipeline, result.sum`;
+  ${OUTPUT}, result.micros, result.tokens, result.error, result.at, result.pipeline, result.checksum`;
 const RESULT = `select ${COLUMNS} from holdfast_results as result left join holdfast_builds as build on build.key = result.build`;
 
-const SUMMED_OF = SUMMED.replaceAll(/\w+/g, "result.$&");
+const MADE = [...CHECKED.holdfast_results, "checksum"].map((name) => `result.${name}`).join(", ");
 
-type SummedRow = SummedResult & { sum: number | null };
+type Row = CheckedRow<"holdfast_results"> & OutputColumns;
 
 /** The record of what stages have made, and of what went wrong. */
 export class Results implements ResultRows {
@@ -41,10 +41,10 @@ export class Results implements ResultRows {
     this.#own = db.prepare("select key, state from holdfast_results where build = ? and stage = ? and path = ?");
     this.#insert = db.prepare(
       `insert into holdfast_results (build, pipeline, stage, path, target, state, hash, parts, ${OUTPUT}, micros, tokens, error, at,
-         sum)
+         checksum)
        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning key`,
     );
-    this.#made = db.prepare(`select ${SUMMED}, sum from holdfast_results where key = :key`);
+    this.#made = db.prepare(`select ${MADE} from holdfast_results as result where key = :key`);
     this.#remove = db.prepare("delete from holdfast_results where key = ?");
     this.#setAside = db.prepare("update holdfast_results set build = -key where key = ?");
     this.#recall = db.prepare(
@@ -52,7 +52,7 @@ export class Results implements ResultRows {
     );
     // Each by holdfast_results_hash, the newest first.
     this.#lookUp = db.prepare(
-      `select one.key as place, result.key as result, ${SUMMED_OF}, sum from json_each(:keys) as one cross join holdfast_results as result
+      `select one.key as place, result.key as result, ${MADE} from json_each(:keys) as one cross join holdfast_results as result
        on result.key = (
          select key from holdfast_results
          where hash = one.value ->> 1 and state = 'SUCCESS' and pipeline = :pipeline and stage = one.value ->> 0
@@ -120,7 +120,7 @@ export class Results implements ResultRows {
       this.#write(build, { pipeline, stage, path, target, state: "GONE", hash: "", ...nothing, ...free });
       return;
     }
-    const made = this.#made.get<SummedRow>({ key: result }) as SummedRow;
+    const made = this.#made.get<Row>({ key: result }) as Row;
     refuseDamaged(made);
     this.#write(build, { ...made, path, target, state: "REUSED", ...free });
     this.#artifacts.copy(result, build, path);
@@ -149,9 +149,9 @@ export class Results implements ResultRows {
   lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): (FoundResult | null)[] {
     const found: (FoundResult | null)[] = keys.map(() => null);
     const asked = JSON.stringify(keys.map(({ stage, hash, build }) => [stage, hash, build ?? null]));
-    const rows = this.#lookUp.all<SummedRow & { place: number; result: ResultKey }>({ pipeline, keys: asked });
+    const rows = this.#lookUp.all<Row & { place: number; result: ResultKey }>({ pipeline, keys: asked });
     // One that is not what was written is as good as none: it is made again.
-    for (const row of rows) if (isSound(row)) found[row.place] = { key: row.result, output: toOutput(row) };
+    for (const row of rows) if (isIntact("holdfast_results", row)) found[row.place] = { key: row.result, output: toOutput(row) };
     return found;
   }
 
@@ -207,10 +207,10 @@ export class Results implements ResultRows {
     });
   }
 
-  #write(build: BuildKey, row: SummedResult): ResultKey {
+  #write(build: BuildKey, row: Omit<Row, "checksum">): ResultKey {
     const { pipeline, stage, path, target, state, hash, parts } = row;
     const output = [row.output_hash, row.output_text, row.output_file, row.output_size];
-    const end = [row.micros, row.tokens, row.error, row.at, resultSum(row)];
+    const end = [row.micros, row.tokens, row.error, row.at, rowChecksum("holdfast_results", row)];
     return (this.#insert.row(build, pipeline, stage, path, target, state, hash, parts, ...output, ...end) as [ResultKey])[0];
   }
 }
@@ -220,16 +220,12 @@ function isGone({ state }: { state: string }): boolean {
 }
 
 function read(statement: Statement, asked: Named): StoredResult[] {
-  return statement.all<ResultColumns & SummedRow>(asked).map((row) => {
+  return statement.all<ResultColumns & Row>(asked).map((row) => {
     refuseDamaged(row);
     return toResult(row);
   });
 }
 
-function isSound(row: SummedRow): boolean {
-  return row.sum === resultSum(row);
-}
-
-function refuseDamaged(row: SummedRow): void {
-  if (!isSound(row)) throw damagedRow(`What stage ${row.stage} has made of ${row.target}`);
+function refuseDamaged(row: Row): void {
+  if (!isIntact("holdfast_results", row)) throw damagedRow(`What stage ${row.stage} has made of ${row.target}`);
 }

@@ -2,18 +2,18 @@ import type { BuildKey, ResultKey } from "../../../core/ids.ts";
 import { GONE } from "../../../core/segment.ts";
 import { trailText } from "../../../core/trail.ts";
 import { damagedRow } from "../../../core/errors.ts";
-import { type TargetColumns, toTarget } from "../../target-row.ts";
+import { TARGET, type TargetColumns, toTarget } from "../../target-row.ts";
 import type { ListedTarget, MemberPage, TargetPage, TargetRow } from "../../work.ts";
 import type { Place, Standing, TargetRef, TargetRows } from "../../work/rows.ts";
-import { type SummedTarget, TARGET as SUMMED, targetSum } from "../damage/sums.ts";
+import { type CheckedRow, isIntact, rowChecksum } from "../checksum.ts";
 import type { Connection, Named, Statement } from "../driver.ts";
 
-const SELECT = `select ${SUMMED}, sum from holdfast_targets`;
+const SELECT = `select pipeline, ${TARGET}, checksum from holdfast_targets`;
 const ONE = "pipeline = ? and segment = ? and path = ?";
 const OF = "where pipeline = :pipeline and segment = :segment";
 const AFTER = "and path >= coalesce(:after, '') and path is not :after";
 
-type SummedRow = TargetColumns & SummedTarget & { sum: number | null };
+type Row = TargetColumns & CheckedRow<"holdfast_targets">;
 
 /** The targets of pipelines, by segment and path. */
 export class Targets implements TargetRows {
@@ -34,8 +34,6 @@ export class Targets implements TargetRows {
   readonly #blame: Statement;
   readonly #leave: Statement;
   readonly #remove: Statement;
-  readonly #one: Statement;
-  readonly #setSum: Statement;
   readonly #idOf: Statement;
 
   constructor(db: Connection) {
@@ -61,17 +59,17 @@ export class Targets implements TargetRows {
     );
     this.#put = db.prepare(
       `insert into holdfast_targets (pipeline, segment, path, id, parent, hash, fingerprint, value_hash, value_text, value_file,
-         value_size, seen, done, trail, grouping, member, failure, rev, sum)
+         value_size, seen, done, trail, grouping, member, failure, rev, checksum)
        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
        on conflict (pipeline, segment, path) do update set id = excluded.id, parent = excluded.parent, hash = excluded.hash,
          fingerprint = excluded.fingerprint, value_hash = excluded.value_hash, value_text = excluded.value_text,
          value_file = excluded.value_file, value_size = excluded.value_size, seen = excluded.seen, done = excluded.done,
          trail = excluded.trail, grouping = excluded.grouping, member = excluded.member, failure = excluded.failure,
-         rev = excluded.rev, sum = excluded.sum`,
+         rev = excluded.rev, checksum = excluded.checksum`,
     );
     // Hundreds at a time: all that a build costs for what has not changed. Joined to the list, the whole table is walked.
     this.#seen = db.prepare(
-      `update holdfast_targets set sum = sum - seen + ?, seen = ?
+      `update holdfast_targets set seen = ?
        where pipeline = ? and segment = ? and path in (select value from json_each(?))`,
     );
     this.#failed = db.prepare(`update holdfast_targets set done = null, member = null, failure = ?, rev = rev + 1 where ${ONE}`);
@@ -80,8 +78,6 @@ export class Targets implements TargetRows {
       `update holdfast_targets set done = '${GONE}', member = null, failure = null, rev = rev + 1 where ${ONE}`,
     );
     this.#remove = db.prepare(`delete from holdfast_targets where ${ONE}`);
-    this.#one = db.prepare(`${SELECT} ${OF} and path = :path`);
-    this.#setSum = db.prepare(`update holdfast_targets set sum = ? where ${ONE}`);
     this.#idOf = db.prepare(`select id from holdfast_targets where ${ONE}`);
   }
 
@@ -127,29 +123,10 @@ export class Targets implements TargetRows {
   put({ pipeline, segment, path }: TargetRef, target: ListedTarget, place: Place, build: BuildKey): void {
     const { id, parent, hash, fingerprint, value } = target;
     const { trail, done, group, member, failure } = place;
-    const rev = target.rev + 1;
-    const text = trailText(trail);
-    const kept = { value_hash: value.hash, value_text: value.text, value_file: value.artifact, value_size: value.size };
-    const row = {
-      pipeline,
-      segment,
-      path,
-      id,
-      parent,
-      hash,
-      fingerprint,
-      ...kept,
-      seen: build,
-      done,
-      trail: text,
-      member,
-      failure,
-      rev,
-    };
-    const sum = targetSum({ ...row, grouping: group });
-    const values = [value.hash, value.text, value.artifact, value.size];
-    const placed = [done, text, group, member, failure, rev, sum];
-    this.#put.run(pipeline, segment, path, id, parent, hash, fingerprint, ...values, build, ...placed);
+    const stored = { value_hash: value.hash, value_text: value.text, value_file: value.artifact, value_size: value.size };
+    const checked = { pipeline, segment, path, id, parent, hash, fingerprint, ...stored };
+    const placed = [done, trailText(trail), group, member, failure, target.rev + 1];
+    this.#put.run(...Object.values(checked), build, ...placed, rowChecksum("holdfast_targets", checked));
   }
 
   see({ pipeline, segment }: TargetRef, target: ListedTarget, build: BuildKey): void {
@@ -163,30 +140,20 @@ export class Targets implements TargetRows {
     const others = new Set<number>();
     for (const [place, { path, rev }] of targets.entries()) if (standings.get(path)?.rev !== rev) others.add(place);
     const same = others.size === 0 ? paths : paths.filter((_, place) => !others.has(place));
-    this.#seen.run(build, build, pipeline, segment, JSON.stringify(same));
+    this.#seen.run(build, pipeline, segment, JSON.stringify(same));
     return others;
   }
 
   failed({ pipeline, segment, path }: TargetRef, failure: ResultKey): void {
-    this.#changed({ pipeline, segment, path }, () => this.#failed.run(failure, pipeline, segment, path));
+    this.#failed.run(failure, pipeline, segment, path);
   }
 
   blame({ pipeline, segment, path }: TargetRef, failure: ResultKey | null): void {
-    this.#changed({ pipeline, segment, path }, () => this.#blame.run(failure, pipeline, segment, path));
+    this.#blame.run(failure, pipeline, segment, path);
   }
 
   leave({ pipeline, segment, path }: TargetRef): void {
-    this.#changed({ pipeline, segment, path }, () => this.#leave.run(pipeline, segment, path));
-  }
-
-  /** What few of them come to. One that was not what was written before is not made to look as if it were. */
-  #changed({ pipeline, segment, path }: TargetRef, change: () => void): void {
-    const one = () => this.#one.get<SummedRow>({ pipeline, segment, path });
-    const before = one();
-    if (before === undefined) return;
-    refuseDamaged(before);
-    change();
-    this.#setSum.run(targetSum(one() as SummedRow), pipeline, segment, path);
+    this.#leave.run(pipeline, segment, path);
   }
 
   remove({ pipeline, segment, path }: TargetRef): void {
@@ -199,12 +166,8 @@ export class Targets implements TargetRows {
 }
 
 function read(statement: Statement, asked: Named): TargetRow[] {
-  return statement.all<SummedRow>(asked).map((row) => {
-    refuseDamaged(row);
+  return statement.all<Row>(asked).map((row) => {
+    if (!isIntact("holdfast_targets", row)) throw damagedRow(`The target ${row.path} of pipeline ${row.pipeline}`);
     return toTarget(row);
   });
-}
-
-function refuseDamaged(row: SummedRow): void {
-  if (row.sum !== targetSum(row)) throw damagedRow(`The target ${row.path} of pipeline ${row.pipeline}`);
 }
