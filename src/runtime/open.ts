@@ -3,7 +3,7 @@ import type { BackupPlan } from "../core/backup-plan.ts";
 import { toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { describeValue, invalidOption } from "../core/options.ts";
-import { storable } from "../core/text.ts";
+import { checkStorable, storable } from "../core/text.ts";
 import { locate } from "../store/open-store.ts";
 import { ScheduledBackups } from "./backups.ts";
 import { Engine } from "./engine.ts";
@@ -40,7 +40,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
   if (where !== undefined && typeof where !== "string") {
     throw invalidOption(`\`where\` must be a string, got ${describeValue(where)}.`, 'Give a path, ":memory:" or "postgres://…".');
   }
-  const path = where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH);
+  const path = checkStorable(where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH), "`where`");
   if (path === DEFAULT_PATH && options.create !== false) createFolder(dirname(path), options.mode ?? DEFAULT_FILE_MODE);
   const sinks = checkSinks(options.sinks);
   const location = locate(path, options);

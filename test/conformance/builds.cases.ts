@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { BUILD_MOVES, type BuildMove, type WantedMove } from "../../src/core/build.ts";
+import type { LeaseRef } from "../../src/core/lease.ts";
 import { pipelineQueue } from "../../src/core/work.ts";
 import type { LedBuild, NewBuild } from "../../src/store/builds.ts";
 import type { Retry } from "../../src/store/work.ts";
@@ -31,6 +32,7 @@ import { again, counts, dollars, ended, list, parsing, seeTarget, settleItem, si
 
 const SUCCEED: WantedMove = { move: "succeed", reason: "all_targets_done" };
 const FAILED_FOR_GOOD = { kind: "error", error: ERROR, retry: false } as const;
+const KILLED_WORKERS = { name: "CrashError", code: "CRASHED", message: "It took its worker down 3 times." };
 const SOURCE_FAILED: WantedMove = { move: "fail", reason: "source_failed" };
 
 export function buildCases(check: Check): void {
@@ -342,6 +344,26 @@ export function buildCases(check: Check): void {
       assert.deepEqual((await counts(store, at.build))[1], 1, "the other one has failed and was not tried again");
     },
   );
+
+  for (const [what, hasDied] of [
+    ["a resume after a stop runs a target again that killed its workers", false],
+    ["a resume after the orchestrator died does not run a target again that killed its workers", true],
+  ] as const)
+    check(what, async ({ store }) => {
+      const at = await site(store);
+      const [killer, other] = await parsing(store, at, ["a", "b"], { attempts: 1 });
+      await settleItem(store, killer as LeaseRef, ended({ result: null }), { ...FAILED_FOR_GOOD, error: KILLED_WORKERS });
+      await settleItem(store, other as LeaseRef, ended({ result: null }), FAILED_FOR_GOOD);
+      await settleItem(store, at.lister, ended({ result: null }));
+      if (hasDied) await store.builds.orphan({ dead: [at.lead.holder], alive: [] }, LOST);
+      else await store.builds.move(at.build.id, STOPPED, at.lock);
+      await store.builds.resume(resuming(at));
+      const retried = await store.work.retries(at.build.key, { after: 0, limit: 9 });
+      assert.deepEqual(
+        retried.map(({ path }) => path),
+        hasDied ? ["b"] : ["a", "b"],
+      );
+    });
 
   check("builds are listed in the order in which they were made, page by page", async ({ store, clock }) => {
     const ids: string[] = [];

@@ -332,6 +332,10 @@ suite("a misspelled option names the option that was meant", () => {
 const TAKES_NUMBERS = new Set(["recovery.reclaimStale", "lock.acquire ttl", "RetryAfterError", "testClock"]);
 
 suite("arguments that are not options", () => {
+  test("a path with a zero byte is rejected with TEXT_INVALID", async () => {
+    await assert.rejects(open("a\0b", { log: false }), { code: "TEXT_INVALID", message: /`where`/ });
+  });
+
   test("an id, a name, a token, a time or a reason of the wrong kind is a HoldfastError", async (t) => {
     const { hf } = await memory(t);
     const calls: Record<string, (value: never) => unknown> = {

@@ -21,8 +21,9 @@ export class Retries {
   }
 
   /** From here on `maxFailures` counts anew. */
-  *begin(tx: Tx, { key, failed }: BuildRow): Script<void> {
-    if (failed > 0) yield* this.#move(tx, key, this.#sql.begin);
+  *begin(tx: Tx, { key, failed, state, reason }: BuildRow): Script<void> {
+    const hasDied = state === "CRASHED" && reason !== "stopped";
+    if (failed > 0) yield* this.#move(tx, key, hasDied ? this.#sql.beginWithoutKillers : this.#sql.begin);
   }
 
   /** What has not been listed again has failed, as before. */
@@ -37,7 +38,10 @@ export class Retries {
   }
 }
 
-/** A target that killed its workers until it was quarantined would kill the worker of every resume. */
+/**
+ * A target that killed its workers until it was quarantined. If the orchestrator has died, too, that target may have killed
+ * it: run again, it would kill the orchestrator of every resume, and a supervisor that resumes would never see the end.
+ */
 const CRASHED = `'{"name":"CrashError","code":"CRASHED"%'`;
 
 // Each uses the index results_failed.
@@ -46,11 +50,11 @@ function statements(dialect: Dialect) {
   const stages = dialect.table("build_stages");
   // The failure of a listing has no stage and counts for none.
   const failed = `select count(*) from ${results} as result where result.build = :key and result.state = 'FAILED'`;
+  const begin = `update ${results} set build = :mark where build = :key and state = 'FAILED' and stage <> ''`;
   return {
     any: `select 1 from ${results} where build = :mark and state = 'FAILED' limit 1`,
-    begin: `
-      update ${results} set build = :mark
-      where build = :key and state = 'FAILED' and stage <> '' and error not like ${CRASHED}`,
+    begin,
+    beginWithoutKillers: `${begin} and error not like ${CRASHED}`,
     end: `update ${results} set build = :key where build = :mark and state = 'FAILED'`,
     count: `update ${dialect.table("builds")} set failed = (${failed} and result.stage <> '') where key = :key`,
     countStages: `update ${stages} set failed = (${failed} and result.stage = ${stages}.stage) where build = :key`,
