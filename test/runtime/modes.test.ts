@@ -5,6 +5,8 @@ import { after, before, suite, test, type TestContext } from "node:test";
 import { items, job, open, type OpenOptions, pipeline } from "../../src/index.ts";
 import { restoreWhole } from "../../src/runtime/restore.ts";
 import type { NewFinding } from "../../src/store/findings.ts";
+import { copyFrom } from "../../src/store/sqlite/backup/copy.ts";
+import { connect, type Connection } from "../../src/store/sqlite/driver.ts";
 import { Findings } from "../../src/store/sqlite/damage/findings.ts";
 import { folder } from "./parts.ts";
 
@@ -88,6 +90,25 @@ suite("file modes", { skip }, () => {
     chmodSync(path, 0o660);
     await restoreWhole({ path, backup, driver: "node:sqlite", by: "a test", now: Date.now(), force: false });
     assert.equal(statSync(path).mode & 0o777, 0o660);
+  });
+
+  test("a backup has the database's mode from its first byte on", async (t) => {
+    const base = await folder(t);
+    const path = join(base, "work.db");
+    await (await open(path, { mode: 0o640, log: false })).close();
+    const copied = join(base, "copy.db");
+    const modes: number[] = [];
+    const db = connect("node:sqlite", path, { busyTimeout: 0, readOnly: true });
+    const watched: Connection = Object.assign(Object.create(db) as Connection, {
+      prepare(sql: string) {
+        if (sql.startsWith("vacuum")) modes.push((statSync(copied, { throwIfNoEntry: false })?.mode ?? 0o777) & 0o777);
+        return db.prepare(sql);
+      },
+    });
+    copyFrom(watched, path, copied, 0o640);
+    db.close();
+    assert.deepEqual([...modes, statSync(copied).mode & 0o777], [0o640, 0o640]);
+    assert.ok(statSync(copied).size > 0);
   });
 
   test("a mode without the owner's bits, or with x bits, is rejected", async () => {

@@ -1,8 +1,10 @@
-import { chmodSync, rmSync, statfsSync, statSync } from "node:fs";
+import { rmSync, statfsSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
+import { DEFAULT_FILE_MODE } from "../../../core/file-mode.ts";
 import { connect, type Connection, copyPages, type DriverName } from "../driver.ts";
 import { explain, faultOf } from "../faults.ts";
+import { createFile, modeLike } from "../modes.ts";
 
 /** On a thread of its own it may wait for somebody who is just opening the file. */
 const PATIENCE = 5_000;
@@ -16,9 +18,7 @@ const PATIENCE = 5_000;
 export async function copyDatabase(driver: DriverName, from: string, to: string): Promise<{ whole: boolean }> {
   const db = connect(driver, from, { busyTimeout: PATIENCE, readOnly: true });
   try {
-    copyFrom(db, from, to);
-    // Who may not read the database may not read its backup.
-    chmodSync(to, statSync(from).mode & 0o777);
+    copyFrom(db, from, to, modeLike(from));
     return { whole: true };
   } catch (error) {
     if (!(error instanceof HoldfastError) || error.code !== "DAMAGED") throw error;
@@ -26,15 +26,17 @@ export async function copyDatabase(driver: DriverName, from: string, to: string)
     db.close();
   }
   rmSync(to, { force: true });
+  createFile(to, modeLike(from));
   await copyPages(driver, from, to);
-  chmodSync(to, statSync(from).mode & 0o777);
   return { whole: false };
 }
 
 /** The same on a connection that is there already: what is in memory, nobody else can reach. */
-export function copyFrom(db: Connection, from: string, to: string): void {
+export function copyFrom(db: Connection, from: string, to: string, mode = DEFAULT_FILE_MODE): void {
   try {
     refuseFull(sizeOf(db), to);
+    // Who may not read the database may not read its backup, nor what there is of it while it is written.
+    createFile(to, mode);
     db.prepare("vacuum into ?").run(to);
   } catch (error) {
     // Only what is read can be damaged; everything else is about what is written.

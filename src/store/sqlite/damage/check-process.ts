@@ -3,6 +3,7 @@ import { statfsSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { fromThrown } from "../backup/tasks.ts";
 import { copyPages } from "../driver.ts";
+import { createFile, modeLike } from "../modes.ts";
 import { isBusy } from "../faults.ts";
 import { type CheckedPages, checkFile, type CheckRequest } from "./check.ts";
 
@@ -29,6 +30,7 @@ async function copied({ copy, ...request }: CopyCheckRequest): Promise<CheckRequ
   const { driver, path, how } = request;
   if (!hasRoom(path, dirname(copy))) return request;
   try {
+    createFile(copy, modeLike(path));
     await copyPages(driver, path, copy);
     return { driver, path: copy, how };
   } catch (error) {
