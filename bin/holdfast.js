@@ -8,6 +8,7 @@ if (process.versions.sqlite === undefined) {
   process.exit(2);
 }
 const { existsSync } = await import("node:fs");
-const built = new URL("../dist/cli/main.js", import.meta.url);
-const { main } = await import(existsSync(built) ? built.href : new URL("../src/cli/main.ts", import.meta.url).href);
+// Only a checkout has `src/`. It runs that: its `dist/` may be of an older state.
+const source = new URL("../src/cli/main.ts", import.meta.url);
+const { main } = await import(existsSync(source) ? source.href : new URL("../dist/cli.js", import.meta.url).href);
 await main(process.argv.slice(2));

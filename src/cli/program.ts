@@ -1,6 +1,6 @@
 import { Console } from "node:console";
 import { readFileSync } from "node:fs";
-import type { Command } from "commander";
+import { type Command, Help } from "commander";
 import { KnownCommand } from "./command.ts";
 import { readConfig } from "./config.ts";
 import { isJson } from "./terminal/output.ts";
@@ -8,35 +8,99 @@ import { isJson } from "./terminal/output.ts";
 /** These work without a config, also where there is one that does not load. */
 const WITHOUT_CONFIG = new Set(["init", "completion"]);
 
-/** All commands, in the order of the help. */
-const COMMANDS: [name: string, load: () => Promise<(parent: Command) => void>][] = [
-  ["run", async () => (await import("./run/index.ts")).runCommand],
-  ["plan", async () => (await import("./plan.ts")).planCommand],
-  ["work", async () => (await import("./work.ts")).workCommand],
-  ["stop", async () => (await import("./stop.ts")).stopCommand],
-  ["enqueue", async () => (await import("./enqueue.ts")).enqueueCommand],
-  ["claim", async () => (await import("./claim.ts")).claimCommand],
-  ["renew", async () => (await import("./renew.ts")).renewCommand],
-  ["settle", async () => (await import("./settle.ts")).settleCommand],
-  ["status", async () => (await import("./status/index.ts")).statusCommand],
-  ["health", async () => (await import("./health.ts")).healthCommand],
-  ["metrics", async () => (await import("./metrics.ts")).metricsCommand],
-  ["jobs", async () => (await import("./jobs/index.ts")).jobsCommand],
-  ["queues", async () => (await import("./queues/index.ts")).queuesCommand],
-  ["quarantine", async () => (await import("./quarantine/index.ts")).quarantineCommand],
-  ["schedules", async () => (await import("./schedules/index.ts")).schedulesCommand],
-  ["builds", async () => (await import("./builds/index.ts")).buildsCommand],
-  ["artifacts", async () => (await import("./artifacts/index.ts")).artifactsCommand],
-  ["events", async () => (await import("./events/index.ts")).eventsCommand],
-  ["audit", async () => (await import("./audit/index.ts")).auditCommand],
-  ["recover", async () => (await import("./recover.ts")).recoverCommand],
-  ["backup", async () => (await import("./backup.ts")).backupCommand],
-  ["restore", async () => (await import("./restore.ts")).restoreCommand],
-  ["doctor", async () => (await import("./doctor/index.ts")).doctorCommand],
-  ["salvage", async () => (await import("./salvage.ts")).salvageCommand],
-  ["unlock", async () => (await import("./unlock.ts")).unlockCommand],
-  ["init", async () => (await import("./init.ts")).initCommand],
-  ["completion", async () => (await import("./completion/index.ts")).completionCommand],
+/** All commands, in the order of the help, which shows the usage and the summary without loading any of them. */
+const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Command) => void>][] = [
+  [
+    "run [options] <pipeline>",
+    "build a pipeline: start, or go on where it was",
+    async () => (await import("./run/index.ts")).runCommand,
+  ],
+  [
+    "plan [options] <pipeline>",
+    "what a run would do and cost, without doing it",
+    async () => (await import("./plan.ts")).planCommand,
+  ],
+  [
+    "work [options] [files...]",
+    "run jobs until a signal, or `holdfast stop`",
+    async () => (await import("./work.ts")).workCommand,
+  ],
+  [
+    "stop [options] [pids...]",
+    "ask the workers to stop, and wait until they are gone",
+    async () => (await import("./stop.ts")).stopCommand,
+  ],
+  ["enqueue [options] <name> [json]", "put a job into its queue", async () => (await import("./enqueue.ts")).enqueueCommand],
+  ["claim [options] [queue]", "take a job by hand, to settle it later", async () => (await import("./claim.ts")).claimCommand],
+  ["renew [options] <claim>", "hold a claimed job for longer", async () => (await import("./renew.ts")).renewCommand],
+  [
+    "settle [options] <claim>",
+    "end a claimed job: succeeded, failed or given back",
+    async () => (await import("./settle.ts")).settleCommand,
+  ],
+  [
+    "status [options]",
+    "how the queues stand, and what needs attention",
+    async () => (await import("./status/index.ts")).statusCommand,
+  ],
+  ["health [options]", "one line and an exit code, for probes", async () => (await import("./health.ts")).healthCommand],
+  ["metrics", "figures for Prometheus, once", async () => (await import("./metrics.ts")).metricsCommand],
+  ["jobs", "look at jobs, retry or cancel them", async () => (await import("./jobs/index.ts")).jobsCommand],
+  ["queues", "how each queue stands: list, pause, resume", async () => (await import("./queues/index.ts")).queuesCommand],
+  [
+    "quarantine",
+    "jobs that crashed their workers: look, retry, remove",
+    async () => (await import("./quarantine/index.ts")).quarantineCommand,
+  ],
+  [
+    "schedules",
+    "what is enqueued when: list, pause, resume, trigger, remove",
+    async () => (await import("./schedules/index.ts")).schedulesCommand,
+  ],
+  ["builds", "look at builds, go on with them or end them", async () => (await import("./builds/index.ts")).buildsCommand],
+  [
+    "artifacts",
+    "read stored bytes, or remove what nobody needs",
+    async () => (await import("./artifacts/index.ts")).artifactsCommand,
+  ],
+  ["events [options]", "what happened, and who has been told", async () => (await import("./events/index.ts")).eventsCommand],
+  ["audit [options]", "who did what, and whether that is all", async () => (await import("./audit/index.ts")).auditCommand],
+  [
+    "recover [options]",
+    "give back what dead processes left behind, and show the reports",
+    async () => (await import("./recover.ts")).recoverCommand,
+  ],
+  [
+    "backup [options] [path]",
+    "copy the whole database while everybody works, and check the copy",
+    async () => (await import("./backup.ts")).backupCommand,
+  ],
+  [
+    "restore [options] [backup]",
+    "put a backup in the place of the database",
+    async () => (await import("./restore.ts")).restoreCommand,
+  ],
+  [
+    "doctor [options]",
+    "one page on how the database stands, and what mends it",
+    async () => (await import("./doctor/index.ts")).doctorCommand,
+  ],
+  [
+    "salvage [options]",
+    "make a new database of what can be read of a damaged one",
+    async () => (await import("./salvage.ts")).salvageCommand,
+  ],
+  [
+    "unlock [options] [name]",
+    "remove a lock, or a pipeline's lead, that was left behind",
+    async () => (await import("./unlock.ts")).unlockCommand,
+  ],
+  ["init", "write a config and a first job", async () => (await import("./init.ts")).initCommand],
+  [
+    "completion <shell>",
+    "print a script that completes commands in a shell",
+    async () => (await import("./completion/index.ts")).completionCommand,
+  ],
 ];
 
 /** Every command, or the one that is called with these arguments. */
@@ -74,10 +138,23 @@ Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
 4 lock held by a live process, 5 damaged database, 130 interrupted.`,
     );
   const word = commandIn(root, args);
-  // A script runs one command of two dozen, time and again, and need not load the others. Help and completion know them all.
-  const one = word === undefined || word === "completion" ? undefined : COMMANDS.find(([name]) => name === word);
-  for (const [, load] of one === undefined ? COMMANDS : [one]) (await load())(root);
+  if (word === undefined && args.length > 0) return listed(root);
+  // A script runs one command of two dozen, time and again, and need not load the others. Completion knows them all.
+  const one = word === "completion" ? undefined : COMMANDS.find(([usage]) => nameIn(usage) === word);
+  for (const [, , load] of one === undefined ? COMMANDS : [one]) (await load())(root);
   return root;
+}
+
+/** For help and version: the commands by their names. */
+function listed(root: Command): Command {
+  const usages = new Map(COMMANDS.map(([usage]) => [nameIn(usage), usage]));
+  for (const [usage, summary] of COMMANDS) root.command(nameIn(usage)).summary(summary);
+  const help = new Help();
+  return root.configureHelp({ subcommandTerm: (command) => usages.get(command.name()) ?? help.subcommandTerm(command) });
+}
+
+function nameIn(usage: string): string {
+  return usage.split(" ", 1)[0] as string;
 }
 
 /** The first word that is no option, and no option's value. */
@@ -87,6 +164,7 @@ function commandIn(root: Command, args: readonly string[]): string | undefined {
 }
 
 export function version(): string {
-  const file = new URL("../../package.json", import.meta.url);
+  // The bundle has this module one folder higher.
+  const file = new URL(import.meta.url.endsWith(".ts") ? "../../package.json" : "../package.json", import.meta.url);
   return (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version;
 }

@@ -6,7 +6,7 @@ import { HoldfastError } from "../core/errors.ts";
 import { sayReaders } from "../core/wal.ts";
 import type { ProcessId } from "../core/ids.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
-import { threadArguments } from "../store/own-file.ts";
+import type { OwnThread } from "../store/own-file.ts";
 import type { Works } from "../store/processes.ts";
 import type { Change, Claimed, Store } from "../store/store.ts";
 import { bootId, processIdentity } from "./boot.ts";
@@ -137,7 +137,7 @@ export class Engine {
     this.clock = store.clock;
     this.#threaded = location.key !== null && options.clock === systemClock;
     this.log = options.log;
-    this.#keeperFile = new KeeperFile(this.log);
+    this.#keeperFile = new KeeperFile(this.log, location);
     this.self = self;
     this.program = options.program;
     this.actor = actorOf(options);
@@ -291,8 +291,8 @@ export class Engine {
     if (this.#keeper !== null || this.#thread !== null || this.#closing) return;
     this.#unlisten ??= this.store.onChange((change) => this.#ended(change), { ownOnly: true });
     if (this.#threaded) {
-      const file = this.#keeperFile.find();
-      if (file !== null) this.#startThread(file);
+      const thread = this.#keeperFile.find();
+      if (thread !== null) this.#startThread(thread);
     } else
       this.#keeper = new Keeper({
         store: this.store,
@@ -352,14 +352,14 @@ export class Engine {
       .finally(() => this.poke());
   }
 
-  #startThread(file: URL): void {
+  #startThread({ code, options }: OwnThread): void {
     const data: KeeperThreadData = {
       location: this.location,
       process: this.self,
       holdings: this.holdings.buffer,
       alert: this.#alert,
     };
-    const thread = new Thread(file, { workerData: data, ...threadArguments() });
+    const thread = new Thread(code, { workerData: data, ...options });
     this.#thread = thread;
     this.leads.resend();
     const { promise, resolve } = Promise.withResolvers<void>();

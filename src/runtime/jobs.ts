@@ -29,7 +29,7 @@ export class Jobs {
   readonly #refuseClosed: () => void;
   readonly #over: AbortSignal;
 
-  /** `over` aborts when the handle's workers have stopped: what ended while they drained can still be waited for. */
+  /** @internal `over` aborts when the handle's workers have stopped: what ended while they drained can still be waited for. */
   constructor(engine: Engine, refuseClosed: () => void, over: AbortSignal) {
     this.#engine = engine;
     this.#refuseClosed = refuseClosed;

@@ -1,32 +1,38 @@
-import type { HoldfastError } from "../core/errors.ts";
-import { fileMissing, ownFile } from "../store/own-file.ts";
+import { HoldfastError } from "../core/errors.ts";
+import type { StoreLocation } from "../store/open-store.ts";
+import { fileMissing, findPackage, isModuleMissing, type OwnThread, ownThread } from "../store/own-file.ts";
+import { THREAD_CODE } from "../store/thread-code.ts";
 import type { Log } from "./log.ts";
 
 const CODE = "KEEPER_MISSING";
 const RUNS = "the keeper thread";
 
 /**
- * The file that the keeper thread runs. Without that thread, a handler that blocks for longer than its lease runs in two
- * processes at once, so no job is claimed where the file, or a module that it imports, is missing.
+ * The code that the keeper thread runs. Without that thread, a handler that blocks for longer than its lease runs in two
+ * processes at once, so no job is claimed where the code, or a module that it imports, is missing.
  */
 export class KeeperFile {
   readonly #log: Log;
-  #url: URL | null = null;
+  readonly #kind: StoreLocation["kind"];
+  #thread: OwnThread | null = null;
   #missing: HoldfastError | null = null;
   #isLogged = false;
 
-  constructor(log: Log) {
+  constructor(log: Log, { kind }: StoreLocation) {
     this.#log = log;
+    this.#kind = kind;
   }
 
   /** Throws KEEPER_MISSING. */
-  require(): URL {
+  require(): OwnThread {
     if (this.#missing !== null) throw this.#missing;
-    return (this.#url ??= ownFile({ here: import.meta.url, name: "./keeper-thread", runs: RUNS, code: CODE }));
+    if (this.#thread !== null) return this.#thread;
+    this.#requireDriver();
+    return (this.#thread = ownThread({ here: import.meta.url, name: "./keeper-thread", runs: RUNS, code: CODE }));
   }
 
   /** For a process that claims nothing, and continues without the thread. */
-  find(): URL | null {
+  find(): OwnThread | null {
     try {
       return this.require();
     } catch (error) {
@@ -39,8 +45,22 @@ export class KeeperFile {
 
   /** The thread ended before it was at work. */
   failed(error: unknown): void {
-    const code = error instanceof Error && "code" in error ? error.code : null;
-    if (code !== "ERR_MODULE_NOT_FOUND" && code !== "MODULE_NOT_FOUND") return;
-    this.#missing = fileMissing(CODE, RUNS, (error as Error).message, error);
+    if (isModuleMissing(error)) this.#missing = fileMissing(CODE, RUNS, (error as Error).message, error);
+  }
+
+  /** A bundler may have taken the driver for PostgreSQL into the program; the thread needs the package itself. */
+  #requireDriver(): void {
+    if (THREAD_CODE === null || this.#kind !== "postgres") return;
+    try {
+      findPackage("postgres");
+    } catch (cause) {
+      this.#missing = new HoldfastError(
+        CODE,
+        "The keeper thread needs the package `postgres`, which is not installed beside this program.",
+        "Run `npm install postgres` where the program runs. A bundler may keep it out of the bundle, but need not.",
+        { cause },
+      );
+      throw this.#missing;
+    }
   }
 }

@@ -16,6 +16,7 @@ export class Queues {
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;
 
+  /** @internal */
   constructor(engine: Engine, refuseClosed: () => void) {
     this.#engine = engine;
     this.#refuseClosed = refuseClosed;

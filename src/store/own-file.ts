@@ -1,5 +1,10 @@
 import { existsSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { getEnvironmentData, setEnvironmentData } from "node:worker_threads";
 import { HoldfastError } from "../core/errors.ts";
+import { IS_THREAD_CODE, THREAD_CODE } from "./thread-code.ts";
 
 /** Options of Node for code that is given as text. Those of the second list have a value in the next argument. */
 const TEXT_OPTIONS = /^(--input-type=|--eval=|--print=)/;
@@ -23,6 +28,42 @@ export function ownFile({ here, name, runs, code = "FILE_MISSING" }: OwnFile): U
   const url = here?.startsWith("file:") ? new URL(`${name}${here.endsWith(".ts") ? ".ts" : ".js"}`, here) : null;
   if (url !== null && existsSync(url)) return url;
   throw fileMissing(code, runs, url === null ? `beside ${here ?? "this bundle"}` : url.pathname);
+}
+
+/** What a thread of Holdfast runs, for the constructor of `Worker`. */
+export interface OwnThread {
+  code: URL | string;
+  options: { eval: boolean; execArgv?: string[] };
+}
+
+/** The text in the published package, a file in a checkout. */
+export function ownThread(file: OwnFile): OwnThread {
+  const code = THREAD_CODE ?? ownFile(file);
+  setEnvironmentData(PACKAGES_FROM, packagesFrom());
+  return { code, options: { eval: code === THREAD_CODE, ...threadArguments() } };
+}
+
+const PACKAGES_FROM = "holdfast.packages-from";
+
+/** Loads a package that the user installs, also into the text of a thread, which is in no folder that packages are looked for in. */
+export function requirePackage(name: string): unknown {
+  return createRequire(packagesFrom())(name);
+}
+
+export function findPackage(name: string): string {
+  return createRequire(packagesFrom()).resolve(name);
+}
+
+export function isModuleMissing(error: unknown): boolean {
+  const code = error instanceof Error && "code" in error ? error.code : null;
+  return code === "ERR_MODULE_NOT_FOUND" || code === "MODULE_NOT_FOUND";
+}
+
+/** The file beside which packages are looked for: this one, or the program where a bundler made CommonJS of this one. */
+function packagesFrom(): string {
+  if (IS_THREAD_CODE) return getEnvironmentData(PACKAGES_FROM) as string;
+  const here: string | undefined = import.meta.url;
+  return here?.startsWith("file:") ? here : pathToFileURL(process.argv[1] ?? join(process.cwd(), "program.js")).href;
 }
 
 export function fileMissing(code: string, runs: string, place: string, cause?: unknown): HoldfastError {

@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
-import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { open } from "../../src/index.ts";
-import { makeProject, node, RECIPES, run } from "./project.ts";
+import { noServer, startServer } from "../postgres/server.ts";
+import { makeProject, node, RECIPES, ROOT, run } from "./project.ts";
 
 const LEASE = 500;
 let folder: string;
@@ -31,35 +33,48 @@ const WHOLE: Record<string, { file: string; bundle: (outfile: string) => Promise
 };
 
 for (const [name, { file, bundle }] of Object.entries(WHOLE)) {
-  test(`in a whole bundle by ${name} nothing is claimed without a keeper thread, and what needs a missing file says so`, async () => {
-    const moved = join(folder, `moved ${name}`);
-    mkdirSync(moved);
-    const app = join(moved, file);
-    await bundle(app);
-    const refused = ["work", "claim", "claim by hand", "build"];
-    const said = await run(app, "work.db", "enqueue", ...refused, "counts", "backup", "check", "build in memory");
-    assert.equal(typeof said["enqueue"]?.answer, "string");
-    for (const what of refused) {
-      assert.equal(said[what]?.code, "KEEPER_MISSING", `${what}: ${JSON.stringify(said[what])}`);
-      assert.match(said[what]?.hint ?? "", /--external:holdfast/);
+  test(`a whole bundle by ${name} works elsewhere: leases are renewed while a handler blocks`, async () => {
+    const moved = mkdtempSync(join(tmpdir(), "holdfast-moved-"));
+    try {
+      const app = join(moved, file);
+      await bundle(app);
+      await run(app, "work.db", "enqueue");
+      await renewedWhileBlocked(moved, run(app, "work.db", "work"));
+      const said = await run(app, "work.db", "enqueue", "claim", "backup", "check", "build");
+      assert.deepEqual(said["claim"], { answer: true });
+      assert.deepEqual(said["backup"], {});
+      // A child process still runs a file, which is not in the bundle.
+      assert.equal(said["check"]?.code, "FILE_MISSING", JSON.stringify(said["check"]));
+      assert.match(said["check"]?.hint ?? "", /--external:holdfast/);
+      assert.deepEqual(said["build"], { answer: "FAILED" });
+      const built = JSON.stringify(await run(app, "work.db", "build in memory"));
+      assert.match(built, /"state":"FAILED"/);
+      assert.match(built, /The file of the process of a stage with isolate: .* is missing/);
+    } finally {
+      rmSync(moved, { recursive: true, force: true });
     }
-    assert.match(JSON.stringify(said["counts"]), /"pending":1,"running":0/, "the job waits for a process that can run it");
-    for (const what of ["backup", "check"]) assert.equal(said[what]?.code, "FILE_MISSING", JSON.stringify(said[what]));
-    const built = JSON.stringify(said["build in memory"]);
-    assert.match(built, /"state":"FAILED"/);
-    assert.match(built, /The file of the process of a stage with isolate: .* is missing/);
   });
 }
 
-test("a keeper thread that lacks a module is missing, too", async () => {
-  const moved = join(folder, "moved half");
-  mkdirSync(moved);
-  const app = join(moved, "app.mjs");
-  await esbuild(app, "--format=esm");
-  copyFileSync(join(folder, "node_modules/holdfast/dist/runtime/keeper-thread.js"), join(moved, "keeper-thread.js"));
-  const said = await run(app, "work.db", "enqueue", "claim", "work");
-  for (const what of ["claim", "work"]) assert.equal(said[what]?.code, "KEEPER_MISSING", JSON.stringify(said[what]));
-});
+test(
+  "in a bundle with PostgreSQL, nothing is claimed where the package `postgres` is not installed",
+  { skip: noServer },
+  async (t) => {
+    const server = await startServer();
+    t.after(() => server.stop());
+    const moved = mkdtempSync(join(tmpdir(), "holdfast-moved-"));
+    t.after(() => rmSync(moved, { recursive: true, force: true }));
+    const app = join(moved, "app.mjs");
+    symlinkSync(join(ROOT, "node_modules/postgres"), join(folder, "node_modules/postgres"));
+    await esbuild(app, "--format=esm");
+    const refused = await run(app, server.url(), "enqueue", "work", "claim");
+    for (const what of ["work", "claim"]) assert.equal(refused[what]?.code, "KEEPER_MISSING", JSON.stringify(refused[what]));
+    assert.match(refused["work"]?.hint ?? "", /npm install postgres/);
+    mkdirSync(join(moved, "node_modules"));
+    symlinkSync(join(ROOT, "node_modules/postgres"), join(moved, "node_modules/postgres"));
+    assert.deepEqual((await run(app, server.url(), "claim"))["claim"], { answer: true });
+  },
+);
 
 const RECIPE: Record<string, () => Promise<unknown>> = {
   esbuild: () => node(folder, "esbuild.mjs"),

@@ -1,13 +1,14 @@
 import { execFile } from "node:child_process";
-import { copyFileSync, cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync } from "node:fs";
+import { copyFileSync, cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
+import { packForTests } from "../bundle.ts";
 
-const ROOT = join(import.meta.dirname, "../..");
+export const ROOT = join(import.meta.dirname, "../..");
 const MODULES = join(ROOT, "node_modules");
 export const RECIPES = join(ROOT, "examples/bundlers");
-const NEEDED = ["commander", "croner", "ignore", "picomatch", "esbuild", "vite"];
+const BUNDLERS = ["esbuild", "vite"];
 /** Generous: it ends a program that hangs, and decides nothing else. */
 const DEADLINE = 60_000;
 const exec = promisify(execFile);
@@ -23,20 +24,29 @@ export interface Said {
 /** A user's project: the program of these tests, the recipes, and Holdfast installed as it is published. */
 export async function makeProject(): Promise<{ folder: string; remove: () => void }> {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-bundles-"));
-  const installed = join(folder, "node_modules/holdfast");
-  mkdirSync(installed, { recursive: true });
-  copyFileSync(join(ROOT, "package.json"), join(installed, "package.json"));
-  const output = ["--outDir", join(installed, "dist"), "--sourceMap", "false", "--declaration", "false"];
-  await exec(process.execPath, [join(MODULES, "typescript/bin/tsc"), "-p", join(ROOT, "tsconfig.build.json"), ...output]);
-  for (const name of NEEDED) symlinkSync(join(MODULES, name), join(folder, "node_modules", name));
+  await install(folder);
+  for (const name of BUNDLERS) symlinkSync(join(MODULES, name), join(folder, "node_modules", name));
   copyFileSync(join(import.meta.dirname, "programs/app.mjs"), join(folder, "app.mjs"));
   cpSync(RECIPES, folder, { recursive: true });
   return { folder, remove: () => rmSync(folder, { recursive: true, force: true }) };
 }
 
+/** Installs the packed Holdfast into an empty project. */
+export async function install(folder: string): Promise<string> {
+  const installed = join(folder, "node_modules/holdfast");
+  mkdirSync(installed, { recursive: true });
+  writeFileSync(join(folder, "package.json"), '{ "private": true }');
+  await exec("tar", ["-xzf", await packForTests(), "-C", installed, "--strip-components=1"]);
+  return installed;
+}
+
 /** Runs Node in the project. */
 export async function node(folder: string, ...args: string[]): Promise<string> {
-  return (await exec(process.execPath, args, { cwd: folder, timeout: DEADLINE, killSignal: "SIGKILL" })).stdout;
+  return (await nodeOutput(folder, ...args)).stdout;
+}
+
+export function nodeOutput(folder: string, ...args: string[]): Promise<{ stdout: string; stderr: string }> {
+  return exec(process.execPath, args, { cwd: folder, timeout: DEADLINE, killSignal: "SIGKILL" });
 }
 
 /** Runs the program, or a bundle of it, in its own folder. */

@@ -57,6 +57,10 @@ test("a command is found by its name, behind any options, and no other is loaded
   for (const args of [["--help"], ["help", "run"], ["frob", "run"], ["--db", "run"]]) assert.deepEqual(await found(...args), all);
 });
 
+test("the list of commands in the help, which loads none of them, says what each says of itself", async () => {
+  assert.equal((await program(["--help"])).helpInformation(), (await program()).helpInformation());
+});
+
 test("every command has a help text with an example", async () => {
   const helps = commandsOf(await program()).map((command) => {
     let text = "";

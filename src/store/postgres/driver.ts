@@ -1,6 +1,8 @@
 import { connect as dial, type Socket } from "node:net";
 import { HoldfastError } from "../../core/errors.ts";
 import type postgres from "postgres";
+import { isModuleMissing, requirePackage } from "../own-file.ts";
+import { IS_THREAD_CODE } from "../thread-code.ts";
 import type { Address, Host } from "./address.ts";
 import { ConnectionLost } from "./faults.ts";
 
@@ -40,9 +42,9 @@ export interface Connection {
 /** The driver is the user's to install, and is loaded only where it is needed. */
 export async function loadDriver(): Promise<typeof postgres> {
   try {
-    return (await import("postgres")).default;
+    return IS_THREAD_CODE ? (requirePackage("postgres") as typeof postgres) : (await import("postgres")).default;
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "ERR_MODULE_NOT_FOUND") throw error;
+    if (!isModuleMissing(error)) throw error;
     throw new HoldfastError(
       "DRIVER_MISSING",
       "To work on PostgreSQL, Holdfast needs the package `postgres`, which is not installed here.",

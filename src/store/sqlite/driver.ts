@@ -1,7 +1,7 @@
-import { createRequire } from "node:module";
 import type { DatabaseSync, SQLInputValue } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { HoldfastError } from "../../core/errors.ts";
+import { requirePackage } from "../own-file.ts";
 import { noSqlite, refuseOldSqlite } from "./sqlite-version.ts";
 
 export type DriverName = "node:sqlite" | "better-sqlite3";
@@ -189,7 +189,7 @@ function throughBetter(db: BetterDatabase): Connection {
 
 function loadBetter(): BetterConstructor {
   try {
-    return createRequire(import.meta.url)("better-sqlite3") as BetterConstructor;
+    return requirePackage("better-sqlite3") as BetterConstructor;
   } catch (cause) {
     throw new HoldfastError(
       "DRIVER_MISSING",

@@ -3,7 +3,7 @@ import { dirname } from "node:path";
 import { Worker } from "node:worker_threads";
 import { HoldfastError } from "../../../core/errors.ts";
 import type { OnProgress } from "../../backups.ts";
-import { ownFile, threadArguments } from "../../own-file.ts";
+import { ownThread } from "../../own-file.ts";
 import { passStep } from "../../points.ts";
 import { checkFile } from "../damage/check.ts";
 import { connect, type DriverName } from "../driver.ts";
@@ -107,8 +107,8 @@ export function runTask<Name extends TaskName>(
   tell: OnProgress = () => {},
 ): Promise<Answer<Name>> {
   return new Promise((resolve, reject) => {
-    const file = ownFile({ here: import.meta.url, name: "./thread", runs: `the thread for "${task}"` });
-    const thread = new Worker(file, { workerData: { task, input }, ...threadArguments() });
+    const { code, options } = ownThread({ here: import.meta.url, name: "./thread", runs: `the thread for "${task}"` });
+    const thread = new Worker(code, { workerData: { task, input }, ...options });
     thread.on("message", (message: ToMain) => {
       if ("progress" in message) tell(message.progress);
       else if ("answer" in message) resolve(message.answer as Answer<Name>);

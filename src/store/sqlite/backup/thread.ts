@@ -1,4 +1,5 @@
 import { parentPort, workerData } from "node:worker_threads";
+import type { OnProgress } from "../../backups.ts";
 import { fromThrown, TASKS, type TaskName, type ToMain } from "./tasks.ts";
 
 /** Runs one task of those that take long, and says how far it is. */
@@ -7,14 +8,20 @@ const { task, input } = workerData as { task: TaskName; input: never };
 const say = (message: ToMain) => port.postMessage(message);
 
 let told = 0;
-try {
-  const answer = await TASKS[task](input, (progress) => {
-    const now = performance.now();
-    if (now - told < 100) return;
-    told = now;
-    say({ progress });
-  });
-  say({ answer });
-} catch (error) {
-  say({ failure: fromThrown(error) });
+const onProgress: OnProgress = (progress) => {
+  const now = performance.now();
+  if (now - told < 100) return;
+  told = now;
+  say({ progress });
+};
+
+// The build makes a script of this module, which cannot await outside of a function.
+void run();
+
+async function run(): Promise<void> {
+  try {
+    say({ answer: await TASKS[task](input, onProgress) });
+  } catch (error) {
+    say({ failure: fromThrown(error) });
+  }
 }

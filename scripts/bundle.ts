@@ -1,0 +1,154 @@
+import { join, resolve } from "node:path";
+import { type ModuleInfo, type OutputChunk, type Plugin, rolldown } from "rolldown";
+
+export const ROOT = join(import.meta.dirname, "..");
+const SRC = join(ROOT, "src");
+/** Node brings the first, users install the others. */
+export const EXTERNAL = [/^node:/, "better-sqlite3", "postgres"];
+const TARGET = "node22";
+
+/** What Node or a user starts or imports: one file of `dist/` each, all in one folder, so that `ownFile` finds them. */
+export const ENTRIES: Record<string, string> = {
+  index: "index.ts",
+  testing: "testing/index.ts",
+  cli: "cli/main.ts",
+  guest: "runtime/builds/isolated/guest.ts",
+  "check-process": "store/sqlite/damage/check-process.ts",
+  "power-cut-process": "testing/power-cut-process.ts",
+  "memory-eater": "testing/memory-eater.ts",
+};
+
+interface BundleOptions {
+  folder: string;
+  /** Entry points by name, as paths below `src/`. */
+  entries?: Record<string, string>;
+  minify: boolean;
+}
+
+/** Bundles `src/` into a few chunks that share their modules. Returns the chunks written. */
+export async function bundle({ folder, entries = ENTRIES, minify }: BundleOptions): Promise<OutputChunk[]> {
+  const build = await rolldown({
+    input: {
+      ...Object.fromEntries(Object.entries(entries).map(([name, path]) => [name, `${ENTRY}${name}:${join(SRC, path)}`])),
+      // An entry of its own, so that the bundler puts its helpers into that chunk instead of a file for them.
+      library: join(SRC, "index.ts"),
+    },
+    platform: "node",
+    external: EXTERNAL,
+    transform: { target: TARGET },
+    // Chunks may export more than their modules do; what users import has a facade, which does not.
+    preserveEntrySignatures: "allow-extension",
+    // `String` keeps the bundler from copying the text to wherever it is used.
+    plugins: [facades(), threadCode(`String(${JSON.stringify(await bundleThreads())})`, false), ascii],
+  });
+  try {
+    const { output } = await build.write({
+      dir: folder,
+      format: "es",
+      cleanDir: true,
+      minify: minify ? READABLE : false,
+      entryFileNames: "[name].js",
+      chunkFileNames: "[name].js",
+      codeSplitting: { includeDependenciesRecursively: false, groups: [{ name: chunkOf(), debugName: "chunks" }] },
+    });
+    return output.filter((file) => file.type === "chunk");
+  } finally {
+    await build.close();
+  }
+}
+
+/** Names of functions and classes stay, so that a stack can be read. */
+const READABLE = {
+  compress: { keepNames: { function: true, class: true } },
+  mangle: { keepNames: { function: true, class: true } },
+  codegen: true,
+} as const;
+
+/**
+ * The code of the keeper thread and of the thread for backups as one text: a CommonJS script, because `new Worker(text, { eval:
+ * true })` starts that in half the time of a module in a `data:` address.
+ */
+async function bundleThreads(): Promise<string> {
+  const entry = "holdfast:threads";
+  const [task, keeper] = ["store/sqlite/backup/thread.ts", "runtime/keeper-thread.ts"].map((path) =>
+    JSON.stringify(join(SRC, path)),
+  );
+  const code = `import { workerData } from "node:worker_threads"; if ("task" in workerData) import(${task}); else import(${keeper});`;
+  const build = await rolldown({
+    input: { threads: entry },
+    platform: "node",
+    external: EXTERNAL,
+    transform: { target: TARGET },
+    plugins: [
+      { name: "threads", resolveId: (id) => (id === entry ? id : null), load: (id) => (id === entry ? code : null) },
+      threadCode("null", true),
+      ascii,
+    ],
+  });
+  try {
+    const { output } = await build.generate({ format: "cjs", codeSplitting: false, minify: true });
+    return output[0].code;
+  } finally {
+    await build.close();
+  }
+}
+
+/** Replaces `src/store/thread-code.ts`. */
+function threadCode(code: string, isThreadCode: boolean): Plugin {
+  const file = join(SRC, "store/thread-code.ts");
+  const text = `export const THREAD_CODE = ${code}; export const IS_THREAD_CODE = ${isThreadCode};`;
+  return { name: "thread-code", load: (id) => (id === file ? text : null) };
+}
+
+/** Entry points, each with a file of its own that exports what its module does. */
+const ENTRY = "holdfast:entry:";
+function facades(): Plugin {
+  return {
+    name: "facades",
+    resolveId: (id) => (id.startsWith(ENTRY) ? id : null),
+    load: (id) => (id.startsWith(ENTRY) ? `export * from ${JSON.stringify(id.slice(id.indexOf(":", ENTRY.length) + 1))};` : null),
+  };
+}
+
+/** Escapes the few other characters, which stand in strings only: V8 reads a file that has none in half the memory, and faster. */
+const ascii: Plugin = {
+  name: "ascii",
+  generateBundle(_options, files) {
+    for (const file of Object.values(files)) {
+      if (file.type !== "chunk") continue;
+      file.code = file.code.replaceAll(/[\u0080-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+    }
+  },
+};
+
+/**
+ * Names the chunk of a module by what loads it: `library` has what `import "holdfast"` needs, `stores` what both databases share;
+ * these, the stores and the commands are loaded on use. Null: the module stays with the only entry point that needs it.
+ */
+function chunkOf(): (id: string, modules: Modules) => string | null {
+  let parts: { [part: string]: Set<string> } | null = null;
+  return (id, modules) => {
+    parts ??= {
+      library: reachable(modules, "index.ts"),
+      sqlite: reachable(modules, "store/sqlite/sqlite-store.ts", "store/sqlite/backup/before-migration.ts"),
+      postgres: reachable(modules, "store/postgres/postgres-store.ts"),
+      program: reachable(modules, "cli/main.ts"),
+      testing: reachable(modules, "testing/index.ts"),
+      commands: reachable(modules, ...(modules.getModuleInfo(join(SRC, "cli/program.ts"))?.dynamicallyImportedIds ?? [])),
+    };
+    const needs = (part: string) => parts?.[part]?.has(id) === true;
+    if (needs("library") || (needs("testing") && needs("commands"))) return "library";
+    if (needs("sqlite") && needs("postgres")) return "stores";
+    return ["sqlite", "postgres", "program", "commands"].find(needs) ?? null;
+  };
+}
+
+interface Modules {
+  getModuleInfo(id: string): ModuleInfo | null;
+}
+
+function reachable(modules: Modules, ...from: string[]): Set<string> {
+  const found = new Set(from.map((path) => resolve(SRC, path)));
+  for (const id of found) for (const next of modules.getModuleInfo(id)?.importedIds ?? []) found.add(next);
+  return found;
+}
