@@ -47,6 +47,7 @@ export async function bundle({ folder, entries = ENTRIES, minify }: BundleOption
       format: "es",
       cleanDir: true,
       minify: minify ? READABLE : false,
+      comments: false,
       entryFileNames: "[name].js",
       chunkFileNames: "[name].js",
       codeSplitting: { includeDependenciesRecursively: false, groups: [{ name: chunkOf(), debugName: "chunks" }] },
@@ -57,11 +58,14 @@ export async function bundle({ folder, entries = ENTRIES, minify }: BundleOption
   }
 }
 
-/** Names of functions and classes stay, so that a stack can be read. */
+/**
+ * Short local names, and no comments. Names of functions and classes stay, so that a stack can be read, and so do lines: Node
+ * prints the line of an error that is not caught.
+ */
 const READABLE = {
   compress: { keepNames: { function: true, class: true } },
   mangle: { keepNames: { function: true, class: true } },
-  codegen: true,
+  codegen: { removeWhitespace: false },
 } as const;
 
 /**
