@@ -141,7 +141,8 @@ function chunkOf(): (id: string, modules: Modules) => string | null {
       commands: reachable(modules, ...(modules.getModuleInfo(join(SRC, "cli/program.ts"))?.dynamicallyImportedIds ?? [])),
     };
     const needs = (part: string) => parts?.[part]?.has(id) === true;
-    if (needs("library") || (needs("testing") && needs("commands"))) return "library";
+    // What a command shares with a store is little; without it, a command would load both stores.
+    if (needs("library") || (needs("commands") && ["sqlite", "postgres", "testing"].some(needs))) return "library";
     if (needs("sqlite") && needs("postgres")) return "stores";
     return ["sqlite", "postgres", "program", "commands"].find(needs) ?? null;
   };

@@ -53,12 +53,15 @@ async function loadedBy(...args: string[]): Promise<string[] | undefined> {
   return /^loaded (.*)$/m.exec(stderr)?.[1]?.split(" ");
 }
 
-test("the library is two files, a database two more; help loads no command", async () => {
+test("the library is two files, a database two more; help loads no command, and a command one database", async () => {
   const evaluated = (code: string) => loadedBy("--input-type=module", "-e", code);
   assert.deepEqual(await evaluated('import "holdfast";'), ["index.js", "library.js"]);
   const opened = await evaluated('import { open } from "holdfast"; await (await open("work.db")).close();');
   assert.deepEqual(opened, ["index.js", "library.js", "sqlite.js", "stores.js"]);
-  assert.deepEqual(await loadedBy(join(installed, "bin/holdfast.js"), "--help"), ["cli.js", "library.js", "program.js"]);
+  const bin = join(installed, "bin/holdfast.js");
+  assert.deepEqual(await loadedBy(bin, "--help"), ["cli.js", "library.js", "program.js"]);
+  const asked = await loadedBy(bin, "status", "--db", "work.db");
+  assert.deepEqual(asked, ["cli.js", "commands.js", "library.js", "program.js", "sqlite.js", "stores.js"]);
 });
 
 test("the package exports the public names, and declares them", async () => {
