@@ -1,29 +1,18 @@
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import {
-  chmodSync,
-  chownSync,
-  cpSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  realpathSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from "node:fs";
+import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
 import tls from "node:tls";
-import { fileURLToPath } from "node:url";
 import postgres from "postgres";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { ConnectionLost } from "../../src/store/postgres/faults.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import { refuseOld } from "../../src/store/postgres/open.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
+import { install, nodeOutput } from "../bundles/project.ts";
 import { add, addOne, claim, declaring, limitRule, running, SUCCEEDED } from "../conformance/parts.ts";
 import { oneOf } from "../crash/random.ts";
 import { RUNS_AS } from "./binaries.ts";
@@ -404,21 +393,12 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(store);
   });
 
-  test("the driver is not installed", (t) => {
+  test("the driver is not installed", async (t) => {
     const folder = mkdtempSync(join(tmpdir(), "holdfast-bare-"));
     t.after(() => rmSync(folder, { recursive: true }));
-    const root = fileURLToPath(new URL("../../", import.meta.url));
-    cpSync(join(root, "src"), join(folder, "src"), { recursive: true });
-    cpSync(join(root, "package.json"), join(folder, "package.json"));
-    mkdirSync(join(folder, "node_modules"));
-    const { dependencies } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as { dependencies: object };
-    for (const needed of Object.keys(dependencies))
-      symlinkSync(realpathSync(join(root, "node_modules", needed)), join(folder, "node_modules", needed));
-    const script = `import { open } from "./src/index.ts"; await open(${JSON.stringify(url)}).catch((e) => console.log(e.code, e.message, e.hint))`;
-    const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "-e", script], {
-      cwd: folder,
-      encoding: "utf8",
-    });
+    await install(folder);
+    const script = `import { open } from "holdfast"; await open(${JSON.stringify(url)}).catch((e) => console.log(e.code, e.message, e.hint))`;
+    const { stdout, stderr } = await nodeOutput(folder, "--input-type=module", "-e", script);
     assert.match(stdout, /^DRIVER_MISSING .*`postgres`, which is not installed here\. Run `npm install postgres`/, stderr);
   });
 
