@@ -71,6 +71,40 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       });
     });
 
+    test("a call waits longer than its patience while other processes commit, up to twelve times as long", async () => {
+      for (const [waits, rounds] of [
+        [true, 14],
+        [false, 15],
+      ] as const)
+        await withGroup(driver, async ({ group, enqueue, path, db, time }) => {
+          const other = connect(driver, path, { busyTimeout: 0 });
+          other.exec("create table others (x)");
+          other.exec("begin immediate");
+          const seen = { passed: 0, looks: 0, isOver: false };
+          Object.defineProperty(time, "passed", { get: () => (seen.looks++, seen.passed) });
+          const call = group.submit("enqueue", (tx) => enqueue.run(tx, [job(1)]));
+          call.catch(() => (seen.isOver = true));
+          const looked = async () => {
+            // A wait looks at the time twice.
+            const enough = seen.looks + 4;
+            while (seen.looks < enough && !seen.isOver) await new Promise((turn) => setImmediate(turn));
+          };
+          await looked();
+          for (let round = 1; round <= rounds; round++) {
+            other.exec("insert into others values (1)");
+            other.exec("commit");
+            other.exec("begin immediate");
+            seen.passed += 4_000;
+            await looked();
+          }
+          other.exec("commit");
+          other.close();
+          if (waits) await call;
+          else await assert.rejects(call, { code: "BUSY" });
+          assert.equal(idsIn(db).length, waits ? 1 : 0);
+        });
+    });
+
     test("who waited longer than the patience lasts is told that the file was busy, and nothing has changed", async () => {
       await withGroup(driver, async ({ group, enqueue, path, db, time }) => {
         const other = connect(driver, path, { busyTimeout: 0 });

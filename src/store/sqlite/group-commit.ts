@@ -6,8 +6,11 @@ import type { Statements } from "./scripts.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { COMMITS } from "./epoch.ts";
 import type { Tx as ScriptTx } from "../sql/access.ts";
-import { OpeningPatience } from "./opening-patience.ts";
+import { LockPatience } from "./lock-patience.ts";
 import { explain, faultOf, isBusy, isOfContent } from "./faults.ts";
+
+/** While other processes commit, a write waits for so many times the time that it waits for one transaction. */
+const MOST_TRANSACTIONS = 12;
 
 /** One transaction, as the operations inside it see it. */
 export interface Tx extends ScriptTx {
@@ -69,7 +72,7 @@ export interface GroupCommitOptions {
   statements: Statements;
   now: () => number;
   monotonic: () => number;
-  /** Until this much has passed, a locked database is waited for; in milliseconds. */
+  /** So long a write waits for the transaction of another process, in milliseconds; longer while others commit. */
   patience: number;
   onCommit: (committed: Committed) => void;
   /** Why other processes do not see this file any more; null: they do. Asked before each transaction, and before its callers are answered. */
@@ -101,7 +104,9 @@ export class GroupCommit {
   #scheduled = false;
   #retries = 0;
   #idle: (() => void)[] = [];
-  #opening: OpeningPatience | null = null;
+  #opening: LockPatience | null = null;
+  /** While the file is locked. */
+  #waiting: LockPatience | null = null;
 
   constructor(db: Connection, options: GroupCommitOptions) {
     this.#db = db;
@@ -321,6 +326,7 @@ export class GroupCommit {
     }
     for (const item of items) passPoint(item.operation, "committed");
     this.#retries = 0;
+    this.#waiting = null;
     return this.#unseen() ?? committed;
   }
 
@@ -353,7 +359,7 @@ export class GroupCommit {
   /** The first write of a process is a part of opening: it waits as opening does. */
   #isOpening({ operation }: Item): boolean {
     if (operation !== "register") return false;
-    this.#opening ??= new OpeningPatience(this.#db);
+    this.#opening ??= new LockPatience(this.#db);
     return !this.#opening.isOver();
   }
 
@@ -363,9 +369,15 @@ export class GroupCommit {
    */
   #wait(items: Item[]): void {
     const patient: Item[] = [];
+    const { patience, monotonic, path } = this.#options;
+    const most = MOST_TRANSACTIONS * patience;
+    const since = Math.min(...items.map((item) => item.since));
+    this.#waiting ??= new LockPatience(this.#db, { stuckMs: patience, mostMs: most, now: monotonic, since });
+    const isStuck = this.#waiting.isOver();
     for (const item of items) {
-      if (this.#options.monotonic() - item.since < this.#options.patience || this.#isOpening(item)) patient.push(item);
-      else item.reject(explain(busy(), this.#options.path));
+      const waited = monotonic() - item.since;
+      if (waited < patience || !isStuck || this.#isOpening(item)) patient.push(item);
+      else item.reject(explain(busy(), path));
     }
     this.#queue = [...patient, ...this.#queue];
     // Somebody has called meanwhile, and the next turn takes these along.

@@ -14,7 +14,7 @@ import { explain, isBusy } from "./faults.ts";
 import { refuseNetwork } from "./file-system.ts";
 import { createFile } from "./modes.ts";
 import { mostSeen, readSlots } from "./witness/slots.ts";
-import { OpeningPatience } from "./opening-patience.ts";
+import { LockPatience } from "./lock-patience.ts";
 import { refuseOldSqlite } from "./sqlite-version.ts";
 import { migrate, SCHEMA_VERSION, versionOf } from "./migrate.ts";
 
@@ -236,7 +236,7 @@ function setSynchronous(db: Connection, path: string, durability: Durability): v
 
 /** A file that others are opening, or writing to, is waited for. */
 export async function patiently<T>(db: Connection, run: () => T): Promise<T> {
-  const patience = new OpeningPatience(db);
+  const patience = new LockPatience(db);
   for (let tries = 0; ; tries++) {
     try {
       return run();

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { connect } from "../../src/store/sqlite/driver.ts";
-import { OpeningPatience } from "../../src/store/sqlite/opening-patience.ts";
+import { LockPatience } from "../../src/store/sqlite/lock-patience.ts";
 
 function scene(t: TestContext) {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-patience-"));
@@ -21,7 +21,7 @@ function scene(t: TestContext) {
   other.exec("pragma journal_mode = wal; create table t (x)");
   let now = 0;
   t.mock.method(performance, "now", () => now);
-  const patience = new OpeningPatience(own);
+  const patience = new LockPatience(own);
   assert.equal(patience.isOver(), false);
   return { other, patience, pass: (ms: number) => (now += ms) };
 }
