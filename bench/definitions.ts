@@ -19,7 +19,7 @@ export async function definitions(fresh: Fresh, many: number): Promise<Figure[]>
     const ours = await fresh((where) => measure(where, many));
     return { what: `${what} ${beside}`, ours, limit, unit: "µs", target: { atMost: 2 } };
   };
-  return [await compare("claim", claim), await compare("idle pick-up", pickUp)];
+  return [await compare("claim", claim), await compare("idle pick-up", pickUp), await compare("drained job", drain)];
 }
 
 /** A claim of one job, with its commit, while every queue has some; the median in microseconds. */
@@ -64,11 +64,36 @@ async function pickUp(where: string, count: number): Promise<number> {
   return median(times);
 }
 
+/** Jobs of few of the queues, by a worker with all definitions; microseconds for each. */
+async function drain(where: string, count: number): Promise<number> {
+  let left = count;
+  let done: (() => void) | undefined;
+  const { defs, fill } = make(count, () => --left === 0 && done?.());
+  await using hf = await open(where, { durability: "process" });
+  // Every queue has had a job before.
+  const settled = new Promise<void>((resolve) => (done = resolve));
+  const first = hf.work(defs);
+  await fill(hf, count);
+  await settled;
+  await first.stop();
+  await fill(hf, JOBS, FEW);
+  left = JOBS;
+  const drained = new Promise<void>((resolve) => (done = resolve));
+  const start = kernelTime();
+  hf.work(defs);
+  await drained;
+  return ((kernelTime() - start) * 1_000) / JOBS;
+}
+
 function make(count: number, run: () => void) {
   const defs = Array.from({ length: count }, (_, i) => job<number, unknown>({ name: `job ${i}`, run }));
-  const fill = async (hf: Awaited<ReturnType<typeof open>>) => {
-    for (let i = 0; i < JOBS; i += 1_000) {
-      const batch = Array.from({ length: 1_000 }, (_, k) => defs[(i + k) % count] as JobDef<number, unknown>);
+  /** So many jobs, in turn to each of the first `queues` queues. */
+  const fill = async (hf: Awaited<ReturnType<typeof open>>, jobs = JOBS, queues = count) => {
+    for (let i = 0; i < jobs; i += 1_000) {
+      const batch = Array.from(
+        { length: Math.min(1_000, jobs - i) },
+        (_, k) => defs[(i + k) % queues] as JobDef<number, unknown>,
+      );
       await Promise.all(batch.map((def, k) => hf.enqueue(def, i + k)));
     }
   };

@@ -1,3 +1,4 @@
+import { definitions } from "../definitions.ts";
 import { lineOf as figureLine } from "../figure-line.ts";
 import { limits } from "../limits.ts";
 import type { Line, Suite, SuiteOptions } from "../suite.ts";
@@ -13,7 +14,10 @@ export async function openPostgresSuite({ quick }: SuiteOptions): Promise<Suite>
   );
   const measured = Object.entries(contests.parts).map(([name, hold]) => [name, async () => (await hold()).map(lineOf)] as const);
   const place = { fresh: contests.fresh, durability: "power" as const };
-  const own = { limits: async () => (await limits(place, quick ? 50_000 : 1_000_000, quick ? 2 : 5)).map(figureLine) };
+  const own = {
+    limits: async () => (await limits(place, quick ? 50_000 : 1_000_000, quick ? 2 : 5)).map(figureLine),
+    definitions: async () => (await definitions(contests.fresh, 10_000)).map(figureLine),
+  };
   return { heading: heading(), parts: { ...Object.fromEntries(measured), ...own }, close: () => contests.close() };
 }
 

@@ -25,6 +25,39 @@ export class MatchedLanes {
   }
 }
 
+/** A queue with more lanes than this is claimed from only by those of its lanes that have jobs. */
+const WIDE_QUEUE_LANES = 8;
+
+/** The lanes of the next `max` queues that have jobs: what a claim of `max` jobs reads when it may take from many lanes. */
+export class LaneBatch {
+  readonly queues = new Set<string>();
+  readonly #lanes = new Set<MatchedLane>();
+  readonly #matched: MatchedLanes;
+  readonly #max: number;
+  #hasWide = false;
+
+  constructor(matched: MatchedLanes, max: number) {
+    this.#matched = matched;
+    this.#max = max;
+  }
+
+  get lanes(): MatchedLane[] {
+    return [...this.#lanes];
+  }
+
+  /** Adds the queue of a lane that has jobs. Returns whether the batch has all queues that it needs. */
+  add(one: MatchedLane): boolean {
+    const { queue } = one.lane;
+    const siblings = this.#matched.byQueue.get(queue) as MatchedLane[];
+    const isWide = siblings.length > WIDE_QUEUE_LANES;
+    for (const sibling of isWide ? [one] : siblings) this.#lanes.add(sibling);
+    this.queues.add(queue);
+    // A job of a later lane may come before the others of its queue, so a wide queue needs every lane that has jobs.
+    this.#hasWide ||= isWide;
+    return !this.#hasWide && this.queues.size >= this.#max;
+  }
+}
+
 /**
  * All lanes, by name and by queue. A worker claims with the same list of sources each time, so what the list matches is
  * kept, and a claim compares only the lanes that are new since the claim before. Sources are compared by their queue,

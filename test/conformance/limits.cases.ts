@@ -423,7 +423,10 @@ export function limitCases(check: Check): void {
       jobs.slice(2),
     );
     assert.equal((await store.look.queues())[0]?.counts.pending, 3);
-    assert.equal((await store.look.lanes())[0]?.pending, 3);
+    assert.deepEqual(
+      (await store.look.lanes()).map(({ pending }) => pending).filter((pending) => pending > 0),
+      [3],
+    );
   });
 
   check("where concurrency is wider than what stands ready at once, order holds over keys and priorities", async ({ store }) => {

@@ -9,15 +9,18 @@ import { testClock } from "../../src/testing/index.ts";
 import type { PostgresServer } from "../postgres/server.ts";
 import type { OpenStore, StoreUnderTest, UserTable } from "./stores.ts";
 
-/** On a database of its own, where each case finds a schema that nobody has used. */
-export function postgresOn(server: () => PostgresServer): StoreUnderTest {
+/**
+ * On a database of its own, where each case finds a schema that no case has used. `otherLanes`: definitions without jobs that
+ * every claim finds there, too.
+ */
+export function postgresOn(server: () => PostgresServer, otherLanes = 0): StoreUnderTest {
   const free: Schema[] = [];
   return {
-    name: "a schema on PostgreSQL",
+    name: otherLanes === 0 ? "a schema on PostgreSQL" : `a schema on PostgreSQL with ${otherLanes} other definitions`,
     alone: null,
     outside: "the caller's own synchronous work cannot wait for a server",
     async open(clock) {
-      const schema = free.pop() ?? (await Schema.make(server()));
+      const schema = free.pop() ?? (await Schema.make(server(), otherLanes));
       const opened = await openOn(server(), schema.name, clock);
       return {
         ...opened,
@@ -80,11 +83,14 @@ export class Schema {
   /** Kept from case to case: a new one costs as much as what is done over it. */
   readonly #sql: postgres.Sql;
 
-  static async make(server: PostgresServer): Promise<Schema> {
+  static async make(server: PostgresServer, otherLanes = 0): Promise<Schema> {
     const name = `holdfast_${randomBytes(4).toString("hex")}`;
     const { store, cleanup } = await openOn(server, name, testClock());
     const { databaseId } = store;
     await cleanup();
+    await server.query(`
+      insert into ${name}.lanes (queue, name, version) select 'other ' || n, 'other ' || n, 1 from generate_series(1, ${otherLanes}) as n;
+      update ${name}.counter set lanes = ${otherLanes}`);
     return new Schema(server, name, { statement: await refresh(server, name), databaseId });
   }
 

@@ -79,7 +79,7 @@ export class Areas {
     this.look = new Look(s, catalog, access);
     const cancel = new Cancel(s, { ...intake, events });
     this.operate = new Operate(s, { ...intake, cancel, events, audit, acts });
-    this.outlooks = new Outlooks(s, { rows: reader.rows, catalog });
+    this.outlooks = new Outlooks(s, { rows: reader.rows, catalog, random });
     this.queues = new Queues({ settings, acts }, access);
     const numbering = new Numbering(s, reader);
     this.outbox = new Outbox(s, { numbering, databaseId }, access);

@@ -34,8 +34,8 @@ export interface Foreseen<T> {
 
 /** Calls that may be one statement. Its answer can be lost with its commit, and is found by what was made. */
 export interface Lone<Input, T> {
-  /** An answer for each call. Null: not this time. */
-  sole: (tx: Tx, inputs: Input[]) => Sole<T[]> | null;
+  /** An answer for each call. Null: not this time. `rows`: for what it reads first, outside of the transaction. */
+  sole: (tx: Tx, inputs: Input[], rows: Rows) => Sole<T[]> | null | Promise<Sole<T[]> | null>;
   recall: (rows: Rows, outcome: Outcome, inputs: Input[]) => Promise<T[]>;
 }
 

@@ -25,6 +25,8 @@ export class Catalog {
   readonly #policyIds = new Map<string, number>();
   /** Definitions reuse their policy object, so most look-ups need no text. */
   #policyIdOf = new WeakMap<Policy, number>();
+  /** Every lane up to this id is known. Who adds lanes holds the counter until the commit, so ids rise with commits. */
+  #readTo = 0;
   /** How many lanes there are, as the counter said when all of them were read. */
   #counted = -1;
 
@@ -32,7 +34,7 @@ export class Catalog {
     this.#counter = counter;
     this.#sql = {
       counted: `select lanes from ${s}.counter where id = 1`,
-      lanes: `select id, queue, name, version from ${s}.lanes order by id`,
+      lanes: `select id, queue, name, version from ${s}.lanes where id > $1 order by id`,
       addLanes: `
         insert into ${s}.lanes (queue, name, version)
         select queue, name, version from unnest($1::text[], $2::text[], $3::integer[]) as lane (queue, name, version)
@@ -48,6 +50,7 @@ export class Catalog {
   copy(s: string, counter: Counter): Catalog {
     const copy = new Catalog(s, counter);
     for (const lane of this.#lanes.values()) copy.#learn([lane.id, lane.queue, lane.name, lane.version]);
+    copy.#readTo = this.#readTo;
     for (const [body, id] of this.#policyIds) copy.#learnPolicy(id, body);
     return copy;
   }
@@ -153,11 +156,17 @@ export class Catalog {
     this.#policies.clear();
     this.#policyIds.clear();
     this.#policyIdOf = new WeakMap();
+    this.#readTo = 0;
     this.#counted = -1;
   }
 
+  /** Reads the lanes that are new. */
   async reload(rows: Rows): Promise<void> {
-    for (const row of await rows<LaneRow>(this.#sql.lanes)) this.#learn(row);
+    const index = this.#index;
+    const added = await rows<LaneRow>(this.#sql.lanes, this.#readTo);
+    for (const row of added) this.#learn(row);
+    // Lanes that were forgotten meanwhile are read again.
+    if (index === this.#index) this.#readTo = Math.max(this.#readTo, added.at(-1)?.[0] ?? 0);
   }
 
   async #addLanes(tx: Tx, lanes: readonly Omit<Lane, "id">[]): Promise<void> {
@@ -220,6 +229,8 @@ export class Catalog {
     for (const lane of this.#lanes.values()) this.#index.add(lane);
     this.#laneIds.delete(laneText(lane));
     this.#last = null;
+    // A server that crashed may give the id to another lane.
+    this.#readTo = 0;
     this.#counted = -1;
   }
 

@@ -13,6 +13,7 @@ import type { Limits } from "./limits.ts";
 import { LOCKED, type ClaimLocks } from "./claim-locks.ts";
 import type { Outcome } from "./receipts.ts";
 import type { Settings } from "./settings.ts";
+import { allOf, type FoundLanes, ReadyLanes } from "./ready-lanes.ts";
 import { SoleClaim } from "./sole-claim.ts";
 import { takeManySql, takeOneSql } from "./taking.ts";
 
@@ -25,6 +26,7 @@ export class Claim {
   readonly #limits: Limits;
   readonly #limited: LimitedClaim;
   readonly #sole: SoleClaim;
+  readonly #ready: ReadyLanes;
   readonly #turns = new Turns();
   readonly #random: () => number;
   readonly #read: Rows;
@@ -51,6 +53,7 @@ export class Claim {
     this.#limits = parts.limits;
     this.#limited = new LimitedClaim(s, parts.limits);
     this.#sole = new SoleClaim(s);
+    this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => parts.settings.view.longest });
     this.#random = parts.random;
     this.#read = parts.read;
     this.#sql = {
@@ -79,13 +82,19 @@ export class Claim {
   /** Whether it is one statement, which nobody needs to wait for. */
   isQuick({ from, exclusive }: ClaimRequest): boolean {
     if (exclusive !== undefined || !this.#isKnown()) return false;
-    const queue = onlyQueue(this.#catalog.matching(from).all, this.#settings);
+    const matched = this.#catalog.matching(from);
+    if (ReadyLanes.areMany(matched)) return false;
+    const queue = onlyQueue(matched.all, this.#settings);
     return queue !== null && !this.#settings.limits(queue);
   }
 
-  /** The queues whose lock it takes. */
+  /** The queues whose lock it takes; of many lanes, only those that have jobs, which is not known yet. */
   wants({ from }: ClaimRequest): string[] {
-    const limited = this.#open(from).filter((lanes) => this.#isLimited(lanes));
+    const matched = this.#catalog.matching(from);
+    if (ReadyLanes.areMany(matched)) return [];
+    const limited = this.#shares()
+      .byQueue(matched.all)
+      .filter((lanes) => this.#isLimited(lanes));
     return limited.map(queueOf);
   }
 
@@ -96,7 +105,38 @@ export class Claim {
     }
     this.#settings.assumed(tx);
     tx.assume("lanes", this.#catalog.counted);
-    const queues = this.#turns.order(this.#open(request.from), this.#random);
+    const rows = await this.#takeBatches(tx, request);
+    if (rows.length === 0) return [];
+    tx.wrote();
+    const claimed = await this.#claimed(tx.rows, rows);
+    if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
+    await this.#events.tell(
+      tx,
+      rows.map((row) => ({ type: "job.started", job: row[0], lane: laneOf(row) })),
+    );
+    return claimed;
+  }
+
+  /** Of few lanes one batch, sent at once; of many, batches of those that have jobs, until there are as many as are wanted. */
+  async #takeBatches(tx: Tx, request: ClaimRequest): Promise<Started[]> {
+    const matched = this.#catalog.matching(request.from);
+    const shares = this.#shares();
+    if (!ReadyLanes.areMany(matched)) return this.#takeFrom(tx, request, shares.byQueue(matched.all));
+    const taken: Started[] = [];
+    const done = new Set<string>();
+    for (;;) {
+      const wanted = { ...request, at: tx.at, max: request.max - taken.length };
+      const found = await this.#ready.find(tx.rows, wanted, matched, shares, done);
+      const rows = await this.#takeFrom(tx, wanted, shares.byQueue(found.lanes));
+      if (rows.length > 0) this.#ready.served(found);
+      taken.push(...rows);
+      if (found.isWhole || found.lanes.length === 0 || taken.length === request.max || rows.some(isSuspect)) return taken;
+      for (const { lane } of found.lanes) done.add(lane.queue);
+    }
+  }
+
+  async #takeFrom(tx: Tx, request: ClaimRequest, open: LaneShare[][]): Promise<Started[]> {
+    const queues = this.#turns.order(open, this.#random);
     if (queues.length === 0) return [];
     const limited = queues.filter((lanes) => this.#isLimited(lanes));
     // Sent one after the other: the locks of queues with limits come before any row's.
@@ -113,32 +153,35 @@ export class Claim {
           : this.#take(tx, request, [only], request.max, request.max, suspectsOf(request));
     const rows = await taking;
     await ready;
-    const [first] = rows;
-    if (first === undefined) return [];
-    tx.wrote();
-    this.#served(queues, first);
-    const claimed = await this.#claimed(tx.rows, rows);
-    if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
-    await this.#events.tell(
-      tx,
-      rows.map((row) => ({ type: "job.started", job: row[0], lane: laneOf(row) })),
-    );
-    return claimed;
+    if (rows[0] !== undefined) this.#served(queues, rows[0]);
+    return rows;
   }
 
-  /** By one statement; null where it takes more, as several claims do. */
-  sole(tx: Tx, [request, ...others]: ClaimRequest[]): Sole<Claimed[][]> | null {
+  /** By one statement, after another that finds its lanes where there are many; null where it takes more, as several claims do. */
+  sole(tx: Tx, [request, ...others]: ClaimRequest[], rows: Rows): Sole<Claimed[][]> | null | Promise<Sole<Claimed[][]> | null> {
     if (request === undefined || others.length > 0 || request.exclusive !== undefined || !this.#isKnown()) return null;
-    const queues = this.#turns.order(this.#open(request.from), this.#random);
-    if (queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
+    const matched = this.#catalog.matching(request.from);
+    const shares = this.#shares();
+    if (!ReadyLanes.areMany(matched)) return this.#soleOf(tx, request, shares, allOf(matched));
+    const found = this.#ready.find(rows, { ...request, at: tx.at }, matched, shares);
+    // Where no lane has jobs, one of them stands for all: the statement also finds out whether all lanes are known.
+    return found.then(({ lanes, ...rest }) =>
+      this.#soleOf(tx, request, shares, { ...rest, lanes: lanes.length === 0 ? matched.all.slice(0, 1) : lanes }),
+    );
+  }
+
+  #soleOf(tx: Tx, request: ClaimRequest, shares: Shares, found: FoundLanes): Sole<Claimed[][]> | null {
+    const queues = this.#turns.order(shares.byQueue(found.lanes), this.#random);
+    if (found.isDue || queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
     // What one queue gives decides what the next may.
     if (queues.length > 1 && sharesBudgets(queues, request.max)) return null;
     this.#settings.assumed(tx);
     tx.assume("lanes", this.#catalog.counted);
-    return this.#sole.of(tx, request, queues, async (rows) => {
+    return this.#sole.of(tx, request, queues, found, async (rows) => {
       const [first] = rows;
       if (first === undefined) return [[]];
       tx.wrote();
+      this.#ready.served(found);
       this.#served(queues, first);
       // Policies never change, so it does not matter when they are read.
       return [await this.#claimed(this.#read, rows)];
@@ -239,8 +282,8 @@ export class Claim {
     return share !== undefined && this.#settings.limits(share.lane.queue);
   }
 
-  #open(from: ClaimRequest["from"]): LaneShare[][] {
-    return new Shares(this.#settings, []).byQueue(this.#catalog.matching(from).all);
+  #shares(): Shares {
+    return new Shares(this.#settings, []);
   }
 
   /** At most `quota` of each queue, in their order, and `max` of all. Suspects are taken of one queue only. */

@@ -226,7 +226,7 @@ export class Group {
     const [{ operation, lone, calls }] = items as [Item];
     if (items.length > 1 || lone === null || this.#writer.pooled) return null;
     const inputs = calls.map(({ input }) => input);
-    const sole = lone.sole(state, inputs);
+    const sole = await lone.sole(state, inputs, (text, ...values) => session.rows(text, values));
     if (sole === null) return null;
     passPoint(operation, "begun");
     passPoint(operation, "written");

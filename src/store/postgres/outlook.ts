@@ -4,6 +4,7 @@ import type { Catalog } from "./catalog.ts";
 import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
 import { listOf, type Rows } from "./driver.ts";
 import { LOCKED } from "./claim-locks.ts";
+import { ReadyLanes } from "./ready-lanes.ts";
 
 type HeaderRow = [lanes: number, now: number];
 type LaneRow = [lane: number, paused: boolean, locked: boolean, ready: boolean | null, nextAt: number | null];
@@ -12,13 +13,15 @@ type LaneRow = [lane: number, paused: boolean, locked: boolean, ready: boolean |
 export class Outlooks {
   readonly #rows: Rows;
   readonly #catalog: Catalog;
+  readonly #ready: ReadyLanes;
   readonly #sql: string;
   /** How many lanes there were when all of them were read. */
   #counted = -1;
 
-  constructor(s: string, parts: { rows: Rows; catalog: Catalog }) {
+  constructor(s: string, parts: { rows: Rows; catalog: Catalog; random: () => number }) {
     this.#rows = parts.rows;
     this.#catalog = parts.catalog;
+    this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => Number.POSITIVE_INFINITY });
     const some = (which: string) => `(select true from ${s}.jobs where lane = lane.id and ${which} limit 1)`;
     // Whoever claims looks at the limits of his own queues only.
     const limitsDue = `
@@ -39,18 +42,33 @@ export class Outlooks {
 
   async of(at: number | null, from: readonly ClaimSource[]): Promise<Outlook> {
     for (;;) {
-      const lanes = this.#catalog.matching(from).all.flatMap(({ lane, source }) => (source.max === 0 ? [] : [lane]));
-      const rows = await this.#rows<[...HeaderRow, ...LaneRow]>(
-        this.#sql,
-        at,
-        listOf(lanes.map(({ id }) => id)),
-        listOf(lanes.map(({ queue }) => queue)),
-      );
-      const [[counted, now]] = rows as [[...HeaderRow, ...LaneRow]];
-      if (counted === this.#counted) return this.#outlook(from, rows, now);
+      const { counted, outlook } = await (ReadyLanes.areMany(this.#catalog.matching(from))
+        ? this.#ofMany(at, from)
+        : this.#ofFew(at, from));
+      if (counted === this.#counted) return outlook;
       await this.#catalog.reload(this.#rows);
       this.#counted = counted;
     }
+  }
+
+  async #ofMany(at: number | null, from: readonly ClaimSource[]): Promise<{ counted: number; outlook: Outlook }> {
+    // The server leaves lanes of paused and locked queues out.
+    const shares = new Shares({ isPaused: () => false }, []);
+    const all = { at, holder: null, max: 1 };
+    const { lanes, nextAt, now, counted } = await this.#ready.find(this.#rows, all, this.#catalog.matching(from), shares);
+    return { counted, outlook: outlookOf(lanes.length > 0, [nextAt], now) };
+  }
+
+  async #ofFew(at: number | null, from: readonly ClaimSource[]): Promise<{ counted: number; outlook: Outlook }> {
+    const lanes = this.#catalog.matching(from).all.flatMap(({ lane, source }) => (source.max === 0 ? [] : [lane]));
+    const rows = await this.#rows<[...HeaderRow, ...LaneRow]>(
+      this.#sql,
+      at,
+      listOf(lanes.map(({ id }) => id)),
+      listOf(lanes.map(({ queue }) => queue)),
+    );
+    const [[counted, now]] = rows as [[...HeaderRow, ...LaneRow]];
+    return { counted, outlook: this.#outlook(from, rows, now) };
   }
 
   #outlook(from: readonly ClaimSource[], rows: readonly [...HeaderRow, ...LaneRow][], now: number): Outlook {

@@ -215,7 +215,7 @@ export class PostgresStore implements Store {
         recall: async (_, outcome, batches) => enqueue.recall(outcome, batches),
       },
       claim: {
-        sole: (tx, requests) => this.#areas.claim.sole(tx, requests),
+        sole: (tx, requests, rows) => this.#areas.claim.sole(tx, requests, rows),
         recall: async (rows, outcome) => [await this.#areas.claim.recall(rows, outcome)],
       },
     };
@@ -292,7 +292,7 @@ export class PostgresStore implements Store {
       return this.#group.submit("claim", (tx) => this.#areas.claim.run(tx, request), {
         wants: () => this.#areas.claim.wants(request),
         lone: {
-          sole: (tx) => this.#areas.claim.sole(tx, [request]),
+          sole: (tx, _, rows) => this.#areas.claim.sole(tx, [request], rows),
           recall: (rows, outcome) => this.#lone.claim.recall(rows, outcome, [request]),
         },
       });

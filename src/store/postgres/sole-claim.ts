@@ -3,6 +3,7 @@ import { storedWorker } from "../job-row.ts";
 import type { ClaimRequest } from "../store.ts";
 import { byStartedTurn, laneOf, type Started } from "./claimed-row.ts";
 import { listOf, type Value } from "./driver.ts";
+import type { FoundLanes } from "./ready-lanes.ts";
 import type { SoleStatement } from "./receipts.ts";
 import { type SoleStarted, soleTakingSql } from "./taking.ts";
 import type { Sole, Tx } from "./transaction.ts";
@@ -24,6 +25,7 @@ export class SoleClaim {
     tx: Tx,
     { max, holder, worker, left }: ClaimRequest,
     queues: readonly LaneShare[][],
+    { isWhole, nextAt: later }: FoundLanes,
     read: (rows: Started[]) => T | Promise<T>,
   ): Sole<T> | null {
     const shares = queues.flat().filter(({ budget }) => budget.left > 0);
@@ -38,7 +40,9 @@ export class SoleClaim {
         this.#longer = LONGER;
         return null;
       }
-      if (more === false) left?.(outlookOf(false, [nextAt], now));
+      // Other lanes have jobs, which may be all that is left.
+      if (!isWhole && rows.length === 1) return null;
+      if (isWhole && more === false) left?.(outlookOf(false, [nextAt, later], now));
       return read(startedOf(rows as readonly SoleStarted[], common, leases).sort(inOrder));
     };
     if (others.length === 0) {

@@ -1,5 +1,5 @@
 import type { LaneShare, Shares } from "../../core/claiming.ts";
-import type { MatchedLane, MatchedLanes } from "../../core/lane-index.ts";
+import { LaneBatch, type MatchedLane, type MatchedLanes } from "../../core/lane-index.ts";
 import type { Connection, Statement } from "./driver.ts";
 
 /**
@@ -46,26 +46,16 @@ export class ReadyLanes {
   *batches(matched: MatchedLanes, shares: Shares, max: number, suspects: boolean): Generator<LaneShare[][]> {
     if (matched.all.length <= FEW_LANES) return yield shares.byQueue(matched.all);
     const done = new Set<string>();
-    let batch = new Map<string, MatchedLane[]>();
-    let hasWide = false;
+    let batch = new LaneBatch(matched, max);
     for (const lane of this.#cycle(matched, suspects)) {
       const one = matched.byId.get(lane);
-      if (one === undefined || done.has(one.lane.queue) || shares.of(one) === null) continue;
-      const { queue } = one.lane;
-      const siblings = matched.byQueue.get(queue) as MatchedLane[];
-      const isWide = siblings.length > FEW_LANES;
-      if (!isWide) batch.set(queue, siblings);
-      else if (batch.has(queue)) (batch.get(queue) as MatchedLane[]).push(one);
-      else batch.set(queue, [one]);
-      hasWide ||= isWide;
-      // A job of a later lane may come before the others of its queue, so a wide queue needs the whole round.
-      if (hasWide || batch.size < max) continue;
+      if (one === undefined || done.has(one.lane.queue) || shares.of(one) === null || !batch.add(one)) continue;
       this.#cursor = lane;
-      yield shares.byQueue([...batch.values()].flat());
-      for (const name of batch.keys()) done.add(name);
-      batch = new Map();
+      yield shares.byQueue(batch.lanes);
+      for (const queue of batch.queues) done.add(queue);
+      batch = new LaneBatch(matched, max);
     }
-    if (batch.size > 0) yield shares.byQueue([...batch.values()].flat());
+    if (batch.queues.size > 0) yield shares.byQueue(batch.lanes);
   }
 
   /** Whether one of them has a job that may start. */
