@@ -131,6 +131,14 @@ test("a paused build can be refused more money, and ends FAILED", async () => {
   assert.equal((await place.run(["run", DOCS, "--budget", "5"])).code, 0);
 });
 
+test("a pause of a build with --rerun says what is needed to finish", async () => {
+  const plan = await place.json<{ estimate: { usd: number } }>(["plan", DOCS, "--rerun", "summarise"]);
+  const { stdout } = await place.run(["run", DOCS, "--rerun", "summarise", "--budget", "0.1"]);
+  assert.ok(stdout.includes(`estimated to bring it to $${plan.estimate.usd.toFixed(2)}.`), stdout);
+  const { id } = await newest(place);
+  await place.run(["builds", "abandon", id, "--reason", "seen"]);
+});
+
 // script, of util-linux, makes a terminal.
 const noTerminal = /util-linux/.test(spawnSync("script", ["--version"], { encoding: "utf8" }).stdout ?? "")
   ? false

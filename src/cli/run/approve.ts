@@ -3,6 +3,7 @@ import { approve } from "../../core/budget.ts";
 import type { Build } from "../../core/build-view.ts";
 import type { Cost } from "../../core/cost.ts";
 import { type Amount, NOTHING, plus, sayAmount, sayCost, saySpent, sayUnit, toAmount, UNITS } from "../../core/cost.ts";
+import type { BuildSettings } from "../../runtime/builds/settings.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { paint } from "../terminal/colours.ts";
@@ -11,12 +12,16 @@ import { oneLine } from "../terminal/text.ts";
 import type { Wanted } from "./begin.ts";
 
 /** The total that the build is expected to have spent when it is done; null where no stage says what it costs. */
-export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline, options }: Wanted): Promise<Amount | null> {
-  const { only = [] } = options;
+export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: Wanted): Promise<Amount | null> {
+  const { rerun, only } = JSON.parse(row.options) as BuildSettings;
   // Without an estimate the build can still be approved, so a plan that fails is not an error here.
-  const plan = await hf.builds.plan(pipeline, { only }).catch(() => null);
+  const plan = await hf.builds.plan(pipeline, { only: [...only.stages, ...only.targets], rerun }).catch(() => null);
   const left = plan === null ? NOTHING : toAmount(plan.estimate, "The estimate of the plan");
-  return left.micros + left.tokens === 0 ? null : plus(row.spent, left);
+  if (left.micros + left.tokens === 0) return null;
+  if (rerun.length === 0) return plus(row.spent, left);
+  // A plan with `rerun` counts what this build has run anew already, too.
+  const least = plus(row.spent, row.refused);
+  return { micros: Math.max(left.micros, least.micros), tokens: Math.max(left.tokens, least.tokens) };
 }
 
 /** Why it waits, for whoever may pay. */
