@@ -77,8 +77,6 @@ function say({ path, kept, reportFile, running, report, findings }: SalvagedData
 function sayLost({ jobs, tables, undefined: unmade, notes }: SalvageReport): string[] {
   const lost = tables.filter((table) => table.lost.length > 0);
   const lines = lost.map(({ table, lost: ranges }) => `  ${table}: ${named(ranges.map(sayRange))}`);
-  const old = tables.filter(({ outdated }) => outdated > 0).map(({ table, outdated }) => `${table} (${number(outdated)})`);
-  if (old.length > 0) lines.push(`  rows that may be older than what was written last: ${named(old)}`);
   if (jobs.lostIds.length > 0) lines.push(`  ids of lost jobs: ${named(jobs.lostIds)}`);
   if (jobs.nameless.length > 0) lines.push(`  jobs whose names are lost: ${named(jobs.nameless.map(String))}`);
   if (unmade.length > 0) lines.push(`  not made again: ${named(unmade)}`);

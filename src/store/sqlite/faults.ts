@@ -44,6 +44,12 @@ export function isOfContent(error: unknown): boolean {
   return fault !== null && ["OTHER", "TOOBIG", "CONSTRAINT", "MISMATCH"].includes(fault);
 }
 
+/** Whether a page that the statement needs cannot be read, or holds what cannot be stored in the table. */
+export function isOfDamage(error: unknown): boolean {
+  const fault = faultOf(error);
+  return fault !== null && ["CORRUPT", "NOTADB", "MISMATCH", "CONSTRAINT", "TOOBIG"].includes(fault);
+}
+
 /** Whether it is about the file or the disk: whatever else was to be written would not have been, either. */
 export function isOfDisk(error: unknown): boolean {
   const fault = faultOf(error);

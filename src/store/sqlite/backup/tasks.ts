@@ -12,7 +12,8 @@ import { copyDatabase } from "./copy.ts";
 import { copyFileSynced, digestFile, syncFile, syncFolder } from "./files.ts";
 import { type Preparation, prepare, type Prepared } from "./prepare.ts";
 import { survey, type Survey } from "./survey.ts";
-import { identify, salvageInto } from "../salvage/task.ts";
+import { identify } from "../salvage/damaged-copy.ts";
+import { salvageInto } from "../salvage/task.ts";
 
 /** What is done in a thread: each blocks it for as long as a disk takes. */
 export const TASKS = { copy, inspect, restore, check: checkFile, checkpoint, identify, salvage: salvageInto };

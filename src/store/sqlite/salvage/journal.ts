@@ -1,12 +1,11 @@
 import { dirname, join } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
 import { copyFileSynced } from "../backup/files.ts";
+import { stateOf } from "../changes/journal.ts";
 import { type Replay, replay, withoutRules } from "../changes/replay.ts";
 import type { Change } from "../changes/segments.ts";
 import { connect, type DriverName } from "../driver.ts";
-import type { Definition } from "./definitions.ts";
-import type { Pages } from "./pages.ts";
-import { readTable } from "./trees.ts";
+import { readDamaged } from "./damaged-copy.ts";
 
 /** What a damaged database knows of its journal of changes. */
 export interface FoundJournal {
@@ -16,36 +15,14 @@ export interface FoundJournal {
   tail: Change[];
 }
 
-const KINDS = new Set<unknown>(["put", "set", "gone", "commit", "gap"] satisfies Change["kind"][]);
-
-export function readJournal(pages: Pages, definitions: readonly Definition[]): FoundJournal {
-  const rootOf = (table: string) => definitions.find(({ name, type }) => type === "table" && name === table)?.root;
-  const found: FoundJournal = { active: null, tail: [] };
-  const state = rootOf("holdfast_journal");
-  if (state === undefined) return { ...found, active: false };
-  readTable(
-    pages,
-    state,
-    ({ values }) => (found.active = values[1] === 1n),
-    () => {},
-  );
-  const changes = rootOf("holdfast_changes");
-  if (changes === undefined) return found;
-  readTable(
-    pages,
-    changes,
-    ({ rowid, values: [, kind, name, key, row, at] }) => {
-      if (!KINDS.has(kind)) return;
-      const [seq, time] = [Number(rowid), typeof at === "bigint" ? Number(at) : null];
-      found.tail.push({ seq, kind: kind as Change["kind"], name: textOf(name), key: textOf(key), row: textOf(row), at: time });
-    },
-    () => {},
-  );
-  return found;
-}
-
-function textOf(value: unknown): string | null {
-  return typeof value === "string" ? value : null;
+export function readJournal(driver: DriverName, damaged: string): FoundJournal {
+  const state = readDamaged(driver, damaged, (db) => ({ active: stateOf(db)?.active ?? false }));
+  const tail = state?.active
+    ? readDamaged(driver, damaged, (db) =>
+        db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").all<Change>(),
+      )
+    : [];
+  return { active: state?.active ?? null, tail: tail ?? [] };
 }
 
 /** The backup, and what was done after it as far as the journal leads: a copy of it, beside the new database. */

@@ -1,69 +1,37 @@
 import { chmodSync } from "node:fs";
 import { dirname } from "node:path";
+import type { JobKey } from "../../../core/ids.ts";
 import type { OnProgress } from "../../backups.ts";
+import { publicId } from "../../job-row.ts";
 import { passStep } from "../../points.ts";
 import { syncFile, syncFolder } from "../backup/files.ts";
 import { type Preparation, prepare, type Prepared } from "../backup/prepare.ts";
-import { checkFile } from "../damage/check.ts";
 import { leaveOn } from "../changes/journal.ts";
 import type { Replay } from "../changes/replay.ts";
-import type { Change } from "../changes/segments.ts";
-import { connect, type Connection, type DriverName } from "../driver.ts";
+import { checkFile } from "../damage/check.ts";
+import { type BadRow, badRows } from "../damage/rows.ts";
+import type { Connection, DriverName } from "../driver.ts";
 import { explain, isBusy } from "../faults.ts";
 import { migrate, SCHEMA_VERSION } from "../migrate.ts";
-import { agree } from "./agree.ts";
-import { type Definition, readDefinitions } from "./definitions.ts";
-import { Draft, PATIENCE } from "./draft.ts";
-import { Source } from "./fill.ts";
-import { gather, type Gathered, type Harvest, hasLost } from "./gather.ts";
+import { tablesOf } from "../tables.ts";
 import { goOn, readJournal } from "./journal.ts";
-import { Pages } from "./pages.ts";
-import { keyRanges, rangesOf, type SalvageReport } from "./report.ts";
-import type { Shape } from "./shape.ts";
-import { quoted } from "../tables.ts";
-import type { Datum } from "./cells.ts";
-import { type FoundRow, type LostKeys, type LostRowids, readTable } from "./trees.ts";
-
-export interface Identity {
-  databaseId: string | null;
-  /** Null: it is not to be read. */
-  schema: number | null;
-  /** 0: it is not to be read, or it has none. */
-  epoch: number;
-}
-
-/** Which database it is, as far as that can be read. */
-export function identify({ path }: { path: string }): Identity {
-  using pages = new Pages(path);
-  const { definitions } = readDefinitions(pages);
-  const rootOf = (table: string) => definitions.find(({ name, type }) => type === "table" && name === table)?.root ?? 0;
-  let databaseId: string | null = null;
-  let schema: number | null = null;
-  let epoch = 0;
-  const take = ({ values }: FoundRow) => {
-    databaseId = String(values[1]);
-    epoch = Number(values[4] ?? 0);
-  };
-  readTable(pages, rootOf("holdfast_database"), take, () => {});
-  readTable(
-    pages,
-    rootOf("holdfast_migrations"),
-    ({ rowid }) => (schema = Math.max(schema ?? 0, Number(rowid))),
-    () => {},
-  );
-  return { databaseId, schema, epoch };
-}
+import { mend, type Mended } from "./mend.ts";
+import { NewDatabase } from "./new-database.ts";
+import { lostOf, type SalvageReport } from "./report.ts";
+import { BACKUP, type Key, TableCopy } from "./table-copy.ts";
 
 export interface SalvageInput {
   driver: DriverName;
-  /** Nobody has it open; it is only read. */
-  from: string;
+  /** A copy of the damaged database, which is SQLite's to change. */
+  damaged: string;
   mode: number;
   backup: { path: string; takenAt: number | null; schema: number; journal: JournalStart | null } | null;
   schema: number | null;
   databaseId: string | null;
-  /** The highest key that a job is known to have had; null: nobody knows. */
+  /** The highest key that a job is known to have had; null: it is not known. */
   highestJob: number | null;
+  /** Commits that the log holds behind a damaged frame; SQLite does not read them. */
+  commitsBeyond: number;
   preparation: Preparation;
 }
 
@@ -77,64 +45,51 @@ export interface Salvaged extends Prepared {
 }
 
 /** Makes a new database of what can be read of a damaged one, and of its backup; ready to take its place. */
-export function salvageInto(input: SalvageInput, tell: OnProgress): Salvaged {
+export function salvageInto(input: SalvageInput, onProgress: OnProgress): Salvaged {
   try {
-    return make(input, tell);
+    return make(input, onProgress);
   } catch (error) {
     // Nobody else knows of the new database: what is locked is the backup.
     throw explain(error, (isBusy(error) && input.backup?.path) || input.preparation.path);
   }
 }
 
-function make(input: SalvageInput, tell: OnProgress): Salvaged {
-  const { driver, from, mode, backup, schema, preparation } = input;
+function make(input: SalvageInput, onProgress: OnProgress): Salvaged {
+  const { driver, damaged, mode, backup, preparation } = input;
   const { path, now } = preparation;
-  using pages = new Pages(from);
-  const { definitions, whole } = readDefinitions(pages);
-  const total = pages.count;
-  const journal = readJournal(pages, definitions);
-  const filler = backup && fillerOf(driver, backup, path, journal.tail);
-  const report = blank(pages, whole, backup && { path: backup.path, takenAt: backup.takenAt, reached: filler?.reached ?? null });
-  const restored = new Set<number>();
-  let harvest: Harvest;
+  const journal = readJournal(driver, damaged);
+  const source = backup && sourceOf(driver, backup, path, journal.tail);
+  const report = blank(backup && { path: backup.path, takenAt: backup.takenAt, reached: source?.reached ?? null });
   {
-    const { size: pageSize, encoding, marks } = pages;
-    using draft = new Draft({ driver, path, now, schema: schema ?? backup?.schema ?? SCHEMA_VERSION, pageSize, encoding, marks });
-    using source = filler === null ? null : new Source(draft.db, filler);
-    draft.begin();
-    const known: Definition[] = whole ? definitions : [...definitions, ...missingFrom(definitions, source?.definitions() ?? [])];
-    report.undefined.push(...draft.define(known));
-    harvest = gather(pages, definitions, draft, (rows) => tell({ step: "copying", done: Math.min(rows, total), total }));
+    const schema = input.schema ?? backup?.schema ?? SCHEMA_VERSION;
+    using made = new NewDatabase(driver, { path, damaged, backup: source?.path ?? null }, schema, now);
+    report.undefined.push(...made.define(source !== null));
+    const { db } = made;
+    // Without a transaction: SQLite refuses every write of one in which it has met a damaged page.
+    const sequences = made.sequences();
+    if (input.highestJob !== null) sequences.set("holdfast_jobs", input.highestJob);
+    const copies = copyTables(made, onProgress);
     passStep("salvage:read");
-    if (input.highestJob !== null) harvest.sequences.set("holdfast_jobs", input.highestJob);
-    for (const gathered of harvest.tables.values()) report.tables.push(fillTable(draft.db, gathered, source, restored, harvest));
-    report.undefined.push(...draft.finish(harvest.sequences));
+    report.undefined.push(...made.finish(sequences));
     passStep("salvage:filled");
-  }
-  const db = connect(driver, path, { busyTimeout: PATIENCE, mustExist: true });
-  try {
-    db.exec("pragma journal_mode = memory");
+    made.detachDamaged();
     migrate(db, { path, now, actor: preparation.by, whenNew: () => {} });
-    agree(db, harvest, { backup: filler, now, databaseId: input.databaseId, report, restored });
-    // Where nobody can tell, the backup can.
+    // An immediate transaction would lock the backup beside it, too.
+    db.exec("begin");
+    complete(db, copies, { input, report, sequences, hasBackup: source !== null });
     if (journal.active ?? (backup !== null && backup.journal !== null)) leaveOn(db);
-    db.exec("pragma journal_mode = delete");
-  } finally {
-    db.close();
+    db.exec("commit");
+    // Its own alone: the backup beside it stays as it is.
+    db.exec("pragma main.journal_mode = delete");
+    if (!made.hasDamaged) report.notes.push("The schema could not be read: everything comes from the backup.");
   }
-  report.indexes = harvest.indexes;
-  report.strayPages = harvest.stray.pages;
-  if (harvest.stray.rows > 0) {
-    report.notes.push(`${harvest.stray.rows} rows on ${harvest.stray.pages} pages could not be told whose they are.`);
-  }
-  const counts = { saved: sum(report, "saved"), restored: sum(report, "restored") };
-  const audit = {
-    ...preparation.audit,
-    after: { ...preparation.audit.after, ...counts, lostRanges: report.tables.flatMap(({ lost }) => lost).length },
-  };
-  const prepared = prepare({ ...preparation, audit });
+  if (input.commitsBeyond > 0)
+    report.notes.push(
+      `The log holds ${input.commitsBeyond} commits behind a damaged part, which are lost unless the backup has them.`,
+    );
+  const prepared = prepare({ ...preparation, audit: auditOf(preparation, report) });
   chmodSync(path, mode);
-  tell({ step: "checking", done: 0, total: 0 });
+  onProgress({ step: "checking", done: 0, total: 0 });
   const { findings } = checkFile({ driver, path, how: "whole" });
   syncFile(path);
   syncFolder(dirname(path));
@@ -142,73 +97,118 @@ function make(input: SalvageInput, tell: OnProgress): Salvaged {
   return { ...prepared, report, findings };
 }
 
-function blank(pages: Pages, whole: boolean, backup: SalvageReport["backup"]): SalvageReport {
-  return {
-    backup,
-    tables: [],
-    jobs: { saved: 0, restored: [], damaged: [], lost: [], lostIds: [], bereft: [], nameless: [] },
-    abandonedBuilds: [],
-    indexes: [],
-    undefined: [],
-    log: pages.log === null ? null : { damagedFrames: pages.log.damaged, commitsBeyond: pages.log.beyond },
-    strayPages: 0,
-    notes: whole ? [] : ["The schema was damaged: tables of others may be missing that nothing is known of any more."],
-  };
+function blank(backup: SalvageReport["backup"]): SalvageReport {
+  const jobs = { saved: 0, restored: [], damaged: [], lost: [], lostIds: [], bereft: [], nameless: [] };
+  return { backup, tables: [], jobs, abandonedBuilds: [], undefined: [], notes: [] };
 }
 
 /** What fills the gaps: the backup, or where there is a journal, what became of it. */
-function fillerOf(
+function sourceOf(
   driver: DriverName,
-  { path, schema, journal }: NonNullable<SalvageInput["backup"]>,
+  { path, journal }: NonNullable<SalvageInput["backup"]>,
   beside: string,
-  tail: readonly Change[],
-): { path: string; schema: number; reached: number | null } {
-  return { schema, ...(journal === null ? { path, reached: null } : goOn(driver, path, beside, { ...journal, tail })) };
+  tail: Replay["tail"],
+): { path: string; reached: number | null } {
+  return journal === null ? { path, reached: null } : goOn(driver, path, beside, { ...journal, tail });
 }
 
-/** Tables of others of which only the backup knows. */
-function missingFrom(here: readonly Definition[], there: readonly Definition[]): Definition[] {
-  const names = new Set(here.map(({ name }) => name));
-  return there.filter(({ name }) => !names.has(name)).map((one) => Object.assign({}, one, { root: 0 }));
+function copyTables(made: NewDatabase, onProgress: OnProgress): TableCopy[] {
+  const tables = tablesOf(made.db).filter((table) => table !== "holdfast_migrations");
+  return tables.map((table, done) => {
+    onProgress({ step: "copying", done, total: tables.length });
+    const copy = new TableCopy(made.db, table);
+    if (made.has(table)) copy.run();
+    else copy.gaps.push({ after: null, before: null });
+    return copy;
+  });
 }
 
-function fillTable(
-  db: Connection,
-  gathered: Gathered,
-  source: Source | null,
-  jobs: Set<number>,
-  { sequences }: Harvest,
-): SalvageReport["tables"][number] {
-  const { shape, saved, outdated, refused, lostRowids, lostKeys, bad } = gathered;
-  const isJobs = shape.table === "holdfast_jobs";
-  const restored = source === null || !hasLost(gathered) ? 0 : source.fill(gathered, isJobs ? (key) => jobs.add(key) : undefined);
-  const highest = sequences.get(shape.table);
-  const lost =
-    shape.keys === null
-      ? rangesOf(lostRowids, (gap) => rowidsIn(db, shape, gap), highest === undefined ? null : BigInt(highest))
-      : keyRanges([...lostKeys, ...missing(db, shape, bad)]);
-  return { table: shape.table, saved, outdated, restored, refused, lost };
+interface Completion {
+  input: SalvageInput;
+  report: SalvageReport;
+  sequences: ReadonlyMap<string, number>;
+  hasBackup: boolean;
 }
 
-/** Of rows that are known by their keys, those that are not there. */
-function missing(db: Connection, { table, columns, keys }: Shape, bad: readonly Datum[][]): LostKeys[] {
-  const named = columns.slice(0, keys ?? 0).map(({ name }) => `${quoted(name)} is ?`);
-  const isThere = db.prepare(`select 1 from ${quoted(table)} where ${named.join(" and ")}`);
-  return bad.filter((key) => isThere.row(...(key as never[])) === undefined).map((key) => ({ after: key, before: key }));
-}
-
-function* rowidsIn(db: Connection, { table }: Shape, { after, before }: LostRowids): Generator<bigint> {
-  const next = db.prepare(
-    `select cast(rowid as text) from ${quoted(table)} where rowid > ? and rowid < ? order by rowid limit 10000`,
-  );
-  const end = before ?? 2n ** 63n - 1n;
-  for (let from = after ?? 0n; ;) {
-    const rows = next.rows(from as never, end as never) as [string][];
-    for (const [rowid] of rows) yield (from = BigInt(rowid));
-    if (rows.length === 0) return;
+/** Fills from the backup what is missing or not what was written, makes the tables agree, and lists what is lost. */
+function complete(db: Connection, copies: readonly TableCopy[], { input, report, sequences, hasBackup }: Completion): void {
+  const before = new Set(keysOf(db));
+  const restored = new Map(copies.map((copy) => [copy.table, hasBackup ? copy.restore() : 0]));
+  const byTable = new Map(copies.map((copy) => [copy.table, copy]));
+  if (hasBackup) restored.set("holdfast_inputs", (restored.get("holdfast_inputs") ?? 0) + replaceInputs(db, badRows(db)));
+  const bad = badRows(db);
+  for (const { table, key } of bad) {
+    const copy = byTable.get(table) as TableCopy;
+    const one: Key = copy.hasRowids ? [BigInt(key[0] as number)] : key;
+    copy.remove(one);
+    copy.saved--;
+    copy.refused.push(one);
+    before.delete(key[0] as number);
+    if (hasBackup) restored.set(table, (restored.get(table) ?? 0) + copy.restore([one], []));
   }
+  for (const copy of copies) {
+    const lost = lostOf(copy, copy.refused, sequences.get(copy.table));
+    report.tables.push({
+      table: copy.table,
+      saved: copy.saved,
+      restored: restored.get(copy.table) ?? 0,
+      refused: copy.refused.length,
+      lost,
+    });
+  }
+  const isHurt = copies.some(({ table, gaps, refused }) => table.startsWith("holdfast_") && gaps.length + refused.length > 0);
+  const waitsLost = report.tables.some(({ table, lost }) => table === "holdfast_waits" && lost.length > 0);
+  const mended = isHurt ? mend(db, { now: input.preparation.now, databaseId: input.databaseId, waitsLost }) : null;
+  const added = keysOf(db).filter((key) => !before.has(key));
+  reportJobs(db, report, { bad, restored: hasBackup ? added : [], mended });
 }
 
-function sum({ tables }: SalvageReport, what: "saved" | "restored"): number {
-  return tables.reduce((total, table) => total + table[what], 0);
+function keysOf(db: Connection): number[] {
+  return db
+    .prepare("select key from holdfast_jobs order by key")
+    .rows()
+    .map(([key]) => key as number);
+}
+
+/** A large input stands apart from its job and never changes: where it alone is damaged, the backup's is as good. */
+function replaceInputs(db: Connection, bad: readonly BadRow[]): number {
+  const replace = db.prepare(
+    `insert or replace into main.holdfast_inputs (job, body) select job, body from ${BACKUP}.holdfast_inputs
+     where job = ? and exists (select 1 from main.holdfast_inputs as own where own.job = holdfast_inputs.job and own.body <> holdfast_inputs.body)`,
+  );
+  return bad.filter(({ table }) => table === "holdfast_jobs").reduce((sum, { key }) => sum + replace.run(key[0] as number), 0);
+}
+
+function reportJobs(
+  db: Connection,
+  report: SalvageReport,
+  { bad, restored, mended }: { bad: readonly BadRow[]; restored: readonly number[]; mended: Mended | null },
+): void {
+  const idOf = db.prepare("select id, created_at from holdfast_jobs where key = ?");
+  const name = (key: number) => {
+    const [id, createdAt] = (idOf.row(key) ?? [null, 0]) as [string | null, number];
+    return publicId(id, createdAt, key as JobKey);
+  };
+  const table = report.tables.find((one) => one.table === "holdfast_jobs");
+  const lost = (table?.lost ?? []) as { from: number; to: number | null }[];
+  const known = db.prepare(
+    `select id from holdfast_ids where job >= ? and job <= ? and ended is null and job not in (select key from holdfast_jobs) order by job`,
+  );
+  report.jobs = {
+    saved: table?.saved ?? 0,
+    restored: restored.map(name),
+    damaged: bad.filter((row) => row.table === "holdfast_jobs").map((row) => row.name),
+    lost,
+    lostIds: lost.flatMap(({ from, to }) => known.rows(from, to ?? Number.MAX_SAFE_INTEGER).map(([id]) => id as string)),
+    bereft: mended?.bereft.map(name) ?? [],
+    nameless: mended?.nameless ?? [],
+  };
+  report.abandonedBuilds = mended?.abandoned ?? [];
+  report.notes.push(...(mended?.notes ?? []));
+}
+
+function auditOf({ audit }: Preparation, { tables }: SalvageReport): Preparation["audit"] {
+  const sum = (what: "saved" | "restored") => tables.reduce((total, table) => total + table[what], 0);
+  const lostRanges = tables.flatMap(({ lost }) => lost).length;
+  return { ...audit, after: { ...audit.after, saved: sum("saved"), restored: sum("restored"), lostRanges } };
 }
