@@ -6,7 +6,6 @@ import { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { items, job, open, pipeline } from "../../src/index.ts";
-import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
 import { schemaAt } from "../../src/store/sqlite/schema-at.ts";
 import { Scene } from "../crash/scene.ts";
 import { killedProducer } from "../damage/killed.ts";
@@ -21,6 +20,8 @@ interface Answer {
 
 const note = job<object>({ name: "note", run: () => {} });
 const DAY = 86_400_000;
+/** Makes a process one of a Holdfast with a later schema. */
+const LATER = ["--import", new URL("../unit/later-migration.ts", import.meta.url).href];
 
 async function placed(t: TestContext): Promise<Place> {
   const place = await Place.make();
@@ -161,34 +162,41 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
 
   test("a damaged log that hides the newest part of the schema", async (t) => {
     const place = await placed(t);
-    killedProducer(place.db, 100, "logged");
+    oldDatabase(place.db);
+    killedProducer(place.db, 100, "logged", LATER);
     const log = `${place.db}-wal`;
     const shown = () => schemaAt(place.db, "node:sqlite")?.version ?? 0;
-    // The first frame whose damage leaves a schema of a version before.
+    // The first frame whose damage leaves the schema of the version before.
     const frame = Array.from({ length: 100 }, (_, i) => i).find((i) => {
       const at = 32 + i * (4_096 + 24) + 500;
       flip(log, at, 0);
-      if (shown() > 0 && shown() < SCHEMA_VERSION) return true;
+      if (shown() === 1) return true;
       flip(log, at, 0);
       return false;
     });
     assert.ok(frame !== undefined);
-    const [first] = await found(place, "damage", 5);
-    finds(first, ["damage", /write-ahead log .* is damaged/, /holdfast salvage/]);
-    await place.run(["salvage"]);
-    await using hf = await open(place.db, { log: silent });
-    assert.equal((await hf.jobs.counts()).pending, 100);
+    const { stdout, code } = await place.run(["doctor", "--json"], { node: LATER });
+    assert.equal(code, 5);
+    const [first] = (JSON.parse(stdout) as Answer).found;
+    finds(
+      [first?.grade ?? "", first?.message ?? "", first?.mend ?? ""],
+      ["damage", /write-ahead log .* is damaged/, /holdfast salvage/],
+    );
   });
 
   test("an older schema, and leaves it as it is", async (t) => {
     const place = await placed(t);
-    oldDatabase(place.db, 6);
+    oldDatabase(place.db);
     const before = readFileSync(place.db);
-    const [schema] = await found(place, "schema", 0);
-    finds(schema, ["warning", new RegExp(`version 6, and this Holdfast writes ${SCHEMA_VERSION}`), /worker of this version/]);
+    const { stdout } = await place.run(["doctor", "--json"], { node: LATER });
+    const schema = (JSON.parse(stdout) as Answer).found.find(({ area }) => area === "schema");
+    finds(
+      [schema?.grade ?? "", schema?.message ?? "", schema?.mend ?? ""],
+      ["warning", /version 1, and this Holdfast writes 2/, /worker of this version/],
+    );
     assert.deepEqual(readFileSync(place.db), before);
     assert.ok(!existsSync(`${place.db}-backups`), "nothing was migrated, so nothing was backed up first");
-    assert.match((await place.run(["doctor"])).stdout, /\nschema +version 6\n/);
+    assert.match((await place.run(["doctor"], { node: LATER })).stdout, /\nschema +version 1\n/);
   });
 
   test("a clock that was set back", async (t) => {

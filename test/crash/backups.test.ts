@@ -8,7 +8,7 @@ import { STEPS } from "../../src/store/points.ts";
 import { workJob } from "./jobs.ts";
 import { isTaken } from "./random.ts";
 import { Scene } from "./scene.ts";
-import { oldDatabase } from "../unit/old-database.ts";
+import { becomeLater, oldDatabase } from "../unit/old-database.ts";
 
 const AT = STEPS.filter((step) => step.startsWith("backup:"));
 
@@ -45,20 +45,21 @@ describe("before a migration", () => {
     if (!isTaken(at, 3)) continue;
     test(`killed at ${point}, its backup is made once, and the next open migrates`, async (t) => {
       const scene = new Scene(t);
-      oldDatabase(scene.path, 6, "insert into orders values ('pen')");
-      const child = scene.start("opener", { crashAt: point });
+      becomeLater(t);
+      oldDatabase(scene.path, "insert into orders values ('pen')");
+      const child = scene.start("opener", { crashAt: point, later: true });
       await child.next("ready");
       child.send({ type: "open", path: scene.path });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
       const [version] = await scene.witness.query("select max(version) as n from {migrations}");
-      assert.equal(version?.["n"], 6);
+      assert.equal(version?.["n"], 1);
 
       const hf = await scene.open();
       await hf.enqueue(workJob(scene.effects), {});
       const folder = `${scene.path}-backups`;
       const made = readdirSync(folder).filter((name) => name.endsWith(".db"));
       assert.deepEqual(readdirSync(folder).toSorted(), [...made, `${made[0]}.json`]);
-      assert.equal((await verifyWhole(join(folder, made[0] as string), "node:sqlite", () => {})).facts.schema, 6);
+      assert.equal((await verifyWhole(join(folder, made[0] as string), "node:sqlite", () => {})).facts.schema, 1);
     });
   }
 });

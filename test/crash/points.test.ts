@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { Holdfast, Job } from "../../src/index.ts";
 import type { BuildRow } from "../../src/store/builds.ts";
-import { SCHEMA_VERSION as ON_SERVER } from "../../src/store/postgres/migrate.ts";
-import { SCHEMA_VERSION as IN_FILE } from "../../src/store/sqlite/migrate.ts";
+import { schemaVersion as ON_SERVER } from "../../src/store/postgres/migrate.ts";
+import { schemaVersion as IN_FILE } from "../../src/store/sqlite/migrate.ts";
 import { newLead } from "../conformance/build-parts.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
 import { isTaken } from "./random.ts";
@@ -160,7 +160,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
   },
   async migrate({ scene, place, before }) {
     const versions = await scene.witness.query("select version from {migrations}");
-    assert.equal(versions.length, place === "file" ? IN_FILE : ON_SERVER, "the next open completes it");
+    assert.equal(versions.length, place === "file" ? IN_FILE() : ON_SERVER(), "the next open completes it");
     assert.deepEqual(before, []);
     return () => {};
   },

@@ -8,7 +8,7 @@ import { verifyAudit } from "../../src/runtime/audit.ts";
 import type { Finding } from "../../src/store/findings.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { type Known, knownIn } from "../../src/store/sqlite/epoch.ts";
-import { GUARDS } from "../../src/store/sqlite/migrations/008-audit.ts";
+import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
 import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";
 import { readSlots, witnessFolder } from "../../src/store/sqlite/witness/slots.ts";
 import { testClock } from "../../src/testing/index.ts";

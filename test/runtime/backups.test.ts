@@ -6,9 +6,9 @@ import { suite, test, type TestContext } from "node:test";
 import { type Holdfast, job, open, type OpenOptions } from "../../src/index.ts";
 import { ScheduledBackups } from "../../src/runtime/backups.ts";
 import { restoreWhole } from "../../src/runtime/restore.ts";
-import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
+import { schemaVersion } from "../../src/store/sqlite/migrate.ts";
 import { testClock, type TestClock } from "../../src/testing/clock.ts";
-import { oldDatabase } from "../unit/old-database.ts";
+import { becomeLater, oldDatabase } from "../unit/old-database.ts";
 import { apart, code, folder, type Logged, logInto } from "./parts.ts";
 
 const note = job({ name: "note", run: () => {} });
@@ -111,7 +111,8 @@ suite("backups by a plan", () => {
 suite("before the schema is changed", () => {
   test("a backup is made, which can be restored, and is brought up to date then", async (t) => {
     const { path, opened } = await ground(t);
-    oldDatabase(path, 6, "insert into orders values ('pen')");
+    becomeLater(t);
+    oldDatabase(path, "insert into orders values ('pen')");
     const hf = await opened(undefined);
     const { id } = await hf.enqueue(note, 1);
     await hf.close();
@@ -119,25 +120,26 @@ suite("before the schema is changed", () => {
     assert.deepEqual(made.length, 2, made.join());
     const backup = join(`${path}-backups`, made.find((name) => name.endsWith(".db")) as string);
     const db = new DatabaseSync(backup, { readOnly: true });
-    assert.equal(db.prepare("select max(version) as n from holdfast_migrations").get()?.["n"], 6);
+    assert.equal(db.prepare("select max(version) as n from holdfast_migrations").get()?.["n"], 1);
     db.close();
 
     await restoreWhole({ path, backup, driver: "node:sqlite", by: "a test", now: Date.now(), force: false });
     const again = await opened(undefined);
     assert.equal(await again.jobs.get(id), null);
     const restored = new DatabaseSync(path, { readOnly: true });
-    assert.equal(restored.prepare("select max(version) as n from holdfast_migrations").get()?.["n"], SCHEMA_VERSION);
+    assert.equal(restored.prepare("select max(version) as n from holdfast_migrations").get()?.["n"], schemaVersion());
     assert.equal(restored.prepare("select count(*) as n from orders").get()?.["n"], 1);
     restored.close();
   });
 
   test("where it cannot be made nothing is changed, unless it is not wanted", async (t) => {
     const { path, opened } = await ground(t);
-    oldDatabase(path, 6);
+    becomeLater(t);
+    oldDatabase(path);
     writeFileSync(`${path}-backups`, "in the way");
     await assert.rejects(opened(undefined), code("CANNOT_OPEN"));
     const db = new DatabaseSync(path, { readOnly: true });
-    assert.equal(db.prepare("select max(version) as n from holdfast_migrations").get()?.["n"], 6);
+    assert.equal(db.prepare("select max(version) as n from holdfast_migrations").get()?.["n"], 1);
     db.close();
     const hf = await opened({ beforeMigration: false });
     await hf.enqueue(note, 1);

@@ -7,7 +7,7 @@ import { type Holdfast, items, job, open, pipeline } from "../../src/index.ts";
 import { openStore, locate } from "../../src/store/open-store.ts";
 import { restoreWhole, type RestoredWhole } from "../../src/runtime/restore.ts";
 import { systemClock } from "../../src/runtime/system-clock.ts";
-import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
+import { schemaVersion } from "../../src/store/sqlite/migrate.ts";
 import { newBuild, newLead } from "../conformance/build-parts.ts";
 import { code, folder } from "./parts.ts";
 
@@ -111,7 +111,7 @@ suite("a restore", () => {
     await assert.rejects(restore({ backup: join(base, "none.db") }), code("NO_BACKUP"));
     await assert.rejects(restore({ backup: path }), code("USAGE"));
     const db = new DatabaseSync(other);
-    db.exec(`insert into holdfast_migrations (version, name, applied_at) values (${SCHEMA_VERSION + 1}, 'later', 0)`);
+    db.exec(`insert into holdfast_migrations (version, name, applied_at) values (${schemaVersion() + 1}, 'later', 0)`);
     db.close();
     rmSync(`${other}.json`);
     await assert.rejects(restore({ backup: other, force: true }), code("SCHEMA_NEWER"));

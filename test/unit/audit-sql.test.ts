@@ -5,12 +5,12 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
 import { verifyAudit } from "../../src/runtime/audit.ts";
-import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
-import { GUARDS } from "../../src/store/sqlite/migrations/008-audit.ts";
+import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
+import type { AuditEntry } from "../../src/store/audit.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";
-import { oldSchema } from "./old-schema.ts";
+import { becomeLater, oldDatabase } from "./old-database.ts";
 
 const OPTIONS = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
 
@@ -102,44 +102,21 @@ describe("the table of the audit", () => {
   }
 });
 
-describe("a database from before there was a chain", () => {
-  test("gets one that begins with its first entry, and says that it was changed", async (t) => {
-    const { path, store } = await old(t, 2_500);
-    const last = await store.audit.page({ after: 2_499, limit: 2 });
+describe("a database of the schema before", () => {
+  test("says in its audit that it was brought up to date", async (t) => {
+    const { store } = await old(t);
+    const [{ seq, by, action, subject, before, after }] = (await store.audit.page({ after: 0, limit: 2 })) as [AuditEntry];
+    const moved = { before: { version: 1 }, after: { version: 2, name: "later" } };
     assert.deepEqual(
-      last.map(({ seq, by, action, subject, before, after }) => ({ seq, by, action, subject, before, after })),
-      [
-        { seq: 2_500, by: "alice", action: "lead.broken", subject: "lead:2500", before: { n: 2_500 }, after: null },
-        {
-          seq: 2_501,
-          by: "the opener",
-          action: "schema.migrated",
-          subject: "schema",
-          before: { version: 6 },
-          after: { version: 7, name: "audit" },
-        },
-      ],
+      { seq, by, action, subject, before, after },
+      { seq: 1, by: "the opener", action: "schema.migrated", subject: "schema", ...moved },
     );
-    assert.equal(await verdict(store), await headSeq(store));
-    await store.queues.pause("q");
-    assert.equal(await verdict(store), await headSeq(store));
-    const db = new DatabaseSync(path);
-    unguarded(db, () => db.exec("update holdfast_audit set actor = 'mallory' where seq = 1234"));
-    db.close();
-    assert.equal(await verdict(store), "altered 1234");
+    assert.equal(await verdict(store), 1);
   });
 
-  test("that nobody had used says nothing of it", async (t) => {
-    const { store } = await old(t, 0);
-    assert.deepEqual(await store.audit.page({ after: 0, limit: 10 }), []);
-    assert.equal(await verdict(store), 0);
-  });
-
-  test("is left with the guards that a new one has", async (t) => {
-    const { path } = await old(t, 1);
+  test("has the guards that a new one has", async (t) => {
+    const { path } = await old(t);
     const db = new DatabaseSync(path);
-    const [{ versions }] = db.prepare("select count(*) as versions from holdfast_migrations").all() as [{ versions: number }];
-    assert.equal(versions, SCHEMA_VERSION);
     for (const { name, sql } of GUARDS) {
       assert.deepEqual(db.prepare("select sql from sqlite_master where name = ?").get(name)?.["sql"], sql);
     }
@@ -152,10 +129,6 @@ async function verdict(store: Store, known: Parameters<typeof verifyAudit>[1] = 
   const { ok, fault, head } = await verifyAudit(store, known);
   assert.equal(ok, fault === null);
   return fault === null ? head.seq : `${fault.kind} ${fault.seq}`;
-}
-
-async function headSeq(store: Store): Promise<number> {
-  return (await store.audit.head()).seq;
 }
 
 /** A file with six entries, and somebody else who writes into it. */
@@ -174,19 +147,11 @@ async function written(t: TestContext): Promise<{ db: DatabaseSync; store: Store
   return { db, store };
 }
 
-/** A file of the version before, with so many entries, opened by the one that there is now. */
-async function old(t: TestContext, entries: number): Promise<{ path: string; store: Store }> {
+/** A file of the schema before, opened by a Holdfast of the later one. */
+async function old(t: TestContext): Promise<{ path: string; store: Store }> {
   const path = join(folder(t), "work.db");
-  const db = new DatabaseSync(path);
-  db.exec("begin");
-  db.exec(oldSchema(6));
-  const add = db.prepare(
-    "insert into holdfast_audit (at, actor, action, subject, before) values (?, 'alice', 'lead.broken', ?, ?)",
-  );
-  for (let n = 1; n <= entries; n++) add.run(n, `lead:${n}`, JSON.stringify({ n }));
-  if (entries > 0) db.exec("update holdfast_counter set commits = 7");
-  db.exec("commit");
-  db.close();
+  becomeLater(t);
+  oldDatabase(path);
   const store = await SqliteStore.open(path, { ...OPTIONS, actor: "the opener" });
   t.after(() => store.close());
   return { path, store };

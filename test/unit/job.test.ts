@@ -13,7 +13,7 @@ import {
   mayMove,
   toJobError,
 } from "../../src/core/job.ts";
-import { sql } from "../../src/store/sqlite/migrations/001-jobs.ts";
+import { sql } from "../../src/store/sqlite/schema/jobs.ts";
 
 test("the states of the table are those that SQLite's CHECK lets in", () => {
   const check = /create table holdfast_jobs \(.*?state\s+text not null check \((.*?)\),/s.exec(sql)?.[1] ?? "";

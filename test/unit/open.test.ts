@@ -19,7 +19,7 @@ import { after, describe, test } from "node:test";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { explain, faultOf } from "../../src/store/sqlite/faults.ts";
-import { SCHEMA_VERSION } from "../../src/store/sqlite/migrate.ts";
+import { schemaVersion } from "../../src/store/sqlite/migrate.ts";
 import { canonicalPath, openSqlite, type OpenSqliteOptions } from "../../src/store/sqlite/open.ts";
 import { refuseOldSqlite } from "../../src/store/sqlite/sqlite-version.ts";
 
@@ -37,7 +37,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.match(databaseId, /^[0-9a-f-]{36}$/);
       assert.deepEqual(db.prepare("pragma journal_mode").row(), ["wal"]);
       assert.deepEqual(db.prepare("pragma synchronous").row(), [2]);
-      assert.deepEqual(db.prepare("select max(version) from holdfast_migrations").row(), [SCHEMA_VERSION]);
+      assert.deepEqual(db.prepare("select max(version) from holdfast_migrations").row(), [schemaVersion()]);
       db.close();
       const again = await open(path, { driver, durability: "power" });
       assert.equal(again.databaseId, databaseId);
@@ -98,9 +98,9 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const folder = freshFolder();
       const path = join(folder, "work.db");
       const { db } = await open(path, { driver });
-      db.prepare("insert into holdfast_migrations (version, name, applied_at) values (?, 'future', 0)").run(SCHEMA_VERSION + 1);
+      db.prepare("insert into holdfast_migrations (version, name, applied_at) values (?, 'future', 0)").run(schemaVersion() + 1);
       db.close();
-      await refused(folder, "SCHEMA_NEWER", () => open(path, { driver }), new RegExp(`schema ${SCHEMA_VERSION + 1}`));
+      await refused(folder, "SCHEMA_NEWER", () => open(path, { driver }), new RegExp(`schema ${schemaVersion() + 1}`));
     });
 
     test("another durability than the database has is refused, both ways", async () => {

@@ -15,8 +15,8 @@ import {
   wasSuccessful,
 } from "../../src/core/recovery-report.ts";
 import { endedBy, isProven, judge } from "../../src/core/lease.ts";
-import { sql } from "../../src/store/sqlite/migrations/009-recoveries.ts";
-import { sql as serverSql } from "../../src/store/postgres/migrations/008-recoveries.ts";
+import { sql } from "../../src/store/sqlite/schema/recoveries.ts";
+import { sql as serverSql } from "../../src/store/postgres/schema/recoveries.ts";
 
 const some = fc.nat(1_000);
 const reclaimed = fc

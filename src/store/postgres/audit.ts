@@ -3,7 +3,7 @@ import { type AuditHead, followAudit, NO_ENTRY, unguarded } from "../../core/aud
 import type { AuditCheck, AuditEntry, AuditQuery, AuditVerification, NewAuditEntry } from "../audit.ts";
 import { CHECKED, type CheckedRow, ENTRY, type EntryRow, headless, nextRecord, toAuditEntry, toChecked } from "../audit-row.ts";
 import { listOf, type Rows } from "./driver.ts";
-import { GUARDS } from "./migrations/007-audit.ts";
+import { GUARDS } from "./schema/audit.ts";
 import type { Tx } from "./transaction.ts";
 
 /**

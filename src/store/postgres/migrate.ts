@@ -4,48 +4,28 @@ import { passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import { Audit } from "./audit.ts";
 import { codeOf } from "./faults.ts";
-import * as jobs from "./migrations/001-jobs.ts";
-import * as queues from "./migrations/002-queues.ts";
-import * as dependencies from "./migrations/003-dependencies.ts";
-import * as schedules from "./migrations/004-schedules.ts";
-import * as events from "./migrations/005-events.ts";
-import * as builds from "./migrations/006-builds.ts";
-import * as audit from "./migrations/007-audit.ts";
-import * as recoveries from "./migrations/008-recoveries.ts";
-import * as receipts from "./migrations/009-receipts.ts";
-import * as reportTotals from "./migrations/010-report-totals.ts";
-import * as bareStates from "./migrations/011-bare-states.ts";
-import * as settingsNow from "./migrations/012-settings-now.ts";
-import * as decisions from "./migrations/013-decisions.ts";
-import * as mutexes from "./migrations/014-mutexes.ts";
+import * as audit from "./schema/audit.ts";
+import * as builds from "./schema/builds.ts";
+import * as jobs from "./schema/jobs.ts";
+import * as queues from "./schema/queues.ts";
+import * as recoveries from "./schema/recoveries.ts";
 import type { Session } from "./session.ts";
 import type { Tx } from "./transaction.ts";
 
 interface Migration {
   name: string;
   sql: (schema: string) => string;
-  /** What a statement cannot do, in the same transaction. */
-  fill?: (session: Session, schema: string) => Promise<void>;
 }
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly Migration[] = [
-  jobs,
-  queues,
-  dependencies,
-  schedules,
-  events,
-  builds,
-  audit,
-  recoveries,
-  receipts,
-  reportTotals,
-  bareStates,
-  settingsNow,
-  decisions,
-  mutexes,
+export const MIGRATIONS: Migration[] = [
+  { name: "initial", sql: (s) => [jobs, queues, builds, audit, recoveries].map(({ sql }) => sql(s)).join("") },
 ];
-export const SCHEMA_VERSION = MIGRATIONS.length;
+
+/** The version of the schema that this Holdfast reads and writes. */
+export function schemaVersion(): number {
+  return MIGRATIONS.length;
+}
 
 export interface Migrated {
   databaseId: string;
@@ -70,7 +50,7 @@ export async function migrate(
   const version = await versionOf(session, options.schema);
   if (version === 0 && !options.create) throw noDatabase(options.schema);
   refuseNewer(version, options.schema);
-  if (version < SCHEMA_VERSION) await upgradeOnce(session, options, s);
+  if (version < schemaVersion()) await upgradeOnce(session, options, s);
   const [row] = await session.rows<[string, Durability]>(`select database_id, durability from ${s}.database where id = 1`);
   const [databaseId, durability] = row as [string, Durability];
   return { databaseId, durability };
@@ -106,10 +86,9 @@ async function upgrade(
         `create table ${s}.migrations (version integer primary key, name text not null, applied_at timestamptz not null)`,
       );
     }
-    for (const [i, { name, sql, fill }] of MIGRATIONS.entries()) {
+    for (const [i, { name, sql }] of MIGRATIONS.entries()) {
       if (i < version) continue;
       await session.command(sql(s));
-      await fill?.(session, s);
       await session.rows(`insert into ${s}.migrations (version, name, applied_at) values ($1, $2, now())`, [i + 1, name]);
     }
     if (version === 0) {
@@ -117,9 +96,9 @@ async function upgrade(
         `insert into ${s}.database (id, database_id, durability, created_at) values (1, $1, $2, ${s}.clock($3))`,
         [randomUUID(), options.durability, options.now],
       );
-    } else if (version < SCHEMA_VERSION) {
+    } else if (version < schemaVersion()) {
       // That it was made is no news, that it was changed is.
-      const moved = { before: { version }, after: { version: SCHEMA_VERSION } };
+      const moved = { before: { version }, after: { version: schemaVersion() } };
       const within = { at: options.now, rows: (text, ...values) => session.rows(text, values) } satisfies Pick<Tx, "at" | "rows">;
       await new Audit(s, options.actor).write(within, [{ action: "schema.migrated", subject: "schema", ...moved }]);
     }
@@ -172,10 +151,10 @@ function somebodyElses(schema: string): HoldfastError {
 }
 
 function refuseNewer(version: number, schema: string): void {
-  if (version <= SCHEMA_VERSION) return;
+  if (version <= schemaVersion()) return;
   throw new HoldfastError(
     "SCHEMA_NEWER",
-    `The schema ${JSON.stringify(schema)} was written by a newer Holdfast (version ${version}; this one knows ${SCHEMA_VERSION}). It was left as it is.`,
+    `The schema ${JSON.stringify(schema)} was written by a newer Holdfast (version ${version}; this one knows ${schemaVersion()}). It was left as it is.`,
     "Update holdfast here to the version that the other processes run.",
   );
 }

@@ -3,7 +3,7 @@ import { publicId } from "../job-row.ts";
 import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
 import type { Access } from "./access.ts";
 import type { Rows } from "./driver.ts";
-import { SCHEMA_VERSION } from "./migrate.ts";
+import { schemaVersion } from "./migrate.ts";
 
 /** Settings that Holdfast's promises rest on; `synchronous_commit` is set by each connection. */
 const SETTINGS: Record<string, string | null> = {
@@ -47,7 +47,7 @@ export class PostgresVitals implements VitalsStore {
     const [version, schema, bytes, now, latest] = head as NonNullable<typeof head>;
     return {
       engine: `PostgreSQL ${version}`,
-      schema: { version: Number(schema), known: SCHEMA_VERSION },
+      schema: { version: Number(schema), known: schemaVersion() },
       settings: await this.#settings(),
       size: { bytes: Number(bytes), unused: 0 },
       stuck: await this.#stuck(Number(now)),

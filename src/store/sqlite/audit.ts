@@ -4,7 +4,7 @@ import type { AuditCheck, AuditEntry, AuditQuery, AuditVerification, NewAuditEnt
 import { CHECKED, type CheckedRow, ENTRY, type EntryRow, headless, nextRecord, toAuditEntry, toChecked } from "../audit-row.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-import { GUARDS } from "./migrations/008-audit.ts";
+import { GUARDS } from "./schema/audit.ts";
 
 type HeadRow = [seq: number, hash: string];
 

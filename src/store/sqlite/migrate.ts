@@ -3,28 +3,31 @@ import type { Tx } from "./group-commit.ts";
 import { passPoint } from "../points.ts";
 import { Audit } from "./audit.ts";
 import type { Connection } from "./driver.ts";
-import * as jobs from "./migrations/001-jobs.ts";
-import * as queues from "./migrations/002-queues.ts";
-import * as dependencies from "./migrations/003-dependencies.ts";
-import * as schedules from "./migrations/004-schedules.ts";
-import * as events from "./migrations/005-events.ts";
-import * as builds from "./migrations/006-builds.ts";
-import * as audit from "./migrations/008-audit.ts";
-import * as recoveries from "./migrations/009-recoveries.ts";
-import * as reportTotals from "./migrations/010-report-totals.ts";
+import * as audit from "./schema/audit.ts";
+import * as builds from "./schema/builds.ts";
+import * as jobs from "./schema/jobs.ts";
+import * as queues from "./schema/queues.ts";
+import * as recoveries from "./schema/recoveries.ts";
 
-interface Migration {
+export interface Migration {
   name: string;
   sql: string;
-  /** What a statement cannot do, in the same transaction. */
-  fill?: (db: Connection) => void;
 }
 
 /** In order; a migration that was released never changes. */
-const MIGRATIONS: readonly Migration[] = [jobs, queues, dependencies, schedules, events, builds, audit, recoveries, reportTotals];
-export const SCHEMA_VERSION = MIGRATIONS.length;
-/** From here on there is a chain to write to. */
-const AUDITED = MIGRATIONS.indexOf(audit) + 1;
+export const MIGRATIONS: Migration[] = [
+  {
+    name: "initial",
+    sql:
+      [jobs, queues, builds, audit, recoveries].map(({ sql }) => sql).join("") +
+      audit.GUARDS.map(({ sql }) => `${sql};\n`).join(""),
+  },
+];
+
+/** The version of the schema that this Holdfast reads and writes. */
+export function schemaVersion(): number {
+  return MIGRATIONS.length;
+}
 
 export interface MigrateOptions {
   path: string;
@@ -42,7 +45,7 @@ export interface MigrateOptions {
  */
 export function migrate(db: Connection, options: MigrateOptions): void {
   refuseNewer(versionOf(db), options.path);
-  const upTo = options.upTo ?? SCHEMA_VERSION;
+  const upTo = options.upTo ?? schemaVersion();
   while (versionOf(db) < upTo) {
     db.exec("begin immediate");
     try {
@@ -66,7 +69,6 @@ function step(db: Connection, { path, now, actor, whenNew }: MigrateOptions): vo
     db.exec("create table holdfast_migrations (version integer primary key, name text not null, applied_at integer not null)");
   }
   db.exec(migration.sql);
-  migration.fill?.(db);
   if (version === 0) whenNew(db);
   db.prepare("insert into holdfast_migrations (version, name, applied_at) values (?, ?, ?)").run(
     version + 1,
@@ -74,7 +76,7 @@ function step(db: Connection, { path, now, actor, whenNew }: MigrateOptions): vo
     now,
   );
   // That it was made is no news, that it was changed is.
-  if (version + 1 >= AUDITED && wasUsed(db)) {
+  if (version > 0 && wasUsed(db)) {
     const moved = { before: { version }, after: { version: version + 1, name: migration.name } };
     new Audit(db, actor).add({ now, wrote: () => {} } as Tx, { action: "schema.migrated", subject: "schema", ...moved });
   }
@@ -94,10 +96,10 @@ export function versionOf(db: Connection): number {
 }
 
 function refuseNewer(version: number, path: string): void {
-  if (version <= SCHEMA_VERSION) return;
+  if (version <= schemaVersion()) return;
   throw new HoldfastError(
     "SCHEMA_NEWER",
-    `${path} was written by a newer Holdfast (schema ${version}; this one knows ${SCHEMA_VERSION}). It was left as it is.`,
+    `${path} was written by a newer Holdfast (schema ${version}; this one knows ${schemaVersion()}). It was left as it is.`,
     "Update holdfast here to the version that the other processes run.",
   );
 }

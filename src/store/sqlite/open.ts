@@ -16,7 +16,7 @@ import { createFile } from "./modes.ts";
 import { mostSeen, readSlots } from "./witness/slots.ts";
 import { LockPatience } from "./lock-patience.ts";
 import { refuseOldSqlite } from "./sqlite-version.ts";
-import { migrate, SCHEMA_VERSION, versionOf } from "./migrate.ts";
+import { migrate, schemaVersion, versionOf } from "./migrate.ts";
 
 export interface OpenSqliteOptions {
   driver: DriverName;
@@ -106,7 +106,7 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
 /** Most openings find the schema that they know. */
 async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteOptions): Promise<void> {
   const version = await patiently(db, () => versionOf(db));
-  if (version === 0 || version >= SCHEMA_VERSION || (await patiently(db, () => isUnfinished(db)))) return;
+  if (version === 0 || version >= schemaVersion() || (await patiently(db, () => isUnfinished(db)))) return;
   const { backUpBeforeMigration } = await import("./backup/before-migration.ts");
   await backUpBeforeMigration(db, { path, driver, now });
 }
@@ -185,10 +185,10 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
 function readOnly(db: Connection, path: string, { driver }: OpenSqliteOptions): Omit<OpenedSqlite, "db" | "token"> {
   refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0], driver);
   const version = versionOf(db);
-  if (version !== SCHEMA_VERSION) {
+  if (version !== schemaVersion()) {
     throw new HoldfastError(
       "DAMAGED",
-      `${path} is damaged, and of another schema (${version}) than this Holdfast reads (${SCHEMA_VERSION}).`,
+      `${path} is damaged, and of another schema (${version}) than this Holdfast reads (${schemaVersion()}).`,
       "`holdfast salvage` reads what is behind the damage, and takes the rest from the newest backup; or go back to one: holdfast restore.",
     );
   }

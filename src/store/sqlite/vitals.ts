@@ -5,7 +5,7 @@ import type { Durability } from "../store.ts";
 import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
 import type { Access } from "./access.ts";
 import type { Connection, DriverName } from "./driver.ts";
-import { SCHEMA_VERSION, versionOf } from "./migrate.ts";
+import { schemaVersion, versionOf } from "./migrate.ts";
 import { readersOf } from "./readers.ts";
 import { FRAME_HEADER } from "./wal/frame.ts";
 
@@ -58,7 +58,7 @@ export class SqliteVitals implements VitalsStore {
     const now = this.#access.now();
     return {
       engine: `SQLite ${version} (${driver})`,
-      schema: { version: versionOf(this.#db), known: SCHEMA_VERSION },
+      schema: { version: versionOf(this.#db), known: schemaVersion() },
       settings: this.#settings(),
       size: this.#size(),
       stuck: this.#stuck(now),

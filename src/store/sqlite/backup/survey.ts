@@ -3,7 +3,7 @@ import { stateOf } from "../changes/journal.ts";
 import { checkDatabase } from "../damage/check.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { faultOf } from "../faults.ts";
-import { SCHEMA_VERSION, versionOf } from "../migrate.ts";
+import { schemaVersion, versionOf } from "../migrate.ts";
 import { quoted, tablesOf } from "../tables.ts";
 
 export interface Survey {
@@ -48,7 +48,7 @@ function surveyOf(db: Connection, driver: DriverName): Survey {
 /** What is wrong with more than a row, with rows, and which artifacts there have to be. */
 function check(db: Connection, driver: DriverName, schema: number): { findings: string[]; rows: string[]; artifacts: string[] } {
   // What a schema of before has no checksums for cannot be compared to any.
-  const { findings, structural, artifacts } = checkDatabase(db, driver, schema === SCHEMA_VERSION ? "whole" : "quick");
+  const { findings, structural, artifacts } = checkDatabase(db, driver, schema === schemaVersion() ? "whole" : "quick");
   return structural ? { findings, rows: [], artifacts } : { findings: [], rows: findings, artifacts };
 }
 

@@ -4,7 +4,7 @@ import { HoldfastError } from "../../../core/errors.ts";
 import { manifestPath, parseManifest } from "../../backup-manifest.ts";
 import type { BackupFacts, Manifest, OnProgress } from "../../backups.ts";
 import type { DriverName } from "../driver.ts";
-import { SCHEMA_VERSION } from "../migrate.ts";
+import { schemaVersion } from "../migrate.ts";
 import { clearWorkshop } from "./staging.ts";
 import { runTask } from "./tasks.ts";
 
@@ -86,10 +86,10 @@ function refuseLive(path: string): void {
 }
 
 export function refuseNewer(path: string, schema: number): void {
-  if (schema <= SCHEMA_VERSION) return;
+  if (schema <= schemaVersion()) return;
   throw new HoldfastError(
     "SCHEMA_NEWER",
-    `${path} was written by a newer Holdfast (schema ${schema}; this one knows ${SCHEMA_VERSION}). It was left as it is.`,
+    `${path} was written by a newer Holdfast (schema ${schema}; this one knows ${schemaVersion()}). It was left as it is.`,
     "Update holdfast here to the version that made it.",
   );
 }

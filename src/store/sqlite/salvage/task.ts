@@ -12,7 +12,7 @@ import { checkFile } from "../damage/check.ts";
 import { type BadRow, badRows } from "../damage/rows.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { explain, isBusy } from "../faults.ts";
-import { migrate, SCHEMA_VERSION } from "../migrate.ts";
+import { migrate, schemaVersion } from "../migrate.ts";
 import { tablesOf } from "../tables.ts";
 import { goOn, readJournal } from "./journal.ts";
 import { mend, type Mended } from "./mend.ts";
@@ -61,7 +61,7 @@ function make(input: SalvageInput, onProgress: OnProgress): Salvaged {
   const source = backup && sourceOf(driver, backup, path, journal.tail);
   const report = blank(backup && { path: backup.path, takenAt: backup.takenAt, reached: source?.reached ?? null });
   {
-    const schema = input.schema ?? backup?.schema ?? SCHEMA_VERSION;
+    const schema = input.schema ?? backup?.schema ?? schemaVersion();
     using made = new NewDatabase(driver, { path, damaged, backup: source?.path ?? null }, schema, now);
     report.undefined.push(...made.define(source !== null));
     const { db } = made;

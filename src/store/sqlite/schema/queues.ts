@@ -1,6 +1,4 @@
-/** Queues as they are set up: paused, limited, kept how long. Nothing here has a row where nobody asks for it. */
-export const name = "queues";
-
+/** Queues as they are set up, schedules, and events with their sinks. Nothing here has a row where no job asks for it. */
 export const sql = `
 create table holdfast_queues (
   name    text primary key,
@@ -62,5 +60,58 @@ create table holdfast_expiring (
   finished_at  integer not null,
   job          integer not null,
   primary key (lane, state, finished_at, job)
+) without rowid;
+
+-- What is enqueued when. A tick moves next_at on in the transaction that adds its jobs.
+create table holdfast_schedules (
+  key         text primary key,
+  -- The commit that last saved it: a tick that was worked out by an older pattern is refused.
+  revision    integer not null,
+  cron        text not null,
+  timezone    text not null,
+  missed      text not null check (missed = 'skip' or missed = 'once' or missed = 'all'),
+  within      integer,
+  overlap     integer not null,
+  paused      integer not null,
+  -- The job to be made, as JSON.
+  template    text not null,
+  name        text not null,
+  created_at  integer not null,
+  last_at     integer,
+  last_job    integer,
+  next_at     integer not null,
+  checksum    integer
+) without rowid;
+
+create index holdfast_schedules_due on holdfast_schedules (next_at) where paused = 0;
+
+-- Events are written in the transaction of what they tell, and delivered from here.
+create table holdfast_events (
+  seq         integer primary key autoincrement,
+  type        text not null,
+  at          integer not null,
+  -- One of its kind in this database; the dedupe key is its hash, made when it is read. An index over hashes would cost
+  -- more than all the rest.
+  transition  text not null,
+  job         text,
+  build       text,
+  data        text not null,
+  checksum    integer
+);
+
+-- One row for each sink and each durable subscriber: everything up to cursor is delivered. token is the commit in which
+-- its deliverer took it, so it rises with each change of hands, and guards the cursor.
+create table holdfast_sinks (
+  name          text primary key,
+  kind          text not null,
+  cursor        integer not null,
+  holder        integer,
+  token         integer not null default 0,
+  expires_at    integer,
+  delivered_at  integer,
+  failures      integer not null default 0,
+  failed_at     integer,
+  error         text,
+  created_at    integer not null
 ) without rowid;
 `;

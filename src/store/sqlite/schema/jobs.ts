@@ -4,8 +4,6 @@
  * temporary tree), each further index whose condition names the state (3 %) — hence few partial indexes and the chains
  * of `or`.
  */
-export const name = "jobs";
-
 export const sql = `
 create table holdfast_database (
   id           integer primary key check (id = 1),
@@ -180,4 +178,12 @@ create table holdfast_recovery_log (
   failed       integer not null,
   locks        integer not null
 );
+
+-- Jobs that wait for others.
+create table holdfast_waits (
+  job       integer not null,
+  upstream  integer not null,
+  primary key (job, upstream)
+) without rowid;
+create index holdfast_waits_upstream on holdfast_waits (upstream, job);
 `;

@@ -2,8 +2,6 @@
  * Builds: what was run, what came of it, what it cost, and who leads it. Whatever is ordered or compared is so by its bytes
  * (collation "C"), as on SQLite: what a database believes about languages would bring targets into another order.
  */
-export const name = "builds";
-
 export const sql = (s: string): string => `
 create sequence ${s}.build as bigint;
 
@@ -194,15 +192,4 @@ create table ${s}.tokens (
   replaced_at  bigint
 );
 create index tokens_build on ${s}.tokens (build);
-
-create table ${s}.audit (
-  seq      bigint generated always as identity primary key,
-  at       bigint not null,
-  actor    text not null,
-  action   text not null,
-  subject  text collate "C" not null,
-  before   text,
-  after    text
-);
-create index audit_subject on ${s}.audit (subject, seq);
 `;

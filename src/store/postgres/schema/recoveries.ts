@@ -1,6 +1,4 @@
-/** What is done after a crash, and the report of it. */
-export const name = "recoveries";
-
+/** What is done after a crash, the reports of it, and what all reports come to. */
 export const sql = (s: string): string => `
 -- A report of each recovery after a crash. What a transaction gives back is added here in that transaction. owner: the
 -- process that ends it; null: it has left. spent: milliseconds until all was given back. errors: JSON.
@@ -41,6 +39,17 @@ create table ${s}.recovery_processes (
   primary key (recovery, process)
 );
 
--- The process that has taken or extended it: where that is proven dead, the lock is free. Null: its time alone decides.
-alter table ${s}.locks add column process bigint;
+-- Sums of all reports that were ended, also of those that are not kept: they never fall. One row, from the first on.
+create table ${s}.report_totals (
+  id               integer primary key check (id = 1),
+  reports          bigint not null,
+  spent            bigint not null,
+  running_before   bigint not null,
+  jobs             bigint not null,
+  reset            bigint not null,
+  quarantined      bigint not null,
+  builds           bigint not null,
+  locks            bigint not null,
+  commits_missing  bigint not null
+);
 `;

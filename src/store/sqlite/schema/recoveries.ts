@@ -1,6 +1,4 @@
-/** What is done after a crash, and the report of it. */
-export const name = "recoveries";
-
+/** What is done after a crash, the reports of it, and what all reports come to. */
 export const sql = `
 -- A report of each recovery after a crash. What a transaction gives back is added here in that transaction. owner: the
 -- process that ends it; null: it has left. spent: milliseconds until all was given back. errors: JSON.
@@ -40,4 +38,18 @@ create table holdfast_recovery_processes (
   started_at  integer not null,
   primary key (recovery, process)
 ) without rowid;
+
+-- Sums of all reports that were ended, also of those that are not kept: they never fall. One row, from the first on.
+create table holdfast_report_totals (
+  id               integer primary key check (id = 1),
+  reports          integer not null,
+  spent            integer not null,
+  running_before   integer not null,
+  jobs             integer not null,
+  reset            integer not null,
+  quarantined      integer not null,
+  builds           integer not null,
+  locks            integer not null,
+  commits_missing  integer not null
+);
 `;

@@ -1,6 +1,4 @@
 /** Builds: what was run, what came of it, what it cost, and who leads it. */
-export const name = "builds";
-
 export const sql = `
 create table holdfast_builds (
   key              integer primary key autoincrement,
@@ -183,16 +181,4 @@ create table holdfast_tokens (
   replaced_at  integer
 ) without rowid;
 create index holdfast_tokens_build on holdfast_tokens (build);
-
-create table holdfast_audit (
-  seq      integer primary key autoincrement,
-  at       integer not null,
-  actor    text not null,
-  action   text not null,
-  subject  text not null,
-  before   text,
-  after    text,
-  hash     text
-);
-create index holdfast_audit_subject on holdfast_audit (subject, seq);
 `;

@@ -1,11 +1,19 @@
-import { linked, NO_ENTRY } from "../../../core/audit-chain.ts";
-import { ENTRY, type EntryRow, toRecord } from "../../audit-row.ts";
-import type { Connection } from "../driver.ts";
+import { NO_ENTRY } from "../../../core/audit-chain.ts";
 
 /** The audit is a chain: each entry has a hash that covers the one before it. */
-export const name = "audit";
-
 export const sql = `
+create table holdfast_audit (
+  seq      integer primary key autoincrement,
+  at       integer not null,
+  actor    text not null,
+  action   text not null,
+  subject  text not null,
+  before   text,
+  after    text,
+  hash     text
+);
+create index holdfast_audit_subject on holdfast_audit (subject, seq);
+
 -- The last entry's number and hash: what the next is chained to, and how a tail that was cut off shows.
 create table holdfast_audit_head (
   id    integer primary key check (id = 1),
@@ -40,23 +48,4 @@ when new.id <> 1 or new.seq <= old.seq
 
 function guard(name: string, how: string): { name: string; sql: string } {
   return { name, sql: `CREATE TRIGGER ${name} ${how}` };
-}
-
-const PAGE = 1_000;
-
-/** What was written before there was a chain is its beginning. */
-export function fill(db: Connection): void {
-  const page = db.prepare(`select ${ENTRY} from holdfast_audit where seq > ? order by seq limit ${PAGE}`);
-  const set = db.prepare("update holdfast_audit set hash = ? where seq = ?");
-  let head = NO_ENTRY;
-  for (let more = true; more;) {
-    const rows = page.rows(head.seq) as EntryRow[];
-    for (const row of rows) {
-      head = linked(head, toRecord(row));
-      set.run(head.hash, head.seq);
-    }
-    more = rows.length === PAGE;
-  }
-  db.prepare("update holdfast_audit_head set seq = ?, hash = ? where id = 1").run(head.seq, head.hash);
-  for (const guard of GUARDS) db.exec(guard.sql);
 }
