@@ -13,6 +13,7 @@ import {
   renameSync,
   rmSync,
   statSync,
+  utimesSync,
 } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
@@ -64,9 +65,13 @@ async function cached(name: string, files: string[], make: (folder: string) => P
     hash.update(path).update(readFileSync(join(ROOT, path)));
   }
   const folder = join(CACHE, `${name}-${hash.digest("hex").slice(0, 16)}`);
-  if (existsSync(folder)) return folder;
+  if (existsSync(folder)) {
+    // Used today, so kept.
+    utimesSync(folder, new Date(), new Date());
+    return folder;
+  }
   mkdirSync(CACHE, { recursive: true });
-  for (const old of readdirSync(CACHE)) {
+  for (const old of readdirSync(CACHE).filter((old) => old !== "package.json")) {
     if (Date.now() - statSync(join(CACHE, old)).mtimeMs > KEPT_MS) rmSync(join(CACHE, old), { recursive: true, force: true });
   }
   const making = mkdtempSync(join(CACHE, "making-"));

@@ -14,9 +14,9 @@ const folders: string[] = [];
 
 export async function globalSetup(): Promise<void> {
   await moveToMemory();
-  // Thousands of processes load the same files.
-  process.env["NODE_COMPILE_CACHE"] ??= await made("holdfast-compiled-");
-  process.env["HOLDFAST_TEST_BUNDLE"] = await bundleForTests();
+  const bundle = (process.env["HOLDFAST_TEST_BUNDLE"] = await bundleForTests());
+  // Thousands of processes load the same files. Kept with the bundle: the first processes of the next run have it, too.
+  process.env["NODE_COMPILE_CACHE"] ??= `${bundle}-compiled`;
   const hook = `--import=${new URL("./bundled.ts", import.meta.url).href}`;
   process.env["NODE_OPTIONS"] = [process.env["NODE_OPTIONS"], hook].filter(Boolean).join(" ");
   const native = process.env["DATABASE_URL"] ? null : packagedBinaries();
