@@ -6,7 +6,7 @@ import { DEFAULT_FILE_MODE } from "../../core/file-mode.ts";
 import { extentOf } from "../../core/loss.ts";
 import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
-import { enter, untilRestored } from "./backup/enter.ts";
+import { enter, untilRestored } from "./backup/restore.ts";
 import { syncFolder } from "./backup/files.ts";
 import { setJournal } from "./changes/journal.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";

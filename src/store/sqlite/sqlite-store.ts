@@ -23,7 +23,7 @@ import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
 import { Areas } from "./areas.ts";
 import type { AuditLog } from "./audit-log.ts";
-import { untilRestored } from "./backup/enter.ts";
+import { untilRestored } from "./backup/restore.ts";
 import type { Access } from "./access.ts";
 import { Backups } from "./backup/backups.ts";
 import type { Builds } from "../sql/builds/builds.ts";

@@ -4,8 +4,7 @@ import { HoldfastError } from "../../../core/errors.ts";
 import { backupsFolder } from "../../backup-folder.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { versionOf } from "../migrate.ts";
-import { Backups } from "./backups.ts";
-import { clearWorkshop } from "./staging.ts";
+import { Backups, clearWorkshop } from "./backups.ts";
 import { createFolder, modeLike } from "../modes.ts";
 
 /**

@@ -1,22 +1,24 @@
-import { existsSync, mkdirSync, statSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, renameSync, rmSync, statSync } from "node:fs";
 import { basename, dirname, resolve } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
+import type { Alive } from "../../alive.ts";
 import type { BackupFacts, Manifest, OnProgress } from "../../backups.ts";
 import { passStep } from "../../points.ts";
 import { isCovered, stateOf } from "../changes/journal.ts";
 import type { Replay, TailChange } from "../changes/replay.ts";
 import { type Change, changesFolder, lastEpochIn } from "../changes/segments.ts";
+import { clearFindings } from "../damage/findings.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { type Known, knownIn } from "../epoch.ts";
 import { explain, faultOf } from "../faults.ts";
 import { refuseNetwork } from "../file-system.ts";
 import { versionOf } from "../migrate.ts";
+import { modeLike } from "../modes.ts";
 import { canonicalPath } from "../open.ts";
 import { knownOutside, mostSeen, readSlots } from "../witness/slots.ts";
-import { type Living, living } from "./living.ts";
+import { syncFolder } from "./files.ts";
+import { hasPlan, type Living, living, type Plan, reportPath, restoreFolder, Right, stagedPath } from "./right.ts";
 import type { Prepared } from "./prepare.ts";
-import { type Plan, restoreFolder, Right, stagedPath } from "./right.ts";
-import { settleWith, switchOver } from "./switch.ts";
 import { runTask } from "./tasks.ts";
 import { verifyBackup } from "./verify.ts";
 
@@ -275,4 +277,81 @@ function other(path: string, backup: string): HoldfastError {
 
 function itself(path: string): HoldfastError {
   return new HoldfastError("USAGE", `${path} cannot be restored from itself.`, "Give the path of a backup.");
+}
+
+/**
+ * The staged database takes the place of the one that is there, which is kept with its log. Each step can be done again:
+ * whoever finds the plan of a dead process goes on with it. The old log is gone from its name before the new database has
+ * its own: one beside the wrong database would be written into it. A database that was just being switched to a write-ahead
+ * log has the other kind, too.
+ */
+export function switchOver(path: string, { kept, act }: Pick<Plan, "kept" | "act">): void {
+  const folder = dirname(path);
+  if (existsSync(stagedPath(path))) {
+    // An empty log is no part of a database.
+    if (sizeOf(`${path}-wal`) === 0) rmSync(`${path}-wal`, { force: true });
+    if (existsSync(path)) chmodSync(stagedPath(path), modeLike(path));
+    for (const end of ["-wal", "-journal", ""]) if (existsSync(path + end)) renameSync(path + end, kept + end);
+    rmSync(`${path}-shm`, { force: true });
+    syncFolder(folder);
+    passStep(`${act}:aside`);
+    renameSync(stagedPath(path), path);
+    syncFolder(folder);
+  }
+  if (existsSync(reportPath(path))) renameSync(reportPath(path), `${kept}.report.json`);
+  // What was found wrong was wrong with the other one.
+  clearFindings(path);
+  passStep(`${act}:installed`);
+}
+
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+}
+
+/** What a dead process has left of a restore: brought to its end, or forgotten. One that lives is left alone. */
+export function settleRestore(path: string, driver: DriverName): void {
+  if (!existsSync(restoreFolder(path))) return;
+  using right = Right.take(path, driver);
+  if (right !== null) settleWith(right, path);
+}
+
+export function settleWith(right: Right, path: string): void {
+  const plan = right.plan();
+  if (plan?.phase === "switching") switchOver(path, plan);
+  right.clear();
+}
+
+/** Of somebody who lives: he is about to change the files. */
+export function isSwitching(path: string): boolean {
+  return hasPlan(path);
+}
+
+/** How long a restore is waited for, in milliseconds: its files change their names in a moment. */
+const PATIENCE = 5_000;
+
+/**
+ * Before a process opens a database it shows that it lives, and then looks whether the files are about to be replaced; who
+ * replaces them looks the other way round. So nobody is left with a file that has lost its name.
+ */
+export async function enter(path: string, driver: DriverName, alive: Alive): Promise<string> {
+  for (;;) {
+    const token = alive.hold();
+    if (!isSwitching(path)) return token;
+    alive.close();
+    await untilRestored(path, driver);
+  }
+}
+
+/** What a dead process has left of a restore is brought to its end first; one that lives is waited for. */
+export async function untilRestored(path: string, driver: DriverName): Promise<void> {
+  for (const since = performance.now(); ;) {
+    settleRestore(path, driver);
+    if (!isSwitching(path)) return;
+    if (performance.now() - since > PATIENCE) throw restoring(path);
+    await new Promise((resume) => setTimeout(resume, 20));
+  }
+}
+
+function restoring(path: string): HoldfastError {
+  return new HoldfastError("IN_USE", `${path} is being restored.`, "Try again when that is done.");
 }

@@ -8,10 +8,9 @@ import { passStep } from "../../points.ts";
 import { checkFile } from "../damage/check.ts";
 import { connect, type DriverName } from "../driver.ts";
 import { explain } from "../faults.ts";
-import { copyDatabase } from "./copy.ts";
+import { copyDatabase, survey, type Survey } from "./copy.ts";
 import { copyFileSynced, digestFile, syncFile, syncFolder } from "./files.ts";
 import { type Preparation, prepare, type Prepared } from "./prepare.ts";
-import { survey, type Survey } from "./survey.ts";
 import { identify } from "../salvage/damaged-copy.ts";
 import { salvageInto } from "../salvage/task.ts";
 

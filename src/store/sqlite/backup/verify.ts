@@ -5,7 +5,7 @@ import { manifestPath, parseManifest } from "../../backup-manifest.ts";
 import type { BackupFacts, Manifest, OnProgress } from "../../backups.ts";
 import type { DriverName } from "../driver.ts";
 import { schemaVersion } from "../migrate.ts";
-import { clearWorkshop } from "./staging.ts";
+import { clearWorkshop } from "./backups.ts";
 import { runTask } from "./tasks.ts";
 
 export interface VerifiedBackup {

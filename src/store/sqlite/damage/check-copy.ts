@@ -1,6 +1,6 @@
 import { fork } from "node:child_process";
 import { once } from "node:events";
-import { Staging } from "../backup/staging.ts";
+import { Staging } from "../backup/backups.ts";
 import { toThrown } from "../backup/tasks.ts";
 import { explain } from "../faults.ts";
 import { ownFile } from "../../own-file.ts";
