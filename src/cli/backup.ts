@@ -1,12 +1,10 @@
 import { existsSync, statSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { resolve } from "node:path";
 import type { Command } from "commander";
 import { clock } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { bytes, plural } from "../core/words.ts";
-import { makeBackup, verifyWhole } from "../runtime/backup.ts";
-import type { Holdfast } from "../runtime/holdfast.ts";
-import { backupName, backupsFolder } from "../store/backup-folder.ts";
+import { verifyWhole } from "../runtime/backup.ts";
 import type { Manifest } from "../store/backups.ts";
 import { driverOf, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
@@ -14,7 +12,7 @@ import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
 import { shown } from "./terminal/shown.ts";
-import { createFolder, modeLike } from "../store/sqlite/modes.ts";
+import { Operator } from "../runtime/operator.ts";
 
 export function backupCommand(parent: Command): void {
   parent
@@ -38,9 +36,10 @@ export function backupCommand(parent: Command): void {
     .action(async (path: string | undefined, options: { withArtifacts?: boolean; verify?: boolean }, command: Command) => {
       if (options.verify) return await verify(path, command);
       await using hf = await openExisting(command);
-      const to = targetOf(hf, path);
+      const operator = new Operator(hf);
+      const to = targetOf(operator, path);
       const manifest = await shown((tell) =>
-        makeBackup(hf.engine, to, { artifacts: options.withArtifacts ?? false, onProgress: tell }),
+        operator.backup(to, { artifacts: options.withArtifacts ?? false, onProgress: tell }),
       );
       // A copy of what is damaged is as damaged, and nobody should rely on it.
       if (manifest.findings.length > 0) process.exitCode = EXIT.damaged;
@@ -63,14 +62,10 @@ async function verify(path: string | undefined, command: Command): Promise<void>
   );
 }
 
-/** A folder, or none, leaves the name to us. */
-function targetOf({ engine }: Holdfast, path: string | undefined): string {
-  const { location, clock: time } = engine;
-  const source = location.kind === "sqlite" ? location.path : "holdfast";
-  if (path !== undefined && !(existsSync(path) && statSync(path).isDirectory())) return resolve(path);
-  const folder = resolve(path ?? backupsFolder(source));
-  if (path === undefined && location.kind === "sqlite") createFolder(folder, modeLike(source));
-  return join(folder, backupName(source, time.now()));
+/** The path of the new backup: a file as given, or a new name in a folder. */
+function targetOf(operator: Operator, path: string | undefined): string {
+  const isFile = path !== undefined && !(existsSync(path) && statSync(path).isDirectory());
+  return isFile ? resolve(path) : operator.backupPath(path);
 }
 
 function sayMade(path: string, { size, counts, artifacts, findings }: Manifest): string {

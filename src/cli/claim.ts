@@ -3,7 +3,6 @@ import type { Command } from "commander";
 import { ahead } from "../core/age.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { tokenOf } from "../runtime/claim-token.ts";
 import { type Claim, leaseOf } from "../runtime/claim.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import { openExisting } from "./database.ts";
@@ -13,6 +12,7 @@ import { paint } from "./terminal/colours.ts";
 import { untilInterrupted } from "./terminal/interrupt.ts";
 import { answer, handOver, isJson } from "./terminal/output.ts";
 import { oneLine } from "./terminal/text.ts";
+import { Operator } from "../runtime/operator.ts";
 
 interface Options {
   name?: string;
@@ -104,12 +104,12 @@ async function take(
 }
 
 async function hand(hf: Holdfast, claim: Claim, lease: number, as: "json" | "shell" | "text"): Promise<void> {
-  const { store, clock } = hf.engine;
+  const operator = new Operator(hf);
   const handed: Handed = {
-    claim: tokenOf(hf.engine, claim),
+    claim: operator.tokenOf(claim),
     job: claim.job,
-    idempotencyKey: `${store.databaseId}:${claim.job.id}`,
-    expiresAt: clock.now() + lease,
+    idempotencyKey: `${operator.databaseId}:${claim.job.id}`,
+    expiresAt: operator.now() + lease,
   };
   const text = as === "json" ? JSON.stringify(handed) : as === "shell" ? variables(handed) : page(handed, lease);
   // Nobody knows of the claim then: better back at once than when its lease ends.

@@ -3,13 +3,14 @@ import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { number, plural } from "../core/words.ts";
 import { type Alarm, alarmsOf } from "../runtime/status/alarms.ts";
-import { type Overview, overviewOf, workersIn } from "../runtime/status/overview.ts";
+import { type Overview, workersIn } from "../runtime/status/overview.ts";
 import { openExisting } from "./database.ts";
 import { EXIT, exitCodeOf } from "./exit.ts";
 import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
 import { oneLine } from "./terminal/text.ts";
+import { Operator } from "../runtime/operator.ts";
 
 export function healthCommand(parent: Command): void {
   parent
@@ -46,10 +47,11 @@ export function healthCommand(parent: Command): void {
 async function look(command: Command): Promise<Overview | HoldfastError> {
   try {
     await using hf = await openExisting(command);
-    hf.engine.refuseDamaged();
-    const overview = await overviewOf(hf);
+    const operator = new Operator(hf);
+    operator.refuseDamaged();
+    const overview = await operator.overview();
     // It may have been met just now.
-    hf.engine.refuseDamaged();
+    operator.refuseDamaged();
     return overview;
   } catch (error) {
     // A wrong path is no illness of the database.

@@ -2,12 +2,13 @@ import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { exposition } from "../core/exposition.ts";
 import { type Facts, familiesOf } from "../core/metrics.ts";
-import { factsOf, unopened } from "../runtime/metrics.ts";
+import { unopened } from "../runtime/metrics.ts";
 import { backupsOf, openExisting } from "./database.ts";
 import { EXIT, exitCodeOf } from "./exit.ts";
 import { examples } from "./help.ts";
 import { workerLog } from "./terminal/log.ts";
 import { answer } from "./terminal/output.ts";
+import { Operator } from "../runtime/operator.ts";
 
 export function metricsCommand(parent: Command): void {
   parent
@@ -36,7 +37,7 @@ async function look(command: Command): Promise<Facts> {
   try {
     await using hf = await openExisting(command);
     const folder = backupsOf(command);
-    return await factsOf(hf, folder === undefined ? {} : { backups: { folder } });
+    return await new Operator(hf).metrics(folder === undefined ? {} : { backups: { folder } });
   } catch (error) {
     // A wrong path is no figure.
     if (!(error instanceof HoldfastError) || exitCodeOf(error.code) === EXIT.usage) throw error;

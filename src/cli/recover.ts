@@ -6,7 +6,6 @@ import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { number, plural } from "../core/words.ts";
 import type { RecoveryStats } from "../runtime/janitor.ts";
 import { isOfCrash } from "../runtime/recovery/preview.ts";
-import { reportOf } from "../store/recoveries.ts";
 import type { RecoveryTotals } from "../store/healing.ts";
 import { isManual, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
@@ -15,6 +14,7 @@ import { planPage, reportPage, reportTable, waitingPage } from "./recovery/repor
 import { paint } from "./terminal/colours.ts";
 import { answer } from "./terminal/output.ts";
 import { count, table } from "./terminal/table.ts";
+import { Operator } from "../runtime/operator.ts";
 
 type Entry = RecoveryTotals["log"][number];
 
@@ -47,18 +47,17 @@ export function recoverCommand(parent: Command): void {
       if (options.acknowledge) return await acknowledge(command);
       if (options.dryRun || (isManual(command) && !options.apply && since === null)) return await preview(command);
       await using hf = await openExisting(command, { recovery: "by an operator" });
-      const { store, clock, location } = hf.engine;
-      const page = (one: CrashRecoveryReport) => reportPage(one, clock.now(), location.kind);
+      const operator = new Operator(hf);
+      const page = (one: CrashRecoveryReport) => reportPage(one, operator.now(), operator.location.kind);
       const recovered = since === null ? await hf.recovery.recoverStale() : await hf.recovery.reclaimStale(since);
-      const left = (await store.healing.stale({ dead: [], skewed: false, limit: LOOK })).length;
-      const { log, ...totals } = await store.healing.totals();
+      const left = await operator.expiredLeases(LOOK);
+      const { log, ...totals } = await operator.recoveryTotals();
       // What this recovery is about to find is waited for.
       const report = await hf.recovery.lastReport();
-      const open = await store.recoveries.reports({ limit: LOOK, which: "open" });
-      const wrong = open.filter(({ state }) => state === "failed").map(reportOf);
+      const wrong = await operator.failedReports(LOOK);
       if (wrong.length > 0) process.exitCode = EXIT.failed;
       answer(command, { recovered, left, totals, history: log, report, wrong }, () =>
-        [sayRecovered(recovered), ...wrong.map(page), sayLeft(left), history(log, clock.now())]
+        [sayRecovered(recovered), ...wrong.map(page), sayLeft(left), history(log, operator.now())]
           .filter((part) => part !== "")
           .join("\n\n"),
       );
@@ -87,10 +86,11 @@ function refuseTwo(options: RecoverOptions): void {
 
 async function showReports(command: Command, { last = false }: RecoverOptions): Promise<void> {
   await using hf = await openExisting(command);
-  const now = hf.engine.clock.now();
+  const operator = new Operator(hf);
+  const now = operator.now();
   const plan = await hf.recovery.preview();
   const waiting = plan !== null && isOfCrash(plan) ? plan : null;
-  const lost = (await hf.engine.store.damage.findings()).filter(({ severity }) => severity === "loss").map(({ what }) => what);
+  const lost = (await operator.findings("loss")).map(({ what }) => what);
   const next = waitingPage({ waiting, lost, byHand: isManual(command) }, now);
   const page = (shown: string) => [shown, ...(next === "" ? [] : [next])].join("\n\n");
   if (last) {
@@ -100,7 +100,7 @@ async function showReports(command: Command, { last = false }: RecoverOptions): 
         ? next === ""
           ? paint("dim", "No process has crashed so far.")
           : next
-        : page(reportPage(report, now, hf.engine.location.kind)),
+        : page(reportPage(report, now, operator.location.kind)),
     );
     return;
   }
@@ -127,7 +127,7 @@ async function preview(command: Command): Promise<void> {
   answer(command, { plan }, () =>
     plan === null
       ? "Nothing to recover."
-      : `${planPage(plan, hf.engine.clock.now())}\n\n${paint("dim", "holdfast recover --apply does it.")}`,
+      : `${planPage(plan, new Operator(hf).now())}\n\n${paint("dim", "holdfast recover --apply does it.")}`,
   );
 }
 

@@ -4,7 +4,7 @@ import { ahead } from "../core/age.ts";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { LeaseLostError } from "../core/errors.ts";
 import { renewalInterval } from "../core/lease.ts";
-import { type HeldClaim, heldBy } from "../runtime/claim-token.ts";
+import type { HeldClaim } from "../runtime/claim-token.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
@@ -12,6 +12,7 @@ import { untilInterrupted } from "./terminal/interrupt.ts";
 import { workerLog } from "./terminal/log.ts";
 import { answer } from "./terminal/output.ts";
 import { oneLine } from "./terminal/text.ts";
+import { Operator } from "../runtime/operator.ts";
 
 /** What cannot be written for a moment is tried again after this long. */
 const AGAIN = 500;
@@ -36,7 +37,7 @@ export function renewCommand(parent: Command): void {
       const lease = toMillis(options.lease, "--lease");
       using end = options.keep ? awaitEnd() : null;
       await using hf = await openExisting(command);
-      const claim = heldBy(hf.engine, token);
+      const claim = new Operator(hf).claimOf(token);
       const tell = ({ expiresAt }: { expiresAt: number }) =>
         answer(command, { id: claim.id, expiresAt }, () => `Job ${oneLine(claim.id)} is held for ${ahead(lease)} from now.`);
       if (end === null) return tell(await claim.renew(lease));

@@ -3,12 +3,13 @@ import { ahead } from "../core/age.ts";
 import type { Duration } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { Job } from "../core/job.ts";
-import { type HeldClaim, heldBy } from "../runtime/claim-token.ts";
+import type { HeldClaim } from "../runtime/claim-token.ts";
 import { jsonGiven } from "./arguments.ts";
 import { openExisting } from "./database.ts";
 import { examples } from "./help.ts";
 import { answer } from "./terminal/output.ts";
 import { oneLine } from "./terminal/text.ts";
+import { Operator } from "../runtime/operator.ts";
 
 interface Options {
   succeed?: string | true;
@@ -49,11 +50,12 @@ export function settleCommand(parent: Command): void {
           ? await jsonGiven(options.succeed, "The output after --succeed")
           : undefined;
       await using hf = await openExisting(command);
-      const claim = heldBy(hf.engine, token);
+      const operator = new Operator(hf);
+      const claim = operator.claimOf(token);
       await settle(claim, end, output, options);
       const job = await hf.jobs.get(claim.id);
       answer(command, { id: claim.id, settled: end, ...(job === null ? {} : { state: job.state, runAt: job.runAt }) }, () => {
-        return `Job ${oneLine(claim.id)} ${end === "released" ? "was given back" : end}.${next(end, job, hf.engine.clock.now())}`;
+        return `Job ${oneLine(claim.id)} ${end === "released" ? "was given back" : end}.${next(end, job, operator.now())}`;
       });
     });
 }

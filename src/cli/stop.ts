@@ -4,8 +4,7 @@ import { type Duration, sayMillis, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { ProcessId } from "../core/ids.ts";
 import { plural } from "../core/words.ts";
-import type { Life, ProcessView } from "../store/processes.ts";
-import type { Store } from "../store/store.ts";
+import type { ProcessView } from "../store/processes.ts";
 import { atLeastOne } from "./arguments.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
@@ -14,6 +13,7 @@ import { paint } from "./terminal/colours.ts";
 import { untilInterrupted } from "./terminal/interrupt.ts";
 import { answer, isJson } from "./terminal/output.ts";
 import { oneLine } from "./terminal/text.ts";
+import { Operator } from "../runtime/operator.ts";
 
 /** What a process may take beyond its drain, to notice and to end. */
 const BEYOND = 20_000;
@@ -47,13 +47,13 @@ export function stopCommand(parent: Command): void {
       const drain = toMillis(options.drain as Duration, "--drain");
       const wait = options.wait === undefined ? drain + BEYOND : toMillis(options.wait as Duration, "--wait");
       await using hf = await openExisting(command);
-      const { store } = hf.engine;
-      const chosen = choose(await living(store), pids);
+      const operator = new Operator(hf);
+      const chosen = choose(await operator.livingProcesses(), pids);
       // Who only enqueues or looks is none of our business, unless it was named.
       const unasked = chosen.filter((process) => !process.stoppable && (pids.length > 0 || process.works.length > 0));
       const asked = chosen.filter((process) => process.stoppable);
       // Those that were asked before stop as they were told then.
-      await store.processes.askToStop(
+      await operator.askToStop(
         asked.map(({ id }) => id),
         drain,
       );
@@ -62,8 +62,8 @@ export function stopCommand(parent: Command): void {
         say(`Asked ${plural(asked.length, "process", "processes")} to stop; running jobs have ${sayMillis(drain)} to finish.`);
       }
       using over = untilInterrupted();
-      const left = await untilGone(store, asked, wait, over, (process) => say(`${paint("green", "gone")} ${name(process)}`));
-      const deaf = await stillThere(store, unasked);
+      const left = await untilGone(operator, asked, wait, over, (process) => say(`${paint("green", "gone")} ${name(process)}`));
+      const deaf = await stillThere(operator, unasked);
       if (over.aborted) process.exitCode = EXIT.interrupted;
       else if (left.length + deaf.length > 0) process.exitCode = EXIT.failed;
       const gone = asked.filter(({ id }) => !left.some((one) => one.id === id));
@@ -75,15 +75,6 @@ export function stopCommand(parent: Command): void {
         ].join("\n"),
       );
     });
-}
-
-/** Those that were not proven dead; those elsewhere are asked, too. */
-async function living(store: Store): Promise<ProcessView[]> {
-  return (await store.processes.probe()).filter(({ life }) => isLiving(life)).map(({ process }) => process);
-}
-
-function isLiving(life: Life): boolean {
-  return life === "alive" || life === "unknown";
 }
 
 /** A typing mistake must not look like a success. In containers several may have the same pid: all of them are meant. */
@@ -100,9 +91,9 @@ function choose(processes: ProcessView[], pids: readonly number[]): ProcessView[
 }
 
 /** One that ended or stopped working meanwhile, by itself or by a signal, does not go on. */
-async function stillThere(store: Store, unasked: readonly ProcessView[]): Promise<ProcessView[]> {
+async function stillThere(operator: Operator, unasked: readonly ProcessView[]): Promise<ProcessView[]> {
   if (unasked.length === 0) return [];
-  const now = new Map((await living(store)).map((process) => [process.id, process]));
+  const now = new Map((await operator.livingProcesses()).map((process) => [process.id, process]));
   return unasked.filter(({ id, works }) => {
     const process = now.get(id);
     return process !== undefined && (works.length === 0 || process.works.length > 0);
@@ -111,7 +102,7 @@ async function stillThere(store: Store, unasked: readonly ProcessView[]): Promis
 
 /** Those that are still there at the end. */
 async function untilGone(
-  store: Store,
+  operator: Operator,
   asked: readonly ProcessView[],
   wait: number,
   over: AbortSignal,
@@ -120,7 +111,7 @@ async function untilGone(
   const until = performance.now() + wait;
   let left = [...asked];
   while (left.length > 0) {
-    const there = new Set<ProcessId>((await living(store)).map(({ id }) => id));
+    const there = new Set<ProcessId>((await operator.livingProcesses()).map(({ id }) => id));
     for (const process of left) if (!there.has(process.id)) tell(process);
     left = left.filter(({ id }) => there.has(id));
     const more = until - performance.now();

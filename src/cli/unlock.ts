@@ -1,12 +1,8 @@
 import type { Command } from "commander";
 import { age, ahead } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { bootId } from "../runtime/boot.ts";
-import type { Holdfast } from "../runtime/holdfast.ts";
-import { LEAD_TTL, type LeadView } from "../store/builds.ts";
+import { Operator, type OrchestratorLock } from "../runtime/operator.ts";
 import type { LockView } from "../store/locks.ts";
-import type { Life } from "../store/processes.ts";
-import type { Store } from "../store/store.ts";
 import { openExisting } from "./database.ts";
 import { examples } from "./help.ts";
 import { paint } from "./terminal/colours.ts";
@@ -27,21 +23,21 @@ export function unlockCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast unlock", "holdfast unlock nightly-index", "holdfast unlock docs --force"))
     .action(async (name: string | undefined, options: { force?: boolean }, command: Command) => {
       await using hf = await openExisting(command);
-      if (name === undefined) return await show(hf, command);
-      const { store } = hf.engine;
-      const lock = await store.locks.get(name);
-      if (lock !== null) return await unlock(hf, command, lock, options.force);
-      const lead = await store.builds.getLead(name);
-      if (lead === null) throw noSuchLock(name, await store.locks.all(), await store.builds.leads());
-      await unlead(hf, command, lead, options.force);
+      const operator = new Operator(hf);
+      if (name === undefined) return await show(operator, command);
+      const lock = await operator.lock(name);
+      if (lock !== null) return await unlock(operator, command, lock, options.force);
+      const orchestrators = await operator.orchestratorLocks();
+      const orchestrator = orchestrators.find(({ pipeline }) => pipeline === name);
+      if (orchestrator === undefined) throw noSuchLock(name, await operator.locks(), orchestrators);
+      await unlockPipeline(operator, command, orchestrator, options.force);
     });
 }
 
-async function unlock(hf: Holdfast, command: Command, lock: LockView, force = false): Promise<void> {
-  const { store, clock } = hf.engine;
+async function unlock(operator: Operator, command: Command, lock: LockView, force = false): Promise<void> {
   const { name } = lock;
-  // Whoever has acquired it since the look holds it.
-  if (!(await store.locks.break(name, { stale: !force }))) throw held((await store.locks.get(name)) ?? lock, clock.now());
+  // A process that acquired the lock after it was read holds it.
+  if (!(await operator.breakLock(name, { stale: !force }))) throw held((await operator.lock(name)) ?? lock, operator.now());
   answer(
     command,
     { name, holder: lock.holder, forced: !lock.stale },
@@ -49,43 +45,29 @@ async function unlock(hf: Holdfast, command: Command, lock: LockView, force = fa
   );
 }
 
-async function unlead(hf: Holdfast, command: Command, lead: LeadView, force = false): Promise<void> {
-  const { store, clock, actor } = hf.engine;
-  const life = await lifeOf(store, lead);
-  const lives = mayLive(lead, life, clock.now());
-  if (lives && !force) throw leads(lead, life, clock.now());
-  // Whoever has taken it since the look lives.
-  if (!(await store.builds.breakLead(lead.pipeline, actor, force ? undefined : lead.holder))) throw taken(lead.pipeline);
-  const { pipeline, build, pid, host, program } = lead;
+async function unlockPipeline(operator: Operator, command: Command, lock: OrchestratorLock, force = false): Promise<void> {
+  const isAlive = operator.mayLive(lock);
+  if (isAlive && !force) throw orchestrated(lock, operator.now());
+  const { pipeline, build, holder, pid, host, program } = lock;
+  // A process that acquired the lock after it was read is alive.
+  if (!(await operator.breakOrchestratorLock(pipeline, force ? undefined : holder))) throw taken(pipeline);
   answer(
     command,
-    { name: pipeline, build, pid, host, program, forced: lives },
-    () => `Unlocked ${oneLine(pipeline)}: build ${build} was led by ${sayHolder(lead)}. The next run goes on with it.`,
+    { name: pipeline, build, pid, host, program, forced: isAlive },
+    () => `Unlocked ${oneLine(pipeline)}: build ${build} was led by ${sayHolder(lock)}. The next run goes on with it.`,
   );
 }
 
-/** `gone`: nobody has registered under that number any more. */
-async function lifeOf(store: Store, { holder }: LeadView): Promise<Life | "gone"> {
-  return (await store.processes.probe(bootId())).find(({ process }) => process.id === holder)?.life ?? "gone";
-}
-
-/** One on another host is believed for as long as it says so. */
-function mayLive({ beatAt }: LeadView, life: Life | "gone", now: number): boolean {
-  return life === "alive" || (life === "unknown" && now - beatAt < LEAD_TTL);
-}
-
-/** What is locked, and who leads what. */
-async function show({ engine: { store, clock } }: Holdfast, command: Command): Promise<void> {
-  const [locks, led] = await Promise.all([store.locks.all(), store.builds.leads()]);
-  const now = clock.now();
-  const withLife = await Promise.all(led.map(async (lead) => ({ ...lead, life: await lifeOf(store, lead) })));
-  answer(command, { locks, leads: withLife }, () => {
-    if (locks.length + led.length === 0) return paint("dim", "Nothing is locked.");
+/** All locks, and the orchestrator locks of pipelines. */
+async function show(operator: Operator, command: Command): Promise<void> {
+  const [locks, leads] = await Promise.all([operator.locks(), operator.orchestratorLocks()]);
+  answer(command, { locks, leads }, () => {
+    if (locks.length + leads.length === 0) return paint("dim", "Nothing is locked.");
     const rows: Held[] = [
       ...locks.map(({ name, holder, acquiredAt, stale }) => ({ name, holder, acquiredAt, life: stale ? "expired" : "held" })),
-      ...withLife.map((lead) => ({ name: lead.pipeline, holder: sayHolder(lead), acquiredAt: lead.acquiredAt, life: lead.life })),
+      ...leads.map((lead) => ({ name: lead.pipeline, holder: sayHolder(lead), acquiredAt: lead.acquiredAt, life: lead.life })),
     ];
-    return table(columns(now), rows);
+    return table(columns(operator.now()), rows);
   });
 }
 
@@ -105,7 +87,7 @@ function columns(now: number): Column<Held>[] {
   ];
 }
 
-function sayHolder({ pid, host, program }: LeadView): string {
+function sayHolder({ pid, host, program }: OrchestratorLock): string {
   return `pid ${pid} on ${oneLine(host)} (${oneLine(program)})`;
 }
 
@@ -117,8 +99,8 @@ function taken(pipeline: string): HoldfastError {
   );
 }
 
-function leads(lead: LeadView, life: Life | "gone", now: number): HoldfastError {
-  const lives = life === "alive" ? "which lives" : `which has last been heard of ${age(now - lead.beatAt)} ago`;
+function orchestrated(lead: OrchestratorLock, now: number): HoldfastError {
+  const lives = lead.life === "alive" ? "which lives" : `which has last been heard of ${age(now - lead.beatAt)} ago`;
   return new HoldfastError(
     "LOCK_HELD",
     `Build ${lead.build} of pipeline "${lead.pipeline}" is led by ${sayHolder(lead)}, ${lives}.`,
@@ -134,7 +116,7 @@ function held({ name, holder, acquiredAt, expiresAt }: LockView, now: number): H
   );
 }
 
-function noSuchLock(name: string, locks: readonly LockView[], led: readonly LeadView[]): HoldfastError {
+function noSuchLock(name: string, locks: readonly LockView[], led: readonly OrchestratorLock[]): HoldfastError {
   const others = [...locks.map((lock) => lock.name), ...led.map(({ pipeline }) => pipeline)].join(", ");
   return new HoldfastError(
     "NO_SUCH_LOCK",

@@ -10,7 +10,7 @@ import type { Store } from "../store/store.ts";
 import type { Vitals } from "../store/vitals.ts";
 import { verifyAudit } from "./audit.ts";
 import { bootId } from "./boot.ts";
-import type { Engine } from "./engine.ts";
+import type { Holdfast } from "./holdfast.ts";
 import { readable } from "./readable.ts";
 import { backupsOf, diskOf, schemaOf } from "./surroundings.ts";
 
@@ -25,21 +25,23 @@ export interface Examination {
   seen: Circumstance;
   /** The newest report of a crash; null: there was none. */
   lastReport: CrashRecoveryReport | null;
-  engine: string | null;
+  /** Name and version of the database, for example "SQLite 3.51.3". */
+  storeVersion: string | null;
   databaseId: string | null;
   found: Diagnosis[];
 }
 
 export interface ExamineOptions {
   location: StoreLocation;
-  /** Null: not even opening it was possible, or it would have changed it. */
-  engine: Engine | null;
+  /** Null if the database could not be opened, or opening would change it. */
+  hf: Holdfast | null;
   backups: { folder?: string; every?: number };
   now: number;
 }
 
 /** Looks at everything that there is to see, and says what stands out. Nothing is changed. */
-export async function examine({ location, engine, backups, now }: ExamineOptions): Promise<Examination> {
+export async function examine({ location, hf, backups, now }: ExamineOptions): Promise<Examination> {
+  const engine = hf?.engine ?? null;
   const store = engine?.store ?? null;
   const vitals = store && (await readable(() => store.vitals.look()));
   const checked = store && (await readable(() => store.damage.check("quick")));
@@ -73,7 +75,7 @@ export async function examine({ location, engine, backups, now }: ExamineOptions
   return {
     seen,
     lastReport: last === undefined ? null : reportOf(last),
-    engine: (vitals as Vitals | null)?.engine ?? null,
+    storeVersion: (vitals as Vitals | null)?.engine ?? null,
     databaseId: store?.databaseId ?? null,
     found: diagnose(seen),
   };

@@ -83,13 +83,21 @@ for (const { file, layer, text } of files.filter(({ layer }) => layer !== "store
   });
 }
 
+test("src/cli uses the public API and the Operator, and never the engine", () => {
+  const users = files.filter(({ layer, text }) => layer === "cli" && /\bengine\b/i.test(codeOf(text).replace(/"[^"\n]*"/g, "")));
+  assert.deepEqual(
+    users.map(({ file }) => file),
+    [],
+  );
+});
+
 function layerOf(file: string): string {
   const [first = "", ...rest] = file.split("/");
   return rest.length === 0 ? "" : first;
 }
 
 function importsOf(text: string): string[] {
-  const code = text.replace(/\/\*[\s\S]*?\*\//g, "").replace(/^\s*\/\/.*$/gm, "");
+  const code = codeOf(text);
   const found = [
     ...code.matchAll(/\b(?:import|export)\s[^;"']*?\bfrom\s*["']([^"']+)["']/g),
     ...code.matchAll(/\bimport\s*["']([^"']+)["']/g),
@@ -98,4 +106,9 @@ function importsOf(text: string): string[] {
     ...code.matchAll(/\brequire\(\s*["']([^"']+)["']/g),
   ];
   return found.map(([, module]) => module as string);
+}
+
+/** A module's text without its comments. */
+function codeOf(text: string): string {
+  return text.replace(/\/\*[\s\S]*?\*\//g, "").replace(/^\s*\/\/.*$/gm, "");
 }

@@ -7,6 +7,7 @@ import { number } from "../../core/words.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer, isJson } from "../terminal/output.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function getCommand(parent: Command): void {
   parent
@@ -23,7 +24,7 @@ export function getCommand(parent: Command): void {
         throw new HoldfastError("USAGE", "With --json the bytes cannot go to standard output.", "Give --out FILE.");
       }
       await using hf = await openExisting(command);
-      const bytes = (await hf.engine.artifacts()).stream(hash);
+      const bytes = await new Operator(hf).readArtifact(hash);
       if (out === undefined) return await pipeline(bytes, process.stdout, { end: false });
       const size = await written(bytes, out);
       answer(command, { hash, file: out, size }, () => `${number(size)} bytes in ${out}`);

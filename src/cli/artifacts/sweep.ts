@@ -4,6 +4,7 @@ import { number, plural } from "../../core/words.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function sweepCommand(parent: Command): void {
   parent
@@ -17,17 +18,7 @@ export function sweepCommand(parent: Command): void {
     .action(async (options: { olderThan: string }, command: Command) => {
       const olderThan = toMillis(options.olderThan as Duration, "--older-than");
       await using hf = await openExisting(command);
-      const artifacts = await hf.engine.artifacts();
-      const { store, artifactFolder } = hf.engine;
-      const swept = await artifacts.sweep((hashes) => store.work.referenced(hashes), { olderThan });
-      const { removed, bytes } = swept;
-      // What is gone is gone, also where nobody could write it down.
-      if (removed > 0)
-        await store.audit.record({
-          action: "artifacts.swept",
-          name: String(artifactFolder.path),
-          after: { removed, bytes, olderThan },
-        });
+      const swept = await new Operator(hf).sweepArtifacts(olderThan);
       answer(command, swept, () => {
         return `Removed ${plural(swept.removed, "artifact")} of ${number(swept.seen)}, ${number(swept.bytes)} bytes.`;
       });

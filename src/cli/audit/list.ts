@@ -7,6 +7,7 @@ import { examples } from "../help.ts";
 import { paint } from "../terminal/colours.ts";
 import { isJson } from "../terminal/output.ts";
 import { type Column, table } from "../terminal/table.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function listAudit(audit: Command): Command {
   return audit
@@ -27,7 +28,7 @@ export function listAudit(audit: Command): Command {
     .action(async ({ subject, limit }: { subject?: string; limit: number }, command: Command) => {
       await using hf = await openExisting(command);
       const asked = { after: 0, limit, last: true, ...(subject === undefined ? {} : { subject }) };
-      const entries = await hf.engine.store.audit.page(asked);
+      const entries = await new Operator(hf).auditEntries(asked);
       if (isJson(command)) for (const entry of entries) process.stdout.write(`${JSON.stringify(entry)}\n`);
       else process.stdout.write(`${entries.length === 0 ? paint("dim", "Nothing was done.") : table(COLUMNS, entries)}\n`);
     });

@@ -1,12 +1,13 @@
 import { type Command, InvalidArgumentError } from "commander";
 import { number, plural } from "../../core/words.ts";
-import { type AuditVerdict, verifyAudit } from "../../runtime/audit.ts";
+import type { AuditVerdict } from "../../runtime/audit.ts";
 import type { AuditHead } from "../../store/audit.ts";
 import { openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function verifyCommand(parent: Command): void {
   parent
@@ -24,7 +25,7 @@ export function verifyCommand(parent: Command): void {
     )
     .action(async ({ head = [] }: { head?: AuditHead[] }, command: Command) => {
       await using hf = await openExisting(command);
-      const verdict = await verifyAudit(hf.engine.store, head);
+      const verdict = await new Operator(hf).verifyAudit(head);
       if (!verdict.ok) process.exitCode = EXIT.damaged;
       answer(command, verdict, () => say(verdict));
     });

@@ -2,12 +2,13 @@ import { type Command, Option } from "commander";
 import { BUILD_STATES, type BuildState } from "../../core/build.ts";
 import type { Build } from "../../core/build-view.ts";
 import type { Page } from "../../runtime/jobs.ts";
-import { isLeft, type OpenBuild, openBuilds } from "../../runtime/status/open-builds.ts";
+import { isLeft, type OpenBuild } from "../../runtime/status/open-builds.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
 import { buildTable, type ListedBuild } from "./build-table.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 interface Options {
   pipeline?: string;
@@ -28,8 +29,8 @@ export function listCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast builds list", "holdfast builds list --pipeline docs --state BUDGET_PAUSE --json"))
     .action(async (options: Options, command: Command) => {
       await using hf = await openExisting(command);
-      const page = withDead(await hf.builds.list(options), await openBuilds(hf));
-      answer(command, page, () => buildTable(page, hf.engine.clock.now()));
+      const page = withDead(await hf.builds.list(options), await new Operator(hf).openBuilds());
+      answer(command, page, () => buildTable(page, new Operator(hf).now()));
     });
 }
 

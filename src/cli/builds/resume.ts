@@ -16,6 +16,7 @@ import { leading, led } from "../run/led.ts";
 import { buildOptions, checkToken, readToken, type RunOptions, withPace } from "../run/options.ts";
 import { showOn } from "../run/show.ts";
 import { Interrupts } from "../terminal/interrupt.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function resumeCommand(parent: Command): void {
   const command = parent
@@ -45,8 +46,8 @@ export function resumeCommand(parent: Command): void {
         delivers: true,
         onStop: () => interrupts.stop("`holdfast stop` asked for it"),
       });
-      const { builds } = hf.engine.store;
-      const row = await builds.getBuild(id);
+      const operator = new Operator(hf);
+      const row = await operator.build(id);
       if (row === null) throw noSuchBuild(id);
       const { pipeline, file } = await find(row, options.file, command);
       const model = new Model(pipelineOf(pipeline), hostname());
@@ -62,7 +63,7 @@ export function resumeCommand(parent: Command): void {
       const warnings = warningsOf(model, row);
       const parts = { hf, command, wanted, show, crew, interrupts };
       process.exitCode = await leading(parts, () =>
-        led(parts, async (next) => resume(hf, (await builds.getBuild(id)) as BuildRow, next, warnings)),
+        led(parts, async (next) => resume(hf, (await operator.build(id)) as BuildRow, next, warnings)),
       );
     });
 }

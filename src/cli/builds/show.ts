@@ -4,7 +4,7 @@ import type { Build } from "../../core/build-view.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import { noSuchBuild } from "../../store/build-row.ts";
 import type { BuildRow, LeadView } from "../../store/builds.ts";
-import { isLeft, openBuilds } from "../../runtime/status/open-builds.ts";
+import { isLeft } from "../../runtime/status/open-builds.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { sayHow, sayPaused } from "../run/approve.ts";
@@ -12,6 +12,7 @@ import { summary } from "../run/summary.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
 import { type Column, table } from "../terminal/table.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 /** More acts than this are nobody's at a glance. */
 const ACTS = 100;
@@ -25,17 +26,16 @@ export function showCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast builds show b1k7i1ug7v00000001"))
     .action(async (id: string, _options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const { builds, audit } = hf.engine.store;
+      const operator = new Operator(hf);
       const [build, row, history] = await Promise.all([
         hf.builds.get(id),
-        builds.getBuild(id),
-        audit.page({ after: 0, limit: ACTS, subject: id }),
+        operator.build(id),
+        operator.auditEntries({ after: 0, limit: ACTS, subject: id }),
       ]);
       if (build === null || row === null) throw noSuchBuild(id);
-      const lead = await builds.getLead(row.pipeline);
-      const led = lead !== null && lead.build === id ? lead : null;
-      const isDead = (await openBuilds(hf)).some((open) => open.id === id && isLeft(open));
-      const now = hf.engine.clock.now();
+      const led = await operator.orchestratorLockOf(id, row.pipeline);
+      const isDead = (await operator.openBuilds()).some((open) => open.id === id && isLeft(open));
+      const now = operator.now();
       answer(command, { ...build, ...(isDead ? { orchestrator: "dead" } : {}), lead: led, history }, () =>
         page(build, row, { lead: led, isDead }, history, now),
       );

@@ -12,7 +12,8 @@ import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
 import { version } from "../program.ts";
 import { answer } from "../terminal/output.ts";
-import { doctorPage, type Emptied, type Examined, type Recheck } from "./page.ts";
+import { doctorPage, type Examined, type Recheck } from "./page.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function doctorCommand(parent: Command): void {
   parent
@@ -36,7 +37,8 @@ export function doctorCommand(parent: Command): void {
           await opened.close();
           opened = await openOrDamaged(command);
         }
-        const checkpoint = options.checkpoint && isOpen(opened) ? await emptyLog(opened) : null;
+        const checkpoint =
+          options.checkpoint && isOpen(opened) ? await new Operator(opened).checkpoint(CHECKPOINT_WAIT_MS) : null;
         const examined = {
           ...(await examineAll(command, opened)),
           ...(options.recheck ? { recheck } : {}),
@@ -59,33 +61,22 @@ function isOpen(opened: Holdfast | HoldfastError | null): opened is Holdfast {
 /** A reader that holds the log for longer is named on the page. */
 const CHECKPOINT_WAIT_MS = 2_000;
 
-/** Null: a server has no log of ours. */
-async function emptyLog(hf: Holdfast): Promise<Emptied | null> {
-  const { damage, recoveries, vitals } = hf.engine.store;
-  damage.refuse();
-  const before = await vitals.wal();
-  if (before === null) return null;
-  await recoveries.emptyLog(CHECKPOINT_WAIT_MS);
-  const after = (await vitals.wal({ readers: true })) ?? before;
-  return { before: before.bytes, after: after.bytes, readers: after.readers };
-}
-
 /** What a complete check finds, and which findings of damage it has cleared. */
 async function recheckAll(hf: Holdfast): Promise<Recheck> {
-  const damage = async () => (await hf.engine.store.damage.findings()).filter(({ severity }) => severity === "damage");
-  const before = await damage();
+  const operator = new Operator(hf);
+  const before = await operator.findings("damage");
   const { ok, findings } = await hf.check();
-  const after = new Set((await damage()).map(({ id }) => id));
+  const after = new Set((await operator.findings("damage")).map(({ id }) => id));
   return { ok, findings, cleared: before.filter(({ id }) => !after.has(id)).map(({ what }) => what) };
 }
 
 async function examineAll(command: Command, opened: Holdfast | HoldfastError | null): Promise<Examined> {
-  const engine = isOpen(opened) ? opened.engine : null;
-  const location = engine?.location ?? locate(fileOf(command), { driver: driverOf(command) });
+  const hf = isOpen(opened) ? opened : null;
+  const location = hf === null ? locate(fileOf(command), { driver: driverOf(command) }) : new Operator(hf).location;
   const { folder, every } = configOf(command)?.options.backups ?? {};
-  const { engine: store, ...examination } = await examine({
+  const { storeVersion: store, ...examination } = await examine({
     location,
-    engine,
+    hf,
     backups: {
       ...(folder === undefined ? {} : { folder }),
       ...(every === undefined ? {} : { every: toMillis(every, "backups.every") }),

@@ -1,18 +1,19 @@
 import { age } from "../../core/age.ts";
 import type { Diagnosis, Grade } from "../../core/diagnosis.ts";
-import { sayReaders, type WalReader } from "../../core/wal.ts";
+import { sayReaders } from "../../core/wal.ts";
 import { bytes, number, plural } from "../../core/words.ts";
 import type { Examination } from "../../runtime/doctor.ts";
+import type { Checkpointed } from "../../runtime/operator.ts";
 import { paint, type Style } from "../terminal/colours.ts";
 import { oneLine } from "../terminal/text.ts";
 
-export interface Examined extends Omit<Examination, "engine"> {
+export interface Examined extends Omit<Examination, "storeVersion"> {
   database: string;
   versions: { holdfast: string; node: string; platform: string; store: string | null };
   /** Null: it could not be opened. */
   recheck?: Recheck | null;
   /** Null: there is no log to copy, or the database could not be opened. */
-  checkpoint?: Emptied | null;
+  checkpoint?: Checkpointed | null;
 }
 
 /** What `--recheck` has found. */
@@ -21,13 +22,6 @@ export interface Recheck {
   findings: string[];
   /** Findings of damage that it has cleared. */
   cleared: string[];
-}
-
-/** What `--checkpoint` has done: how much of the log was in use, and who still reads it. */
-export interface Emptied {
-  before: number;
-  after: number;
-  readers: readonly WalReader[];
 }
 
 const STYLES: Record<Grade, Style> = { damage: "red", error: "red", warning: "yellow", note: "dim" };
@@ -41,7 +35,7 @@ export function doctorPage(examined: Examined): string {
   return [paint("bold", oneLine(examined.database)), ...recheck, ...checkpoint, verdict, facts(examined)].join("\n\n");
 }
 
-function sayCheckpoint(checkpoint: Emptied | null): string {
+function sayCheckpoint(checkpoint: Checkpointed | null): string {
   if (checkpoint === null) return "No checkpoint: there is no write-ahead log of a file here.";
   const { before, after, readers } = checkpoint;
   if (after === 0) return paint("green", `Checkpoint: ${bytes(before)} of the write-ahead log are in the database; it is empty.`);

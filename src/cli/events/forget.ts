@@ -4,6 +4,7 @@ import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
 import { oneLine } from "../terminal/text.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function forgetCommand(parent: Command): void {
   parent
@@ -16,9 +17,10 @@ export function forgetCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast events forget old-audit"))
     .action(async (name: string, _options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const sinks = await hf.engine.store.sinks.all();
+      const operator = new Operator(hf);
+      const sinks = await operator.sinks();
       const known = sinks.find((sink) => sink.name === name);
-      if (known === undefined || !(await hf.engine.store.sinks.drop(name))) {
+      if (known === undefined || !(await operator.forgetSink(name))) {
         throw noSuchSink(
           name,
           sinks.map((sink) => sink.name),

@@ -1,7 +1,6 @@
 import type { Command } from "commander";
 import { clock } from "../../core/age.ts";
 import type { Event } from "../../core/event.ts";
-import type { Holdfast } from "../../runtime/holdfast.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
@@ -10,6 +9,7 @@ import { untilInterrupted } from "../terminal/interrupt.ts";
 import { isJson } from "../terminal/output.ts";
 import { type Column, table } from "../terminal/table.ts";
 import { oneLine } from "../terminal/text.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 interface Options {
   limit: number;
@@ -42,22 +42,23 @@ export function listEvents(events: Command): Command {
       const about = { ...(job !== undefined && { job }), ...(build !== undefined && { build }) };
       const query = { after: 0, limit, last: true, ...(types && { types }), ...about };
       // Known before the list is read, so that nothing falls in between.
-      const newest = await hf.engine.store.events.newest();
-      const past = (await hf.engine.store.events.page(query)).filter(({ seq }) => !options.follow || seq <= newest);
+      const operator = new Operator(hf);
+      const newest = await operator.newestEvent();
+      const past = (await operator.events(query)).filter(({ seq }) => !options.follow || seq <= newest);
       if (isJson(command)) for (const event of past) write(JSON.stringify(event));
       else if (options.follow) for (const event of past) write(lineOf(event));
       else write(past.length === 0 ? paint("dim", "Nothing is told.") : table(COLUMNS, past));
-      if (options.follow) await follow(hf, options, newest, isJson(command));
+      if (options.follow) await follow(operator, options, newest, isJson(command));
     });
 }
 
 /** Nothing is stored about who follows. */
-async function follow(hf: Holdfast, { type: types, job, build }: Options, from: number, json: boolean): Promise<void> {
+async function follow(operator: Operator, { type: types, job, build }: Options, from: number, json: boolean): Promise<void> {
   const tell = (event: Event) => {
     const isAsked = (job === undefined || event.job === job) && (build === undefined || event.build === build);
     if (isAsked) write(json ? JSON.stringify(event) : lineOf(event));
   };
-  const subscription = hf.engine.relays.subscribe(tell, types === undefined ? {} : { types }, from);
+  const subscription = operator.followEvents(tell, types === undefined ? {} : { types }, from);
   using over = untilInterrupted();
   await new Promise<void>((resolve) => {
     if (over.aborted) return resolve();

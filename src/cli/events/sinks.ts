@@ -7,6 +7,7 @@ import { examples } from "../help.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
 import { type Column, table } from "../terminal/table.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function sinksCommand(parent: Command): void {
   parent
@@ -16,9 +17,10 @@ export function sinksCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast events sinks"))
     .action(async (_options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const sinks = await hf.engine.store.sinks.all();
+      const operator = new Operator(hf);
+      const sinks = await operator.sinks();
       answer(command, { sinks }, () =>
-        sinks.length === 0 ? paint("dim", "Nobody is told.") : table(columns(hf.engine.clock.now()), sinks),
+        sinks.length === 0 ? paint("dim", "Nobody is told.") : table(columns(operator.now()), sinks),
       );
     });
 }

@@ -5,6 +5,7 @@ import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { jobTable } from "../job-table.ts";
 import { answer } from "../terminal/output.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 interface Options {
   queue?: string;
@@ -28,6 +29,6 @@ export function listCommand(parent: Command): void {
     .action(async (options: Options, command: Command) => {
       await using hf = await openExisting(command);
       const page = await hf.jobs.list(options);
-      answer(command, page, () => jobTable(page, hf.engine.clock.now()));
+      answer(command, page, () => jobTable(page, new Operator(hf).now()));
     });
 }

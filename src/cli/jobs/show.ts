@@ -8,6 +8,7 @@ import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
 import { stateStyle } from "../terminal/state.ts";
 import { oneLine, printable } from "../terminal/text.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function showCommand(parent: Command): void {
   parent
@@ -20,7 +21,7 @@ export function showCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const job = await hf.jobs.get(id);
       if (job === null) throw noSuchJob(id);
-      answer(command, job, () => page(job, hf.engine.clock.now()));
+      answer(command, job, () => page(job, new Operator(hf).now()));
     });
 }
 

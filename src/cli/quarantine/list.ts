@@ -5,6 +5,7 @@ import { examples } from "../help.ts";
 import { jobTable } from "../job-table.ts";
 import { paint } from "../terminal/colours.ts";
 import { answer } from "../terminal/output.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function listCommand(parent: Command): void {
   parent
@@ -20,7 +21,7 @@ export function listCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const page = await hf.jobs.list({ ...options, state: "quarantined" });
       answer(command, page, () =>
-        page.items.length === 0 ? paint("dim", "Nothing is quarantined.") : jobTable(page, hf.engine.clock.now()),
+        page.items.length === 0 ? paint("dim", "Nothing is quarantined.") : jobTable(page, new Operator(hf).now()),
       );
     });
 }

@@ -6,6 +6,7 @@ import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { operate } from "../operate.ts";
 import { isQuarantined, quarantinedIds } from "./quarantined.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function purgeCommand(parent: Command): void {
   parent
@@ -21,11 +22,9 @@ export function purgeCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const chosen = options.all ? await quarantinedIds(hf) : ids;
       if (options.all && !options.yes) throw unsure(chosen.length);
-      const { store } = hf.engine;
       await operate(command, hf, chosen, {
         done: "purged",
-        act: async (id) =>
-          (await isQuarantined(hf, id)) && (await store.prune({ state: "quarantined", ids: [id], limit: 1 })) === 1,
+        act: async (id) => (await isQuarantined(hf, id)) && (await new Operator(hf).purge(id)),
         refuse: ({ state }) => `It is ${state}, not quarantined.`,
       });
     });

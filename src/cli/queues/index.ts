@@ -1,11 +1,11 @@
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
-import { incompleteOf } from "../../runtime/readable.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
 import { oneLine } from "../terminal/text.ts";
 import { queueTable } from "./queue-table.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export function queuesCommand(parent: Command): void {
   const queues = parent
@@ -20,8 +20,9 @@ export function queuesCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast queues list --json"))
     .action(async (_options: object, command: Command) => {
       await using hf = await openExisting(command);
-      const items = await hf.engine.store.look.queues();
-      answer(command, { items, ...incompleteOf(hf.engine.store.damage) }, () => queueTable(items, hf.engine.clock.now()));
+      const operator = new Operator(hf);
+      const items = await operator.queues();
+      answer(command, { items, ...operator.incomplete() }, () => queueTable(items, operator.now()));
     });
   queues
     .command("pause")
@@ -45,8 +46,7 @@ async function set(command: Command, name: string, paused: boolean, ahead = fals
   const known = (await hf.queues.list()).map((queue) => queue.name);
   // A typing mistake must not look like a success.
   if (!ahead && !known.includes(name)) throw noSuchQueue(name, known, paused);
-  const { store } = hf.engine;
-  const changed = paused ? await store.queues.pause(name) : await store.queues.resume(name);
+  const changed = await new Operator(hf).setPaused(name, paused);
   answer(command, { queue: name, paused, changed }, () => {
     const what = paused ? "paused" : "resumed";
     return changed ? `${oneLine(name)} is ${what}.` : `${oneLine(name)} ${paused ? "is paused" : "was not paused"} already.`;

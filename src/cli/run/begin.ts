@@ -5,10 +5,10 @@ import type { BuildHandle } from "../../runtime/builds/build-handle.ts";
 import type { Model } from "../../runtime/builds/model.ts";
 import { warningsOf } from "../../runtime/builds/plan.ts";
 import type { BuildOptions } from "../../runtime/builds/settings.ts";
-import { unfinished } from "../../runtime/builds/watch.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { environmentToken } from "./options.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export interface Wanted {
   pipeline: Pipeline;
@@ -29,9 +29,9 @@ export type Begun = { handle: BuildHandle; how: "started" | "resumed"; warnings:
 /** Starts a build, or goes on with the one that was interrupted, or with one that is paused, if somebody pays for it. */
 export async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
   const { pipeline, model, options, signal } = wanted;
-  const { builds } = hf.engine.store;
-  const warnings = warningsOf(model, await builds.newestBuild(model.name));
-  const open = await unfinished(builds, model.name);
+  const operator = new Operator(hf);
+  const warnings = warningsOf(model, await operator.newestBuild(model.name));
+  const open = await operator.unfinishedBuild(model.name);
   if (open === null || (wanted.fresh && open.state === "CRASHED")) {
     if (wanted.token !== undefined) throw nothingPaused(model.name);
     // With the start a build that was interrupted is abandoned.

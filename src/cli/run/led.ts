@@ -15,6 +15,7 @@ import type { Begun, Wanted } from "./begin.ts";
 import type { Crew } from "./crew.ts";
 import type { Show } from "./show.ts";
 import { sayNext, summary } from "./summary.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 export interface LedParts {
   hf: Holdfast;
@@ -41,19 +42,20 @@ export async function leading({ crew, interrupts }: LedParts, lead: () => Promis
 /** Leads one build to its end, or to where it has to be left; whoever sits at a terminal is asked for money. Answers the exit code. */
 export async function led(parts: LedParts, begin: (wanted: Wanted) => Promise<Begun>): Promise<number> {
   const { hf, command, show, interrupts } = parts;
+  const operator = new Operator(hf);
   for (let { wanted } = parts; ;) {
     const begun = await begin(wanted);
     const build = "paused" in begun ? begun.paused : await followed(parts, begun);
-    const row = (await hf.engine.store.builds.getBuild(build.id)) as BuildRow;
+    const row = (await operator.build(build.id)) as BuildRow;
     if (build.state !== "BUDGET_PAUSE") {
-      show.end(build, () => `${summary(build, hf.engine.clock.now())}\n${paint("dim", sayNext(build, wanted.again))}`.trimEnd());
+      show.end(build, () => `${summary(build, operator.now())}\n${paint("dim", sayNext(build, wanted.again))}`.trimEnd());
       return exitOf(build, interrupts.signal.aborted);
     }
     const asks = !isJson(command) && process.stdin.isTTY === true && process.stdout.isTTY === true && !interrupts.signal.aborted;
     const toFinish = await totalToFinish(hf, row, wanted);
     show.end(build, () => {
       const paused = sayPaused(row, build, toFinish);
-      const said = "paused" in begun ? paused : `${summary(build, hf.engine.clock.now())}\n${paused}`;
+      const said = "paused" in begun ? paused : `${summary(build, operator.now())}\n${paused}`;
       return asks ? said : `${said}\n${sayHow(row, wanted.again, build.token)}`;
     });
     const paid = asks ? await asked(parts, row, build, wanted, toFinish) : null;
@@ -93,7 +95,7 @@ async function followed({ hf, show, crew, interrupts }: LedParts, begun: Exclude
   try {
     for await (const build of handle.progress()) {
       if (build.state !== "ACTIVE") continue;
-      const row = await hf.engine.store.builds.getBuild(handle.id);
+      const row = await new Operator(hf).build(handle.id);
       show.progress({ build, listing: row?.listing === "running", processes: crew.size + 1 });
     }
     return await handle.done();

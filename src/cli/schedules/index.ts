@@ -1,12 +1,12 @@
 import type { Command } from "commander";
 import type { Holdfast } from "../../runtime/holdfast.ts";
-import { incompleteOf } from "../../runtime/readable.ts";
 import { noSuchSchedule } from "../../runtime/schedules.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
 import { oneLine } from "../terminal/text.ts";
 import { scheduleTable } from "./schedule-table.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 /** What an operator does to a schedule, and how the answer says it. */
 const ACTS = {
@@ -29,7 +29,8 @@ export function schedulesCommand(parent: Command): void {
     .action(async (_options: object, command: Command) => {
       await using hf = await openExisting(command);
       const items = await hf.schedules.list({ incomplete: true });
-      answer(command, { items, ...incompleteOf(hf.engine.store.damage) }, () => scheduleTable(items, hf.engine.clock.now()));
+      const operator = new Operator(hf);
+      answer(command, { items, ...operator.incomplete() }, () => scheduleTable(items, operator.now()));
     });
   for (const [name, { does, done }] of Object.entries(ACTS)) {
     schedules

@@ -2,13 +2,13 @@ import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { alarmsOf } from "../../runtime/status/alarms.ts";
-import { overviewOf } from "../../runtime/status/overview.ts";
 import { openExisting, pathOf } from "../database.ts";
 import { examples } from "../help.ts";
 import { answer } from "../terminal/output.ts";
 import { withAdvice } from "./advice.ts";
 import { statusPage } from "./page.ts";
 import { watch } from "./watch.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 /** Faster than this nobody reads, and looking is not free. */
 const LEAST = 100;
@@ -27,7 +27,7 @@ export function statusCommand(parent: Command): void {
       const interval = intervalOf(options.watch);
       await using hf = await openExisting(command);
       if (interval !== null) return await watch(hf, command, interval);
-      const overview = await overviewOf(hf);
+      const overview = await new Operator(hf).overview();
       const alarms = withAdvice(alarmsOf(overview), command);
       answer(command, { ...overview, alarms }, () => statusPage(pathOf(command), overview, alarms));
     });

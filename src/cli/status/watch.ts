@@ -3,7 +3,7 @@ import type { Command } from "commander";
 import { sayMillis } from "../../core/duration.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import { type Alarm, alarmsOf } from "../../runtime/status/alarms.ts";
-import { type Overview, overviewOf } from "../../runtime/status/overview.ts";
+import type { Overview } from "../../runtime/status/overview.ts";
 import { pathOf } from "../database.ts";
 import type { Rates } from "../queues/queue-table.ts";
 import { paint } from "../terminal/colours.ts";
@@ -12,6 +12,7 @@ import { handOver, isJson } from "../terminal/output.ts";
 import { Screen } from "../terminal/screen.ts";
 import { withAdvice } from "./advice.ts";
 import { statusPage } from "./page.ts";
+import { Operator } from "../../runtime/operator.ts";
 
 /** One look, and what was seen of it since the look before. */
 interface Look {
@@ -59,7 +60,7 @@ async function writeEach(
 async function* looks(hf: Holdfast, command: Command, interval: number, over: AbortSignal): AsyncGenerator<Look> {
   let before: { overview: Overview; at: number } | null = null;
   while (!over.aborted) {
-    const overview = await overviewOf(hf);
+    const overview = await new Operator(hf).overview();
     const now = { overview, at: performance.now() };
     yield {
       overview,
