@@ -5,18 +5,11 @@ import { Readable } from "node:stream";
 import { hash as hashNow } from "node:crypto";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { collect, type Collected } from "./collect.ts";
-import { Doomed } from "./doomed.ts";
+import { collect, type Collected, hashOf, hashOfNow, ownNow, verifiedPieces } from "./collect.ts";
+import { clearLeftovers, Doomed, type IsReferenced, type Liveness, sweep, type Swept } from "./sweep.ts";
 import { type Exported, type ExportEntry, exportTo } from "./export.ts";
-import { damaged, explain, faultOf, isAbsent, missing } from "./faults.ts";
-import { fileModeIn, makeFolder } from "./folder.ts";
-import { checkHash, Layout, nameFor } from "./layout.ts";
-import { clearLeftovers } from "./leftovers.ts";
-import type { Liveness } from "./liveness.ts";
-import type { ArtifactData } from "./source.ts";
-import { type IsReferenced, sweep, type Swept } from "./sweep.ts";
-import { hashOf, hashOfNow, ownNow, verifiedPieces } from "./verified.ts";
-import { type Stored, Writer } from "./write.ts";
+import { checkHash, damaged, explain, faultOf, fileModeIn, isAbsent, Layout, makeFolder, missing, nameFor } from "./folder.ts";
+import { type ArtifactData, type Stored, Writer } from "./write.ts";
 
 export interface ArtifactsOptions {
   /** Proof of life for those who write to the same folder; it is told where its locks may lie. */

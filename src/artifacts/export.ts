@@ -3,14 +3,19 @@ import { type FileHandle, lstat, mkdir, open, rename, rm, writeFile } from "node
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../core/errors.ts";
 import { toJson } from "../core/json.ts";
-import { checksumLine } from "./checksums.ts";
 import { CHECKSUMS, ExportNames, invalidPath, MANIFEST } from "./export-names.ts";
-import { explain, faultOf, isAbsent } from "./faults.ts";
-import { makeFolder, syncFolder } from "./folder.ts";
-import { type Layout, nameFor } from "./layout.ts";
-import { RECORD, WORKSHOP } from "./leftovers.ts";
-import { writeNew } from "./new-file.ts";
-import { passArtifactPoint } from "./points.ts";
+import {
+  explain,
+  faultOf,
+  isAbsent,
+  type Layout,
+  makeFolder,
+  nameFor,
+  passArtifactPoint,
+  syncFolder,
+  writeNew,
+} from "./folder.ts";
+import { RECORD, WORKSHOP } from "./sweep.ts";
 
 /** One file of an export: its path in the folder, with `/` between the parts, and the artifact or the text in it. */
 export type ExportEntry = { path: string } & ({ hash: string } | { text: string });
@@ -190,4 +195,14 @@ function taken(target: string, cause?: unknown): HoldfastError {
     "Export to a folder that is not there yet, or move that one away.",
     { cause },
   );
+}
+
+/**
+ * A line that `sha256sum -c` reads. A name with a backslash or a line break in it is escaped, and the line starts with a
+ * backslash then; `-` alone would be standard input.
+ */
+function checksumLine(hash: string, name: string): string {
+  const plain = name === "-" ? "./-" : name;
+  const escaped = plain.replaceAll("\\", "\\\\").replaceAll("\n", "\\n").replaceAll("\r", "\\r");
+  return `${escaped === plain ? "" : "\\"}${hash}  ${escaped}\n`;
 }

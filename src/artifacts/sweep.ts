@@ -1,9 +1,7 @@
-import { readdir, stat } from "node:fs/promises";
-import { join } from "node:path";
-import { type Doomed, type DoomedName, isOlder } from "./doomed.ts";
-import { isAbsent } from "./faults.ts";
-import { isHash, type Layout } from "./layout.ts";
-import { passArtifactPoint } from "./points.ts";
+import { existsSync, linkSync, readdirSync, renameSync, rmSync, statSync, utimesSync } from "node:fs";
+import { readdir, readFile, rm, stat } from "node:fs/promises";
+import { basename, isAbsolute, join } from "node:path";
+import { faultOf, isAbsent, isHash, type Layout, nameFor, passArtifactPoint, syncFolderNow, tokenOf } from "./folder.ts";
 
 /**
  * Which of these are referenced. It is asked a second time for those that are about to go; that answer must not come
@@ -98,4 +96,215 @@ async function untouched(layout: Layout, hashes: string[], cutoff: number): Prom
     }),
   );
   return hashes.filter((_, i) => old[i]);
+}
+
+/** A touch and a sweep in the same millisecond: the touch may have been later, and fractions of it are not kept. */
+function isOlder({ mtimeMs }: { mtimeMs: number }, cutoff: number): boolean {
+  return Math.round(mtimeMs) < cutoff;
+}
+
+/** One artifact that a sweep has put aside, under a name that is no other sweep's. */
+interface DoomedName {
+  name: string;
+  hash: string;
+  token: string;
+}
+
+/**
+ * What a sweep is about to remove lies here for a moment. Only the sweep that put it here removes it, and only by this
+ * name; anybody may bring it back. Whichever of the two comes first, the other finds nothing: there is no instant at which
+ * an artifact that somebody has brought back can still be removed.
+ *
+ * All of it is synchronous. It is a handful of files, and a store asks inside its transaction.
+ */
+export class Doomed {
+  readonly #layout: Layout;
+  readonly #now: () => number;
+
+  constructor(layout: Layout, now: () => number) {
+    this.#layout = layout;
+    this.#now = now;
+  }
+
+  /**
+   * Puts one aside; null when it is not there, or was touched since `cutoff`. It is looked at after the rename: whoever
+   * touches it by its own name either did so before, and that is seen here, or does not find it.
+   */
+  doom(hash: string, token: string, cutoff: number): DoomedName | null {
+    const doomed = { name: `${hash}.${nameFor(token)}`, hash, token };
+    try {
+      renameSync(this.#layout.fileOf(hash), this.#fileOf(doomed));
+    } catch (error) {
+      if (isAbsent(error)) return null;
+      throw error;
+    }
+    const found = statSync(this.#fileOf(doomed), { throwIfNoEntry: false });
+    if (found !== undefined && isOlder(found, cutoff)) return doomed;
+    this.restore(doomed);
+    return null;
+  }
+
+  /** How many bytes that freed; null when somebody has brought it back. */
+  remove(doomed: DoomedName): number | null {
+    try {
+      const { size } = statSync(this.#fileOf(doomed));
+      rmSync(this.#fileOf(doomed));
+      return size;
+    } catch (error) {
+      if (isAbsent(error)) return null;
+      throw error;
+    }
+  }
+
+  /** False when it is not here any more. */
+  restore(doomed: DoomedName): boolean {
+    const [from, to] = [this.#fileOf(doomed), this.#layout.fileOf(doomed.hash)];
+    try {
+      // A link takes nobody's place: there may be a newer one, and this one may be the reason why it was stored again.
+      linkSync(from, to);
+    } catch (error) {
+      if (isAbsent(error)) return false;
+      if (faultOf(error) !== "EEXIST" && !this.#move(from, to)) return false;
+    }
+    syncFolderNow(this.#layout.shelfOf(doomed.hash));
+    rmSync(from, { force: true });
+    return true;
+  }
+
+  /** Brings one back for somebody who needs it, and keeps it from the next sweep for a while. */
+  rescue(hash: string): boolean {
+    const found = this.list().filter((doomed) => doomed.hash === hash);
+    // All of them: one that stays would outlive the sweep that has put it there.
+    if (found.map((doomed) => this.restore(doomed)).every((restored) => !restored)) return false;
+    try {
+      const now = this.#now() / 1_000;
+      utimesSync(this.#layout.fileOf(hash), now, now);
+    } catch (error) {
+      // Of another user; or put aside again, and then whoever asks looks again.
+      if (!isAbsent(error) && faultOf(error) !== "EPERM") throw error;
+    }
+    return true;
+  }
+
+  list(): DoomedName[] {
+    return readdirSync(this.#layout.doomed).flatMap((name) => {
+      const hash = name.slice(0, 64);
+      const token = name[64] === "." ? tokenOf(name.slice(65)) : null;
+      return isHash(hash) && token !== null ? [{ name, hash, token }] : [];
+    });
+  }
+
+  /** For file systems without links. */
+  #move(from: string, to: string): boolean {
+    try {
+      renameSync(from, to);
+      return true;
+    } catch (error) {
+      if (isAbsent(error)) return false;
+      throw error;
+    }
+  }
+
+  #fileOf({ name }: DoomedName): string {
+    return join(this.#layout.doomed, name);
+  }
+}
+
+/**
+ * Of writers that nobody here can prove dead, because they are on another host: so long without a byte. Should one live
+ * after all, its file is gone and its put is refused; nothing wrong is stored.
+ */
+const SILENCE = 7 * 86_400_000;
+
+/** What an export's record in `tmp` is called, and the folder that it works in. */
+export const RECORD = ".export";
+export const WORKSHOP = ".holdfast-export-";
+
+/**
+ * Cleans up after the dead: what they were writing goes, what they had put aside goes back. How old a file is says
+ * nothing while its writer may live: a slow stream is no dead one.
+ */
+export async function clearLeftovers(layout: Layout, doomed: Doomed, alive: Liveness, now: number): Promise<void> {
+  const lives = new Map<string, ReturnType<Liveness["probe"]>>();
+  const lifeOf = (token: string) => {
+    const life = lives.get(token) ?? alive.probe(token);
+    lives.set(token, life);
+    return life;
+  };
+
+  // Also of those about whom nothing is known: to bring something back is never wrong.
+  for (const name of doomed.list()) if (lifeOf(name.token) !== "alive") doomed.restore(name);
+
+  for (const name of await readdir(layout.temporary)) {
+    const token = tokenOf(name);
+    if (token === null) continue;
+    const life = lifeOf(token);
+    const path = join(layout.temporary, name);
+    if (life === "alive" || (life === "unknown" && !(await isSilent(path, now)))) continue;
+    // The folder first: without its record nobody would find it.
+    if (name.endsWith(RECORD)) await clearWorkshop(path, name.slice(0, -RECORD.length));
+    // Some are folders.
+    await rm(path, { recursive: true, force: true });
+  }
+
+  // Last: a token that is forgotten proves nothing any more.
+  for (const [token, life] of lives) if (life === "dead") alive.forget(token);
+  alive.sweep(new Set(lives.keys()));
+  alive.keepOnly(new Set());
+}
+
+async function isSilent(path: string, now: number): Promise<boolean> {
+  try {
+    return now - (await stat(path)).mtimeMs > SILENCE;
+  } catch (error) {
+    if (isAbsent(error)) return true;
+    throw error;
+  }
+}
+
+/** Removes a folder by what a file says; so it must be one of ours, and the one of this very record. */
+async function clearWorkshop(record: string, name: string): Promise<void> {
+  const path = await readFile(record, "utf8").catch(() => "");
+  if (!isAbsolute(path) || basename(path) !== WORKSHOP + name) return;
+  await rm(path, { recursive: true, force: true });
+}
+
+/**
+ * Who of those that write here is alive. It takes a lock that the kernel frees at death, and this layer has none: whoever
+ * opens the artifacts brings it along. The store's `Alive` is one.
+ */
+export interface Liveness {
+  /** Takes a lock of this process's own; the token names it. */
+  hold(): string;
+  /** "dead" is proven; what is not known proves nothing. */
+  probe(token: string): "alive" | "dead" | "unknown";
+  /** It is dead, and nothing of it is left. */
+  forget(token: string): void;
+  /** Those that need no probing any more. */
+  keepOnly(tokens: ReadonlySet<string>): void;
+  /** Forgets the dead, but for these: something of them is left. */
+  sweep(tokens: ReadonlySet<string>): void;
+  close(): void;
+}
+
+/** How many artifacts are in a folder, and how many of them nothing refers to, but for those that were stored just now. */
+export async function countOrphans(
+  folder: string,
+  referenced: ReadonlySet<string>,
+  cutoff: number,
+): Promise<{ there: number; orphaned: number; missing: string[] }> {
+  const there = new Set<string>();
+  let orphaned = 0;
+  for (const shelf of existsSync(folder) ? await readdir(folder) : []) {
+    if (!/^[0-9a-f]{2}$/.test(shelf)) continue;
+    for (const rest of await readdir(join(folder, shelf))) {
+      const hash = shelf + rest;
+      if (!isHash(hash)) continue;
+      there.add(hash);
+      if (referenced.has(hash)) continue;
+      const found = await stat(join(folder, shelf, rest)).catch(() => null);
+      if (found !== null && isOlder(found, cutoff)) orphaned++;
+    }
+  }
+  return { there: there.size, orphaned, missing: [...referenced].filter((hash) => !there.has(hash)) };
 }

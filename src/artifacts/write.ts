@@ -1,13 +1,22 @@
 import { createHash, hash as hashNow } from "node:crypto";
+import { createReadStream } from "node:fs";
 import { type FileHandle, open, rename, rm, utimes } from "node:fs/promises";
 import { join } from "node:path";
+import { Readable } from "node:stream";
 import { HoldfastError } from "../core/errors.ts";
-import { explain, explained, faultOf, isAbsent } from "./faults.ts";
-import { makeFolder, syncFolder, syncRead } from "./folder.ts";
-import { type Layout, nameFor } from "./layout.ts";
-import { passArtifactPoint } from "./points.ts";
-import { accept, type ArtifactData, bytesOf, piecesOf } from "./source.ts";
-import { hashOf } from "./verified.ts";
+import {
+  explain,
+  explained,
+  faultOf,
+  isAbsent,
+  type Layout,
+  makeFolder,
+  nameFor,
+  passArtifactPoint,
+  syncFolder,
+  syncRead,
+} from "./folder.ts";
+import { hashOf } from "./collect.ts";
 
 export interface Stored {
   hash: string;
@@ -146,6 +155,76 @@ function refuseRemoved(error: unknown): never {
     "ARTIFACT_NOT_STORED",
     "What was being stored was removed from its folder meanwhile, so nothing was stored.",
     "Store it again. Nothing but Holdfast may remove files there; a writer on another host is given a week without a byte.",
+    { cause: error },
+  );
+}
+
+/** What can be stored: bytes, text (as UTF-8), a stream of either, or the content of a file. */
+export type ArtifactData = Uint8Array | string | Readable | { path: string };
+
+/** The bytes of what lies in memory already; null for what has to be read. */
+function bytesOf(data: ArtifactData): Uint8Array | null {
+  if (typeof data === "string") return encode(data);
+  return data instanceof Uint8Array ? data : null;
+}
+
+/** Piece by piece; whatever goes wrong with the source is thrown as it is. */
+async function* piecesOf(data: ArtifactData): AsyncGenerator<Uint8Array> {
+  const bytes = bytesOf(data);
+  if (bytes !== null) return yield bytes;
+  const stream = streamOf(data as Exclude<ArtifactData, Uint8Array | string>);
+  try {
+    for await (const piece of stream as AsyncIterable<unknown>) {
+      if (typeof piece !== "string" && !(piece instanceof Uint8Array)) {
+        throw invalid(`The stream gave ${piece === null ? "null" : typeof piece}, which is neither bytes nor text`);
+      }
+      yield bytesOf(piece) as Uint8Array;
+    }
+  } catch (error) {
+    throw stream === data ? error : unreadable((data as { path: string }).path, error);
+  }
+}
+
+/**
+ * Refuses what cannot be stored. A stream is listened to from now on: it may fail before anybody comes to read it, and an
+ * error that nobody listens to ends the process.
+ */
+function accept(data: ArtifactData): void {
+  if (typeof data === "string" || data instanceof Uint8Array) return;
+  if (data instanceof Readable) {
+    data.on("error", () => {});
+    return refuseOver(data);
+  }
+  if (typeof (data as { path?: unknown } | null)?.path !== "string") throw invalid("This is nothing that can be stored");
+}
+
+function streamOf(data: Readable | { path: string }): Readable {
+  if (!(data instanceof Readable)) return createReadStream(data.path);
+  refuseOver(data);
+  return data;
+}
+
+/** One that is over would give no bytes and no error: an empty artifact that nobody meant. */
+function refuseOver(stream: Readable): void {
+  if (stream.errored) throw stream.errored;
+  if (!stream.readable) throw invalid("The stream is over already, or was destroyed", "Give a stream that nobody else reads.");
+}
+
+function encode(text: string): Uint8Array {
+  if (text.isWellFormed()) return Buffer.from(text, "utf8");
+  throw invalid("The text has half a character (a lone surrogate), which UTF-8 cannot say", "Give bytes instead.");
+}
+
+function invalid(what: string, hint = "Give bytes, text, a stream of them, or { path }."): HoldfastError {
+  return new HoldfastError("ARTIFACT_INVALID", `${what}, so nothing was stored.`, hint);
+}
+
+function unreadable(path: string, error: unknown): unknown {
+  if (error instanceof HoldfastError || faultOf(error) === null) return error;
+  return new HoldfastError(
+    "ARTIFACT_SOURCE_UNREADABLE",
+    `${path} could not be read (${(error as Error).message}), so nothing was stored.`,
+    "Check that it is a file, that it is there, and that you may read it.",
     { cause: error },
   );
 }

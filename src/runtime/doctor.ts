@@ -1,5 +1,5 @@
 import { statSync } from "node:fs";
-import { countOrphans } from "../artifacts/orphans.ts";
+import { countOrphans } from "../artifacts/sweep.ts";
 import { type Circumstance, diagnose, type Diagnosis } from "../core/diagnosis.ts";
 import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { isProven } from "../core/lease.ts";

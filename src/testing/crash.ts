@@ -1,5 +1,5 @@
 import { HoldfastError } from "../core/errors.ts";
-import { ARTIFACT_POINTS, armArtifactPoint, type ArtifactPoint } from "../artifacts/points.ts";
+import { ARTIFACT_POINTS, armArtifactPoint, type ArtifactPoint } from "../artifacts/folder.ts";
 import { armPoint, POINTS } from "../store/points.ts";
 
 /**

@@ -3,7 +3,7 @@ import { existsSync, readdirSync, rmSync, statSync, utimesSync } from "node:fs";
 import { basename, join } from "node:path";
 import { describe, test } from "node:test";
 import { setImmediate } from "node:timers/promises";
-import { ARTIFACT_POINTS } from "../../src/artifacts/points.ts";
+import { ARTIFACT_POINTS } from "../../src/artifacts/folder.ts";
 import { contents, everybody, noise, Shelf } from "./shelf.ts";
 
 const of = (deed: string) => ARTIFACT_POINTS.filter((point) => point.startsWith(`${deed}:`));

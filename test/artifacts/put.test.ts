@@ -8,7 +8,7 @@ import { test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { assert as holds, asyncProperty, constantFrom, integer, nat, oneof, record } from "fast-check";
-import type { ArtifactData } from "../../src/artifacts/source.ts";
+import type { ArtifactData } from "../../src/artifacts/write.ts";
 import { noise, Shelf } from "./shelf.ts";
 
 const sizes = oneof(

@@ -8,7 +8,7 @@ import { fileURLToPath } from "node:url";
 import { type Event, job } from "../../src/index.ts";
 import { open } from "../../src/runtime/open.ts";
 import type { OpenOptions } from "../../src/runtime/open-options.ts";
-import { consoleSink } from "../../src/runtime/sinks/console.ts";
+import { consoleSink } from "../../src/runtime/sinks/sink.ts";
 import { fileSink } from "../../src/runtime/sinks/file.ts";
 import { drain, type TestClock, testClock } from "../../src/testing/index.ts";
 import { delivered, happens, nameOf, sink } from "./event-parts.ts";

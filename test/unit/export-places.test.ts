@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { ExportNames } from "../../src/artifacts/export-names.ts";
-import { safePath } from "../../src/artifacts/safe-names.ts";
+import { ExportNames, safePath } from "../../src/artifacts/export-names.ts";
 import { ExportPlaces, type ToPlace } from "../../src/runtime/builds/export-places.ts";
 
 /** Pieces that meet each other: separators, dots, case, accents, escapes, endings. */

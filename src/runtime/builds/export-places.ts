@@ -1,5 +1,4 @@
-import { ExportNames, LONGEST } from "../../artifacts/export-names.ts";
-import { LONGEST_APART, namesFor, safePath } from "../../artifacts/safe-names.ts";
+import { ExportNames, LONGEST, LONGEST_APART, namesFor, safePath } from "../../artifacts/export-names.ts";
 import { sayPath } from "../../core/target-id.ts";
 
 /** What one result has to be written: its output as a file that ends so, and artifacts of these names. */

@@ -4,7 +4,7 @@ import { checkName } from "../../core/options.ts";
 import type { StageContext } from "../../core/stage.ts";
 import { stepOf } from "../../core/trail.ts";
 import { checkArtifactName } from "../../artifacts/export-names.ts";
-import type { ArtifactData } from "../../artifacts/source.ts";
+import type { ArtifactData } from "../../artifacts/write.ts";
 import { workKey } from "./model.ts";
 import type { Session } from "./session.ts";
 import type { Task } from "./stage-runner.ts";

@@ -3,9 +3,8 @@ import { isDeepStrictEqual } from "node:util";
 import type { Clock } from "../../core/clock.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { checkName, checkOneOf, describeValue, refuseUnknown } from "../../core/options.ts";
-import { consoleSink } from "./console.ts";
+import { consoleSink, type Sink } from "./sink.ts";
 import { fileSink } from "./file.ts";
-import type { Sink } from "./sink.ts";
 import { webhookSink } from "./webhook.ts";
 
 /** Where events go, as `open` is told. */

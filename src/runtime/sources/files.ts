@@ -1,4 +1,5 @@
-import { realpathSync } from "node:fs";
+import ignore, { type Ignore } from "ignore";
+import { readFileSync, realpathSync } from "node:fs";
 import { join, resolve } from "node:path";
 import type { FileStat } from "../../core/fingerprint.ts";
 import { fileGlobs, type Glob, ignoreGlobs, leadingFolders } from "../../core/glob.ts";
@@ -6,12 +7,9 @@ import { compareIds } from "../../core/id-order.ts";
 import type { FilesSource } from "../../core/source.ts";
 import { fits, ID_BYTES } from "../../core/target-id.ts";
 import { databasesIn, hasCompanion, OpenDatabases, type SkippedFile } from "./databases.ts";
+import { invalidName, isGone, isOver, statFile, turn, unreadable } from "./fingerprint-file.ts";
 import { checkName, type Entry, isDoubtful, readFolder } from "./folder.ts";
-import { IGNORE_FILES, IgnoreFiles } from "./ignore-files.ts";
 import { Root } from "./root.ts";
-import { invalidName, isGone, unreadable } from "./source-errors.ts";
-import { statFile } from "./stat.ts";
-import { isOver, turn } from "./turns.ts";
 
 export interface ListedFile {
   /** Its path from the root, with "/" on every platform. */
@@ -171,4 +169,59 @@ function statWithin(root: Root, path: string, kind: Entry["kind"]): FileStat | n
 function checkId(id: string, path: string): string {
   if (fits(id)) return id;
   throw invalidName(path, `has more than ${ID_BYTES} bytes with its path`);
+}
+
+/** Later ones count more. */
+const IGNORE_FILES = [".gitignore", ".holdfastignore"] as const;
+
+/** What the ignore files from the root down to one folder say about what is in it. */
+class IgnoreFiles {
+  static readonly none = new IgnoreFiles(null);
+  readonly #rules: Ignore | null;
+
+  private constructor(rules: Ignore | null) {
+    this.#rules = rules;
+  }
+
+  /** Of a path from the root; a folder's ends with "/". Those above it are known not to be ignored. */
+  ignores(id: string): boolean {
+    return this.#rules?.ignores(id) ?? false;
+  }
+
+  /**
+   * For a folder below, with its own ignore files. The rules are copied for each folder, since they remember all they were
+   * ever asked about.
+   */
+  below(folder: string, paths: readonly string[]): IgnoreFiles {
+    if (this.#rules === null && paths.length === 0) return this;
+    const rules = ignore({ ignorecase: false });
+    if (this.#rules !== null) rules.add(this.#rules);
+    for (const path of paths) rules.add(readLines(path).map((line) => fromRoot(line, folder)));
+    return new IgnoreFiles(rules);
+  }
+}
+
+function readLines(path: string): string[] {
+  try {
+    return readFileSync(path, "utf8")
+      .replace(/^\u{feff}/u, "")
+      .split(/\r?\n/);
+  } catch (error) {
+    if (isGone(error)) return [];
+    throw unreadable(path, error);
+  }
+}
+
+/**
+ * The rule of a file in a folder as if it stood in the root: `*.log` in `a/b` is `/a/b/**\/*.log`. So all rules are one list,
+ * in which the last one that matches decides, as git has it.
+ */
+function fromRoot(line: string, folder: string): string {
+  if (folder === "" || line.trim() === "" || line.startsWith("#")) return line;
+  const [not, rule] = line.startsWith("!") ? ["!", line.slice(1)] : ["", line];
+  // Only a first character needs that escape, and it is not the first any more.
+  const body = /^\\[!#]/.test(rule) ? rule.slice(1) : rule;
+  const anchored = body.trimEnd().slice(0, -1).includes("/");
+  const where = folder.replace(/[\\*?[\]]/g, "\\$&");
+  return `${not}/${where}/${anchored ? body.replace(/^\//, "") : `**/${body}`}`;
 }

@@ -1,11 +1,10 @@
 import { createHash, hash as hashNow } from "node:crypto";
-import { closeSync, readSync } from "node:fs";
+import { type BigIntStats, closeSync, constants, fstatSync, openSync, readSync, statSync } from "node:fs";
 import { open } from "node:fs/promises";
+import { setImmediate } from "node:timers/promises";
+import { faultOf } from "../../artifacts/folder.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { type FileStat, type Fingerprint, isSameStat, toFingerprint } from "../../core/fingerprint.ts";
-import { bytesChanged, isGone, unreadable } from "./source-errors.ts";
-import { openNow, READ, statFile, statOpen, toFileStat } from "./stat.ts";
-import { turn } from "./turns.ts";
 
 /** Up to here a file is read at once, and without handing it to another thread. */
 export const SMALL: number = 64 * 1024;
@@ -111,3 +110,110 @@ async function hashLarge(path: string, expected: number): Promise<Reading | null
     await handle.close();
   }
 }
+
+export function toFileStat({ size, mtimeNs, ctimeNs, ino }: BigIntStats): FileStat {
+  return { size: Number(size), mtime: String(mtimeNs), ctime: String(ctimeNs), inode: String(ino) };
+}
+
+/** Of a regular file, also through a link; null: something else is there, or nothing. Other errors are the system's. */
+export function statFile(path: string): FileStat | null {
+  const stat = statSync(path, { bigint: true, throwIfNoEntry: false });
+  return stat?.isFile() ? toFileStat(stat) : null;
+}
+
+/** Of an open file. */
+export function statOpen(fd: number): FileStat | null {
+  const stat = fstatSync(fd, { bigint: true });
+  return stat.isFile() ? toFileStat(stat) : null;
+}
+
+/** It does not wait for somebody to write into it, should a pipe have taken the file's place. */
+export const READ: number = constants.O_RDONLY | (constants.O_NONBLOCK ?? 0);
+
+export function openNow(path: string): number {
+  return openSync(path, READ);
+}
+
+/** So long, in milliseconds, others wait at most. */
+const LENGTH = 10;
+
+let begun = 0;
+let next: Promise<void> | null = null;
+
+/**
+ * Small files are looked at and read without waiting, since handing each to another thread takes five times as long as
+ * reading it. So that a hundred thousand of them do not hold up everything else, whoever does that asks here before each one.
+ */
+export async function turn(): Promise<void> {
+  while (isOver()) await (next ??= giveOthers());
+}
+
+/** Whether it is time to ask: a call that saves a promise. */
+export function isOver(): boolean {
+  return performance.now() - begun > LENGTH;
+}
+
+async function giveOthers(): Promise<void> {
+  await setImmediate();
+  begun = performance.now();
+  next = null;
+}
+
+const CHECK = "Check `root` of files(), the folder in which the program runs, and that the disk is mounted.";
+
+/** Not an empty source: everything in it would be taken for removed. */
+export function missingRoot(path: string, is: string, cause?: unknown): HoldfastError {
+  return new HoldfastError("SOURCE_MISSING", `The root of the source, ${path}, ${is}.`, CHECK, { cause });
+}
+
+/** Of what the globs begin with, nothing is there: as good as a missing root. */
+export function missingFolders(paths: readonly string[]): HoldfastError {
+  return new HoldfastError(
+    "SOURCE_MISSING",
+    paths.length === 1
+      ? `The folder that the glob of the source begins with, ${paths[0]}, is not there.`
+      : `None of the folders that the globs of the source begin with is there: ${paths.join(", ")}.`,
+    `${CHECK} If nothing is to be in it, make an empty folder.`,
+  );
+}
+
+/** A folder that a glob begins with. */
+export function missingFolder(path: string, happened: string): HoldfastError {
+  return new HoldfastError("SOURCE_MISSING", `A folder of the source, ${path}, ${happened} while it was listed.`, CHECK);
+}
+
+export function unreadable(path: string, cause: unknown): HoldfastError {
+  return new HoldfastError(
+    "SOURCE_UNREADABLE",
+    `${path} cannot be read: ${(cause as Error).message}.`,
+    "Check its owner and permissions, or leave it out with `ignore` of files().",
+    { cause },
+  );
+}
+
+export function invalidName(path: string, is: string): HoldfastError {
+  return new HoldfastError(
+    "SOURCE_NAME_INVALID",
+    `The name of ${JSON.stringify(path)} ${is}, so it cannot be the id of a target.`,
+    "Rename it, or leave it out with `ignore` of files().",
+  );
+}
+
+export function bytesChanged(path: string, happened: string, cause?: unknown): HoldfastError {
+  return new HoldfastError(
+    "BYTES_CHANGED",
+    `${path} does not have the bytes any more that it was claimed for: ${happened}.`,
+    "Let it be listed again; its new bytes get work of their own. With `snapshot: true` the old ones are kept.",
+    { cause },
+  );
+}
+
+/**
+ * It was there a moment ago, and is not any more: its name or its folder is gone, or leads in a circle, or a folder or a
+ * socket has taken its place.
+ */
+export function isGone(error: unknown): boolean {
+  return GONE.has(faultOf(error) ?? "");
+}
+
+const GONE = new Set(["ENOENT", "ENOTDIR", "ELOOP", "EISDIR", "ENXIO"]);

@@ -6,7 +6,7 @@ import { toJson } from "../../core/json.ts";
 import type { ItemsSource } from "../../core/source.ts";
 import { checkTargetId } from "../../core/target-id.ts";
 import { checkStorable } from "../../core/text.ts";
-import { isOver, turn } from "./turns.ts";
+import { isOver, turn } from "./fingerprint-file.ts";
 
 export interface ListedItem {
   id: string;

@@ -1,19 +1,29 @@
-import { constants, copyFileSync, rmSync } from "node:fs";
+import { createHash, hash as hashNow } from "node:crypto";
+import { closeSync, constants, copyFileSync, readSync, rmSync } from "node:fs";
 import { type FileHandle, open, rm } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { Readable } from "node:stream";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
-import { explain, faultOf } from "../../artifacts/faults.ts";
-import { hashOfNow, ownNow, verifiedPieces } from "../../artifacts/verified.ts";
+import { hashOfNow, ownNow, verifiedPieces } from "../../artifacts/collect.ts";
+import { explain, faultOf } from "../../artifacts/folder.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { type FileStat, type Fingerprint, isSameStat, mayHaveChanged } from "../../core/fingerprint.ts";
 import type { FileTarget } from "../../core/source.ts";
-import { hashFile, orGone, statNow } from "../sources/fingerprint-file.ts";
-import { bytesChanged, isGone, unreadable } from "../sources/source-errors.ts";
-import { READ } from "../sources/stat.ts";
-import { readBytes } from "./read-bytes.ts";
+import {
+  bytesChanged,
+  hashFile,
+  isGone,
+  openNow,
+  orGone,
+  READ,
+  SMALL,
+  statNow,
+  statOpen,
+  turn,
+  unreadable,
+} from "../sources/fingerprint-file.ts";
 
-export interface ClaimedFileParts {
+interface ClaimedFileParts {
   id: string;
   /** Where it lies; absolute. */
   path: string;
@@ -183,4 +193,60 @@ function disposed(id: string): HoldfastError {
     `The attempt for ${id} is over, so there is no copy of it any more.`,
     "Ask for `path` while the handler runs, and keep the bytes that are needed later.",
   );
+}
+
+/** So much is read, and hashed, at a time. */
+const PIECE = 1024 * 1024;
+
+/** All bytes of a file; null: they are others than these. Errors are the system's. */
+async function readBytes(path: string, expected: { size: number; hash: string }): Promise<Uint8Array | null> {
+  if (expected.size > SMALL) return readLarge(path, expected);
+  await turn();
+  return readSmall(path, expected);
+}
+
+function readSmall(path: string, { size, hash }: { size: number; hash: string }): Uint8Array | null {
+  const fd = openNow(path);
+  try {
+    if (statOpen(fd)?.size !== size) return null;
+    const bytes = new Uint8Array(size);
+    let filled = 0;
+    for (let read = -1; read !== 0 && filled < size; filled += read) read = readSync(fd, bytes, filled, size - filled, null);
+    return filled === size && hashNow("sha256", bytes) === hash ? bytes : null;
+  } finally {
+    closeSync(fd);
+  }
+}
+
+async function readLarge(path: string, { size, hash }: { size: number; hash: string }): Promise<Uint8Array | null> {
+  const handle = await open(path, READ);
+  try {
+    const stat = await handle.stat();
+    if (!stat.isFile() || stat.size !== size) return null;
+    const bytes = room(path, size);
+    const digest = createHash("sha256");
+    let filled = 0;
+    while (filled < size) {
+      const { bytesRead } = await handle.read(bytes, filled, Math.min(PIECE, size - filled), null);
+      if (bytesRead === 0) return null;
+      digest.update(bytes.subarray(filled, filled + bytesRead));
+      filled += bytesRead;
+    }
+    return digest.digest("hex") === hash ? bytes : null;
+  } finally {
+    await handle.close();
+  }
+}
+
+function room(path: string, size: number): Uint8Array {
+  try {
+    return new Uint8Array(size);
+  } catch (cause) {
+    throw new HoldfastError(
+      "TARGET_TOO_LARGE",
+      `${path} has ${size} bytes, which is too much to be read at once.`,
+      "Read it with `stream()`, or by its `path`.",
+      { cause },
+    );
+  }
 }

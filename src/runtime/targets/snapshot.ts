@@ -2,8 +2,7 @@ import { type FileHandle, open } from "node:fs/promises";
 import type { Readable } from "node:stream";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
 import type { FileStat, Fingerprint } from "../../core/fingerprint.ts";
-import { type Reading, whileStill } from "../sources/fingerprint-file.ts";
-import { READ, toFileStat } from "../sources/stat.ts";
+import { READ, type Reading, toFileStat, whileStill } from "../sources/fingerprint-file.ts";
 
 /** Keeps a file's bytes as an artifact, and answers the fingerprint of exactly these bytes; null: it is gone. */
 export function snapshotFile(

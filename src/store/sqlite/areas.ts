@@ -35,7 +35,7 @@ import { scriptAccess, type Statements, statementsOn } from "./scripts.ts";
 import { Settle } from "./settle.ts";
 import { Sinks } from "./sinks.ts";
 import { SqliteVitals } from "./vitals.ts";
-import { type LogAtOpening, walSize } from "./wal/size.ts";
+import { type LogAtOpening, walSize } from "./wal/scan.ts";
 import { Work } from "./work/work.ts";
 
 interface Parts {

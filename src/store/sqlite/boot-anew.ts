@@ -1,8 +1,7 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type Sum } from "./wal/frame.ts";
-import { fromRecords, toRecord } from "./witness/record.ts";
-import { witnessFolder } from "./witness/slots.ts";
+import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type Sum } from "./wal/frames.ts";
+import { fromRecords, toRecord, witnessFolder } from "./witness/slots.ts";
 
 /** A host, and its run that is to be over. */
 export interface Booted {

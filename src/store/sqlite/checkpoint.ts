@@ -1,6 +1,6 @@
 import type { Connection, Statement } from "./driver.ts";
-import { walSize } from "./wal/size.ts";
-import { FRAME_HEADER } from "./wal/frame.ts";
+import { walSize } from "./wal/scan.ts";
+import { FRAME_HEADER } from "./wal/frames.ts";
 
 /** How long the log may be before a commit copies it: with nobody to help, and with a thread. In pages. */
 const ALONE = 1_000;

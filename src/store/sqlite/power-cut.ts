@@ -22,7 +22,7 @@ import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
 import { type Booted, bootAnew } from "./boot-anew.ts";
 import { connect } from "./driver.ts";
-import { FRAME_HEADER, LOG_HEADER } from "./wal/frame.ts";
+import { FRAME_HEADER, LOG_HEADER } from "./wal/frames.ts";
 import { readWalIndex, type WalIndex } from "./wal/wal-index.ts";
 
 export interface PowerCutOptions {

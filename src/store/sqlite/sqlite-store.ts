@@ -55,7 +55,7 @@ import type { Queues } from "./queues.ts";
 import type { Recoveries } from "./recoveries.ts";
 import type { Schedules } from "../sql/schedules.ts";
 import type { Sinks } from "./sinks.ts";
-import { framesIn, type LogAtOpening, walSize } from "./wal/size.ts";
+import { framesIn, type LogAtOpening, walSize } from "./wal/scan.ts";
 import { Witness } from "./witness/witness.ts";
 import type { Work } from "./work/work.ts";
 

@@ -7,7 +7,7 @@ import type { Access } from "./access.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { schemaVersion, versionOf } from "./migrate.ts";
 import { readersOf } from "./readers.ts";
-import { FRAME_HEADER } from "./wal/frame.ts";
+import { FRAME_HEADER } from "./wal/frames.ts";
 
 interface Parts {
   path: string;

@@ -1,7 +1,7 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Readable } from "node:stream";
-import { type ArtifactPoint, armArtifactPoint } from "../../../src/artifacts/points.ts";
+import { type ArtifactPoint, armArtifactPoint } from "../../../src/artifacts/folder.ts";
 import { say, told } from "../../crash/children/port.ts";
 import { everybody, HOUR, nobody, noise, openIn } from "../shelf.ts";
 

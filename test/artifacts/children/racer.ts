@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { DatabaseSync } from "node:sqlite";
-import { type ArtifactPoint, armArtifactPoint } from "../../../src/artifacts/points.ts";
+import { type ArtifactPoint, armArtifactPoint } from "../../../src/artifacts/folder.ts";
 import { hear, say, told } from "../../crash/children/port.ts";
 import { randomFrom } from "../../crash/random.ts";
 import { noise, openIn } from "../shelf.ts";

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { NO_ENTRY } from "../../../core/audit-chain.ts";
 import type { Policy } from "../../../core/retry.ts";
 import type { Connection } from "../driver.ts";
-import { fillChecksums } from "../damage/checked-rows.ts";
+import { fillChecksums } from "../damage/check.ts";
 
 /** Where a job's own is lost. */
 const POLICY: Policy = {

@@ -1,6 +1,7 @@
 import { spawn } from "node:child_process";
 import { createReadStream, statSync } from "node:fs";
 import { Readable } from "node:stream";
+import type { Connection } from "../driver.ts";
 import { Frames, type Scanned } from "./frames.ts";
 
 /** Prints a file, where there is no `cat`. */
@@ -58,4 +59,21 @@ async function* output(command: string, args: readonly string[]): AsyncGenerator
   ended.catch(() => {});
   yield* Readable.from(child.stdout) as AsyncIterable<Buffer>;
   await ended;
+}
+
+/** The write-ahead log as whoever opened the database has met it. */
+export interface LogAtOpening {
+  bytes: number;
+  frames: number;
+}
+
+/** In bytes. Looking it up opens nothing. */
+export function walSize(path: string): number {
+  return path === ":memory:" ? 0 : (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0);
+}
+
+/** How many frames of the write-ahead log count. */
+export function framesIn(db: Connection): number {
+  const [, frames] = db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
+  return Math.max(0, frames);
 }

@@ -1,8 +1,22 @@
 import { closeSync, fstatSync, fsync, writeSync } from "node:fs";
 import type { AuditHead } from "../../../core/audit-chain.ts";
 import type { Alive } from "../../alive.ts";
-import { Counts, COUNT, COUNTS, COUNTS_APART, RECORD, RECORDS, type Seen, toRecord } from "./record.ts";
-import { dropSlots, makeSlot, mostSeen, readSlots, type Slot, takeSlot } from "./slots.ts";
+import {
+  COUNT,
+  Counts,
+  COUNTS,
+  COUNTS_APART,
+  dropSlots,
+  makeSlot,
+  mostSeen,
+  readSlots,
+  RECORD,
+  RECORDS,
+  type Seen,
+  type Slot,
+  takeSlot,
+  toRecord,
+} from "./slots.ts";
 
 /** It is synced at most this often, in milliseconds. */
 const SYNC = 1_000;
