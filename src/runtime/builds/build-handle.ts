@@ -2,8 +2,7 @@ import type { Build } from "../../core/build-view.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import type { Engine } from "../engine.ts";
 import type { Orchestrator } from "./orchestrator.ts";
-import type { Outputs } from "./outputs.ts";
-import { viewBuild } from "./view.ts";
+import { type Outputs, viewBuild } from "./outputs.ts";
 
 /** Seen no more often than this, in milliseconds: a picture for people. */
 const FRAME = 100;

@@ -1,38 +1,36 @@
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
+import { fromBudget, toBudget } from "../../core/budget.ts";
 import type { Build } from "../../core/build-view.ts";
-import { toBudget, fromBudget } from "../../core/budget.ts";
-import { BUILD_STATES, type BuildState } from "../../core/build.ts";
-import { TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
+import { BUILD_STATES, type BuildState, hasEnded } from "../../core/build.ts";
+import { isRefusedUse, TOKEN_BYTES, tokenOf } from "../../core/confirmation-token.ts";
 import type { Cost } from "../../core/cost.ts";
+import { HoldfastError } from "../../core/errors.ts";
 import { checkCount, checkOneOf, checkText, refuseUnknown } from "../../core/options.ts";
 import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
 import type { Why } from "../../core/why.ts";
-import type { BuildRow, LedBuild, LockConflict, NewLead } from "../../store/builds.ts";
+import type { BuildRow, LeadView, LedBuild, LockConflict, NewLead } from "../../store/builds.ts";
 import type { Definition } from "../definition.ts";
 import type { Engine } from "../engine.ts";
 import type { Page } from "../jobs.ts";
 import { incompleteOf, notReadable } from "../readable.ts";
 import type { SourceChanges } from "../sources/changes.ts";
+import { said } from "../trouble.ts";
 import type { Worker } from "../worker.ts";
 import { BuildHandle } from "./build-handle.ts";
-import { exportBuild } from "./export.ts";
 import { definitionsOf } from "./definitions.ts";
+import { exportBuild } from "./export.ts";
 import { Model } from "./model.ts";
 import { Orchestrator } from "./orchestrator.ts";
-import { Outputs } from "./outputs.ts";
+import { explainBuild, Outputs, viewBuild } from "./outputs.ts";
 import { askFirst, type Plan, plan } from "./plan.ts";
 import { programHash } from "./program.ts";
-import { explainBuild } from "./reasons.ts";
-import { conflict, noBuild, paused, refuseElsewhere, refuseOtherOptions } from "./refusals.ts";
-import { type BuildOptions, checkBuildOptions, checkNames, type CheckedOptions } from "./settings.ts";
-import { watched } from "./token-use.ts";
+import { type BuildOptions, type BuildSettings, checkBuildOptions, type CheckedOptions, checkNames } from "./settings.ts";
 import { Values } from "./values.ts";
-import { viewBuild } from "./view.ts";
 import { sourceChanges, watchBuilds } from "./watch.ts";
 import { Worksite } from "./worksite.ts";
 
-export interface BuildsParts {
+interface BuildsParts {
   refuseClosed: () => void;
   refuseClosing: () => void;
   work: (defs: readonly Definition[], concurrency: number) => Worker;
@@ -301,4 +299,98 @@ export class Builds {
   #view(row: BuildRow): Promise<Build> {
     return viewBuild(this.#engine.store, row);
   }
+}
+
+/**
+ * That somebody has tried a confirmation token is written down also where it is refused: who, on which build, and why. The
+ * token is not, whatever it was. It is a transaction of its own, since the one that was refused has left nothing.
+ */
+async function watched<T>(engine: Engine, build: string, use: () => Promise<T>): Promise<T> {
+  try {
+    return await use();
+  } catch (error) {
+    if (error instanceof HoldfastError && isRefusedUse(error.code)) await writeDown(engine, build, error.code);
+    throw error;
+  }
+}
+
+/** The same refusal of the same build is recorded once in this time: a script that guesses tokens must not fill the audit. */
+const FOLD_MS = 3_600_000;
+
+async function writeDown({ store, log, clock }: Engine, build: string, code: string): Promise<void> {
+  const isRepeat = async (): Promise<boolean> => {
+    const newest = await store.audit.page({ subject: build, after: 0, limit: 20, last: true });
+    return newest.some(({ action, at, after }) => {
+      if (action !== "build.token_refused" || Math.abs(clock.now() - at) >= FOLD_MS) return false;
+      return (after as { refused?: unknown } | null)?.refused === code;
+    });
+  };
+  await isRepeat()
+    .then((repeat) => (repeat ? undefined : record(store, build, code)))
+    .catch((error: unknown) => log.warn("that a token was refused could not be written down", { build, code, ...said(error) }));
+}
+
+function record(store: Engine["store"], build: string, code: string): Promise<void> {
+  return store.audit.record({ action: "build.token_refused", name: build, build, after: { refused: code } });
+}
+
+function paused(pipeline: string, id: string): HoldfastError {
+  return new HoldfastError(
+    "BUDGET_PAUSED",
+    `Pipeline "${pipeline}" has a build that is paused for its budget: ${id}.`,
+    `Resume it with a token and a new budget, or abandon it: builds.mintToken("${id}") makes a token.`,
+  );
+}
+
+function conflict({ pipeline, build, pid, host, program, programHash, acquiredAt }: LeadView): HoldfastError {
+  const since = new Date(acquiredAt).toISOString();
+  return new HoldfastError(
+    "LOCK_CONFLICT",
+    `Build ${build} of pipeline "${pipeline}" is led by process ${pid} on ${host} (${program}, program hash ${programHash.slice(0, 12) || "unknown"}), since ${since}.`,
+    "Wait until it is done, or stop that process. If it hangs: holdfast unlock.",
+  );
+}
+
+/** Its targets are files of another host, and so is its queue. */
+function refuseElsewhere({ id, pipeline, queue, state }: BuildRow, model: Model): void {
+  if (queue === model.queue || pipeline !== model.name || hasEnded(state)) return;
+  throw new HoldfastError(
+    "TARGET_ELSEWHERE",
+    `The targets of build ${id} are files of another host (${queue.slice(queue.lastIndexOf("@") + 1)}).`,
+    "Resume it there; or abandon it and start one here. With `snapshot: true` and shared artifacts any host can work on them.",
+  );
+}
+
+/** A build goes on as it was started. Its budget is changed with a token, and nothing else of it is. */
+function refuseOtherOptions(
+  row: BuildRow,
+  options: BuildOptions & { token?: string },
+  { settings, maxFailures, budget }: CheckedOptions,
+): void {
+  const before = JSON.parse(row.options) as BuildSettings;
+  const other =
+    (options.rerun !== undefined && differs(settings.rerun, before.rerun) && "rerun") ||
+    (options.only !== undefined && differs(settings.only, before.only) && "only") ||
+    (options.maxFailures !== undefined && maxFailures !== row.maxFailures && "maxFailures");
+  if (other) {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `Build ${row.id} was started with another \`${other}\`, and goes on as it was started.`,
+      `Leave \`${other}\` out, or abandon the build and start a new one: all that succeeded is reused.`,
+    );
+  }
+  if (options.token !== undefined || options.budget === undefined || !differs(budget, row.budget)) return;
+  throw new HoldfastError(
+    "TOKEN_NEEDED",
+    `The budget of build ${row.id} is another, and it is changed only with a confirmation token.`,
+    `Leave \`budget\` out; or give a token, which a build has when it is paused for its budget.`,
+  );
+}
+
+function noBuild(id: string): HoldfastError {
+  return new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "Look at builds.list().");
+}
+
+function differs(a: unknown, b: unknown): boolean {
+  return JSON.stringify(a) !== JSON.stringify(b);
 }

@@ -7,9 +7,7 @@ import type { Step, Trail } from "../../core/trail.ts";
 import type { NewJob } from "../../store/store.ts";
 import type { ListedBatch, ListedTarget, NamedArtifact, Retry, TargetPage, TargetRow } from "../../store/work.ts";
 import type { Model } from "./model.ts";
-import type { BuildScope } from "./scope.ts";
-import type { Reader, Traveller } from "./travel.ts";
-import { asParent, type LiveTargets } from "./live-targets.ts";
+import { asParent, type BuildScope, type LiveTargets, type Reader, type Traveller } from "./live-targets.ts";
 import { listedTarget, Walker } from "./walker.ts";
 
 /** Targets that are written down in one commit. */

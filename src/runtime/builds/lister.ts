@@ -17,8 +17,7 @@ import { type ListedItem, listItems } from "../sources/items.ts";
 import { snapshotFile } from "../targets/snapshot.ts";
 import { Ending } from "../attempt.ts";
 import { BATCH, type Found, type Register } from "./enlister.ts";
-import type { LiveTargets } from "./live-targets.ts";
-import type { BuildScope } from "./scope.ts";
+import type { BuildScope, LiveTargets } from "./live-targets.ts";
 import type { Values } from "./values.ts";
 
 /** Files that are read at the same time. */

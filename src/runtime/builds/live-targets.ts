@@ -1,14 +1,19 @@
+import { contextHash, type ContextParts, type ValueHash } from "../../core/context-hash.ts";
 import type { Fingerprint } from "../../core/fingerprint.ts";
+import type { ResultKey } from "../../core/ids.ts";
 import type { Segment } from "../../core/segment.ts";
 import type { Target } from "../../core/source.ts";
-import type { Trail } from "../../core/trail.ts";
+import { stageKey } from "../../core/stage.ts";
+import { type Step, stepOf, type Trail } from "../../core/trail.ts";
 import { type KeptValue, NO_VALUE } from "../../core/value.ts";
+import type { BuildRow } from "../../store/builds.ts";
+import type { Store } from "../../store/store.ts";
 import type { TargetRow, WorkStore } from "../../store/work.ts";
-import type { Model } from "./model.ts";
-import type { Traveller } from "./travel.ts";
+import type { Model, Place } from "./model.ts";
+import type { BuildSettings } from "./settings.ts";
 
 /** How a target that is a file is shown to a pipeline's functions. */
-export type MakeFile = (id: string, fingerprint: Fingerprint) => Target;
+type MakeFile = (id: string, fingerprint: Fingerprint) => Target;
 
 /** A target's parent, with what it has gone through. */
 export interface Parent extends Traveller {
@@ -93,4 +98,103 @@ class FileTraveller implements Traveller {
   }
 }
 
-export type Child = Pick<TargetRow, "segment" | "path" | "id" | "hash" | "value">;
+type Child = Pick<TargetRow, "segment" | "path" | "id" | "hash" | "value">;
+
+/** A target on its way through its segment. */
+export interface Traveller {
+  /** The segment's index. */
+  readonly segment: number;
+  readonly path: string;
+  readonly id: string;
+  readonly parent: string | null;
+  /** Of its content. */
+  readonly hash: string;
+  readonly fingerprint: string | null;
+  /** What the first stage gets. */
+  readonly value: KeptValue;
+  /** What its parent has gone through. */
+  readonly inherited: Trail;
+  /** What functions of the pipeline are shown of it. */
+  readonly target: Target;
+}
+
+/** Where values are read. */
+export interface Reader {
+  value(value: KeptValue): Promise<unknown>;
+  /** Null: of what is about to be written with this attempt. */
+  output(result: ResultKey | null): Promise<unknown>;
+}
+
+/** What a stage gets, and what its result depends on. */
+export interface Context {
+  hash: string;
+  parts: ContextParts;
+  input: unknown;
+}
+
+/** What the next stage gets: the last output of this segment, or what the target came with. */
+export function inputHash({ value, inherited }: Traveller, trail: Trail): ValueHash {
+  return lastStep(trail, inherited)?.output ?? value.hash;
+}
+
+export async function loadInput(traveller: Traveller, trail: Trail, reader: Reader): Promise<unknown> {
+  const step = lastStep(trail, traveller.inherited);
+  if (step === undefined) return reader.value(traveller.value);
+  return step.output === "none" ? undefined : reader.output(step.result);
+}
+
+function contextParts({ stage }: Place, traveller: Traveller, trail: Trail, input: unknown): ContextParts {
+  return {
+    stage: stage.name,
+    version: stage.version,
+    key: stageKey(stage, { target: traveller.target, input }),
+    input: inputHash(traveller, trail),
+    uses: Object.fromEntries(stage.uses.map((name) => [name, stepOf(trail, name)?.output ?? null])),
+    target: { id: traveller.path, hash: traveller.hash },
+    reuse: stage.reuse,
+  };
+}
+
+export function contextOf(place: Place, traveller: Traveller, trail: Trail, input: unknown): Context {
+  const parts = contextParts(place, traveller, trail, input);
+  return { parts, hash: contextHash(parts), input };
+}
+
+/** The last step of the segment itself. */
+function lastStep(trail: Trail, inherited: Trail): Step | undefined {
+  return trail.length > inherited.length ? trail.at(-1) : undefined;
+}
+
+/** One build, as those see it who work on it. */
+export class BuildScope {
+  readonly store: Store;
+  readonly model: Model;
+  readonly build: Pick<BuildRow, "key" | "id" | "budget">;
+  readonly settings: BuildSettings;
+  /** The last stage that is to be run; all of them, if nothing was said. */
+  readonly #last: number;
+  readonly #rerun: ReadonlySet<string>;
+
+  constructor(store: Store, model: Model, build: BuildRow) {
+    this.store = store;
+    this.model = model;
+    this.build = build;
+    this.settings = JSON.parse(build.options) as BuildSettings;
+    const { stages } = this.settings.only;
+    this.#last = stages.length === 0 ? Number.POSITIVE_INFINITY : Math.max(...stages.map((name) => model.place(name).position));
+    this.#rerun = new Set(this.settings.rerun);
+  }
+
+  /** Whether all that there is, is built. */
+  get isWhole(): boolean {
+    return this.#last === Number.POSITIVE_INFINITY;
+  }
+
+  includes({ position }: Place): boolean {
+    return position <= this.#last;
+  }
+
+  reruns(stage: string): boolean {
+    return this.#rerun.has(stage);
+  }
+}

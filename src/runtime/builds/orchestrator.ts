@@ -14,7 +14,7 @@ import type { BuildRow, LedBuild, LockToken } from "../../store/builds.ts";
 import type { Engine } from "../engine.ts";
 import { CLEARED } from "../janitor.ts";
 import type { Worker } from "../worker.ts";
-import { BuildScope } from "./scope.ts";
+import { BuildScope } from "./live-targets.ts";
 import type { Model } from "./model.ts";
 import { said } from "../trouble.ts";
 

@@ -1,25 +1,24 @@
+import { promisify } from "node:util";
+import { deflateRaw, inflateRaw } from "node:zlib";
 import type { JobContext } from "../../core/context.ts";
 import { NOTHING } from "../../core/cost.ts";
 import { HoldfastError, isPassing } from "../../core/errors.ts";
+import type { ResultKey } from "../../core/ids.ts";
 import { toJobError } from "../../core/job.ts";
+import { type Member, type Members, toMember } from "../../core/members.ts";
+import { GONE, type Segment } from "../../core/segment.ts";
+import type { Target } from "../../core/source.ts";
 import type { Trail } from "../../core/trail.ts";
 import type { KeptValue } from "../../core/value.ts";
 import type { NewResult, TargetRow, WorkView } from "../../store/work.ts";
 import { type Attempt, Ending } from "../attempt.ts";
 import { failForGood } from "../outcome.ts";
-import { Expansion } from "./expansion.ts";
-import { Inputs } from "./inputs.ts";
+import { hasChildren, segmentBelow } from "./enlister.ts";
+import { carryOn, Expansion, Offspring, Supersession, unrestOf } from "./expansion.ts";
 import { callIsolated } from "./isolated/call.ts";
-import { memberList } from "./member-list.ts";
+import { type BuildScope, type Context, contextOf, loadInput, type Parent, type Reader } from "./live-targets.ts";
 import type { Place } from "./model.ts";
-import { Offspring } from "./offspring.ts";
-import { Removal, unwanted } from "./removal.ts";
-import type { BuildScope } from "./scope.ts";
-import { Session } from "./session.ts";
-import { carryOn, Supersession, unrestOf } from "./supersession.ts";
-import { type HandedContext, stageContext } from "./stage-context.ts";
-import type { Parent } from "./live-targets.ts";
-import { type Context, contextOf, loadInput, type Reader } from "./travel.ts";
+import { type HandedContext, Session, stageContext } from "./session.ts";
 import { outputOf } from "./values.ts";
 import { listedTarget, type Walked } from "./walker.ts";
 import type { Worksite } from "./worksite.ts";
@@ -214,4 +213,161 @@ function noTarget(id: string): HoldfastError {
     `The work item ${id} is about a target that is not there any more.`,
     "Nothing needs to be done: the next build lists what there is.",
   );
+}
+
+/** Read at a time. */
+const PAGE = 200;
+
+/** What a gather reads: the members of its group in the order of their paths, however many there are. */
+export class Inputs implements AsyncIterable<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
+  readonly #site: Worksite;
+  readonly #task: Task;
+
+  constructor(site: Worksite, task: Task) {
+    this.#site = site;
+    this.#task = task;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncIterator<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
+    const { place, row, attempt } = this.#task;
+    const group = place.stage.by === null ? null : row.id;
+    for (let last: TargetRow | undefined; ;) {
+      attempt.signal.throwIfAborted();
+      const page = await this.#site.engine.store.work.members({
+        pipeline: this.#site.model.name,
+        segment: place.segment.index - 1,
+        group,
+        limit: PAGE,
+        ...(last === undefined ? {} : { after: { group, path: last.path } }),
+      });
+      const members = await Promise.all(page.map((member) => this.#member(member)));
+      yield* members;
+      // Copies of files that were asked for.
+      for (const { target } of members) await this.#site.fileOf(target as Target)?.dispose();
+      last = page.at(-1);
+      if (last === undefined) return;
+    }
+  }
+
+  async #member(row: TargetRow): Promise<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
+    const traveller = await this.#site.targets.of(row);
+    const outputs: Record<string, unknown> = {};
+    await Promise.all(
+      row.trail.map(async ({ stage, result, output }) => {
+        outputs[stage] = output === "none" ? undefined : await this.#site.reader.output(result);
+      }),
+    );
+    const last = row.trail.length > traveller.inherited.length ? row.trail.at(-1) : undefined;
+    const output = last === undefined ? await loadInput(traveller, row.trail, this.#site.reader) : outputs[last.stage];
+    return { target: traveller.target, output, outputs };
+  }
+}
+
+const MEMBERS_PAGE = 1_000;
+
+/** Of more, no list is kept: this many are a megabyte or two in the result's row, and nobody would read it. */
+const MOST = 50_000;
+
+/** What a gather is made of, as it is kept beside the parts of its context; null: there are too many. */
+async function memberList(site: Worksite, task: Task): Promise<string | null> {
+  const members: Member[] = [];
+  for await (const member of membersOf(site, task)) if (members.push(member) > MOST) return null;
+  const kept: Members = { failed: task.view.build.failed, members };
+  return (await promisify(deflateRaw)(JSON.stringify(kept))).toString("base64");
+}
+
+export async function readMembers(list: string): Promise<Members> {
+  return JSON.parse((await promisify(inflateRaw)(Buffer.from(list, "base64"))).toString()) as Members;
+}
+
+async function* membersOf({ engine, model }: Worksite, { place, row, attempt }: Task): AsyncIterable<Member> {
+  const { index } = place.segment;
+  const own = new Set((model.segments[index - 1] as Segment).stages.map(({ name }) => name));
+  const group = place.stage.by === null ? null : row.id;
+  for (let last: TargetRow | undefined; ;) {
+    attempt.signal.throwIfAborted();
+    const after = last === undefined ? {} : { after: { group, path: last.path } };
+    const page = await engine.store.work.members({
+      pipeline: model.name,
+      segment: index - 1,
+      group,
+      limit: MEMBERS_PAGE,
+      ...after,
+    });
+    for (const { path, trail, value, member } of page) {
+      const output = trail.findLast(({ stage }) => own.has(stage))?.output ?? value.hash;
+      yield toMember(path, output, member as string);
+    }
+    last = page.at(-1);
+    if (last === undefined) return;
+  }
+}
+
+/** What is to be removed. `gone`: with its target; else the stage does not match that any more. */
+interface Unwanted {
+  result: ResultKey;
+  gone: boolean;
+}
+
+/** What a job's input says of it; undefined: the stage is to be run. */
+function unwanted({ claimed }: Attempt): Unwanted | undefined {
+  return (JSON.parse(claimed.input as string) as { remove?: Unwanted }).remove;
+}
+
+/** Has a stage remove what it once made of a target, which then is forgotten, or goes on without. */
+class Removal {
+  readonly #site: Worksite;
+  readonly #scope: BuildScope;
+  readonly #place: Place;
+
+  constructor(site: Worksite, scope: BuildScope, place: Place) {
+    this.#site = site;
+    this.#scope = scope;
+    this.#place = place;
+  }
+
+  async run(attempt: Attempt, job: JobContext<unknown>, row: TargetRow, { result, gone }: Unwanted): Promise<void> {
+    attempt.work = { cost: NOTHING, result: null, target: null };
+    // It has come back meanwhile.
+    if (gone && row.done !== GONE) return;
+    const traveller = await this.#site.targets.of(row);
+    const { id, hash, parent } = traveller.target;
+    const [made] = await this.#site.engine.store.work.results([result]);
+    await this.#place.stage.remove?.({
+      target: { id, hash, ...(parent === undefined ? {} : { parent }) },
+      output: made === undefined ? undefined : await this.#site.values.load(made.output),
+      idempotencyKey: `${job.idempotencyKey}:remove`,
+      signal: job.signal,
+    });
+    if (!gone)
+      attempt.work.target = listedTarget(traveller, row.rev, carryOn(attempt, await this.#walk(attempt, traveller, row)));
+    else if (await this.#hasChildren(row)) attempt.work.target = listedTarget(traveller, row.rev, this.#waits(row));
+    else attempt.work.forget = { path: row.path, rev: row.rev };
+  }
+
+  /** From here on, as one of which this stage has made nothing. */
+  async #walk(attempt: Attempt, traveller: Parent, row: TargetRow): Promise<Walked> {
+    const { stage, segment, index } = this.#place;
+    const { walker } = this.#site.enlister(this.#scope, attempt.claimed, this.#site.reader);
+    const trail = row.trail.filter((step) => !this.#site.model.isFrom(step.stage, this.#place));
+    const walked = await walker.walk(traveller, segment, index, trail, this.#without(row));
+    const [here, ...behind] = walked.passed;
+    // What it had of this stage it has no more.
+    const isPassed = here?.stage === stage.name && here.as === "passed";
+    return isPassed ? { ...walked, passed: [{ ...here, result: null }, ...behind] } : walked;
+  }
+
+  /** Its children need it. The next listing finds it gone again, and this stage has nothing more to remove then. */
+  #waits(row: TargetRow): Walked {
+    return { flow: { to: "end", trail: this.#without(row), done: GONE, group: null, member: null }, passed: [] };
+  }
+
+  #without({ trail }: TargetRow): TargetRow["trail"] {
+    return trail.filter(({ stage }) => stage !== this.#place.stage.name);
+  }
+
+  async #hasChildren({ path }: TargetRow): Promise<boolean> {
+    const below = segmentBelow(this.#site.model, this.#place.segment);
+    return below !== null && hasChildren(this.#scope, path, below);
+  }
 }

@@ -8,11 +8,10 @@ import { childrenOf, type Step, stepOf, type Trail } from "../../core/trail.ts";
 import type { NewJob } from "../../store/store.ts";
 import type { Flow, FoundResult, ListedTarget, Passed, TargetRow } from "../../store/work.ts";
 import type { KeptValue } from "../../core/value.ts";
-import { Batcher } from "./batcher.ts";
-import { isChildList } from "./child-list.ts";
+import { Batcher } from "./reader.ts";
+import { isChildList } from "./values.ts";
 import type { Model, Place } from "./model.ts";
-import type { BuildScope } from "./scope.ts";
-import { type Context, contextOf, inputHash, loadInput, type Reader, type Traveller } from "./travel.ts";
+import { type BuildScope, type Context, contextOf, inputHash, loadInput, type Reader, type Traveller } from "./live-targets.ts";
 
 /** Looked up in one statement. */
 const LOOKED_UP = 500;

@@ -11,17 +11,14 @@ import { Ending } from "../attempt.ts";
 import type { Engine } from "../engine.ts";
 import { Root } from "../sources/root.ts";
 import { ClaimedFile } from "../targets/file-target.ts";
-import { Batcher } from "./batcher.ts";
+import { Batcher, ResultReader } from "./reader.ts";
 import { Enlister } from "./enlister.ts";
 import type { ToldTarget } from "./isolated/messages.ts";
 import type { Folders } from "./lister.ts";
-import { LiveTargets } from "./live-targets.ts";
-import { Meters } from "./meter.ts";
+import { BuildScope, LiveTargets, type Reader } from "./live-targets.ts";
+import { Meters } from "./session.ts";
 import type { Model } from "./model.ts";
 import { Purse } from "./purse.ts";
-import { ResultReader } from "./reader.ts";
-import { BuildScope } from "./scope.ts";
-import type { Reader } from "./travel.ts";
 import { Values } from "./values.ts";
 
 /** Work items that are looked at together. */

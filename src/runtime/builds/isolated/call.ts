@@ -1,10 +1,8 @@
 import type { JobContext } from "../../../core/context.ts";
 import type { Target } from "../../../core/source.ts";
 import type { Expansion } from "../expansion.ts";
-import type { Inputs } from "../inputs.ts";
-import type { Session } from "../session.ts";
-import type { HandedContext } from "../stage-context.ts";
-import type { Task } from "../stage-runner.ts";
+import type { Inputs, Task } from "../stage-runner.ts";
+import type { HandedContext, Session } from "../session.ts";
 import type { Worksite } from "../worksite.ts";
 import { outputOf } from "../values.ts";
 import { runIsolated } from "./host.ts";

@@ -6,7 +6,7 @@ import { toJobError } from "../../../core/job.ts";
 import { inheritedArguments, ownFile } from "../../../store/own-file.ts";
 import type { NewJob } from "../../../store/store.ts";
 import { Ending } from "../../attempt.ts";
-import type { HandedContext } from "../stage-context.ts";
+import type { HandedContext } from "../session.ts";
 import type { FromGuest, Member, ToGuest, ToldTask } from "./messages.ts";
 
 /** A handler that does not heed its signal is ended by force after this. */
