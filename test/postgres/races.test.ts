@@ -3,17 +3,17 @@ import { after, afterEach, before, beforeEach, describe, test } from "node:test"
 import { setTimeout as delay } from "node:timers/promises";
 import postgres from "postgres";
 import type { Fence } from "../../src/core/ids.ts";
-import { Acts } from "../../src/store/postgres/acts.ts";
-import { Audit } from "../../src/store/postgres/audit.ts";
 import { Events } from "../../src/store/postgres/events.ts";
-import { Healed } from "../../src/store/postgres/healed.ts";
 import type { Tx } from "../../src/store/postgres/transaction.ts";
 import { ClaimLocks } from "../../src/store/postgres/claim-locks.ts";
 import { dialectOf } from "../../src/store/postgres/dialect.ts";
 import type { Rows } from "../../src/store/postgres/driver.ts";
 import { ScriptTx, Statements } from "../../src/store/postgres/scripts.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
+import type { Access } from "../../src/store/sql/access.ts";
+import { Audit } from "../../src/store/sql/audit.ts";
 import { Locks } from "../../src/store/sql/locks.ts";
+import { RecoveryLog } from "../../src/store/sql/recovery-log.ts";
 import { runAsync } from "../../src/store/sql/script.ts";
 import type { ScheduleDraft, StoredSchedule } from "../../src/store/schedules.ts";
 import type { Claimed } from "../../src/store/store.ts";
@@ -87,13 +87,14 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   function locksIn(tx: OpenTx): Locks {
     const s = `"${schema}"`;
     const events = new Events(s);
-    const acts = new Acts({ audit: new Audit(s, null), events });
-    const { processes } = store;
-    return new Locks(
-      dialectOf(s),
-      { acts, processes, healed: new Healed(s, events) },
-      { read: (script) => runAsync(script(tx)), write: (_, script) => runAsync(script(tx as unknown as Tx)) },
-    );
+    const dialect = dialectOf(s);
+    const access: Access = {
+      read: (script) => runAsync(script(tx)),
+      write: (_, script) => runAsync(script(tx as unknown as Tx)),
+    };
+    const audit = new Audit(dialect, { actor: null, events });
+    const recoveryLog = new RecoveryLog(dialect, events, access);
+    return new Locks(dialect, { audit, processes: store.processes, recoveryLog }, access);
   }
 
   /** Resolves when so many wait for a row, or for another's transaction. */

@@ -49,3 +49,12 @@ for (const path of globSync("src/store/sql/**/*.ts")) {
     assert.doesNotMatch(readFileSync(path, "utf8"), /(?<!yield\* |=> |return |function\* )\b(wait|together)\(/);
   });
 }
+
+// Hand-written code runs a script of `sql/` with runSync or runAsync.
+for (const path of globSync("src/store/{sqlite,postgres}/**/*.ts")) {
+  test(`${path} runs the scripts that it calls`, () => {
+    for (const line of readFileSync(path, "utf8").split("\n"))
+      for (const { index } of line.matchAll(/(?:this\.#)?(?:parts\.)?(?:audit|recoveryLog)\.(?:add|record)\(tx/g))
+        assert.match(line.slice(0, index), /run(?:Sync|Async)\($/, line.trim());
+  });
+}

@@ -6,6 +6,15 @@ export function dialectOf(s: string): Dialect {
     in: (value, type, list) => `${value} = any(cast(${list} as ${type}[]))`,
     items: (type, list) =>
       `(select place - 1 as place, value from unnest(cast(${list} as ${type}[])) with ordinality as item (value, place))`,
+    rows: (json, columns) => {
+      const typed = Object.entries(columns).map(([name, type]) => `"${name}" ${type}`);
+      return `(select * from json_to_recordset(cast(${json} as json)) as item (${typed}))`;
+    },
+    inOrder: (...statements) => {
+      const steps = statements.slice(0, -1).map((statement, i) => `step${i} as (${statement})`);
+      return { before: [], last: `with ${steps} ${statements.at(-1)}` };
+    },
+    locking: " for no key update",
     greatest: (a, b) => `greatest(${a}, ${b})`,
     isFalse: (column) => `not ${column}`,
     byBytes: (text) => `${text} collate "C"`,

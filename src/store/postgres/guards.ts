@@ -1,5 +1,21 @@
+import type { AuditGuards } from "../sql/audit.ts";
 import type { BuildGuard } from "../sql/builds/runs.ts";
 import type { ScheduleGuard } from "../sql/schedules.ts";
+import { GUARDS } from "./schema/audit.ts";
+
+/** Triggers can be disabled without being dropped. */
+export function auditGuards(s: string): AuditGuards {
+  return {
+    sql: `
+      select name from unnest(cast(:guards as text[])) with ordinality as guard (name, place)
+      where not exists (
+        select 1 from pg_trigger
+        where tgrelid in (cast('${s}.audit' as regclass), cast('${s}.audit_head' as regclass))
+          and tgname = name and tgenabled in ('O', 'A') and not tgisinternal)
+      order by place`,
+    params: { guards: GUARDS },
+  };
+}
 
 /** The server looks after its pages itself. */
 export const BUILD_GUARD: BuildGuard = {

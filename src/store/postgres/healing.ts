@@ -4,10 +4,11 @@ import type { StaleLease } from "../../core/lease.ts";
 import { type Reclaimed, reclaimedOf } from "../../core/retry.ts";
 import { reclaimedBy } from "../recovery-row.ts";
 import type { HealingStore, Judgement, RecoveryTotals } from "../healing.ts";
+import { runAsync } from "../sql/script.ts";
 import type { Access } from "./access.ts";
-import type { Audit } from "./audit.ts";
+import type { Audit } from "../sql/audit.ts";
 import { listOf } from "./driver.ts";
-import type { Healed } from "./healed.ts";
+import type { RecoveryLog } from "../sql/recovery-log.ts";
 import type { Tx } from "./transaction.ts";
 import { held } from "./leases.ts";
 import { boundSql } from "./running.ts";
@@ -19,14 +20,14 @@ type LeaseRow = [job: JobKey, fence: Fence, holder: ProcessId | null, expiresAt:
 export class Healing implements HealingStore {
   readonly #access: Access;
   readonly #settle: Settle;
-  readonly #healed: Healed;
+  readonly #recoveryLog: RecoveryLog;
   readonly #audit: Audit;
   readonly #sql: Record<"expired" | "stale" | "cut", string>;
 
-  constructor(s: string, parts: { settle: Settle; healed: Healed; audit: Audit }, access: Access) {
+  constructor(s: string, parts: { settle: Settle; recoveryLog: RecoveryLog; audit: Audit }, access: Access) {
     this.#access = access;
     this.#settle = parts.settle;
-    this.#healed = parts.healed;
+    this.#recoveryLog = parts.recoveryLog;
     this.#audit = parts.audit;
     const now = `(select ${s}.clock($1))`;
     const lease = `select key, fence, holder, expires_at, lease, expires_at - ${now} from ${s}.running`;
@@ -73,15 +74,15 @@ export class Healing implements HealingStore {
       for (const [i, { job, fence }] of endings.entries()) if (ended[i] !== null) tx.ended(job, fence);
       const reclaimed = reclaimedOf(nexts);
       if (reclaimed.entries > 0) {
-        await this.#healed.record(tx, cause, { ...reclaimed, locks: 0 });
-        await this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
+        await runAsync(this.#recoveryLog.record(tx, cause, { ...reclaimed, locks: 0 }));
+        await runAsync(this.#audit.add(tx, reclaimedBy(by, cause, reclaimed)));
       }
       return reclaimed;
     });
   }
 
   totals(): Promise<RecoveryTotals> {
-    return this.#healed.totals(this.#access.read);
+    return this.#recoveryLog.totals();
   }
 
   async #cut(tx: Tx, judgements: readonly Judgement[]): Promise<void> {

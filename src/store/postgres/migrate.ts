@@ -2,15 +2,18 @@ import { randomUUID } from "node:crypto";
 import { HoldfastError } from "../../core/errors.ts";
 import { passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
-import { Audit } from "./audit.ts";
+import { Audit } from "../sql/audit.ts";
+import { runAsync } from "../sql/script.ts";
+import { dialectOf } from "./dialect.ts";
+import { Events } from "./events.ts";
 import { codeOf } from "./faults.ts";
 import * as audit from "./schema/audit.ts";
 import * as builds from "./schema/builds.ts";
 import * as jobs from "./schema/jobs.ts";
 import * as queues from "./schema/queues.ts";
 import * as recoveries from "./schema/recoveries.ts";
+import { Statements } from "./scripts.ts";
 import type { Session } from "./session.ts";
-import type { Tx } from "./transaction.ts";
 
 interface Migration {
   name: string;
@@ -99,8 +102,9 @@ async function upgrade(
     } else if (version < schemaVersion()) {
       // That it was made is no news, that it was changed is.
       const moved = { before: { version }, after: { version: schemaVersion() } };
-      const within = { at: options.now, rows: (text, ...values) => session.rows(text, values) } satisfies Pick<Tx, "at" | "rows">;
-      await new Audit(s, options.actor).write(within, [{ action: "schema.migrated", subject: "schema", ...moved }]);
+      const db = new Statements(s).reads({ at: options.now, rows: (text, ...values) => session.rows(text, values) });
+      const audited = new Audit(dialectOf(s), { actor: options.actor, events: new Events(s) });
+      await runAsync(audited.write(db, [{ action: "schema.migrated", subject: "schema", ...moved }]));
     }
     passPoint("migrate", "written");
     await session.command("commit");

@@ -5,8 +5,8 @@ import { isMore } from "../../core/retention.ts";
 import { isPipelineQueue } from "../../core/work.ts";
 import { jobsRemoved } from "../job-row.ts";
 import type { PruneFilter } from "../store.ts";
-import type { Acts } from "./acts.ts";
-import type { Audit } from "./audit.ts";
+import type { Audit } from "../sql/audit.ts";
+import { runAsync } from "../sql/script.ts";
 import type { Cancel, Locked } from "./cancel.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf, type Value } from "./driver.ts";
@@ -32,7 +32,6 @@ export class Operate {
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
   readonly #audit: Audit;
-  readonly #acts: Acts;
   readonly #sql: Record<"find" | "holderOf" | "retry" | "keysOf" | "drop", string>;
 
   constructor(
@@ -47,7 +46,6 @@ export class Operate {
       expiring: Expiring;
       events: JobEvents;
       audit: Audit;
-      acts: Acts;
     },
   ) {
     this.#s = s;
@@ -60,7 +58,6 @@ export class Operate {
     this.#expiring = parts.expiring;
     this.#events = parts.events;
     this.#audit = parts.audit;
-    this.#acts = parts.acts;
     this.#sql = {
       find: `select key, lane, limits is not null from ${s}.jobs where key = ${keyOf(s, "$1", "$2", "$3")}`,
       // One that is being added at this instant is not seen here; jobs_slot finds it, and then all is done again.
@@ -114,7 +111,7 @@ export class Operate {
     if (!FINISHED_STATES.includes(state)) return 0;
     const jobs = await this.#prunable(tx, filter);
     await this.#drop(tx, jobs);
-    if (jobs.length > 0) await this.#acts.add(tx, ...jobsRemoved(jobs.length, filter));
+    if (jobs.length > 0) await runAsync(this.#audit.record(tx, ...jobsRemoved(jobs.length, filter)));
     return jobs.length;
   }
 
@@ -134,7 +131,7 @@ export class Operate {
   #wasDone(tx: Tx, action: string, id: string, { lane, state }: Locked, after: JobState): Promise<void> {
     const of = this.#catalog.lane(lane);
     const [before, now] = [auditedJob(of, state), auditedJob(of, after)];
-    return this.#audit.add(tx, { action, subject: subjectOf(action, id), before, after: now });
+    return runAsync(this.#audit.add(tx, { action, subject: subjectOf(action, id), before, after: now }));
   }
 
   /** A queue's limits, and its builds, are locked before its jobs are, by everybody: or two would wait for each other. */

@@ -21,7 +21,8 @@ import type {
 } from "../store.ts";
 import type { Allowance } from "./allowance.ts";
 import { Areas } from "./areas.ts";
-import type { AuditLog } from "./audit-log.ts";
+import type { AuditLog } from "../sql/audit.ts";
+import { runAsync } from "../sql/script.ts";
 import type { Access } from "./access.ts";
 import { Backups } from "./backups.ts";
 import { Damage } from "./damage.ts";
@@ -40,7 +41,7 @@ import { type OpenedPostgres, openPostgres } from "./open.ts";
 import type { Reader } from "./reader.ts";
 import type { Outbox } from "./outbox.ts";
 import type { Processes } from "./processes.ts";
-import type { Queues } from "./queues.ts";
+import type { Queues } from "../sql/queues.ts";
 import type { Recoveries } from "./recoveries.ts";
 import type { Schedules } from "../sql/schedules.ts";
 import { COMMIT_LIMIT_MS, onlyOne } from "../commit-rows.ts";
@@ -205,7 +206,7 @@ export class PostgresStore implements Store {
       onStale: () => intake.forget(),
       onReturn: () => intake.forgetAll(),
       first: (tx, queues) => intake.first(tx, queues),
-      last: (tx, entries) => audit.write(tx, entries),
+      last: (tx, entries) => runAsync(audit.write(tx, entries)),
       onStall: () => limits.stalled(),
     };
     this.#group = new Group(writer, how);

@@ -3,8 +3,9 @@ import type { ProcessId } from "../../core/ids.ts";
 import { Alive } from "../alive.ts";
 import { lifeOf, type RegisteredProcess, stopAsked, toProcess, worksText } from "../process-row.ts";
 import type { Life, NewProcess, ProcessStore, ProcessView, Works } from "../processes.ts";
+import type { Audit } from "../sql/audit.ts";
+import { runAsync } from "../sql/script.ts";
 import type { Access } from "./access.ts";
-import type { Acts } from "./acts.ts";
 import { listOf, type Rows } from "./driver.ts";
 import { codeOf, NO_WRITES } from "./faults.ts";
 import type { Tx } from "./transaction.ts";
@@ -47,7 +48,7 @@ interface Parts {
   databaseId: string;
   /** Connections are not one's own, so none can hold a lock. */
   pooled: boolean;
-  acts: Acts;
+  audit: Audit;
   time: ServerTime;
 }
 
@@ -62,7 +63,7 @@ export class Processes implements ProcessStore {
     "add" | "again" | "all" | "connected" | "setBackend" | "running" | "announce" | "askToStop" | "remove",
     string
   >;
-  readonly #acts: Acts;
+  readonly #audit: Audit;
   readonly #time: ServerTime;
   readonly #pooled: boolean;
   readonly #place: Place | null;
@@ -75,9 +76,9 @@ export class Processes implements ProcessStore {
   #saidAt = Number.NEGATIVE_INFINITY;
   #connected: { ids: ReadonlySet<ProcessId>; at: number } = { ids: new Set(), at: Number.NEGATIVE_INFINITY };
 
-  constructor(s: string, { databaseId, pooled, acts, time }: Parts, access: Access) {
+  constructor(s: string, { databaseId, pooled, audit, time }: Parts, access: Access) {
     this.#access = access;
-    this.#acts = acts;
+    this.#audit = audit;
     this.#time = time;
     this.#pooled = pooled;
     this.#place = findPlace(databaseId);
@@ -226,7 +227,8 @@ export class Processes implements ProcessStore {
   askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
     return this.#access.write("stop", async (tx) => {
       const asked = await tx.rows<[ProcessId, number, string, string]>(this.#sql.askToStop, listOf(ids), drain);
-      for (const [id, pid, host, program] of asked) await this.#acts.add(tx, ...stopAsked(id, { pid, host, program }, drain));
+      for (const [id, pid, host, program] of asked)
+        await runAsync(this.#audit.record(tx, ...stopAsked(id, { pid, host, program }, drain)));
       const there = new Set(asked.map(([id]) => id));
       return ids.filter((id) => there.has(id));
     });

@@ -23,10 +23,10 @@ import {
   type TakenBack,
 } from "../recoveries.ts";
 import type { Access } from "./access.ts";
-import type { Audit } from "./audit.ts";
+import type { Audit } from "../sql/audit.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Events } from "./events.ts";
-import type { Healed } from "./healed.ts";
+import type { RecoveryLog } from "../sql/recovery-log.ts";
 import type { Processes } from "./processes.ts";
 import { Reports } from "./reports.ts";
 import type { Statements } from "./scripts.ts";
@@ -36,7 +36,7 @@ import type { Tx } from "./transaction.ts";
 interface Parts {
   settle: Settle;
   events: Events;
-  healed: Healed;
+  recoveryLog: RecoveryLog;
   locks: Locks;
   processes: Processes;
   audit: Audit;
@@ -161,7 +161,7 @@ export class Recoveries implements RecoveryStore {
   async #takeBack(tx: Tx, burial: Burial & { as: "crashed" | "interrupted"; limit: number }): Promise<TakenBack> {
     const { report, process, as: kind, limit, spent, cause } = burial;
     if (!(await this.#reports.names(tx.rows, report, process))) return NOTHING_BACK;
-    const { settle, locks, healed } = this.#parts;
+    const { settle, locks, recoveryLog } = this.#parts;
     const leases = await tx.rows<[JobKey, Fence, number]>(this.#sql.leases, process, limit);
     const ended = await settle.end(
       tx,
@@ -177,7 +177,7 @@ export class Recoveries implements RecoveryStore {
         over.map(([job, fence]) => ({ job, fence })),
       ),
     );
-    await healed.record(tx, cause, { ...reclaimed, locks: freed });
+    await runAsync(recoveryLog.record(tx, cause, { ...reclaimed, locks: freed }));
     await this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
     return { ...reclaimed, locks: freed };
   }
@@ -186,11 +186,11 @@ export class Recoveries implements RecoveryStore {
     const { report, process, reason, spent, cause } = burial;
     if (!(await this.#reports.names(tx.rows, report, process))) return { builds: 0, locks: 0 };
     if ((await this.#inHandOf(tx.rows, [process])) > 0) return null;
-    const { processes, locks, healed } = this.#parts;
+    const { processes, locks, recoveryLog } = this.#parts;
     const builds = (await runAsync(this.#parts.builds.crash(tx, process, reason))).length;
     const freed = await runAsync(locks.freeOf(tx, process));
     if (!(await processes.remove(tx, process))) throw new Error(`Process ${process} is dead, and cannot be struck off.`);
-    if (freed > 0) await healed.record(tx, cause, { ...NOTHING_BACK, locks: freed });
+    if (freed > 0) await runAsync(recoveryLog.record(tx, cause, { ...NOTHING_BACK, locks: freed }));
     await this.#reports.count(tx, report, { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent });
     return { builds, locks: freed };
   }
@@ -216,7 +216,7 @@ export class Recoveries implements RecoveryStore {
     const { audit, events } = this.#parts;
     const subject = recoverySubject(report.id);
     const { id, state } = report;
-    await audit.add(tx, { by, action, subject, before, after: { state, ...reportOf(report) } });
+    await runAsync(audit.add(tx, { by, action, subject, before, after: { state, ...reportOf(report) } }));
     await events.act(tx, action, subject, { recovery: id, ...reportOf(report) });
   }
 

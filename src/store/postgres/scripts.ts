@@ -25,11 +25,13 @@ const ENDINGS = { all: "", run: " returning 1", lock: " for no key update" } as 
 /** Runs scripts' statements. Parameters become numbers, and `:now` an instant that the server reads once a statement. */
 export class Statements {
   readonly #clock: string;
+  readonly #clockOfRow: string;
   readonly nextFence: string;
   readonly #known = { all: new Map<string, Statement>(), run: new Map<string, Statement>(), lock: new Map<string, Statement>() };
 
   constructor(schema: string) {
     this.nextFence = `select nextval('${schema}.fence') as next`;
+    this.#clockOfRow = `${schema}.clock(:now)`;
     this.#clock = `clock as materialized (select ${schema}.clock(:now) as now)`;
   }
 
@@ -59,8 +61,9 @@ export class Statements {
   }
 
   #timed(sql: string): string {
-    if (!/:now\b/.test(sql)) return sql;
-    const timed = sql.replaceAll(/:now\b/g, "(select now from clock)");
+    if (!/:(now|clock)\b/.test(sql)) return sql;
+    const timed = sql.replaceAll(/:now\b/g, "(select now from clock)").replaceAll(/:clock\b/g, this.#clockOfRow);
+    if (!/:now\b/.test(sql)) return timed;
     const [, begin, rest] = /^(with recursive |with )?(.*)$/s.exec(timed) as unknown as [string, string | undefined, string];
     return begin === undefined ? `with ${this.#clock} ${rest}` : `${begin}${this.#clock}, ${rest}`;
   }

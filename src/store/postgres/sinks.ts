@@ -1,7 +1,8 @@
 import type { Fence, ProcessId } from "../../core/ids.ts";
 import type { SinkHold, SinkStore, SinkView } from "../sinks.ts";
+import type { Audit } from "../sql/audit.ts";
+import { runAsync } from "../sql/script.ts";
 import type { Access } from "./access.ts";
-import type { Acts } from "./acts.ts";
 import type { Tx } from "./transaction.ts";
 import { NEWEST, type Numbering } from "./numbering.ts";
 
@@ -23,16 +24,16 @@ type SinkRow = [
 /** How far each sink has got with what happened. */
 export class Sinks implements SinkStore {
   readonly #access: Access;
-  readonly #acts: Acts;
+  readonly #audit: Audit;
   readonly #numbering: Numbering;
   readonly #sql: Record<
     "find" | "open" | "rename" | "look" | "take" | "keep" | "advance" | "fail" | "release" | "drop" | "all",
     string
   >;
 
-  constructor(s: string, parts: { acts: Acts; numbering: Numbering }, access: Access) {
+  constructor(s: string, parts: { audit: Audit; numbering: Numbering }, access: Access) {
     this.#access = access;
-    this.#acts = parts.acts;
+    this.#audit = parts.audit;
     this.#numbering = parts.numbering;
     /**
      * Who may deliver: the one who has it, until its time is over or its process is gone. A time further away than it can
@@ -138,7 +139,7 @@ export class Sinks implements SinkStore {
       const [row] = await tx.rows<[string, number]>(this.#sql.drop, name);
       if (row === undefined) return false;
       const [kind, cursor] = row;
-      await this.#acts.add(tx, { action: "sink.forgotten", name, before: { kind, cursor }, after: null });
+      await runAsync(this.#audit.record(tx, { action: "sink.forgotten", name, before: { kind, cursor }, after: null }));
       return true;
     });
   }

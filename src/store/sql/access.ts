@@ -1,4 +1,5 @@
 import type { Fence, JobKey } from "../../core/ids.ts";
+import type { NewAuditEntry } from "../audit.ts";
 import type { Operation } from "../points.ts";
 import type { NewJob } from "../store.ts";
 import type { Script } from "./script.ts";
@@ -9,7 +10,8 @@ export type Params = Readonly<Record<string, Param>>;
 
 /**
  * Reads, inside a transaction or outside of one. Statements name their parameters (`:name`); `:now` is always there and
- * need not be given: it is the current time, the same throughout a statement.
+ * need not be given: it is the current time, the same throughout a statement. `:clock` is the time when a row is reached,
+ * which is after PostgreSQL has waited for that row's lock.
  */
 export interface Reads {
   all<Row>(sql: string, params?: Params): Script<Row[]>;
@@ -33,6 +35,8 @@ export interface Tx extends Reads {
   ready(queue: string): void;
   /** Tells the holder of a lease that it was ended by somebody else. */
   ended(job: JobKey, fence: Fence): void;
+  /** Writes an audit entry when all else is done. Absent where entries are written at once. */
+  atLast?(entry: NewAuditEntry): void;
   /** Only for code that changes rows by other means than `run` and `returning`. */
   wrote(): void;
 }

@@ -6,6 +6,12 @@ export interface Dialect {
   in(value: string, type: "bigint" | "text", list: string): string;
   /** The items of a parameter that is a list, as a table with the columns `place`, from 0 on, and `value`. */
   items(type: "bigint" | "text", list: string): string;
+  /** The objects of a parameter that is a JSON array of objects, as a table with these columns. */
+  rows(json: string, columns: Readonly<Record<string, "bigint" | "text">>): string;
+  /** Statements that run in this order and do not read each other's changes. PostgreSQL runs them all with the last. */
+  inOrder(...statements: string[]): { before: readonly string[]; last: string };
+  /** Ends a `select` whose rows stay locked until the commit. */
+  readonly locking: string;
   /** The greatest of two numbers, leaving out nulls. */
   greatest(a: string, b: string): string;
   /** In the words that partial indexes are declared with. */

@@ -3,9 +3,11 @@ import type { LeaseRef } from "../../core/lease.ts";
 import { type BrokenLock, type LockRow, toLocks } from "../lock-row.ts";
 import type { LockStore, LockView } from "../locks.ts";
 import type { Access, Reads, Tx } from "./access.ts";
+import type { Audit } from "./audit.ts";
 import type { Dialect } from "./dialect.ts";
-import type { Acts, Healed, Processes } from "./parts.ts";
-import { type Script, wait } from "./script.ts";
+import type { Processes } from "./parts.ts";
+import type { RecoveryLog } from "./recovery-log.ts";
+import type { Script } from "./script.ts";
 
 /**
  * Whether a row `lock` is held: its time is not over, or the exclusive claim it belongs to is still running. The state is
@@ -38,10 +40,10 @@ export function isOver(dialect: Dialect, now = ":now"): string {
  */
 export class Locks implements LockStore {
   readonly #access: Access;
-  readonly #parts: { acts: Acts; processes: Processes; healed: Healed };
+  readonly #parts: { audit: Audit; processes: Processes; recoveryLog: RecoveryLog };
   readonly #sql: ReturnType<typeof statements>;
 
-  constructor(dialect: Dialect, parts: { acts: Acts; processes: Processes; healed: Healed }, access: Access) {
+  constructor(dialect: Dialect, parts: { audit: Audit; processes: Processes; recoveryLog: RecoveryLog }, access: Access) {
     this.#access = access;
     this.#parts = parts;
     this.#sql = statements(dialect);
@@ -83,7 +85,7 @@ export class Locks implements LockStore {
     const [before] = yield* tx.returning<BrokenLock>(this.#sql.break, { name, stale });
     if (before === undefined) return false;
     tx.ready(name);
-    yield* wait(this.#parts.acts.add(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null }));
+    yield* this.#parts.audit.record(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null });
     return true;
   }
 
@@ -102,7 +104,7 @@ export class Locks implements LockStore {
     const locks = freed(tx, yield* tx.returning<Named>(this.#sql.clean));
     yield* tx.run(this.#sql.shorten);
     if (locks === 0) return 0;
-    yield* wait(this.#parts.healed.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks }));
+    yield* this.#parts.recoveryLog.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
     return locks;
   }
 

@@ -7,7 +7,8 @@ import type { DueSchedules, ScheduleDraft, ScheduleStore, StoredSchedule, Tick }
 import type { Enqueued } from "../store.ts";
 import type { Access, Params, Reads, Tx } from "./access.ts";
 import type { Dialect } from "./dialect.ts";
-import type { Acts, Enqueue } from "./parts.ts";
+import type { Audit } from "./audit.ts";
+import type { Enqueue } from "./parts.ts";
 import { type Script, wait } from "./script.ts";
 
 /** What a store adds to the rows of schedules so that damage to them is noticed. Names of columns begin with a comma. */
@@ -34,10 +35,10 @@ type Made = GuardedSchedule & { lastJob: JobKey | null };
 /** What is enqueued when. A tick is one transaction: its jobs are added and next_at moves on, or neither. */
 export class Schedules implements ScheduleStore {
   readonly #access: Access;
-  readonly #parts: { enqueue: Enqueue; acts: Acts; guard: ScheduleGuard };
+  readonly #parts: { enqueue: Enqueue; audit: Audit; guard: ScheduleGuard };
   readonly #sql: ReturnType<typeof statements>;
 
-  constructor(dialect: Dialect, parts: { enqueue: Enqueue; acts: Acts; guard: ScheduleGuard }, access: Access) {
+  constructor(dialect: Dialect, parts: { enqueue: Enqueue; audit: Audit; guard: ScheduleGuard }, access: Access) {
     this.#access = access;
     this.#parts = parts;
     this.#sql = statements(dialect, parts.guard);
@@ -48,7 +49,7 @@ export class Schedules implements ScheduleStore {
   }
 
   *#save(tx: Tx, { template, nextAt, ...draft }: ScheduleDraft): Script<StoredSchedule> {
-    const { acts, guard } = this.#parts;
+    const { audit, guard } = this.#parts;
     const row = { ...draft, template: JSON.stringify(template), name: template.name };
     // Of two who save it at once, the second finds what the first has made of it.
     const made = yield* this.#locked(tx, draft.key);
@@ -58,7 +59,7 @@ export class Schedules implements ScheduleStore {
     const schedule = toSchedule(saved as ScheduleRow);
     const before = made === undefined || old === undefined ? null : { schedule: old, template: made.template };
     const act = scheduleSaved(before, { schedule, template: row.template });
-    if (act !== null) yield* wait(acts.add(tx, act));
+    if (act !== null) yield* audit.record(tx, act);
     return schedule;
   }
 
@@ -106,7 +107,7 @@ export class Schedules implements ScheduleStore {
     const unfinished = yield* this.#unfinished(tx, made);
     if (unfinished !== undefined) return { id: unfinished, duplicate: true };
     const now = yield* tx.time();
-    yield* wait(this.#parts.acts.add(tx, { action: "schedule.triggered", name: key, after: { scheduledFor: now } }));
+    yield* this.#parts.audit.record(tx, { action: "schedule.triggered", name: key, after: { scheduledFor: now } });
     return yield* this.#add(tx, made, [now], null);
   }
 
@@ -118,7 +119,7 @@ export class Schedules implements ScheduleStore {
     const [row] = yield* tx.returning<ScheduleRow>(this.#sql.remove, { key });
     if (row === undefined) return false;
     const before = auditedSchedule(toSchedule(row));
-    yield* wait(this.#parts.acts.add(tx, { action: "schedule.removed", name: key, before, after: null }));
+    yield* this.#parts.audit.record(tx, { action: "schedule.removed", name: key, before, after: null });
     return true;
   }
 
@@ -129,7 +130,7 @@ export class Schedules implements ScheduleStore {
   *#pause(tx: Tx, key: string): Script<boolean> {
     if (!(yield* tx.run(this.#sql.pause, { key }))) return (yield* this.#read(tx, key)).length === 1;
     const act = { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } };
-    yield* wait(this.#parts.acts.add(tx, act));
+    yield* this.#parts.audit.record(tx, act);
     return true;
   }
 
@@ -140,7 +141,7 @@ export class Schedules implements ScheduleStore {
   *#resume(tx: Tx, key: string, revision: number, nextAt: number): Script<boolean> {
     if (!(yield* tx.run(this.#sql.resume, { key, revision, nextAt }))) return false;
     const act = { action: "schedule.resumed", name: key, before: { paused: true }, after: { paused: false, nextAt } };
-    yield* wait(this.#parts.acts.add(tx, act));
+    yield* this.#parts.audit.record(tx, act);
     return true;
   }
 

@@ -1,12 +1,13 @@
 import type { Alive } from "../alive.ts";
-import { Acts } from "./acts.ts";
-import { Audit } from "./audit.ts";
-import { AuditLog } from "./audit-log.ts";
 import { runTask } from "./backup/tasks.ts";
 import type { Access } from "./access.ts";
+import { Audit, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { Locks } from "../sql/locks.ts";
+import { Queues } from "../sql/queues.ts";
+import { RecoveryLog } from "../sql/recovery-log.ts";
 import { Schedules } from "../sql/schedules.ts";
+import { AUDIT_GUARDS } from "./audit-guards.ts";
 import { BUILD_GUARD } from "./build-guard.ts";
 import { Cancel } from "./cancel.ts";
 import { Claim } from "./claim.ts";
@@ -17,7 +18,6 @@ import { DamagedJobs } from "./damaged-jobs.ts";
 import { DIALECT } from "./dialect.ts";
 import type { DriverName } from "./driver.ts";
 import { Guests } from "./guest.ts";
-import { Healed } from "./healed.ts";
 import { Healing } from "./healing.ts";
 import { Intake } from "./intake.ts";
 import { Leases } from "./leases.ts";
@@ -28,7 +28,6 @@ import { Operate } from "./operate.ts";
 import { Outbox } from "./outbox.ts";
 import { OwnTransaction } from "./own-transaction.ts";
 import { Processes } from "./processes.ts";
-import { Queues } from "./queues.ts";
 import { Recoveries } from "./recoveries.ts";
 import { SCHEDULE_GUARD } from "./schedule-guard.ts";
 import { scriptAccess, type Statements, statementsOn } from "./scripts.ts";
@@ -84,19 +83,18 @@ export class Areas {
     const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.intake;
     this.own = new OwnTransaction(db, this.intake, path);
     this.guests = new Guests({ path, driver, durability, now: access.now });
-    const audit = (this.audit = new Audit(db, parts.actor ?? null));
-    const acts = new Acts({ audit, events });
-    this.queues = new Queues({ settings, acts }, access);
-    const healed = new Healed(db, events);
-    this.notes = new Notes(db);
-    const { alive, token } = opened;
-    this.processes = new Processes(db, { acts, driver, alive, token, beWitness: parts.beWitness }, access);
     const statements = (this.statements = statementsOn(db));
     const scripts = scriptAccess(statements, access);
-    this.locks = new Locks(DIALECT, { acts, processes: this.processes, healed }, scripts);
+    const audit = (this.audit = new Audit(DIALECT, { actor: parts.actor ?? null, events }));
+    this.queues = new Queues({ settings, audit }, scripts);
+    const recoveryLog = new RecoveryLog(DIALECT, events, scripts);
+    this.notes = new Notes(db);
+    const { alive, token } = opened;
+    this.processes = new Processes(db, { audit, driver, alive, token, beWitness: parts.beWitness }, access);
+    this.locks = new Locks(DIALECT, { audit, processes: this.processes, recoveryLog }, scripts);
     this.outbox = new Outbox(db, databaseId, access);
-    this.sinks = new Sinks(db, acts, access);
-    this.schedules = new Schedules(DIALECT, { enqueue, acts, guard: SCHEDULE_GUARD }, scripts);
+    this.sinks = new Sinks(db, audit, access);
+    this.schedules = new Schedules(DIALECT, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.lanes = new ClaimedLanes(db);
     const shared = {
       catalog,
@@ -115,10 +113,10 @@ export class Areas {
     this.leases = new Leases(db, this.settle);
     this.look = new Look(db, { catalog, settings, tally }, access);
     const cancel = new Cancel(db, { ...shared, waits });
-    this.operate = new Operate(db, { ...shared, audit, acts, look: this.look, tally, expiring, cancel });
-    this.healing = new Healing(db, { settle: this.settle, endings, healed, audit }, access);
+    this.operate = new Operate(db, { ...shared, audit, look: this.look, tally, expiring, cancel });
+    this.healing = new Healing(db, { settle: this.settle, endings, recoveryLog, audit }, access);
     this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
-    this.auditLog = new AuditLog({ audit, acts }, access);
+    this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);
     const working = { intake: this.intake, settle: this.settle, cancel, notes: this.notes, statements };
     this.work = new Work(db, working, access);
@@ -132,7 +130,7 @@ export class Areas {
     };
     const { settle, locks, processes } = this;
     const builds = this.builds;
-    const healing = { settle, endings, events, healed, locks, processes, audit, builds, log, statements };
+    const healing = { settle, endings, events, recoveryLog, locks, processes, audit, builds, log, statements };
     this.recoveries = new Recoveries(db, healing, access);
   }
 }

@@ -4,6 +4,10 @@ export const DIALECT: Dialect = {
   table: (name) => `holdfast_${name}`,
   in: (value, _, list) => `${value} in (select value from json_each(${list}))`,
   items: (_, list) => `(select key as place, value from json_each(${list}))`,
+  rows: (json, columns) =>
+    `(select ${Object.keys(columns).map((name) => `value ->> '${name}' as "${name}"`)} from json_each(${json}))`,
+  inOrder: (...statements) => ({ before: statements.slice(0, -1), last: statements.at(-1) as string }),
+  locking: "",
   // SQLite's own `max` is null if one of them is.
   greatest: (a, b) => `max(${a}, coalesce(${b}, ${a}))`,
   isFalse: (column) => `${column} = 0`,

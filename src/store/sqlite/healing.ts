@@ -4,11 +4,12 @@ import type { StaleLease } from "../../core/lease.ts";
 import { type Next, type Reclaimed, reclaimedOf } from "../../core/retry.ts";
 import { reclaimedBy } from "../recovery-row.ts";
 import type { HealingStore, Judgement, RecoveryTotals } from "../healing.ts";
+import { runSync } from "../sql/script.ts";
 import type { Access } from "./access.ts";
-import type { Audit } from "./audit.ts";
+import type { Audit } from "../sql/audit.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Endings } from "./endings.ts";
-import type { Healed } from "./healed.ts";
+import type { RecoveryLog } from "../sql/recovery-log.ts";
 import type { Settle } from "./settle.ts";
 
 const LEASE = "select key, fence, holder, expires_at, lease from holdfast_jobs where state = 'running'";
@@ -18,18 +19,22 @@ export class Healing implements HealingStore {
   readonly #access: Access;
   readonly #settle: Settle;
   readonly #endings: Endings;
-  readonly #healed: Healed;
+  readonly #recoveryLog: RecoveryLog;
   readonly #audit: Audit;
   readonly #expired: Statement;
   readonly #skewed: Statement;
   readonly #heldBy: Statement;
   readonly #cut: Statement;
 
-  constructor(db: Connection, parts: { settle: Settle; endings: Endings; healed: Healed; audit: Audit }, access: Access) {
+  constructor(
+    db: Connection,
+    parts: { settle: Settle; endings: Endings; recoveryLog: RecoveryLog; audit: Audit },
+    access: Access,
+  ) {
     this.#access = access;
     this.#settle = parts.settle;
     this.#endings = parts.endings;
-    this.#healed = parts.healed;
+    this.#recoveryLog = parts.recoveryLog;
     this.#audit = parts.audit;
     // By holdfast_jobs_running; with nothing expired it reads one index page.
     this.#expired = db.prepare(`${LEASE} and expires_at <= ? order by expires_at limit ?`);
@@ -71,15 +76,15 @@ export class Healing implements HealingStore {
       this.#endings.write(tx);
       const reclaimed = reclaimedOf(nexts);
       if (reclaimed.entries > 0) {
-        this.#healed.record(tx, cause, { ...reclaimed, locks: 0 });
-        this.#audit.add(tx, reclaimedBy(by, cause, reclaimed));
+        runSync(this.#recoveryLog.record(tx, cause, { ...reclaimed, locks: 0 }));
+        runSync(this.#audit.add(tx, reclaimedBy(by, cause, reclaimed)));
       }
       return reclaimed;
     });
   }
 
   totals(): Promise<RecoveryTotals> {
-    return this.#access.read(() => this.#healed.totals());
+    return this.#recoveryLog.totals();
   }
 }
 

@@ -1,13 +1,16 @@
 import { HoldfastError } from "../../core/errors.ts";
-import type { Tx } from "./group-commit.ts";
 import { passPoint } from "../points.ts";
-import { Audit } from "./audit.ts";
+import { Audit } from "../sql/audit.ts";
+import { runSync } from "../sql/script.ts";
+import { DIALECT } from "./dialect.ts";
 import type { Connection } from "./driver.ts";
+import { Events } from "./events.ts";
 import * as audit from "./schema/audit.ts";
 import * as builds from "./schema/builds.ts";
 import * as jobs from "./schema/jobs.ts";
 import * as queues from "./schema/queues.ts";
 import * as recoveries from "./schema/recoveries.ts";
+import { txOn } from "./scripts.ts";
 
 export interface Migration {
   name: string;
@@ -78,7 +81,8 @@ function step(db: Connection, { path, now, actor, whenNew }: MigrateOptions): vo
   // That it was made is no news, that it was changed is.
   if (version > 0 && wasUsed(db)) {
     const moved = { before: { version }, after: { version: version + 1, name: migration.name } };
-    new Audit(db, actor).add({ now, wrote: () => {} } as Tx, { action: "schema.migrated", subject: "schema", ...moved });
+    const audited = new Audit(DIALECT, { actor, events: new Events(db) });
+    runSync(audited.add(txOn(db, now), { action: "schema.migrated", subject: "schema", ...moved }));
   }
   passPoint("migrate", "written");
 }

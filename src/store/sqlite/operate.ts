@@ -5,8 +5,8 @@ import { isMore } from "../../core/retention.ts";
 import { isPipelineQueue } from "../../core/work.ts";
 import { jobsRemoved } from "../job-row.ts";
 import type { PruneFilter } from "../store.ts";
-import type { Acts } from "./acts.ts";
-import type { Audit } from "./audit.ts";
+import type { Audit } from "../sql/audit.ts";
+import { runSync } from "../sql/script.ts";
 import type { Cancel } from "./cancel.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -41,7 +41,6 @@ export class Operate {
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
   readonly #audit: Audit;
-  readonly #acts: Acts;
   readonly #cancel: Cancel;
   readonly #row: Statement;
   readonly #remember: Statement;
@@ -62,7 +61,6 @@ export class Operate {
       expiring: Expiring;
       events: JobEvents;
       audit: Audit;
-      acts: Acts;
       cancel: Cancel;
     },
   ) {
@@ -74,7 +72,6 @@ export class Operate {
     this.#expiring = parts.expiring;
     this.#events = parts.events;
     this.#audit = parts.audit;
-    this.#acts = parts.acts;
     this.#cancel = parts.cancel;
     this.#row = db.prepare(`select ${ROW} from holdfast_jobs where key = :key`);
     this.#retry = db.prepare(
@@ -151,7 +148,7 @@ export class Operate {
       tx,
       rows.map(({ key, lane }) => ({ job: key, lane, state: filter.state })),
     );
-    if (rows.length > 0) this.#acts.add(tx, ...jobsRemoved(rows.length, filter));
+    if (rows.length > 0) runSync(this.#audit.record(tx, ...jobsRemoved(rows.length, filter)));
     return rows.length;
   }
 
@@ -180,7 +177,7 @@ export class Operate {
   #wasDone(tx: Tx, action: string, id: string, { lane, state }: Row, after: JobState): void {
     const of = this.#catalog.lane(lane);
     const [before, now] = [auditedJob(of, state), auditedJob(of, after)];
-    this.#audit.add(tx, { action, subject: subjectOf(action, id), before, after: now });
+    runSync(this.#audit.add(tx, { action, subject: subjectOf(action, id), before, after: now }));
   }
 
   #find(id: string): Row | undefined {

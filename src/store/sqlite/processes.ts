@@ -11,13 +11,14 @@ import {
 } from "../process-row.ts";
 import type { Life, NewProcess, ProcessStore, ProcessView, Works } from "../processes.ts";
 import type { Alive } from "../alive.ts";
+import type { Audit } from "../sql/audit.ts";
+import { runSync } from "../sql/script.ts";
 import type { Access } from "./access.ts";
-import type { Acts } from "./acts.ts";
 import type { Connection, DriverName, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
 interface Parts {
-  acts: Acts;
+  audit: Audit;
   driver: DriverName;
   alive: Alive | null;
   /** Of the lock that was taken before the file was opened. */
@@ -29,7 +30,7 @@ interface Parts {
 /** Who has the database open. */
 export class Processes implements ProcessStore {
   readonly #access: Access;
-  readonly #acts: Acts;
+  readonly #audit: Audit;
   readonly #driver: DriverName;
   readonly #alive: Alive | null;
   readonly #beWitness: (token: string) => void;
@@ -48,7 +49,7 @@ export class Processes implements ProcessStore {
 
   constructor(db: Connection, parts: Parts, access: Access) {
     this.#access = access;
-    this.#acts = parts.acts;
+    this.#audit = parts.audit;
     this.#driver = parts.driver;
     this.#alive = parts.alive;
     this.#token = parts.token;
@@ -164,7 +165,7 @@ export class Processes implements ProcessStore {
       ids.filter((id) => {
         const [process] = this.#askToStop.all<AskedProcess>({ id, drain });
         if (process === undefined) return false;
-        this.#acts.add(tx, ...stopAsked(id, process, drain));
+        runSync(this.#audit.record(tx, ...stopAsked(id, process, drain)));
         return true;
       }),
     );

@@ -23,12 +23,12 @@ import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
 import { runSync } from "../sql/script.ts";
 import type { Access } from "./access.ts";
-import type { Audit } from "./audit.ts";
+import type { Audit } from "../sql/audit.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Events } from "./events.ts";
 import type { Tx } from "./group-commit.ts";
-import type { Healed } from "./healed.ts";
+import type { RecoveryLog } from "../sql/recovery-log.ts";
 import type { Processes } from "./processes.ts";
 import { Reports } from "./reports.ts";
 import { readsAt, type Statements } from "./scripts.ts";
@@ -42,7 +42,7 @@ interface Parts {
   settle: Settle;
   endings: Endings;
   events: Events;
-  healed: Healed;
+  recoveryLog: RecoveryLog;
   locks: Locks;
   processes: Processes;
   audit: Audit;
@@ -174,7 +174,7 @@ export class Recoveries implements RecoveryStore {
   #takeBack(tx: Tx, burial: Burial & { as: "crashed" | "interrupted"; limit: number }): TakenBack {
     const { report, process, as: kind, limit, spent, cause } = burial;
     if (!this.#reports.names(report, process)) return NOTHING_BACK;
-    const { settle, endings, locks, healed } = this.#parts;
+    const { settle, endings, locks, recoveryLog } = this.#parts;
     const leases = this.#leases.rows(process, limit) as [JobKey, Fence, number][];
     const over: LeaseRef[] = [];
     const nexts: Next[] = [];
@@ -189,7 +189,7 @@ export class Recoveries implements RecoveryStore {
     const reclaimed = reclaimedOf(nexts);
     if (reclaimed.entries === 0) return NOTHING_BACK;
     const freed = runSync(locks.freeBound(tx, over));
-    healed.record(tx, cause, { ...reclaimed, locks: freed });
+    runSync(recoveryLog.record(tx, cause, { ...reclaimed, locks: freed }));
     this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
     return { ...reclaimed, locks: freed };
   }
@@ -198,11 +198,11 @@ export class Recoveries implements RecoveryStore {
     const { report, process, reason, spent, cause } = burial;
     if (!this.#reports.names(report, process)) return { builds: 0, locks: 0 };
     if (this.#inHandOf(process) > 0) return null;
-    const { processes, locks, healed } = this.#parts;
+    const { processes, locks, recoveryLog } = this.#parts;
     const freed = runSync(locks.freeOf(tx, process));
     const builds = runSync(this.#parts.builds.crash(tx, process, reason)).length;
     processes.remove(tx, process);
-    if (freed > 0) healed.record(tx, cause, { ...NOTHING_BACK, locks: freed });
+    if (freed > 0) runSync(recoveryLog.record(tx, cause, { ...NOTHING_BACK, locks: freed }));
     this.#reports.count(tx, report, { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent });
     return { builds, locks: freed };
   }
@@ -223,7 +223,7 @@ export class Recoveries implements RecoveryStore {
     const { audit, events } = this.#parts;
     const subject = recoverySubject(report.id);
     const { id, state } = report;
-    audit.add(tx, { by, action, subject, before, after: { state, ...reportOf(report) } });
+    runSync(audit.add(tx, { by, action, subject, before, after: { state, ...reportOf(report) } }));
     events.act(tx, action, subject, { recovery: id, ...reportOf(report) });
   }
 

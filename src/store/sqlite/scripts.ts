@@ -2,6 +2,7 @@ import type { Fence } from "../../core/ids.ts";
 import type { Access, Param, Params, Reads, Tx as ScriptTx } from "../sql/access.ts";
 import { runSync, type Script, wait } from "../sql/script.ts";
 import type { Access as SqliteAccess } from "./access.ts";
+import type { Tx } from "./group-commit.ts";
 import type { Connection, Named, Statement, Value } from "./driver.ts";
 
 /** What scripts need of a transaction beside what it tells others. */
@@ -68,6 +69,11 @@ export function readsAt({ all, get, time }: Statements, now: number): Reads {
   return { now, all, get, time } as Reads;
 }
 
+/** The statements of a transaction that the caller has begun outside of any group commit. */
+export function txOn(db: Connection, now: number, commit = 0 as Fence): Tx {
+  return { ...statementsOn(db), now, commit, wrote: () => {} } as unknown as Tx;
+}
+
 interface Prepared {
   statement: Statement;
   names: readonly string[];
@@ -79,7 +85,7 @@ function namesIn(sql: string): string[] {
 
 function bind(names: readonly string[], params: Params, now: number): Named {
   const named: Named = {};
-  for (const name of names) named[name] = name === "now" ? now : toValue(params[name]);
+  for (const name of names) named[name] = name === "now" || name === "clock" ? now : toValue(params[name]);
   return named;
 }
 

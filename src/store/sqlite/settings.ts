@@ -95,7 +95,7 @@ export class Settings {
   declare(tx: Tx, declaration: Declaration): readonly number[] {
     const heard = this.#words.heard(declaration);
     if (heard !== undefined) return heard;
-    const { rules, changes } = declared(this.#view, declaration, this.#words.isOld(declaration));
+    const { rules, changes } = declared(this.at(tx.settings), declaration, this.#words.isOld(declaration));
     for (const change of changes) this.#make(change, rules);
     if (changes.length > 0) {
       this.#changed(tx);

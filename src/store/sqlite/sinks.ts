@@ -1,7 +1,8 @@
 import type { Fence, ProcessId } from "../../core/ids.ts";
 import type { SinkHold, SinkStore, SinkView } from "../sinks.ts";
+import type { Audit } from "../sql/audit.ts";
+import { runSync } from "../sql/script.ts";
 import type { Access } from "./access.ts";
-import type { Acts } from "./acts.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import { NEWEST } from "./outbox.ts";
@@ -18,7 +19,7 @@ const FREE = `(
 /** How far each sink has got with what happened. */
 export class Sinks implements SinkStore {
   readonly #access: Access;
-  readonly #acts: Acts;
+  readonly #audit: Audit;
   readonly #open: Statement;
   readonly #look: Statement;
   readonly #take: Statement;
@@ -29,9 +30,9 @@ export class Sinks implements SinkStore {
   readonly #drop: Statement;
   readonly #all: Statement;
 
-  constructor(db: Connection, acts: Acts, access: Access) {
+  constructor(db: Connection, audit: Audit, access: Access) {
     this.#access = access;
-    this.#acts = acts;
+    this.#audit = audit;
     // One that is known keeps its place; only what it is may have changed.
     this.#open = db.prepare(
       `insert into holdfast_sinks (name, kind, cursor, created_at) values (:name, :kind, ${NEWEST}, :now)
@@ -121,7 +122,7 @@ export class Sinks implements SinkStore {
     return this.#access.write("sink", (tx) => {
       const [before] = this.#drop.all<{ kind: string; cursor: number }>({ name });
       if (before === undefined) return false;
-      this.#acts.add(tx, { action: "sink.forgotten", name, before: { ...before }, after: null });
+      runSync(this.#audit.record(tx, { action: "sink.forgotten", name, before: { ...before }, after: null }));
       return true;
     });
   }

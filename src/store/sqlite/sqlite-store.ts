@@ -22,7 +22,10 @@ import type {
 import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
 import { Areas } from "./areas.ts";
-import type { AuditLog } from "./audit-log.ts";
+import type { AuditHead } from "../audit.ts";
+import type { AuditLog } from "../sql/audit.ts";
+import { runSync } from "../sql/script.ts";
+import { readsAt } from "./scripts.ts";
 import { untilRestored } from "./backup/restore.ts";
 import type { Access } from "./access.ts";
 import { Backups } from "./backup/backups.ts";
@@ -51,7 +54,7 @@ import { type OpenedSqlite, openSqlite } from "./open.ts";
 import type { Outbox } from "./outbox.ts";
 import { OwnLocks, RESERVED_BYTE, SHARED_BYTE, SHM_BYTE } from "./own-locks.ts";
 import type { Processes } from "./processes.ts";
-import type { Queues } from "./queues.ts";
+import type { Queues } from "../sql/queues.ts";
 import type { Recoveries } from "./recoveries.ts";
 import type { Schedules } from "../sql/schedules.ts";
 import type { Sinks } from "./sinks.ts";
@@ -322,9 +325,11 @@ export class SqliteStore implements Store {
     if (this.#alive === null) return;
     this.#witness?.close();
     const { databaseId, durability } = this;
-    const here = { databaseId, durability, boot: this.#boot, audit: this.#areas.audit.head(), ...knownIn(this.#db) };
-    const { audit } = this.#areas;
-    this.#witness = Witness.open(this.#path, { token, alive: this.#alive, here, has: (entry) => audit.has(entry) });
+    const { audit, statements } = this.#areas;
+    const db = readsAt(statements, this.clock.now());
+    const here = { databaseId, durability, boot: this.#boot, audit: runSync(audit.head(db)), ...knownIn(this.#db) };
+    const has = (entry: AuditHead) => runSync(audit.has(db, entry));
+    this.#witness = Witness.open(this.#path, { token, alive: this.#alive, here, has });
   }
 
   onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {

@@ -16,7 +16,8 @@ import type {
 import type { NewJob } from "../../store.ts";
 import type { Access, Reads, Tx } from "../access.ts";
 import type { Dialect } from "../dialect.ts";
-import type { Audit, Enqueue, Events, Settings } from "../parts.ts";
+import type { Audit } from "../audit.ts";
+import type { Enqueue, Events, Settings } from "../parts.ts";
 import type { Script } from "../script.ts";
 import { type Known, Leads } from "./leads.ts";
 import { endedWithWork } from "./leftovers.ts";

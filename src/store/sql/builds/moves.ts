@@ -4,7 +4,8 @@ import { type BuildFacts, moveBuild, type WantedMove } from "../../../core/build
 import { buildAct, type BuildEventType, buildMoved, EVENT_OF_MOVE } from "../../../core/build-event.ts";
 import type { BuildRow } from "../../builds.ts";
 import type { Reads, Tx } from "../access.ts";
-import type { Audit, Events, Settings } from "../parts.ts";
+import type { Audit } from "../audit.ts";
+import type { Events, Settings } from "../parts.ts";
 import { type Script, wait } from "../script.ts";
 import type { Leads } from "./leads.ts";
 import type { Retries } from "./retries.ts";
@@ -74,6 +75,6 @@ export class Moves {
 
   *#record(tx: Tx, by: string, action: BuildEventType, before: BuildRow, after: BuildRow, more: object = {}): Script<void> {
     const told = { before: auditedBuild(before), after: { ...auditedBuild(after), ...more } };
-    yield* wait(this.#parts.audit.add(tx, { by, action, subject: after.id, ...told }));
+    yield* this.#parts.audit.add(tx, { by, action, subject: after.id, ...told });
   }
 }

@@ -4,7 +4,8 @@ import type { BuildKey, ProcessId } from "../../../core/ids.ts";
 import { brokenBy, tokenUse } from "../../build-moves.ts";
 import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
 import type { Tx } from "../access.ts";
-import type { Audit, Events } from "../parts.ts";
+import type { Audit } from "../audit.ts";
+import type { Events } from "../parts.ts";
 import { type Script, wait } from "../script.ts";
 import type { Known, Leads } from "./leads.ts";
 import type { Moves } from "./moves.ts";
@@ -58,7 +59,7 @@ export class Oversee {
     if (lead === null || (only !== undefined && lead.holder !== only)) return false;
     const build = (yield* runs.lock(tx, lead.build)) as BuildRow;
     const subject = subjectOf("lead.broken", pipeline);
-    yield* wait(audit.add(tx, { by, action: "lead.broken", subject, before: lead, after: null }));
+    yield* audit.add(tx, { by, action: "lead.broken", subject, before: lead, after: null });
     const { holder, pid, host, program } = lead;
     yield* wait(events.act(tx, "lead.broken", pipeline, { pipeline, holder, pid, host, program, by }, build.id));
     yield* leads.release(tx, build.key);

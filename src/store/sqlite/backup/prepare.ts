@@ -2,15 +2,16 @@ import { randomUUID } from "node:crypto";
 import type { Fence } from "../../../core/ids.ts";
 import type { OnProgress } from "../../backups.ts";
 import { RESTORED } from "../../process-row.ts";
-import { Acts } from "../acts.ts";
-import { Audit } from "../audit.ts";
+import { Audit } from "../../sql/audit.ts";
+import { runSync } from "../../sql/script.ts";
+import { DIALECT } from "../dialect.ts";
 import { stateOf } from "../changes/journal.ts";
 import { type Replay, replay, type Replayed, withoutRules } from "../changes/replay.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { type Known, raiseEpoch } from "../epoch.ts";
 import { Events } from "../events.ts";
-import type { Tx } from "../group-commit.ts";
 import { migrate } from "../migrate.ts";
+import { txOn } from "../scripts.ts";
 
 export interface Preparation {
   driver: DriverName;
@@ -107,8 +108,7 @@ function startAnew(
 /** An entry of the audit and an event, as of every act; this one's transaction is no other's. */
 function tell(db: Connection, now: number, by: string, act: Preparation["audit"]): void {
   const [commit] = db.prepare("select commits from holdfast_counter where id = 1").row() as [Fence];
-  const acts = new Acts({ audit: new Audit(db, by), events: new Events(db) });
-  acts.add({ now, commit, wrote: () => {} } as Tx, act);
+  runSync(new Audit(DIALECT, { actor: by, events: new Events(db) }).record(txOn(db, now, commit), act));
 }
 
 /** What counts by itself goes on from there. */

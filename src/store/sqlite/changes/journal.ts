@@ -1,12 +1,15 @@
 import { JOURNAL } from "../../../core/audit.ts";
+import type { AuditHead } from "../../../core/audit-chain.ts";
 import { HoldfastError } from "../../../core/errors.ts";
 import { change } from "../../../core/event.ts";
 import type { Fence } from "../../../core/ids.ts";
-import { Audit } from "../audit.ts";
+import { Audit } from "../../sql/audit.ts";
+import { runSync } from "../../sql/script.ts";
+import { DIALECT } from "../dialect.ts";
 import type { Connection, Statement } from "../driver.ts";
 import { Events } from "../events.ts";
-import type { Tx } from "../group-commit.ts";
 import { wasUsed } from "../migrate.ts";
+import { txOn } from "../scripts.ts";
 import { dropTriggers, journaled, signatureOf, triggersIn, triggersOf } from "./tables.ts";
 
 const TABLES = `
@@ -126,10 +129,13 @@ function tell(db: Connection, { now, actor }: Switching, after: { active: boolea
   if (!wasUsed(db)) return;
   const type = after.active ? "journal.switched_on" : "journal.switched_off";
   const [commit] = db.prepare("select commits from holdfast_counter where id = 1").row() as [Fence];
-  const tx = { now, commit, wrote: () => {} } as Tx;
-  const seq = new Audit(db, actor).add(tx, { action: type, subject: "journal", before: { active: !after.active }, after });
+  const tx = txOn(db, now, commit);
+  const events = new Events(db);
+  const audit = new Audit(DIALECT, { actor, events });
+  runSync(audit.add(tx, { action: type, subject: "journal", before: { active: !after.active }, after }));
+  const { seq } = audit.takeWritten() as AuditHead;
   // Whoever opens it is not entered yet, so that this commit has no number; the entry has one.
-  new Events(db).add(tx, { type, transition: change(type, "journal", commit, seq), data: after });
+  events.add(tx, { type, transition: change(type, "journal", commit, seq), data: after });
 }
 
 /** At the end of each of this store's commits: up to here and no further, or to the next. */

@@ -1,0 +1,167 @@
+import { subjectOf, UNNAMED } from "../../core/audit.ts";
+import { type AuditHead, type AuditRecord, followAudit, NO_ENTRY, unguarded } from "../../core/audit-chain.ts";
+import type { Act, AuditCheck, AuditEntry, AuditQuery, AuditStore, AuditVerification, NewAuditEntry } from "../audit.ts";
+import { type CheckedRow, headless, nextRecord, toAuditEntry, toChecked } from "../audit-row.ts";
+import type { Access, Params, Reads, Tx } from "./access.ts";
+import type { Dialect } from "./dialect.ts";
+import type { Events } from "./parts.ts";
+import { type Script, together, wait } from "./script.ts";
+
+/** Selects, as `name`, each trigger protecting audit entries that is missing, disabled or changed. */
+export interface AuditGuards {
+  sql: string;
+  params: Params;
+}
+
+/**
+ * Writes audit entries. Each transaction that adds entries locks the audit's head: so the entries are one chain, and are
+ * committed in the order of their numbers. PostgreSQL locks the head at the end of a transaction, when it needs no other
+ * row any more, so a transaction that holds the head never waits for a lock.
+ */
+export class Audit {
+  /** The actor given when the store was opened; null if none was. */
+  readonly actor: string | null;
+  readonly #events: Events;
+  readonly #sql: ReturnType<typeof statements>;
+  #written: AuditHead | null = null;
+
+  constructor(dialect: Dialect, parts: { actor: string | null; events: Events }) {
+    this.actor = parts.actor;
+    this.#events = parts.events;
+    this.#sql = statements(dialect);
+  }
+
+  *add(tx: Tx, entry: NewAuditEntry): Script<void> {
+    tx.wrote();
+    if (tx.atLast === undefined) yield* this.write(tx, [entry]);
+    else tx.atLast(entry);
+  }
+
+  /** Adds an audit entry and an event of the same name. `data`: the event's, if that is more than the name. */
+  *record(tx: Tx, { action, name, build, before, after }: Act, data?: object): Script<void> {
+    yield* this.add(tx, { action, subject: build ?? subjectOf(action, name), before, after });
+    yield* wait(this.#events.act(tx, action, name, data, build));
+  }
+
+  /** Appends entries to the chain. */
+  *write(db: Reads, entries: readonly NewAuditEntry[]): Script<void> {
+    const [locked] = yield* db.all<AuditHead & { now: number }>(this.#sql.lock);
+    if (locked === undefined) throw headless();
+    const { now, ...first } = locked;
+    let head: AuditHead = first;
+    const rows = entries.map((entry) => {
+      const [record, next] = nextRecord(head, entry, now, this.actor ?? UNNAMED);
+      head = next;
+      return { ...record, hash: next.hash };
+    });
+    // In this order: the head moves to an entry that exists.
+    yield* together(db.all(this.#sql.add, { rows: JSON.stringify(rows) }), db.all(this.#sql.move, { ...head }));
+    this.#written = head;
+  }
+
+  /** The last entry written since the previous call; null if there is none. */
+  takeWritten(): AuditHead | null {
+    const written = this.#written;
+    this.#written = null;
+    return written;
+  }
+
+  /** Null if the head's row was deleted. */
+  *head(db: Reads): Script<AuditHead | null> {
+    const head = yield* db.get<AuditHead>(this.#sql.head);
+    return head === undefined ? null : { ...head };
+  }
+
+  /** Whether exactly this entry exists. */
+  *has(db: Reads, { seq, hash }: AuditHead): Script<boolean> {
+    return (yield* db.get(this.#sql.entry, { seq, hash })) !== undefined;
+  }
+
+  *page(db: Reads, { after, limit, subject, last = false }: AuditQuery): Script<AuditEntry[]> {
+    const { all, about } = this.#sql[last ? "newest" : "oldest"];
+    const sql = subject === undefined ? all : about;
+    const rows = yield* db.all<AuditRecord>(sql, { after, limit, subject: subject ?? null });
+    return rows.map(toAuditEntry);
+  }
+
+  *verify(db: Reads, { from = NO_ENTRY, limit, known = [] }: AuditVerification, guards: AuditGuards): Script<AuditCheck> {
+    // A row inserted before the first entry has a number below 1.
+    const after = from.seq === 0 ? Number.MIN_SAFE_INTEGER : from.seq;
+    const rows = yield* db.all<CheckedRow>(this.#sql.check, { after, limit: limit + 1 });
+    const { entries, head, more } = toChecked(rows, limit);
+    const followed = followAudit({ from, rows: entries, isLast: !more, head, known });
+    const broken = more || followed.fault !== null ? [] : yield* db.all<{ name: string }>(guards.sql, guards.params);
+    const missing = broken.map(({ name }) => name);
+    const fault = missing.length > 0 ? unguarded(followed.head.seq, missing) : followed.fault;
+    return { head: followed.head, entries: entries.length, more: more && fault === null, fault };
+  }
+}
+
+export class AuditLog implements AuditStore {
+  readonly #parts: { audit: Audit; guards: AuditGuards };
+  readonly #access: Access;
+
+  constructor(parts: { audit: Audit; guards: AuditGuards }, access: Access) {
+    this.#parts = parts;
+    this.#access = access;
+  }
+
+  page(query: AuditQuery): Promise<AuditEntry[]> {
+    return this.#access.read((db) => this.#parts.audit.page(db, query));
+  }
+
+  async head(): Promise<AuditHead> {
+    return (await this.#access.read((db) => this.#parts.audit.head(db))) ?? NO_ENTRY;
+  }
+
+  verify(query: AuditVerification): Promise<AuditCheck> {
+    return this.#access.read((db) => this.#parts.audit.verify(db, query, this.#parts.guards));
+  }
+
+  record(act: Act): Promise<void> {
+    return this.#access.write("audit", (tx) => this.#parts.audit.record(tx, act));
+  }
+
+  /** Records the action unless an entry with its subject exists. */
+  recordOnce(act: Act): Promise<void> {
+    return this.#access.write("audit", (tx) => this.#recordOnce(tx, act));
+  }
+
+  *#recordOnce(tx: Tx, act: Act): Script<void> {
+    const { audit } = this.#parts;
+    const recorded = yield* audit.page(tx, { after: 0, limit: 1, subject: subjectOf(act.action, act.name) });
+    if (recorded.length === 0) yield* audit.record(tx, act);
+  }
+}
+
+function statements({ table, rows, locking }: Dialect) {
+  const read = `select seq, at, actor as "by", action, subject, before, after from ${table("audit")}`;
+  const head = `from ${table("audit_head")} where id = 1`;
+  const oldest = (where: string) => `${read} where ${where} order by seq limit :limit`;
+  const newest = (where: string) =>
+    `select * from (${read} where ${where} order by seq desc limit :limit) as newest order by seq`;
+  // By the index on subject.
+  const about = "subject = :subject and seq > :after";
+  const columns = { seq: "bigint", at: "bigint", by: "text", action: "text", subject: "text" } as const;
+  const texts = { before: "text", after: "text", hash: "text" } as const;
+  return {
+    lock: `select seq, hash, :clock as now ${head}${locking}`,
+    add: `
+      insert into ${table("audit")} (seq, at, actor, action, subject, before, after, hash)
+      select seq, at, "by", action, subject, before, after, hash from ${rows(":rows", { ...columns, ...texts })} as entry
+      order by seq returning seq`,
+    move: `update ${table("audit_head")} set seq = :seq, hash = :hash where id = 1 returning seq`,
+    head: `select seq, hash ${head}`,
+    entry: `select 1 from ${table("audit")} where seq = :seq and hash = :hash`,
+    oldest: { all: oldest("seq > :after"), about: oldest(about) },
+    newest: { all: newest("seq > :after"), about: newest(about) },
+    // The entries and the head in one statement, so that both are of one instant. Without entries there is still one row.
+    check: `
+      select head.seq as "headSeq", head.hash as "headHash", entry.*
+      from (select 1 as one) as always left join ${table("audit_head")} as head on head.id = 1
+      left join (
+        select seq, at, actor as "by", action, subject, before, after, hash from ${table("audit")}
+        where seq > :after order by seq limit :limit) as entry on true
+      order by entry.seq`,
+  };
+}
