@@ -1,13 +1,15 @@
-import { InvalidArgumentError, Option } from "commander";
+import { type Command, InvalidArgumentError, Option } from "commander";
+import type { Cost } from "../core/cost.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { JOB_STATES } from "../core/job.ts";
+import type { BuildOptions } from "../runtime/builds/settings.ts";
 
 export function wholeNumber(text: string): number {
   if (/^-?\d{1,15}$/.test(text)) return Number(text);
   throw new InvalidArgumentError("Give a whole number.");
 }
 
-export function atLeastZero(text: string): number {
+function atLeastZero(text: string): number {
   return atLeast(0, text);
 }
 
@@ -21,7 +23,7 @@ function atLeast(least: number, text: string): number {
 }
 
 /** An ISO date, or milliseconds since 1970. Of other texts JavaScript makes dates that nobody has meant: "-5" is in 2001. */
-export function instantGiven(text: string): Date {
+export function parseInstant(text: string): Date {
   const at = new Date(/^\d+$/.test(text) ? Number(text) : /^\d{4}-\d{2}-\d{2}/.test(text) ? text : Number.NaN);
   if (!Number.isNaN(at.getTime())) return at;
   throw new InvalidArgumentError("Give a date such as 2026-12-31T23:00:00Z, or milliseconds since 1970.");
@@ -32,9 +34,9 @@ export function stateOption(): Option {
 }
 
 /** JSON as an argument, or from standard input for `-`; undefined when nothing was given. `what` it is, for the error. */
-export async function jsonGiven(text: string | undefined, what: string): Promise<unknown> {
+export async function readJson(text: string | undefined, what: string): Promise<unknown> {
   if (text === undefined) return undefined;
-  const source = text === "-" ? await standardInput() : text;
+  const source = text === "-" ? await readStdin() : text;
   try {
     return JSON.parse(source) as unknown;
   } catch (error) {
@@ -56,8 +58,84 @@ export function idsOrAll(ids: readonly string[], all: boolean | undefined): void
   );
 }
 
-export async function standardInput(): Promise<string> {
+async function readStdin(): Promise<string> {
   const chunks: Buffer[] = [];
   for await (const chunk of process.stdin) chunks.push(chunk as Buffer);
   return Buffer.concat(chunks).toString("utf8");
+}
+
+/** `10` and `usd=10` are dollars, `usd=10,tokens=100000` is both. */
+export function parseCost(text: string): Cost {
+  const cost: Cost = {};
+  for (const part of text.split(",")) {
+    const [, name = "usd", value = ""] = /^\s*(?:(usd|tokens)\s*=)?\s*\$?(\d+(?:\.\d+)?)\s*$/.exec(part) ?? [];
+    if (value === "" || name in cost) throw new InvalidArgumentError("Give dollars, e.g. 10, or usd=10,tokens=100000.");
+    cost[name as keyof Cost] = Number(value);
+  }
+  return cost;
+}
+
+export interface RunOptions {
+  concurrency?: number;
+  maxFailures?: number;
+  rerun?: string[];
+  only?: string[];
+  budget?: Cost;
+  token?: string;
+  /** Further processes; none, if it was not said. */
+  workers?: number;
+  fresh?: boolean;
+  watch?: boolean;
+}
+
+/** What starting and resuming take alike. */
+export function addPaceOptions(command: Command): Command {
+  return command
+    .option("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000 (default: the pipeline's)", parseCost)
+    .option("--token <token>", `the confirmation token of a paused build, with --budget; ${TOKEN_SOURCES}`)
+    .option("--concurrency <number>", "how many pieces of work run at once in a process (default: 8)", atLeastOne)
+    .option("--workers <number>", "so many further processes that work on it (default: none)", atLeastOne);
+}
+
+export function addChoiceOptions(command: Command): Command {
+  return command
+    .option(
+      "--max-failures <number>",
+      "past so many failed targets nothing new is started (default: the pipeline's)",
+      atLeastZero,
+    )
+    .option("--rerun <stage>", "make what this stage has made anew; may be repeated", collect)
+    .option("--only <target>", "only this target, or glob of them; or nothing behind this stage; may be repeated", collect);
+}
+
+export function buildOptions({ concurrency, maxFailures, rerun, only, budget }: Partial<RunOptions>): BuildOptions {
+  return {
+    ...(concurrency === undefined ? {} : { concurrency }),
+    ...(maxFailures === undefined ? {} : { maxFailures }),
+    ...(rerun === undefined ? {} : { rerun }),
+    ...(only === undefined ? {} : { only }),
+    ...(budget === undefined ? {} : { budget }),
+  };
+}
+
+/** For help texts: a command line can be read by other users of the host, and is kept in the shell's history. */
+export const TOKEN_SOURCES = "- reads standard input; default: HOLDFAST_TOKEN";
+
+/** The token that --token gives, or standard input. */
+export async function readToken(token: string | undefined): Promise<string | undefined> {
+  return token === "-" ? (await readStdin()).trim() : token;
+}
+
+/** The token of a paused build, where --token gives none. */
+export function environmentToken(): string | undefined {
+  return process.env["HOLDFAST_TOKEN"] || undefined;
+}
+
+export function checkToken({ token, budget }: Partial<RunOptions>): void {
+  if (token === undefined || budget !== undefined) return;
+  throw new HoldfastError("USAGE", "--token was given without --budget.", "Say what it may spend in all, e.g. --budget 10.");
+}
+
+function collect(text: string, all: string[] = []): string[] {
+  return [...all, text];
 }

@@ -5,14 +5,14 @@ import { clock } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { bytes, plural } from "../core/words.ts";
 import { verifyWhole } from "../runtime/backup.ts";
+import { Operator } from "../runtime/operator.ts";
 import type { Manifest } from "../store/backups.ts";
 import { driverOf, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
-import { paint } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
-import { shown } from "./terminal/shown.ts";
-import { Operator } from "../runtime/operator.ts";
+import { answer } from "./render/output.ts";
+import { paint } from "./render/table.ts";
+import { withProgress } from "./render/terminal.ts";
 
 export function backupCommand(parent: Command): void {
   parent
@@ -38,7 +38,7 @@ export function backupCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const operator = new Operator(hf);
       const to = targetOf(operator, path);
-      const manifest = await shown((tell) =>
+      const manifest = await withProgress((tell) =>
         operator.backup(to, { artifacts: options.withArtifacts ?? false, onProgress: tell }),
       );
       // A copy of what is damaged is as damaged, and nobody should rely on it.
@@ -49,7 +49,7 @@ export function backupCommand(parent: Command): void {
 
 async function verify(path: string | undefined, command: Command): Promise<void> {
   if (path === undefined) throw new HoldfastError("USAGE", "Which backup is to be checked?", "Give its path.");
-  const verified = await shown((tell) => verifyWhole(path, driverOf(command), tell));
+  const verified = await withProgress((tell) => verifyWhole(path, driverOf(command), tell));
   const { manifest, facts, size, sha256 } = verified;
   answer(command, { path: verified.path, size, sha256, ...facts, manifest: manifest !== null }, () =>
     [

@@ -5,14 +5,13 @@ import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { type Claim, leaseOf } from "../runtime/claim.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
+import { Operator } from "../runtime/operator.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
-import { paint } from "./terminal/colours.ts";
-import { untilInterrupted } from "./terminal/interrupt.ts";
-import { answer, handOver, isJson } from "./terminal/output.ts";
-import { oneLine } from "./terminal/text.ts";
-import { Operator } from "../runtime/operator.ts";
+import { answer, isJson, writeLine } from "./render/output.ts";
+import { oneLine, paint } from "./render/table.ts";
+import { untilInterrupted } from "./signals.ts";
 
 interface Options {
   name?: string;
@@ -113,7 +112,7 @@ async function hand(hf: Holdfast, claim: Claim, lease: number, as: "json" | "she
   };
   const text = as === "json" ? JSON.stringify(handed) : as === "shell" ? variables(handed) : page(handed, lease);
   // Nobody knows of the claim then: better back at once than when its lease ends.
-  if (!(await handOver(text))) await claim.release();
+  if (!(await writeLine(text))) await claim.release();
 }
 
 /** Quoted, so that nothing in a job's input is ever run. */

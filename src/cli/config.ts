@@ -12,7 +12,7 @@ import { errorPlace } from "./modules.ts";
 export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.js", "holdfast.config.mjs"] as const;
 
 /** A config that was read: its paths are whole. */
-export interface Settings {
+interface Settings {
   /** As it was named or found. */
   file: string;
   folder: string;

@@ -4,15 +4,15 @@ import { dirname } from "node:path";
 import type { Command } from "commander";
 import { actorText } from "../core/audit.ts";
 import { HoldfastError } from "../core/errors.ts";
+import { DEFAULT_FILE_MODE } from "../core/file-mode.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import type { Log } from "../runtime/log.ts";
-import { open, openToLook as look, openToOperate } from "../runtime/open.ts";
 import type { OpenOptions } from "../runtime/open-options.ts";
+import { open, openToLook as look, openToOperate } from "../runtime/open.ts";
 import { isAddress, locate } from "../store/open-store.ts";
-import { configOf } from "./config.ts";
-import { workerLog } from "./terminal/log.ts";
 import { createFolder } from "../store/sqlite/modes.ts";
-import { DEFAULT_FILE_MODE } from "../core/file-mode.ts";
+import { configOf } from "./config.ts";
+import { workerLog } from "./render/output.ts";
 
 /** What `open` takes where nobody names one. */
 const DEFAULT = ".holdfast/work.db";

@@ -4,13 +4,13 @@ import { HoldfastError } from "../core/errors.ts";
 import { checkName } from "../core/options.ts";
 import type { EnqueueOptions } from "../runtime/context.ts";
 import { type Definition, definitionOf, job } from "../runtime/definition.ts";
-import { instantGiven, jsonGiven, wholeNumber } from "./arguments.ts";
+import { parseInstant, readJson, wholeNumber } from "./arguments.ts";
 import { configOf, modulesOf } from "./config.ts";
 import { openOrMake } from "./database.ts";
 import { examples } from "./help.ts";
 import { definitionsIn } from "./modules.ts";
-import { paint } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
+import { answer } from "./render/output.ts";
+import { paint } from "./render/table.ts";
 
 interface Options {
   module?: string;
@@ -36,7 +36,7 @@ export function enqueueCommand(parent: Command): void {
     .option("--key <key>", "one unfinished job of this name with this key")
     .option("--priority <number>", "higher runs first (default: 0)", wholeNumber)
     .option("--delay <duration>", "not before this has passed, e.g. 30s, 10m, 2h")
-    .option("--run-at <date>", "not before then, e.g. 2026-12-31T23:00:00Z", instantGiven)
+    .option("--run-at <date>", "not before then, e.g. 2026-12-31T23:00:00Z", parseInstant)
     .option("--after <ids...>", "when these jobs have succeeded; cancelled when one of them ends otherwise")
     .addHelpText(
       "after",
@@ -47,7 +47,7 @@ export function enqueueCommand(parent: Command): void {
       ),
     )
     .action(async (name: string, json: string | undefined, options: Options, command: Command) => {
-      const input = await jsonGiven(json, "The input");
+      const input = await readJson(json, "The input");
       const wished = optionsOf(options);
       const definition = await find(name, options, command);
       await using hf = await openOrMake(command);

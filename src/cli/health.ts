@@ -2,15 +2,14 @@ import type { Command } from "commander";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { number, plural } from "../core/words.ts";
+import { Operator } from "../runtime/operator.ts";
 import { type Alarm, alarmsOf } from "../runtime/status/alarms.ts";
 import { type Overview, workersIn } from "../runtime/status/overview.ts";
 import { openExisting } from "./database.ts";
 import { EXIT, exitCodeOf } from "./exit.ts";
 import { examples } from "./help.ts";
-import { paint } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
-import { oneLine } from "./terminal/text.ts";
-import { Operator } from "../runtime/operator.ts";
+import { answer } from "./render/output.ts";
+import { oneLine, paint } from "./render/table.ts";
 
 export function healthCommand(parent: Command): void {
   parent

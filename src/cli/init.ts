@@ -5,9 +5,8 @@ import { dirname, join, resolve } from "node:path";
 import type { Command } from "commander";
 import { CONFIG_FILES, namedConfig } from "./config.ts";
 import { examples } from "./help.ts";
-import { paint } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
-import { oneLine } from "./terminal/text.ts";
+import { answer } from "./render/output.ts";
+import { oneLine, paint } from "./render/table.ts";
 
 /** Put in below: the files that are written import it, this one does not. */
 const PACKAGE = '"holdfast"';

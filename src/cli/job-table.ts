@@ -1,9 +1,7 @@
 import { age, ahead } from "../core/age.ts";
 import type { Job } from "../core/job.ts";
 import type { Page } from "../runtime/jobs.ts";
-import { paint } from "./terminal/colours.ts";
-import { stateStyle } from "./terminal/state.ts";
-import { type Column, table } from "./terminal/table.ts";
+import { type Column, paint, stateStyle, table } from "./render/table.ts";
 
 /** A page of jobs, for people. */
 export function jobTable(page: Page<Job>, now: number): string {

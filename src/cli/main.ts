@@ -1,7 +1,7 @@
 import { EXIT } from "./exit.ts";
-import { report } from "./failure.ts";
 import { program } from "./program.ts";
-import { sayGoodbye } from "./terminal/goodbye.ts";
+import { reportFailure } from "./render/output.ts";
+import { closeOnSignals } from "./signals.ts";
 
 /** Runs one command and ends the process with its exit code. */
 export async function main(args: readonly string[]): Promise<void> {
@@ -11,13 +11,13 @@ export async function main(args: readonly string[]): Promise<void> {
       if (error.code !== "EPIPE" && error.code !== "EIO") throw error;
     });
   }
-  const isLeaving = sayGoodbye();
+  const isLeaving = closeOnSignals();
   try {
     await (await program(args)).parseAsync(args, { from: "user" });
   } catch (error) {
     if (isLeaving()) return;
     const end = args.indexOf("--");
-    process.exitCode = report(error, (end === -1 ? args : args.slice(0, end)).includes("--json"));
+    process.exitCode = reportFailure(error, (end === -1 ? args : args.slice(0, end)).includes("--json"));
   }
   if (isLeaving()) return;
   // A user's module may keep the event loop busy for ever, so the end is ours to make, once all is written.

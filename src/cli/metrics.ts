@@ -3,12 +3,11 @@ import { HoldfastError } from "../core/errors.ts";
 import { exposition } from "../core/exposition.ts";
 import { type Facts, familiesOf } from "../core/metrics.ts";
 import { unopened } from "../runtime/metrics.ts";
+import { Operator } from "../runtime/operator.ts";
 import { backupsOf, openExisting } from "./database.ts";
 import { EXIT, exitCodeOf } from "./exit.ts";
 import { examples } from "./help.ts";
-import { workerLog } from "./terminal/log.ts";
-import { answer } from "./terminal/output.ts";
-import { Operator } from "../runtime/operator.ts";
+import { answer, workerLog } from "./render/output.ts";
 
 export function metricsCommand(parent: Command): void {
   parent

@@ -4,9 +4,8 @@ import type { Job } from "../core/job.ts";
 import { plural } from "../core/words.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
 import { EXIT } from "./exit.ts";
-import { paint } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
-import { oneLine } from "./terminal/text.ts";
+import { answer } from "./render/output.ts";
+import { oneLine, paint } from "./render/table.ts";
 
 /** Asked for together, they share a commit. */
 const TOGETHER = 500;

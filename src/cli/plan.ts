@@ -6,13 +6,12 @@ import { plural } from "../core/words.ts";
 import { Model } from "../runtime/builds/model.ts";
 import type { Plan } from "../runtime/builds/plan.ts";
 import { checkBuildOptions } from "../runtime/builds/settings.ts";
+import { addChoiceOptions, buildOptions, type RunOptions } from "./arguments.ts";
 import { openToLook } from "./database.ts";
 import { examples } from "./help.ts";
 import { findPipeline } from "./pipelines.ts";
-import { buildOptions, type RunOptions, withChoice } from "./run/options.ts";
-import { paint, type Style } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
-import { type Column, count, table } from "./terminal/table.ts";
+import { answer } from "./render/output.ts";
+import { type Column, count, paint, type Style, table } from "./render/table.ts";
 
 export function planCommand(parent: Command): void {
   const plan = parent
@@ -23,7 +22,7 @@ export function planCommand(parent: Command): void {
         "first, and what that is estimated to cost. Nothing is changed, and no database is made where there is none.",
     )
     .argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
-  withChoice(plan)
+  addChoiceOptions(plan)
     .addHelpText("after", examples("holdfast plan docs.ts", "holdfast plan docs --rerun parse --json"))
     .action(async (given: string, options: Partial<RunOptions>, command: Command) => {
       const { pipeline } = await findPipeline(given, command);

@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { type Command, Help } from "commander";
 import { KnownCommand } from "./command.ts";
 import { readConfig } from "./config.ts";
-import { isJson } from "./terminal/output.ts";
+import { isJson } from "./render/output.ts";
 
 /** These work without a config, also where there is one that does not load. */
 const WITHOUT_CONFIG = new Set(["init", "completion"]);

@@ -5,16 +5,15 @@ import { HoldfastError } from "../core/errors.ts";
 import type { CrashRecoveryReport } from "../core/recovery-report.ts";
 import { number, plural } from "../core/words.ts";
 import type { RecoveryStats } from "../runtime/janitor.ts";
+import { Operator } from "../runtime/operator.ts";
 import { isOfCrash } from "../runtime/recovery/preview.ts";
 import type { RecoveryTotals } from "../store/healing.ts";
 import { isManual, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
 import { planPage, reportPage, reportTable, waitingPage } from "./recovery/report-page.ts";
-import { paint } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
-import { count, table } from "./terminal/table.ts";
-import { Operator } from "../runtime/operator.ts";
+import { answer } from "./render/output.ts";
+import { count, paint, table } from "./render/table.ts";
 
 type Entry = RecoveryTotals["log"][number];
 

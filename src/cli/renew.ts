@@ -5,14 +5,13 @@ import { type Duration, toMillis } from "../core/duration.ts";
 import { LeaseLostError } from "../core/errors.ts";
 import { renewalInterval } from "../core/lease.ts";
 import type { HeldClaim } from "../runtime/claim-token.ts";
+import { Operator } from "../runtime/operator.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
-import { untilInterrupted } from "./terminal/interrupt.ts";
-import { workerLog } from "./terminal/log.ts";
-import { answer } from "./terminal/output.ts";
-import { oneLine } from "./terminal/text.ts";
-import { Operator } from "../runtime/operator.ts";
+import { answer, workerLog } from "./render/output.ts";
+import { oneLine } from "./render/table.ts";
+import { untilInterrupted } from "./signals.ts";
 
 /** What cannot be written for a moment is tried again after this long. */
 const AGAIN = 500;

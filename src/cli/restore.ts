@@ -3,14 +3,14 @@ import type { Command } from "commander";
 import { clock } from "../core/age.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { plural } from "../core/words.ts";
-import { databaseAt, restoreWhole, type RestoredWhole } from "../runtime/restore.ts";
+import { databaseAt, type RestoredWhole, restoreWhole } from "../runtime/restore.ts";
 import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import { isAddress } from "../store/open-store.ts";
 import { actorOf, artifactsOf, backupsOf, driverOf, fileOf, schemaOf } from "./database.ts";
 import { examples } from "./help.ts";
-import { paint } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
-import { shown } from "./terminal/shown.ts";
+import { answer } from "./render/output.ts";
+import { paint } from "./render/table.ts";
+import { withProgress } from "./render/terminal.ts";
 
 export function restoreCommand(parent: Command): void {
   parent
@@ -43,7 +43,7 @@ export function restoreCommand(parent: Command): void {
       const driver = driverOf(command);
       const backup = given ?? baseOf(path, at, backupsOf(command), databaseAt(path, driver));
       const artifacts = artifactsOf(command);
-      const restored = await shown((tell) =>
+      const restored = await withProgress((tell) =>
         restoreWhole({
           path,
           backup,

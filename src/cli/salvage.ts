@@ -8,9 +8,9 @@ import type { SalvageReport } from "../store/sqlite/salvage/report.ts";
 import type { SalvagedDatabase } from "../store/sqlite/salvage/salvage.ts";
 import { actorOf, backupsOf, driverOf, fileOf } from "./database.ts";
 import { examples } from "./help.ts";
-import { paint } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
-import { shown } from "./terminal/shown.ts";
+import { answer } from "./render/output.ts";
+import { paint } from "./render/table.ts";
+import { withProgress } from "./render/terminal.ts";
 
 /** How many ids and ranges are named; all of them stand in the report. */
 const NAMED = 10;
@@ -35,7 +35,7 @@ export function salvageCommand(parent: Command): void {
       const path = fileOf(command);
       if (isAddress(path)) throw byServer();
       const folder = backupsOf(command);
-      const salvaged = await shown((tell) =>
+      const salvaged = await withProgress((tell) =>
         salvageWhole({
           path,
           driver: driverOf(command),

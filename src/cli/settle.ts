@@ -4,12 +4,12 @@ import type { Duration } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { Job } from "../core/job.ts";
 import type { HeldClaim } from "../runtime/claim-token.ts";
-import { jsonGiven } from "./arguments.ts";
+import { Operator } from "../runtime/operator.ts";
+import { readJson } from "./arguments.ts";
 import { openExisting } from "./database.ts";
 import { examples } from "./help.ts";
-import { answer } from "./terminal/output.ts";
-import { oneLine } from "./terminal/text.ts";
-import { Operator } from "../runtime/operator.ts";
+import { answer } from "./render/output.ts";
+import { oneLine } from "./render/table.ts";
 
 interface Options {
   succeed?: string | true;
@@ -47,7 +47,7 @@ export function settleCommand(parent: Command): void {
       const end = endOf(options);
       const output =
         end === "succeeded" && options.succeed !== true
-          ? await jsonGiven(options.succeed, "The output after --succeed")
+          ? await readJson(options.succeed, "The output after --succeed")
           : undefined;
       await using hf = await openExisting(command);
       const operator = new Operator(hf);

@@ -4,16 +4,15 @@ import { type Duration, sayMillis, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import type { ProcessId } from "../core/ids.ts";
 import { plural } from "../core/words.ts";
+import { Operator } from "../runtime/operator.ts";
 import type { ProcessView } from "../store/processes.ts";
 import { atLeastOne } from "./arguments.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
-import { paint } from "./terminal/colours.ts";
-import { untilInterrupted } from "./terminal/interrupt.ts";
-import { answer, isJson } from "./terminal/output.ts";
-import { oneLine } from "./terminal/text.ts";
-import { Operator } from "../runtime/operator.ts";
+import { answer, isJson } from "./render/output.ts";
+import { oneLine, paint } from "./render/table.ts";
+import { untilInterrupted } from "./signals.ts";
 
 /** What a process may take beyond its drain, to notice and to end. */
 const BEYOND = 20_000;

@@ -5,10 +5,8 @@ import { Operator, type OrchestratorLock } from "../runtime/operator.ts";
 import type { LockView } from "../store/locks.ts";
 import { openExisting } from "./database.ts";
 import { examples } from "./help.ts";
-import { paint } from "./terminal/colours.ts";
-import { answer } from "./terminal/output.ts";
-import { type Column, table } from "./terminal/table.ts";
-import { oneLine } from "./terminal/text.ts";
+import { answer } from "./render/output.ts";
+import { type Column, oneLine, paint, table } from "./render/table.ts";
 
 export function unlockCommand(parent: Command): void {
   parent

@@ -11,11 +11,9 @@ import { EXIT } from "./exit.ts";
 import { examples } from "./help.ts";
 import { definitionsIn } from "./modules.ts";
 import { pipelinesIn } from "./pipelines.ts";
-import { paint } from "./terminal/colours.ts";
-import { workerLog } from "./terminal/log.ts";
-import { answer } from "./terminal/output.ts";
-import { oneLine } from "./terminal/text.ts";
-import { Unfinished } from "./terminal/unfinished.ts";
+import { answer, workerLog } from "./render/output.ts";
+import { oneLine, paint } from "./render/table.ts";
+import { ExitGuard } from "./signals.ts";
 
 interface Options {
   concurrency: number;
@@ -59,7 +57,7 @@ export function workCommand(parent: Command): void {
         delivers: true,
         onStop: stop,
       });
-      using _ = new Unfinished();
+      using _ = new ExitGuard();
       const worker = hf.work([...definitions, ...pipelines], { concurrency: options.concurrency });
       tell(command, definitions, pipelines, options.concurrency);
 

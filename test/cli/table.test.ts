@@ -1,11 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { age, ahead } from "../../src/core/age.ts";
-import { type Column, table } from "../../src/cli/terminal/table.ts";
 import { buildTable } from "../../src/cli/builds/build-table.ts";
-import { oneLine, widthOf } from "../../src/cli/terminal/text.ts";
-import { BUILD_STATES, type BuildState } from "../../src/core/build.ts";
+import { type Column, oneLine, table, widthOf } from "../../src/cli/render/table.ts";
+import { age, ahead } from "../../src/core/age.ts";
 import type { Build } from "../../src/core/build-view.ts";
+import { BUILD_STATES, type BuildState } from "../../src/core/build.ts";
 
 type Row = [name: string, count: string, note: string];
 const COLUMNS: Column<Row>[] = [

@@ -4,10 +4,10 @@ import { pipeline } from "node:stream/promises";
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
 import { number } from "../../core/words.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answer, isJson } from "../terminal/output.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { answer, isJson } from "../render/output.ts";
 
 export function getCommand(parent: Command): void {
   parent

@@ -1,10 +1,10 @@
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/duration.ts";
 import { number, plural } from "../../core/words.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answer } from "../terminal/output.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { answer } from "../render/output.ts";
 
 export function sweepCommand(parent: Command): void {
   parent

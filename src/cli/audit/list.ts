@@ -1,13 +1,12 @@
 import type { Command } from "commander";
 import { clock } from "../../core/age.ts";
+import { Operator } from "../../runtime/operator.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { paint } from "../terminal/colours.ts";
-import { isJson } from "../terminal/output.ts";
-import { type Column, table } from "../terminal/table.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { isJson } from "../render/output.ts";
+import { type Column, paint, table } from "../render/table.ts";
 
 export function listAudit(audit: Command): Command {
   return audit

@@ -1,13 +1,13 @@
 import { type Command, InvalidArgumentError } from "commander";
 import { number, plural } from "../../core/words.ts";
 import type { AuditVerdict } from "../../runtime/audit.ts";
+import { Operator } from "../../runtime/operator.ts";
 import type { AuditHead } from "../../store/audit.ts";
 import { openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
-import { paint } from "../terminal/colours.ts";
-import { answer } from "../terminal/output.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { answer } from "../render/output.ts";
+import { paint } from "../render/table.ts";
 
 export function verifyCommand(parent: Command): void {
   parent

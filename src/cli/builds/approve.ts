@@ -1,13 +1,11 @@
 import type { Command } from "commander";
-import type { Cost } from "../../core/cost.ts";
-import { sayCost } from "../../core/cost.ts";
+import { type Cost, sayCost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
+import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { costGiven } from "../terminal/cost.ts";
-import { answer } from "../terminal/output.ts";
-import { environmentToken, readToken, TOKEN_SOURCES } from "../run/options.ts";
-import { oneLine } from "../terminal/text.ts";
+import { answer } from "../render/output.ts";
+import { oneLine } from "../render/table.ts";
 
 export function approveCommand(parent: Command): void {
   parent
@@ -18,7 +16,7 @@ export function approveCommand(parent: Command): void {
     )
     .argument("<id>", "the build's id")
     .option("--token <token>", `its confirmation token; ${TOKEN_SOURCES}; \`holdfast builds token\` makes another`)
-    .requiredOption("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000", costGiven)
+    .requiredOption("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000", parseCost)
     .addHelpText("after", examples("holdfast builds approve b1k7i1ug7v00000001 --token hft_… --budget 10"))
     .action(async (id: string, { token: given, budget }: { token?: string; budget: Cost }, command: Command) => {
       const token = (await readToken(given)) ?? environmentToken();

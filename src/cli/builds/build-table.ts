@@ -2,9 +2,7 @@ import { age } from "../../core/age.ts";
 import type { Build } from "../../core/build-view.ts";
 import { saySpent } from "../../core/cost.ts";
 import type { Page } from "../../runtime/jobs.ts";
-import { paint } from "../terminal/colours.ts";
-import { buildStateText, buildStyle } from "../terminal/state.ts";
-import { type Column, count, table, terminalWidth } from "../terminal/table.ts";
+import { buildStateText, buildStyle, type Column, count, paint, table, terminalWidth } from "../render/table.ts";
 
 /** A build of the list; of an ACTIVE one that no process drives any more, that its orchestrator is dead. */
 export type ListedBuild = Build & { orchestrator?: "dead" };

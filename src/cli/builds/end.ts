@@ -3,8 +3,8 @@ import type { Build } from "../../core/build-view.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answer } from "../terminal/output.ts";
-import { oneLine } from "../terminal/text.ts";
+import { answer } from "../render/output.ts";
+import { oneLine } from "../render/table.ts";
 
 export function abandonCommand(parent: Command): void {
   addCommand(parent, {

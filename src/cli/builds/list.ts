@@ -1,14 +1,14 @@
 import { type Command, Option } from "commander";
-import { BUILD_STATES, type BuildState } from "../../core/build.ts";
 import type { Build } from "../../core/build-view.ts";
+import { BUILD_STATES, type BuildState } from "../../core/build.ts";
 import type { Page } from "../../runtime/jobs.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { isLeft, type OpenBuild } from "../../runtime/status/open-builds.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answer } from "../terminal/output.ts";
+import { answer } from "../render/output.ts";
 import { buildTable, type ListedBuild } from "./build-table.ts";
-import { Operator } from "../../runtime/operator.ts";
 
 interface Options {
   pipeline?: string;

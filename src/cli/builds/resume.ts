@@ -2,21 +2,21 @@ import { hostname } from "node:os";
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
 import { pipelineOf } from "../../core/pipeline.ts";
-import { noSuchBuild } from "../../store/build-row.ts";
 import { Model } from "../../runtime/builds/model.ts";
 import { warningsOf } from "../../runtime/builds/plan.ts";
+import { Operator } from "../../runtime/operator.ts";
+import { noSuchBuild } from "../../store/build-row.ts";
 import type { BuildRow } from "../../store/builds.ts";
+import { addPaceOptions, buildOptions, checkToken, readToken, type RunOptions } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { type FoundPipeline, findPipeline, pipelineNamed } from "../pipelines.ts";
+import { findPipeline, type FoundPipeline, pipelineNamed } from "../pipelines.ts";
+import { displayBuild } from "../render/progress.ts";
 import { resume, type Wanted } from "../run/begin.ts";
 import { Crew } from "../run/crew.ts";
 import { leading, led } from "../run/led.ts";
-import { buildOptions, checkToken, readToken, type RunOptions, withPace } from "../run/options.ts";
-import { showOn } from "../run/show.ts";
-import { Interrupts } from "../terminal/interrupt.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { Interrupts } from "../signals.ts";
 
 export function resumeCommand(parent: Command): void {
   const command = parent
@@ -28,7 +28,7 @@ export function resumeCommand(parent: Command): void {
     )
     .argument("<id>", "the build's id")
     .option("--file <module>", "whose default export is its pipeline (default: the config's modules, by the pipeline's name)");
-  withPace(command)
+  addPaceOptions(command)
     .addHelpText(
       "after",
       examples(
@@ -39,7 +39,7 @@ export function resumeCommand(parent: Command): void {
     .action(async (id: string, options: RunOptions & { file?: string }, command: Command) => {
       checkToken(options);
       using interrupts = new Interrupts();
-      using show = showOn(command);
+      using show = displayBuild(command);
       await using hf = await openExisting(command, {
         log: show.log,
         recovery: "auto",

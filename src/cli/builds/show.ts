@@ -1,18 +1,17 @@
 import type { Command } from "commander";
 import { clock, instant } from "../../core/age.ts";
 import type { Build } from "../../core/build-view.ts";
+import { Operator } from "../../runtime/operator.ts";
+import { isLeft } from "../../runtime/status/open-builds.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import { noSuchBuild } from "../../store/build-row.ts";
 import type { BuildRow, LeadView } from "../../store/builds.ts";
-import { isLeft } from "../../runtime/status/open-builds.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
+import { answer } from "../render/output.ts";
+import { buildSummary } from "../render/progress.ts";
+import { type Column, paint, table } from "../render/table.ts";
 import { sayHow, sayPaused } from "../run/approve.ts";
-import { summary } from "../run/summary.ts";
-import { paint } from "../terminal/colours.ts";
-import { answer } from "../terminal/output.ts";
-import { type Column, table } from "../terminal/table.ts";
-import { Operator } from "../../runtime/operator.ts";
 
 /** More acts than this are nobody's at a glance. */
 const ACTS = 100;
@@ -50,7 +49,7 @@ function page(
   now: number,
 ): string {
   const { lead, isDead } = by;
-  const parts = [summary(build, now), `${paint("dim", "created")} ${instant(build.createdAt, now)}`];
+  const parts = [buildSummary(build, now), `${paint("dim", "created")} ${instant(build.createdAt, now)}`];
   if (lead !== null)
     parts.push(
       `${paint("dim", "led by")}  pid ${lead.pid} on ${lead.host} (${lead.program})${isDead ? ": the orchestrator is dead" : ""}`,

@@ -3,9 +3,8 @@ import type { Why } from "../../core/why.ts";
 import { number } from "../../core/words.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { paint } from "../terminal/colours.ts";
-import { answer } from "../terminal/output.ts";
-import { table } from "../terminal/table.ts";
+import { answer } from "../render/output.ts";
+import { paint, table } from "../render/table.ts";
 
 export function whyCommand(parent: Command): void {
   parent

@@ -4,6 +4,7 @@ import { toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { examine } from "../../runtime/doctor.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { isOfBefore } from "../../runtime/surroundings.ts";
 import { isAddress, locate } from "../../store/open-store.ts";
 import { configOf } from "../config.ts";
@@ -11,9 +12,8 @@ import { driverOf, fileOf, openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
 import { version } from "../program.ts";
-import { answer } from "../terminal/output.ts";
+import { answer } from "../render/output.ts";
 import { doctorPage, type Examined, type Recheck } from "./page.ts";
-import { Operator } from "../../runtime/operator.ts";
 
 export function doctorCommand(parent: Command): void {
   parent

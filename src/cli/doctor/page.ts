@@ -4,8 +4,7 @@ import { sayReaders } from "../../core/wal.ts";
 import { bytes, number, plural } from "../../core/words.ts";
 import type { Examination } from "../../runtime/doctor.ts";
 import type { Checkpointed } from "../../runtime/operator.ts";
-import { paint, type Style } from "../terminal/colours.ts";
-import { oneLine } from "../terminal/text.ts";
+import { oneLine, paint, type Style } from "../render/table.ts";
 
 export interface Examined extends Omit<Examination, "storeVersion"> {
   database: string;

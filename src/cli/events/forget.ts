@@ -1,10 +1,10 @@
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answer } from "../terminal/output.ts";
-import { oneLine } from "../terminal/text.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { answer } from "../render/output.ts";
+import { oneLine } from "../render/table.ts";
 
 export function forgetCommand(parent: Command): void {
   parent

@@ -1,15 +1,13 @@
 import type { Command } from "commander";
 import { clock } from "../../core/age.ts";
 import type { Event } from "../../core/event.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { paint, type Style } from "../terminal/colours.ts";
-import { untilInterrupted } from "../terminal/interrupt.ts";
-import { isJson } from "../terminal/output.ts";
-import { type Column, table } from "../terminal/table.ts";
-import { oneLine } from "../terminal/text.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { isJson } from "../render/output.ts";
+import { type Column, oneLine, paint, type Style, table } from "../render/table.ts";
+import { untilInterrupted } from "../signals.ts";
 
 interface Options {
   limit: number;

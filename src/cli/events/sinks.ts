@@ -1,13 +1,12 @@
 import type { Command } from "commander";
 import { age } from "../../core/age.ts";
 import { number } from "../../core/words.ts";
+import { Operator } from "../../runtime/operator.ts";
 import type { SinkView } from "../../store/sinks.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { paint } from "../terminal/colours.ts";
-import { answer } from "../terminal/output.ts";
-import { type Column, table } from "../terminal/table.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { answer } from "../render/output.ts";
+import { type Column, paint, table } from "../render/table.ts";
 
 export function sinksCommand(parent: Command): void {
   parent

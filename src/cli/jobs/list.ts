@@ -1,11 +1,11 @@
 import type { Command } from "commander";
 import type { JobState } from "../../core/job.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { atLeastOne, stateOption } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { jobTable } from "../job-table.ts";
-import { answer } from "../terminal/output.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { answer } from "../render/output.ts";
 
 interface Options {
   queue?: string;

@@ -1,14 +1,12 @@
 import type { Command } from "commander";
 import { instant } from "../../core/age.ts";
 import type { Job } from "../../core/job.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { noSuchJob } from "../operate.ts";
-import { paint } from "../terminal/colours.ts";
-import { answer } from "../terminal/output.ts";
-import { stateStyle } from "../terminal/state.ts";
-import { oneLine, printable } from "../terminal/text.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { answer } from "../render/output.ts";
+import { oneLine, paint, printable, stateStyle } from "../render/table.ts";
 
 export function showCommand(parent: Command): void {
   parent

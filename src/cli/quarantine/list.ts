@@ -1,11 +1,11 @@
 import type { Command } from "commander";
+import { Operator } from "../../runtime/operator.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { jobTable } from "../job-table.ts";
-import { paint } from "../terminal/colours.ts";
-import { answer } from "../terminal/output.ts";
-import { Operator } from "../../runtime/operator.ts";
+import { answer } from "../render/output.ts";
+import { paint } from "../render/table.ts";
 
 export function listCommand(parent: Command): void {
   parent

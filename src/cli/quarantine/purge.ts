@@ -1,12 +1,12 @@
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
 import { plural } from "../../core/words.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { idsOrAll } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
 import { operate } from "../operate.ts";
 import { isQuarantined, quarantinedIds } from "./quarantined.ts";
-import { Operator } from "../../runtime/operator.ts";
 
 export function purgeCommand(parent: Command): void {
   parent

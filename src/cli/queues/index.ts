@@ -1,11 +1,11 @@
 import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answer } from "../terminal/output.ts";
-import { oneLine } from "../terminal/text.ts";
+import { answer } from "../render/output.ts";
+import { oneLine } from "../render/table.ts";
 import { queueTable } from "./queue-table.ts";
-import { Operator } from "../../runtime/operator.ts";
 
 export function queuesCommand(parent: Command): void {
   const queues = parent

@@ -3,9 +3,7 @@ import { FINISHED_STATES, type JobState } from "../../core/job.ts";
 import { number } from "../../core/words.ts";
 import { isPipelineQueue } from "../../core/work.ts";
 import type { QueueOverview } from "../../store/look.ts";
-import { paint } from "../terminal/colours.ts";
-import { stateStyle } from "../terminal/state.ts";
-import { type Column, count, table, terminalWidth } from "../terminal/table.ts";
+import { type Column, count, paint, stateStyle, table, terminalWidth } from "../render/table.ts";
 
 /** Below this many columns what is over and done gives way to what is going on. */
 const WIDE = 96;

@@ -3,9 +3,7 @@ import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
 import { number, plural } from "../../core/words.ts";
 import type { RecoveryPlan } from "../../runtime/recovery/preview.ts";
 import type { StoreLocation } from "../../store/open-store.ts";
-import { paint } from "../terminal/colours.ts";
-import { type Column, count, table } from "../terminal/table.ts";
-import { oneLine } from "../terminal/text.ts";
+import { type Column, count, oneLine, paint, table } from "../render/table.ts";
 
 /** In one line. */
 export function sayReport(report: CrashRecoveryReport, now: number): string {

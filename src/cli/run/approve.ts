@@ -1,14 +1,23 @@
 import { createInterface } from "node:readline/promises";
 import { approve } from "../../core/budget.ts";
 import type { Build } from "../../core/build-view.ts";
-import type { Cost } from "../../core/cost.ts";
-import { type Amount, NOTHING, plus, sayAmount, sayCost, saySpent, sayUnit, toAmount, UNITS } from "../../core/cost.ts";
+import {
+  type Amount,
+  type Cost,
+  NOTHING,
+  plus,
+  sayAmount,
+  sayCost,
+  saySpent,
+  sayUnit,
+  toAmount,
+  UNITS,
+} from "../../core/cost.ts";
 import type { BuildSettings } from "../../runtime/builds/settings.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
-import { paint } from "../terminal/colours.ts";
-import { costGiven } from "../terminal/cost.ts";
-import { oneLine } from "../terminal/text.ts";
+import { parseCost } from "../arguments.ts";
+import { oneLine, paint } from "../render/table.ts";
 import type { Wanted } from "./begin.ts";
 
 /** The total that the build is expected to have spent when it is done; null where no stage says what it costs. */
@@ -69,7 +78,7 @@ export async function askBudget(
       const text = (await ask(`New total budget: at least ${leastOf(row)}${finish} (Enter leaves it paused): `))?.trim() ?? "";
       if (text === "") return null;
       try {
-        const cost = costGiven(text);
+        const cost = parseCost(text);
         approve(row, cost, row.refused);
         return cost;
       } catch (error) {

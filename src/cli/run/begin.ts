@@ -6,9 +6,9 @@ import type { Model } from "../../runtime/builds/model.ts";
 import { warningsOf } from "../../runtime/builds/plan.ts";
 import type { BuildOptions } from "../../runtime/builds/settings.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
-import type { BuildRow } from "../../store/builds.ts";
-import { environmentToken } from "./options.ts";
 import { Operator } from "../../runtime/operator.ts";
+import type { BuildRow } from "../../store/builds.ts";
+import { environmentToken } from "../arguments.ts";
 
 export interface Wanted {
   pipeline: Pipeline;

@@ -1,11 +1,10 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import type { Command } from "commander";
+import type { RunOptions } from "../arguments.ts";
 import { whereOf } from "../database.ts";
 import type { FoundPipeline } from "../pipelines.ts";
-import { paint } from "../terminal/colours.ts";
-import { oneLine, printable } from "../terminal/text.ts";
-import type { RunOptions } from "./options.ts";
+import { oneLine, paint, printable } from "../render/table.ts";
 
 /** What one may take to end after it was told. */
 const PATIENCE = 15_000;

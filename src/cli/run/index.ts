@@ -3,18 +3,17 @@ import type { Command } from "commander";
 import { pipelineOf } from "../../core/pipeline.ts";
 import { Model } from "../../runtime/builds/model.ts";
 import { checkBuildOptions } from "../../runtime/builds/settings.ts";
+import { addChoiceOptions, addPaceOptions, buildOptions, checkToken, readToken, type RunOptions } from "../arguments.ts";
 import { openOrMake } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { examples } from "../help.ts";
 import { findPipeline } from "../pipelines.ts";
-import { paint } from "../terminal/colours.ts";
-import { Interrupts } from "../terminal/interrupt.ts";
-import { oneLine } from "../terminal/text.ts";
+import { displayBuild } from "../render/progress.ts";
+import { oneLine, paint } from "../render/table.ts";
+import { Interrupts } from "../signals.ts";
 import { begin, type Wanted } from "./begin.ts";
 import { Crew } from "./crew.ts";
 import { leading, led, type LedParts } from "./led.ts";
-import { buildOptions, checkToken, readToken, type RunOptions, withChoice, withPace } from "./options.ts";
-import { showOn } from "./show.ts";
 
 export function runCommand(parent: Command): void {
   const run = parent
@@ -28,7 +27,7 @@ export function runCommand(parent: Command): void {
         "the pipeline's build, 130: interrupted.",
     )
     .argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
-  withChoice(withPace(run))
+  addChoiceOptions(addPaceOptions(run))
     .option("--fresh", "abandon a build that was interrupted, and start anew: finished work is reused")
     .option("--watch", "then build again whenever the source changes, until Ctrl-C")
     .addHelpText(
@@ -49,7 +48,7 @@ export function runCommand(parent: Command): void {
       // Before there is a database: what is refused leaves nothing behind.
       checkBuildOptions(model, wished, "run");
       using interrupts = new Interrupts();
-      using show = showOn(command);
+      using show = displayBuild(command);
       await using hf = await openOrMake(command, {
         program: `holdfast run ${given}`,
         log: show.log,

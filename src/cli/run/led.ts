@@ -4,31 +4,29 @@ import { fromBudget } from "../../core/budget.ts";
 import type { Build } from "../../core/build-view.ts";
 import type { Amount, Cost } from "../../core/cost.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
+import { Operator } from "../../runtime/operator.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { EXIT } from "../exit.ts";
-import { paint } from "../terminal/colours.ts";
-import type { Interrupts } from "../terminal/interrupt.ts";
-import { isJson } from "../terminal/output.ts";
-import { Unfinished } from "../terminal/unfinished.ts";
+import { isJson } from "../render/output.ts";
+import { type BuildDisplay, buildSummary, nextStep } from "../render/progress.ts";
+import { paint } from "../render/table.ts";
+import { ExitGuard, type Interrupts } from "../signals.ts";
 import { askBudget, ownToken, sayHow, sayPaused, totalToFinish } from "./approve.ts";
 import type { Begun, Wanted } from "./begin.ts";
 import type { Crew } from "./crew.ts";
-import type { Show } from "./show.ts";
-import { sayNext, summary } from "./summary.ts";
-import { Operator } from "../../runtime/operator.ts";
 
 export interface LedParts {
   hf: Holdfast;
   command: Command;
   wanted: Wanted;
-  show: Show;
+  show: BuildDisplay;
   crew: Crew;
   interrupts: Interrupts;
 }
 
 /** The exit code of leading builds, also where that is interrupted. The crew ends with it. */
 export async function leading({ crew, interrupts }: LedParts, lead: () => Promise<number>): Promise<number> {
-  using _ = new Unfinished();
+  using _ = new ExitGuard();
   try {
     return await lead();
   } catch (error) {
@@ -48,14 +46,14 @@ export async function led(parts: LedParts, begin: (wanted: Wanted) => Promise<Be
     const build = "paused" in begun ? begun.paused : await followed(parts, begun);
     const row = (await operator.build(build.id)) as BuildRow;
     if (build.state !== "BUDGET_PAUSE") {
-      show.end(build, () => `${summary(build, operator.now())}\n${paint("dim", sayNext(build, wanted.again))}`.trimEnd());
+      show.end(build, () => `${buildSummary(build, operator.now())}\n${paint("dim", nextStep(build, wanted.again))}`.trimEnd());
       return exitOf(build, interrupts.signal.aborted);
     }
     const asks = !isJson(command) && process.stdin.isTTY === true && process.stdout.isTTY === true && !interrupts.signal.aborted;
     const toFinish = await totalToFinish(hf, row, wanted);
     show.end(build, () => {
       const paused = sayPaused(row, build, toFinish);
-      const said = "paused" in begun ? paused : `${summary(build, operator.now())}\n${paused}`;
+      const said = "paused" in begun ? paused : `${buildSummary(build, operator.now())}\n${paused}`;
       return asks ? said : `${said}\n${sayHow(row, wanted.again, build.token)}`;
     });
     const paid = asks ? await asked(parts, row, build, wanted, toFinish) : null;

@@ -1,12 +1,12 @@
 import type { Command } from "commander";
 import type { Holdfast } from "../../runtime/holdfast.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { noSuchSchedule } from "../../runtime/schedules.ts";
 import { openExisting } from "../database.ts";
 import { examples } from "../help.ts";
-import { answer } from "../terminal/output.ts";
-import { oneLine } from "../terminal/text.ts";
+import { answer } from "../render/output.ts";
+import { oneLine } from "../render/table.ts";
 import { scheduleTable } from "./schedule-table.ts";
-import { Operator } from "../../runtime/operator.ts";
 
 /** What an operator does to a schedule, and how the answer says it. */
 const ACTS = {

@@ -1,7 +1,6 @@
 import { age, ahead } from "../../core/age.ts";
 import type { Schedule } from "../../core/schedule.ts";
-import { paint } from "../terminal/colours.ts";
-import { type Column, table } from "../terminal/table.ts";
+import { type Column, paint, table } from "../render/table.ts";
 
 /** The schedules, for people. */
 export function scheduleTable(schedules: readonly Schedule[], now: number): string {

@@ -1,14 +1,14 @@
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { alarmsOf } from "../../runtime/status/alarms.ts";
 import { openExisting, pathOf } from "../database.ts";
 import { examples } from "../help.ts";
-import { answer } from "../terminal/output.ts";
+import { answer } from "../render/output.ts";
 import { withAdvice } from "./advice.ts";
 import { statusPage } from "./page.ts";
 import { watch } from "./watch.ts";
-import { Operator } from "../../runtime/operator.ts";
 
 /** Faster than this nobody reads, and looking is not free. */
 const LEAST = 100;

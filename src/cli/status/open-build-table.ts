@@ -2,8 +2,7 @@ import { age } from "../../core/age.ts";
 import { saySpent } from "../../core/cost.ts";
 import { number } from "../../core/words.ts";
 import { isLeft, type OpenBuild } from "../../runtime/status/open-builds.ts";
-import { buildStateText, buildStyle } from "../terminal/state.ts";
-import { type Column, table } from "../terminal/table.ts";
+import { buildStateText, buildStyle, type Column, table } from "../render/table.ts";
 
 export function openBuildTable(builds: readonly OpenBuild[], now: number): string {
   return builds.length === 0 ? "" : table(columns(now), builds);

@@ -6,10 +6,8 @@ import { isThere, type Overview, type ProcessStatus, workersIn } from "../../run
 import type { LockView } from "../../store/locks.ts";
 import { lastMinute, queueTable, type Rates, sayRate } from "../queues/queue-table.ts";
 import { sayReport } from "../recovery/report-page.ts";
+import { type Column, oneLine, paint, type Style, table, terminalWidth, truncate } from "../render/table.ts";
 import { scheduleTable } from "../schedules/schedule-table.ts";
-import { paint, type Style } from "../terminal/colours.ts";
-import { type Column, table, terminalWidth } from "../terminal/table.ts";
-import { cut, oneLine } from "../terminal/text.ts";
 import { openBuildTable } from "./open-build-table.ts";
 
 /** The next ticks are enough at a glance. */
@@ -115,11 +113,11 @@ function lockColumns(at: number): Column<LockView>[] {
 
 function recovered({ at, recovery, crashes }: Overview): string {
   const crash =
-    crashes.last === null ? "" : `\n${paint("dim", cut(`Last crash: ${sayReport(crashes.last, at)}`, terminalWidth()))}`;
+    crashes.last === null ? "" : `\n${paint("dim", truncate(`Last crash: ${sayReport(crashes.last, at)}`, terminalWidth()))}`;
   if (recovery.recoveredAt === 0) return crash === "" ? paint("dim", "Nothing had to be recovered so far.") : crash.trimStart();
   const totals = `${plural(recovery.entriesReclaimed, "job")} and ${plural(recovery.locksCleaned, "lock")}`;
   const last = `${age(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks cleaned")}`;
-  return `Recovered so far: ${totals}\n${paint("dim", cut(`Last ${last}`, terminalWidth()))}${crash}`;
+  return `Recovered so far: ${totals}\n${paint("dim", truncate(`Last ${last}`, terminalWidth()))}${crash}`;
 }
 
 function total(values: readonly number[]): number {

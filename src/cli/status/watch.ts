@@ -2,17 +2,17 @@ import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
 import { sayMillis } from "../../core/duration.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
+import { Operator } from "../../runtime/operator.ts";
 import { type Alarm, alarmsOf } from "../../runtime/status/alarms.ts";
 import type { Overview } from "../../runtime/status/overview.ts";
 import { pathOf } from "../database.ts";
 import type { Rates } from "../queues/queue-table.ts";
-import { paint } from "../terminal/colours.ts";
-import { untilInterrupted } from "../terminal/interrupt.ts";
-import { handOver, isJson } from "../terminal/output.ts";
-import { Screen } from "../terminal/screen.ts";
+import { isJson, writeLine } from "../render/output.ts";
+import { paint } from "../render/table.ts";
+import { Screen } from "../render/terminal.ts";
+import { untilInterrupted } from "../signals.ts";
 import { withAdvice } from "./advice.ts";
 import { statusPage } from "./page.ts";
-import { Operator } from "../../runtime/operator.ts";
 
 /** One look, and what was seen of it since the look before. */
 interface Look {
@@ -54,7 +54,7 @@ async function writeEach(
   over: AbortSignal,
   text: (look: Look) => string,
 ): Promise<void> {
-  for await (const look of looks(hf, command, interval, over)) if (!(await handOver(text(look)))) return;
+  for await (const look of looks(hf, command, interval, over)) if (!(await writeLine(text(look)))) return;
 }
 
 async function* looks(hf: Holdfast, command: Command, interval: number, over: AbortSignal): AsyncGenerator<Look> {

@@ -1,7 +1,44 @@
-import { CommanderError } from "commander";
-import { EXIT, exitCodeOf } from "./exit.ts";
-import { paint } from "./terminal/colours.ts";
-import { printable } from "./terminal/text.ts";
+import { type Command, CommanderError } from "commander";
+import type { Log } from "../../runtime/log.ts";
+import { EXIT, exitCodeOf } from "../exit.ts";
+import { oneLine, paint, printable, type Style } from "./table.ts";
+
+/** A command's answer: one JSON document with --json, text for people otherwise. */
+export function answer(command: Command, value: object | null, text: () => string): void {
+  process.stdout.write(`${isJson(command) ? JSON.stringify(value) : text()}\n`);
+}
+
+/** False when nobody can read it any more: the other end of the pipe is closed. */
+export function writeLine(text: string): Promise<boolean> {
+  return new Promise((resolve) => process.stdout.write(`${text}\n`, (error) => resolve(error === null || error === undefined)));
+}
+
+export function isJson(command: Command): boolean {
+  return command.optsWithGlobals<{ json?: boolean }>().json === true;
+}
+
+const LEVELS = ["debug", "info", "warn", "error"] as const;
+type Level = (typeof LEVELS)[number];
+const LEVEL_STYLES: Record<Level, Style> = { debug: "dim", info: "blue", warn: "yellow", error: "red" };
+
+/** On standard error, from this level on. */
+export function workerLog(from: Level): Log {
+  return writtenLog(from, (line) => void process.stderr.write(`${line}\n`));
+}
+
+/** Line by line, to wherever it goes. */
+export function writtenLog(from: Level, write: (line: string) => void): Log {
+  const at = (level: Level) => {
+    if (LEVELS.indexOf(level) < LEVELS.indexOf(from)) return () => {};
+    return (message: string, data?: object) => write(logLine(level, message, data));
+  };
+  return { debug: at("debug"), info: at("info"), warn: at("warn"), error: at("error") };
+}
+
+function logLine(level: Level, message: string, data?: object): string {
+  const about = data === undefined ? "" : ` ${paint("dim", oneLine(JSON.stringify(data)), process.stderr)}`;
+  return `${paint(LEVEL_STYLES[level], level, process.stderr)} ${oneLine(message)}${about}`;
+}
 
 interface Failure {
   code: string;
@@ -12,14 +49,14 @@ interface Failure {
 }
 
 /** Says what went wrong, and returns the exit code for it. */
-export function report(thrown: unknown, json: boolean): number {
+export function reportFailure(thrown: unknown, json: boolean): number {
   // Help and the version come as exceptions too, after they were printed.
   if (thrown instanceof CommanderError && thrown.exitCode === 0) return EXIT.done;
   // A group of commands without one of them: its help was printed.
   if (thrown instanceof CommanderError && thrown.code === "commander.help" && !json) return EXIT.usage;
   const failure = toFailure(thrown);
   if (json) process.stdout.write(`${JSON.stringify({ error: failure })}\n`);
-  else process.stderr.write(sentence(failure));
+  else process.stderr.write(failureText(failure));
   return exitCodeOf(failure.code);
 }
 
@@ -47,7 +84,7 @@ function isHoldfastError(thrown: unknown): thrown is Error & { code: string; hin
   return typeof code === "string" && typeof hint === "string";
 }
 
-function sentence(failure: Failure): string {
+function failureText(failure: Failure): string {
   const label = paint(["red", "bold"], "error:", process.stderr);
   if (failure.stack !== undefined) return `${label} ${printable(failure.stack)}\n`;
   const code = paint("dim", `[${failure.code}]`, process.stderr);

@@ -1,0 +1,286 @@
+import type { WriteStream } from "node:tty";
+import { stripVTControlCharacters } from "node:util";
+import type { Command } from "commander";
+import { age, ahead } from "../../core/age.ts";
+import type { Build } from "../../core/build-view.ts";
+import type { BuildState } from "../../core/build.ts";
+import { saySpent } from "../../core/cost.ts";
+import { number, plural } from "../../core/words.ts";
+import type { Log } from "../../runtime/log.ts";
+import { sayRate } from "../queues/queue-table.ts";
+import { isJson, writtenLog } from "./output.ts";
+import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";
+import { LiveBlock, Screen } from "./terminal.ts";
+
+/** A build as it stands. */
+interface BuildSnapshot {
+  build: Build;
+  /** The source is still being listed: nobody knows how much there is to do. */
+  listing: boolean;
+  /** That work on it. */
+  processes: number;
+}
+
+/** How a run is shown while it lasts. */
+export interface BuildDisplay extends Disposable {
+  readonly log: Log;
+  /** A word to people; where programs read, it goes to standard error. */
+  say(text: string): void;
+  progress(seen: BuildSnapshot): void;
+  /** Its end: what programs read of it, or what people do. */
+  end(build: Build, text: () => string): void;
+}
+
+/** No more often than this where nothing is drawn in place. */
+const LINE_INTERVAL_MS = 1_000;
+/** A drawing with a clock in it moves, also when nothing happens. */
+const REDRAW_INTERVAL_MS = 500;
+
+export function displayBuild(command: Command): BuildDisplay {
+  if (isJson(command)) return new LineDisplay((seen) => JSON.stringify({ type: "progress", ...seen.build }), true);
+  return Screen.fits(process.stdout) ? new TerminalDisplay(process.stdout) : new LineDisplay(progressLine, false);
+}
+
+/** In a pipe, or for programs: a line now and then, and only when something has changed. */
+class LineDisplay implements BuildDisplay {
+  readonly log = writtenLog("info", (line) => void process.stderr.write(`${line}\n`));
+  readonly #line: (seen: BuildSnapshot, pace: BuildRate) => string;
+  readonly #json: boolean;
+  #pace = new BuildRate();
+  #last = "";
+  #at = Number.NEGATIVE_INFINITY;
+
+  constructor(line: (seen: BuildSnapshot, pace: BuildRate) => string, json: boolean) {
+    this.#line = line;
+    this.#json = json;
+  }
+
+  say(text: string): void {
+    (this.#json ? process.stderr : process.stdout).write(`${text}\n`);
+  }
+
+  progress(seen: BuildSnapshot): void {
+    const now = performance.now();
+    this.#pace.see(seen.build, now);
+    if (now - this.#at < LINE_INTERVAL_MS) return;
+    const counted = JSON.stringify([seen.build.state, seen.build.stages, seen.build.spent]);
+    if (counted === this.#last) return;
+    this.#last = counted;
+    this.#at = now;
+    process.stdout.write(`${this.#line(seen, this.#pace)}\n`);
+  }
+
+  end(build: Build, text: () => string): void {
+    this.#pace = new BuildRate();
+    this.#last = "";
+    this.#at = Number.NEGATIVE_INFINITY;
+    process.stdout.write(this.#json ? `${JSON.stringify({ type: "build", ...build })}\n` : `${text()}\n`);
+  }
+
+  [Symbol.dispose](): void {}
+}
+
+/** On a terminal: a few lines that are drawn again in place. */
+class TerminalDisplay implements BuildDisplay {
+  readonly log = writtenLog("info", (line) => this.say(line));
+  readonly #block: LiveBlock;
+  readonly #timer: NodeJS.Timeout;
+  #pace = new BuildRate();
+  #seen: BuildSnapshot | null = null;
+  #since = performance.now();
+
+  constructor(stream: WriteStream) {
+    this.#block = new LiveBlock(stream);
+    this.#timer = setInterval(() => this.#draw(), REDRAW_INTERVAL_MS).unref();
+  }
+
+  say(text: string): void {
+    this.#block.write(text);
+  }
+
+  progress(seen: BuildSnapshot): void {
+    if (this.#seen === null) this.#since = performance.now();
+    this.#seen = seen;
+    this.#draw();
+  }
+
+  end(_build: Build, text: () => string): void {
+    this.#seen = null;
+    this.#pace = new BuildRate();
+    this.#block.clear();
+    process.stdout.write(`${text()}\n`);
+  }
+
+  [Symbol.dispose](): void {
+    clearInterval(this.#timer);
+    if (this.#seen !== null) this.#block.clear();
+    this.#block[Symbol.dispose]();
+  }
+
+  #draw(): void {
+    if (this.#seen === null) return;
+    const now = performance.now();
+    this.#pace.see(this.#seen.build, now);
+    this.#block.draw(progressBlock(this.#seen, this.#pace, now - this.#since));
+  }
+}
+
+/** A bar is as wide as there is room, up to this. */
+const MAX_BAR_WIDTH = 30;
+/** Name, four counts and their gaps. */
+const BESIDE_BAR_WIDTH = 46;
+
+/** One line a stage, and one for all. */
+function progressBlock(seen: BuildSnapshot, pace: BuildRate, elapsed: number): string {
+  const { build } = seen;
+  const rows = stageRows(build);
+  const names = Math.max(5, ...rows.map(({ name }) => name.length));
+  const width = Math.max(4, Math.min(MAX_BAR_WIDTH, terminalWidth() - BESIDE_BAR_WIDTH - names));
+  const bar = { title: "", value: (row: StageRow) => barOf(row, width), style: barStyle };
+  const [name, ...counts] = stageColumns();
+  const processes = seen.processes > 1 ? [plural(seen.processes, "process", "processes")] : [];
+  return [
+    joinFitting([paint("bold", oneLine(build.pipeline)), paint("dim", `build ${build.id}`), age(elapsed)]),
+    table([name as (typeof counts)[number], bar, ...counts], rows),
+    joinFitting([...rateTexts(seen, pace), ...processes]),
+  ].join("\n");
+}
+
+/** As many of them as fit. */
+function joinFitting(parts: readonly string[]): string {
+  let line = "";
+  let room = terminalWidth();
+  for (const part of parts) {
+    room -= widthOf(stripVTControlCharacters(part)) + (line === "" ? 0 : 3);
+    if (room < 0 && line !== "") break;
+    line += line === "" ? part : `${paint("dim", " · ")}${part}`;
+  }
+  return line;
+}
+
+/** The same in one line, for logs. */
+function progressLine(seen: BuildSnapshot, pace: BuildRate): string {
+  const stages = stageRows(seen.build).map(({ name, ran, cached, failed, left }) => {
+    const counts = [`${number(ran)} done`];
+    if (cached > 0) counts.push(`${number(cached)} cached`);
+    if (failed > 0) counts.push(`${number(failed)} failed`);
+    if (left > 0) counts.push(`${number(left)} left`);
+    return `${oneLine(name)} ${counts.join(", ")}`;
+  });
+  return [...stages, ...rateTexts(seen, pace)].join(" · ");
+}
+
+function rateTexts({ build, listing }: BuildSnapshot, pace: BuildRate): string[] {
+  const spent = saySpent(build.spent, build.budget);
+  const rate = pace.rate();
+  const left = pace.timeLeft(build);
+  return [
+    ...(spent === "" ? [] : [spent]),
+    ...(rate === null ? [] : [`${sayRate(rate)}/s`]),
+    ...(listing ? ["listing"] : left === null ? [] : [`about ${ahead(left)} left`]),
+  ];
+}
+
+function barOf({ ran, cached, failed, left }: StageRow, width: number): string {
+  const ended = ran + cached + failed;
+  const full = ended + left === 0 ? 0 : Math.floor((ended / (ended + left)) * width);
+  return "█".repeat(full) + "░".repeat(width - full);
+}
+
+function barStyle({ failed, left, ran, cached }: StageRow): "yellow" | "green" | "cyan" {
+  if (failed > 0) return "yellow";
+  return left === 0 && ran + cached > 0 ? "green" : "cyan";
+}
+
+/** What is further back says little about what comes. */
+const RATE_WINDOW_MS = 15_000;
+/** Of less nobody can tell. */
+const RATE_MIN_MS = 1_000;
+
+/** How fast a build goes, and how long it will. */
+class BuildRate {
+  readonly #seen: { at: number; ended: number }[] = [];
+
+  /** `at` in milliseconds that never jump. */
+  see(build: Build, at: number): void {
+    const ended = sum(build, ({ ran, failed }) => ran + failed);
+    if (this.#seen.at(-1)?.ended === ended && this.#seen.length > 1) this.#seen.pop();
+    this.#seen.push({ at, ended });
+    while (this.#seen.length > 2 && (this.#seen[1]?.at ?? at) < at - RATE_WINDOW_MS) this.#seen.shift();
+  }
+
+  /** Pieces of work a second; null: nobody can tell yet. */
+  rate(): number | null {
+    const [first, last] = [this.#seen[0], this.#seen.at(-1)];
+    if (first === undefined || last === undefined || last.at - first.at < RATE_MIN_MS) return null;
+    return ((last.ended - first.ended) * 1_000) / (last.at - first.at);
+  }
+
+  /** In milliseconds. */
+  timeLeft(build: Build): number | null {
+    const rate = this.rate();
+    return rate === null || rate === 0 ? null : (sum(build, ({ left }) => left) * 1_000) / rate;
+  }
+}
+
+type Stage = Build["stages"][string];
+
+function sum({ stages }: Build, of: (stage: Stage) => number): number {
+  return Object.values(stages).reduce((total, stage) => total + of(stage), 0);
+}
+
+type StageRow = Build["stages"][string] & { name: string };
+
+function stageRows({ stages }: Build): StageRow[] {
+  return Object.entries(stages).map(([name, { ran, cached, failed, left }]) => ({ name, ran, cached, failed, left }));
+}
+
+function stageColumns(): Column<StageRow>[] {
+  return [
+    { title: "STAGE", value: ({ name }) => name, least: 8 },
+    count("DONE", ({ ran }) => ran, "green"),
+    count("CACHED", ({ cached }) => cached),
+    count("FAILED", ({ failed }) => failed, "yellow"),
+    count("LEFT", ({ left }) => left),
+  ];
+}
+
+/** How a build was left: its state and why, what each stage has done, what it has cost, and what went wrong. */
+export function buildSummary(build: Build, now: number): string {
+  const rows = stageRows(build);
+  const parts = [headline(build, now), rows.length === 0 ? "" : table(stageColumns(), rows), errorsOf(build)];
+  return parts.filter((part) => part !== "").join("\n");
+}
+
+function headline(build: Build, now: number): string {
+  const { id, pipeline, state, reason, createdAt, finishedAt } = build;
+  const spent = saySpent(build.spent, build.budget);
+  const about = [`build ${id}`, oneLine(reason), `${age((finishedAt ?? now) - createdAt)}`, ...(spent === "" ? [] : [spent])];
+  return `${paint(buildStyle(state), buildStateText(build))} ${paint("bold", oneLine(pipeline))} ${paint("dim", about.join(" · "))}`;
+}
+
+/** In whole, so that one can look for them. */
+function errorsOf({ errors, stages }: Build): string {
+  if (errors.length === 0) return "";
+  const failed = Object.values(stages).reduce((total, stage) => total + stage.failed, 0);
+  const lines = errors.map(({ stage, target, message }) => {
+    const where = stage === "" ? "source" : target === "" ? stage : `${stage} ${target}`;
+    return `${paint("yellow", "failed")} ${oneLine(where)}: ${oneLine(message)}`;
+  });
+  if (failed > errors.length) lines.push(paint("dim", `… and ${number(failed - errors.length)} more`));
+  return lines.join("\n");
+}
+
+/** What comes next, in a word. */
+export function nextStep({ id, state }: Pick<Build, "id" | "state">, again: string): string {
+  switch (state as BuildState) {
+    case "SUCCESS":
+      return `holdfast builds export ${id} DIR writes what it has made.`;
+    case "FAILED":
+      return `${again} tries what failed once more; what succeeded is reused.`;
+    case "CRASHED":
+      return `${again} goes on where it was.`;
+    default:
+      return "";
+  }
+}

@@ -1,0 +1,180 @@
+import { stripVTControlCharacters, styleText } from "node:util";
+import type { BuildState } from "../../core/build.ts";
+import type { JobState } from "../../core/job.ts";
+import { number } from "../../core/words.ts";
+
+export interface Column<Row> {
+  title: string;
+  value: (row: Row) => string;
+  right?: boolean;
+  style?: (row: Row) => Style | null;
+  /** Gives way when the terminal is narrow, down to this width. */
+  least?: number;
+  /** Left out when the terminal is too narrow for all columns at their least widths; the last such column goes first. */
+  optional?: boolean;
+}
+
+const GAP = 2;
+
+/** How many; nothing stands back. */
+export function count<Row>(
+  title: string,
+  of: (row: Row) => number,
+  style: Style | null | ((row: Row) => Style | null) = null,
+): Column<Row> {
+  return {
+    title,
+    right: true,
+    value: (row) => number(of(row)),
+    style: (row) => (of(row) === 0 ? "dim" : typeof style === "function" ? style(row) : style),
+  };
+}
+
+/** Lines up columns. In a pipe the table keeps its full width, because programs read it. */
+export function table<Row>(given: readonly Column<Row>[], rows: readonly Row[], room = terminalWidth()): string {
+  const columns = fitting(given, rows, room);
+  const cells = rows.map((row) => columns.map((column) => oneLine(column.value(row))));
+  const wanted = columns.map((column, i) => Math.max(widthOf(column.title), ...cells.map((line) => widthOf(line[i] as string))));
+  const widths = fit(columns, wanted, room);
+  const line = (texts: readonly string[], styleOf: (column: Column<Row>) => Style | null) =>
+    columns.map((column, i) => cell(texts[i] as string, widths[i] as number, column, styleOf(column), i)).join(" ".repeat(GAP));
+  const head = line(
+    columns.map(({ title }) => title),
+    () => "dim",
+  );
+  const body = cells.map((texts, i) => line(texts, (column) => column.style?.(rows[i] as Row) ?? null));
+  return [head, ...body].map((text) => text.trimEnd()).join("\n");
+
+  function cell(text: string, width: number, column: Column<Row>, style: Style | null, at: number): string {
+    const short = truncate(text, width);
+    const blank = " ".repeat(width - widthOf(short));
+    const painted = short === "" ? "" : paint(style, short);
+    if (column.right) return blank + painted;
+    return at === columns.length - 1 ? painted : painted + blank;
+  }
+}
+
+/** The columns that fit side by side at their least widths. */
+function fitting<Row>(columns: readonly Column<Row>[], rows: readonly Row[], room: number): readonly Column<Row>[] {
+  const leastWidth = ({ title, value, least }: Column<Row>) => {
+    const wanted = Math.max(widthOf(title), ...rows.map((row) => widthOf(oneLine(value(row)))));
+    return Math.min(wanted, least ?? wanted);
+  };
+  const total = columns.reduce((sum, column) => sum + leastWidth(column) + GAP, -GAP);
+  const last = columns.findLastIndex(({ optional }) => optional === true);
+  return total <= room || last === -1 ? columns : fitting(columns.toSpliced(last, 1), rows, room);
+}
+
+/** The widest that may shrink gives way first. */
+function fit<Row>(columns: readonly Column<Row>[], wanted: readonly number[], room: number): number[] {
+  const widths = [...wanted];
+  let excess = widths.reduce((sum, width) => sum + width + GAP, -GAP) - room;
+  while (excess > 0) {
+    let widest = -1;
+    for (const [i, { least }] of columns.entries()) {
+      const width = widths[i] as number;
+      if (least !== undefined && width > least && width > (widths[widest] ?? 0)) widest = i;
+    }
+    if (widest === -1) break;
+    widths[widest] = (widths[widest] as number) - 1;
+    excess--;
+  }
+  return widths;
+}
+
+/** A terminal that nobody gave a size says 0. */
+export function terminalWidth(): number {
+  const { columns } = process.stdout;
+  return columns === undefined ? Number.POSITIVE_INFINITY : columns || 80;
+}
+
+/** A letter is a cell in these, and the next one never joins it. */
+const PLAIN = /^[ -~\u00a1-\u00ac\u00ae-\u00ff\u2010-\u2027]*$/;
+/** Made when a text needs it: to know about all languages costs a short command more than its tables. */
+let segmenter: Intl.Segmenter | undefined;
+/** East Asian wide letters, and symbols that terminals draw two cells wide. */
+const WIDE =
+  /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Emoji_Presentation}/u;
+
+/** Characters that change the direction of the text after them, and so what a reader takes it for. */
+const BIDI_CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Removes what jobs carry and a terminal would obey: escape sequences, control characters, changes of direction. */
+export function printable(text: string): string {
+  const plain = stripVTControlCharacters(text).replace(BIDI_CONTROLS, "");
+  // oxlint-disable-next-line no-control-regex
+  return plain.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "");
+}
+
+/** The same on one line. */
+export function oneLine(text: string): string {
+  return printable(text.replace(/\s+/g, " ")).trim();
+}
+
+/** In cells of a terminal. */
+export function widthOf(text: string): number {
+  if (PLAIN.test(text)) return text.length;
+  let width = 0;
+  for (const segment of graphemes(text)) width += WIDE.test(segment) ? 2 : 1;
+  return width;
+}
+
+/** At most this wide, with … where something is missing. */
+export function truncate(text: string, width: number): string {
+  if (widthOf(text) <= width) return text;
+  let kept = "";
+  let room = width - 1;
+  for (const segment of graphemes(text)) {
+    room -= WIDE.test(segment) ? 2 : 1;
+    if (room < 0) break;
+    kept += segment;
+  }
+  return `${kept.trimEnd()}…`;
+}
+
+function graphemes(text: string): Iterable<string> {
+  if (PLAIN.test(text)) return text;
+  segmenter ??= new Intl.Segmenter(undefined, { granularity: "grapheme" });
+  return Array.from(segmenter.segment(text), ({ segment }) => segment);
+}
+
+export type Style = Parameters<typeof styleText>[0];
+
+/** Coloured where the stream shows colours: NO_COLOR, FORCE_COLOR and pipes are heeded. */
+export function paint(style: Style | null, text: string, stream: NodeJS.WriteStream = process.stdout): string {
+  return style === null ? text : styleText(style, text, { stream });
+}
+
+const JOB_STYLES: Record<JobState, Style | null> = {
+  waiting: "dim",
+  pending: null,
+  running: "cyan",
+  succeeded: "green",
+  failed: "yellow",
+  cancelled: "dim",
+  quarantined: "red",
+};
+
+/** One colour a state, in every command. */
+export function stateStyle(state: JobState): Style | null {
+  return JOB_STYLES[state];
+}
+
+const BUILD_STYLES: Record<BuildState, Style | null> = {
+  PENDING: null,
+  ACTIVE: "cyan",
+  SUCCESS: "green",
+  FAILED: "red",
+  CRASHED: "yellow",
+  BUDGET_PAUSE: "yellow",
+  ABANDONED: "dim",
+};
+
+/** A build that was stopped on purpose is CRASHED to programs; "stopped" is what happened. */
+export function buildStateText({ state, reason }: { state: BuildState; reason: string }): string {
+  return state === "CRASHED" && reason === "stopped" ? "stopped" : state;
+}
+
+export function buildStyle(state: BuildState): Style | null {
+  return BUILD_STYLES[state];
+}
