@@ -1,7 +1,7 @@
 import { Console } from "node:console";
 import { readFileSync } from "node:fs";
-import { type Command, Help } from "commander";
-import { KnownCommand } from "./command.ts";
+import { Command, type ErrorOptions, Help } from "commander";
+import { HoldfastError } from "../core/errors.ts";
 import { readConfig } from "./config.ts";
 import { isJson } from "./render/output.ts";
 
@@ -167,4 +167,33 @@ export function version(): string {
   // The bundle has this module one folder higher.
   const file = new URL(import.meta.url.endsWith(".ts") ? "../../package.json" : "../package.json", import.meta.url);
   return (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version;
+}
+
+/** A command whose unknown commands are said to be unknown, with what there is instead. */
+class KnownCommand extends Command {
+  override createCommand(name?: string): Command {
+    return new KnownCommand(name);
+  }
+
+  override error(message: string, options?: ErrorOptions): never {
+    if (options?.code === "commander.unknownCommand") throw unknownCommand(message.replace(/^error: /, ""), this);
+    if (options?.code === "commander.excessArguments") {
+      // `holdfast queues frob` comes here as an argument too many for the group's default.
+      for (const group of [this, this.parent]) {
+        const word = group === null ? undefined : unknownWord(group);
+        if (group !== null && word !== undefined) throw unknownCommand(`unknown command '${word}'`, group);
+      }
+    }
+    return super.error(message, options);
+  }
+}
+
+/** What stands where one of its commands should. */
+function unknownWord({ commands, args: [word] }: Command): string | undefined {
+  return commands.length === 0 || commands.some((command) => command.name() === word) ? undefined : word;
+}
+
+function unknownCommand(message: string, { commands }: Command): HoldfastError {
+  const names = commands.map((command) => command.name()).join(", ");
+  return new HoldfastError("USAGE", message.replace(/\n\((.*)\)$/, ". $1"), `There is ${names}. Add --help to see what they do.`);
 }
