@@ -9,10 +9,10 @@ import { Operator } from "../runtime/operator.ts";
 import type { Manifest } from "../store/backups.ts";
 import { driverOf, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
-import { examples } from "./help.ts";
 import { answer } from "./render/output.ts";
 import { paint } from "./render/table.ts";
 import { withProgress } from "./render/terminal.ts";
+import { examples } from "./verb.ts";
 
 export function backupCommand(parent: Command): void {
   parent

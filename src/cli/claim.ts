@@ -8,10 +8,10 @@ import type { Holdfast } from "../runtime/holdfast.ts";
 import { Operator } from "../runtime/operator.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
-import { examples } from "./help.ts";
 import { answer, isJson, writeLine } from "./render/output.ts";
 import { oneLine, paint } from "./render/table.ts";
 import { untilInterrupted } from "./signals.ts";
+import { examples } from "./verb.ts";
 
 interface Options {
   name?: string;

@@ -7,10 +7,10 @@ import { type Definition, definitionOf, job } from "../runtime/definition.ts";
 import { parseInstant, readJson, wholeNumber } from "./arguments.ts";
 import { configOf, modulesOf } from "./config.ts";
 import { openOrMake } from "./database.ts";
-import { examples } from "./help.ts";
 import { definitionsIn } from "./modules.ts";
 import { answer } from "./render/output.ts";
 import { paint } from "./render/table.ts";
+import { examples } from "./verb.ts";
 
 interface Options {
   module?: string;

@@ -7,9 +7,9 @@ import { type Alarm, alarmsOf } from "../runtime/status/alarms.ts";
 import { type Overview, workersIn } from "../runtime/status/overview.ts";
 import { openExisting } from "./database.ts";
 import { EXIT, exitCodeOf } from "./exit.ts";
-import { examples } from "./help.ts";
 import { answer } from "./render/output.ts";
 import { oneLine, paint } from "./render/table.ts";
+import { examples } from "./verb.ts";
 
 export function healthCommand(parent: Command): void {
   parent

@@ -6,8 +6,8 @@ import { unopened } from "../runtime/metrics.ts";
 import { Operator } from "../runtime/operator.ts";
 import { backupsOf, openExisting } from "./database.ts";
 import { EXIT, exitCodeOf } from "./exit.ts";
-import { examples } from "./help.ts";
 import { answer, workerLog } from "./render/output.ts";
+import { examples } from "./verb.ts";
 
 export function metricsCommand(parent: Command): void {
   parent

@@ -10,10 +10,10 @@ import { isOfCrash } from "../runtime/recovery/preview.ts";
 import type { RecoveryTotals } from "../store/healing.ts";
 import { isManual, openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
-import { examples } from "./help.ts";
 import { planPage, reportPage, reportTable, waitingPage } from "./recovery/report-page.ts";
 import { answer } from "./render/output.ts";
 import { count, paint, table } from "./render/table.ts";
+import { examples } from "./verb.ts";
 
 type Entry = RecoveryTotals["log"][number];
 

@@ -8,10 +8,10 @@ import type { HeldClaim } from "../runtime/claim-token.ts";
 import { Operator } from "../runtime/operator.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
-import { examples } from "./help.ts";
 import { answer, workerLog } from "./render/output.ts";
 import { oneLine } from "./render/table.ts";
 import { untilInterrupted } from "./signals.ts";
+import { examples } from "./verb.ts";
 
 /** What cannot be written for a moment is tried again after this long. */
 const AGAIN = 500;

@@ -7,10 +7,10 @@ import { databaseAt, type RestoredWhole, restoreWhole } from "../runtime/restore
 import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
 import { isAddress } from "../store/open-store.ts";
 import { actorOf, artifactsOf, backupsOf, driverOf, fileOf, schemaOf } from "./database.ts";
-import { examples } from "./help.ts";
 import { answer } from "./render/output.ts";
 import { paint } from "./render/table.ts";
 import { withProgress } from "./render/terminal.ts";
+import { examples } from "./verb.ts";
 
 export function restoreCommand(parent: Command): void {
   parent

@@ -7,10 +7,10 @@ import { isAddress } from "../store/open-store.ts";
 import type { SalvageReport } from "../store/sqlite/salvage/report.ts";
 import type { SalvagedDatabase } from "../store/sqlite/salvage/salvage.ts";
 import { actorOf, backupsOf, driverOf, fileOf } from "./database.ts";
-import { examples } from "./help.ts";
 import { answer } from "./render/output.ts";
 import { paint } from "./render/table.ts";
 import { withProgress } from "./render/terminal.ts";
+import { examples } from "./verb.ts";
 
 /** How many ids and ranges are named; all of them stand in the report. */
 const NAMED = 10;

@@ -7,9 +7,9 @@ import type { HeldClaim } from "../runtime/claim-token.ts";
 import { Operator } from "../runtime/operator.ts";
 import { readJson } from "./arguments.ts";
 import { openExisting } from "./database.ts";
-import { examples } from "./help.ts";
 import { answer } from "./render/output.ts";
 import { oneLine } from "./render/table.ts";
+import { examples } from "./verb.ts";
 
 interface Options {
   succeed?: string | true;

@@ -9,10 +9,10 @@ import type { ProcessView } from "../store/processes.ts";
 import { atLeastOne } from "./arguments.ts";
 import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
-import { examples } from "./help.ts";
 import { answer, isJson } from "./render/output.ts";
 import { oneLine, paint } from "./render/table.ts";
 import { untilInterrupted } from "./signals.ts";
+import { examples } from "./verb.ts";
 
 /** What a process may take beyond its drain, to notice and to end. */
 const BEYOND = 20_000;

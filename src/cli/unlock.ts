@@ -4,9 +4,9 @@ import { HoldfastError } from "../core/errors.ts";
 import { Operator, type OrchestratorLock } from "../runtime/operator.ts";
 import type { LockView } from "../store/locks.ts";
 import { openExisting } from "./database.ts";
-import { examples } from "./help.ts";
 import { answer } from "./render/output.ts";
 import { type Column, oneLine, paint, table } from "./render/table.ts";
+import { examples } from "./verb.ts";
 
 export function unlockCommand(parent: Command): void {
   parent

@@ -8,12 +8,12 @@ import { atLeastOne } from "./arguments.ts";
 import { configOf, modulesOf } from "./config.ts";
 import { openOrMake, pathOf, programOf } from "./database.ts";
 import { EXIT } from "./exit.ts";
-import { examples } from "./help.ts";
 import { definitionsIn } from "./modules.ts";
 import { pipelinesIn } from "./pipelines.ts";
 import { answer, workerLog } from "./render/output.ts";
 import { oneLine, paint } from "./render/table.ts";
 import { ExitGuard } from "./signals.ts";
+import { examples } from "./verb.ts";
 
 interface Options {
   concurrency: number;

@@ -6,8 +6,8 @@ import { HoldfastError } from "../../core/errors.ts";
 import { number } from "../../core/words.ts";
 import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer, isJson } from "../render/output.ts";
+import { examples } from "../verb.ts";
 
 export function getCommand(parent: Command): void {
   parent

@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import { examples } from "../help.ts";
+import { examples } from "../verb.ts";
 import { getCommand } from "./get.ts";
 import { sweepCommand } from "./sweep.ts";
 

@@ -3,8 +3,8 @@ import { type Duration, toMillis } from "../../core/duration.ts";
 import { number, plural } from "../../core/words.ts";
 import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
+import { examples } from "../verb.ts";
 
 export function sweepCommand(parent: Command): void {
   parent

@@ -4,9 +4,9 @@ import { Operator } from "../../runtime/operator.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { isJson } from "../render/output.ts";
 import { type Column, paint, table } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 export function listAudit(audit: Command): Command {
   return audit

@@ -5,9 +5,9 @@ import { Operator } from "../../runtime/operator.ts";
 import type { AuditHead } from "../../store/audit.ts";
 import { openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
 import { paint } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 export function verifyCommand(parent: Command): void {
   parent

@@ -3,9 +3,9 @@ import { type Cost, sayCost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
 import { oneLine } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 export function approveCommand(parent: Command): void {
   parent

@@ -2,9 +2,9 @@ import type { Command } from "commander";
 import type { Build } from "../../core/build-view.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
 import { oneLine } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 export function abandonCommand(parent: Command): void {
   addCommand(parent, {

@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
+import { examples } from "../verb.ts";
 
 export function exportCommand(parent: Command): void {
   parent

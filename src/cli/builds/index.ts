@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import { examples } from "../help.ts";
+import { examples } from "../verb.ts";
 import { approveCommand } from "./approve.ts";
 import { abandonCommand, refuseCommand } from "./end.ts";
 import { exportCommand } from "./export.ts";

@@ -6,8 +6,8 @@ import { Operator } from "../../runtime/operator.ts";
 import { isLeft, type OpenBuild } from "../../runtime/status/open-builds.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
+import { examples } from "../verb.ts";
 import { buildTable, type ListedBuild } from "./build-table.ts";
 
 interface Options {

@@ -10,13 +10,13 @@ import type { BuildRow } from "../../store/builds.ts";
 import { addPaceOptions, buildOptions, checkToken, readToken, type RunOptions } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { findPipeline, type FoundPipeline, pipelineNamed } from "../pipelines.ts";
 import { displayBuild } from "../render/progress.ts";
 import { resume, type Wanted } from "../run/begin.ts";
 import { Crew } from "../run/crew.ts";
 import { leading, led } from "../run/led.ts";
 import { Interrupts } from "../signals.ts";
+import { examples } from "../verb.ts";
 
 export function resumeCommand(parent: Command): void {
   const command = parent

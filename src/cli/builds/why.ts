@@ -2,9 +2,9 @@ import type { Command } from "commander";
 import type { Why } from "../../core/why.ts";
 import { number } from "../../core/words.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
 import { paint, table } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 export function whyCommand(parent: Command): void {
   parent

@@ -1,5 +1,5 @@
 import { Argument, type Command } from "commander";
-import { examples } from "../help.ts";
+import { examples } from "../verb.ts";
 import { bash } from "./bash.ts";
 import { fish } from "./fish.ts";
 import { branchesOf } from "./tree.ts";

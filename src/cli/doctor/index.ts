@@ -10,9 +10,9 @@ import { isAddress, locate } from "../../store/open-store.ts";
 import { configOf } from "../config.ts";
 import { driverOf, fileOf, openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
-import { examples } from "../help.ts";
 import { version } from "../program.ts";
 import { answer } from "../render/output.ts";
+import { examples } from "../verb.ts";
 import { doctorPage, type Examined, type Recheck } from "./page.ts";
 
 export function doctorCommand(parent: Command): void {

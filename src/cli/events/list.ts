@@ -4,10 +4,10 @@ import type { Event } from "../../core/event.ts";
 import { Operator } from "../../runtime/operator.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { isJson } from "../render/output.ts";
 import { type Column, oneLine, paint, type Style, table } from "../render/table.ts";
 import { untilInterrupted } from "../signals.ts";
+import { examples } from "../verb.ts";
 
 interface Options {
   limit: number;

@@ -4,9 +4,9 @@ import { number } from "../../core/words.ts";
 import { Operator } from "../../runtime/operator.ts";
 import type { SinkView } from "../../store/sinks.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
 import { type Column, paint, table } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 export function sinksCommand(parent: Command): void {
   parent

@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import { examples } from "../help.ts";
+import { examples } from "../verb.ts";
 import { cancelCommand } from "./cancel.ts";
 import { listCommand } from "./list.ts";
 import { retryCommand } from "./retry.ts";

@@ -3,9 +3,9 @@ import type { JobState } from "../../core/job.ts";
 import { Operator } from "../../runtime/operator.ts";
 import { atLeastOne, stateOption } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { jobTable } from "../job-table.ts";
 import { answer } from "../render/output.ts";
+import { examples } from "../verb.ts";
 
 interface Options {
   queue?: string;

@@ -1,7 +1,6 @@
 import type { Command } from "commander";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
-import { operate } from "../operate.ts";
+import { actOnJobs, examples } from "../verb.ts";
 
 export function retryCommand(parent: Command): void {
   parent
@@ -12,7 +11,7 @@ export function retryCommand(parent: Command): void {
     .addHelpText("after", examples("holdfast jobs retry 1p0k9r3zq00000007"))
     .action(async (ids: string[], _options: object, command: Command) => {
       await using hf = await openExisting(command);
-      await operate(command, hf, ids, {
+      await actOnJobs(command, hf, ids, {
         done: "retried",
         act: (id) => hf.jobs.retry(id),
         refuse: ({ state }) => `It is ${state}; only failed and quarantined jobs can be retried.`,

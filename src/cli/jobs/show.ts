@@ -3,10 +3,9 @@ import { instant } from "../../core/age.ts";
 import type { Job } from "../../core/job.ts";
 import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
-import { noSuchJob } from "../operate.ts";
 import { answer } from "../render/output.ts";
 import { oneLine, paint, printable, stateStyle } from "../render/table.ts";
+import { examples, noSuchJob } from "../verb.ts";
 
 export function showCommand(parent: Command): void {
   parent

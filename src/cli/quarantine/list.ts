@@ -2,10 +2,10 @@ import type { Command } from "commander";
 import { Operator } from "../../runtime/operator.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { jobTable } from "../job-table.ts";
 import { answer } from "../render/output.ts";
 import { paint } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 export function listCommand(parent: Command): void {
   parent

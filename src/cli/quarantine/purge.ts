@@ -4,8 +4,7 @@ import { plural } from "../../core/words.ts";
 import { Operator } from "../../runtime/operator.ts";
 import { idsOrAll } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
-import { operate } from "../operate.ts";
+import { actOnJobs, examples } from "../verb.ts";
 import { isQuarantined, quarantinedIds } from "./quarantined.ts";
 
 export function purgeCommand(parent: Command): void {
@@ -22,7 +21,7 @@ export function purgeCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const chosen = options.all ? await quarantinedIds(hf) : ids;
       if (options.all && !options.yes) throw unsure(chosen.length);
-      await operate(command, hf, chosen, {
+      await actOnJobs(command, hf, chosen, {
         done: "purged",
         act: async (id) => (await isQuarantined(hf, id)) && (await new Operator(hf).purge(id)),
         refuse: ({ state }) => `It is ${state}, not quarantined.`,

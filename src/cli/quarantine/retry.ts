@@ -1,8 +1,7 @@
 import type { Command } from "commander";
 import { idsOrAll } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
-import { operate } from "../operate.ts";
+import { actOnJobs, examples } from "../verb.ts";
 import { isQuarantined, quarantinedIds } from "./quarantined.ts";
 
 export function retryCommand(parent: Command): void {
@@ -16,7 +15,7 @@ export function retryCommand(parent: Command): void {
     .action(async (ids: string[], options: { all?: boolean }, command: Command) => {
       idsOrAll(ids, options.all);
       await using hf = await openExisting(command);
-      await operate(command, hf, options.all ? await quarantinedIds(hf) : ids, {
+      await actOnJobs(command, hf, options.all ? await quarantinedIds(hf) : ids, {
         done: "retried",
         act: async (id) => (await isQuarantined(hf, id)) && hf.jobs.retry(id),
         refuse: ({ state }) => `It is ${state}, not quarantined.`,

@@ -2,9 +2,9 @@ import type { Command } from "commander";
 import { HoldfastError } from "../../core/errors.ts";
 import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
 import { oneLine } from "../render/table.ts";
+import { examples } from "../verb.ts";
 import { queueTable } from "./queue-table.ts";
 
 export function queuesCommand(parent: Command): void {

@@ -3,9 +3,9 @@ import type { Holdfast } from "../../runtime/holdfast.ts";
 import { Operator } from "../../runtime/operator.ts";
 import { noSuchSchedule } from "../../runtime/schedules.ts";
 import { openExisting } from "../database.ts";
-import { examples } from "../help.ts";
 import { answer } from "../render/output.ts";
 import { oneLine } from "../render/table.ts";
+import { examples } from "../verb.ts";
 import { scheduleTable } from "./schedule-table.ts";
 
 /** What an operator does to a schedule, and how the answer says it. */

@@ -8,10 +8,10 @@ import { answer } from "./render/output.ts";
 import { oneLine, paint } from "./render/table.ts";
 
 /** Asked for together, they share a commit. */
-const TOGETHER = 500;
+const BATCH_SIZE = 500;
 
 /** What an operator does to jobs one by one. */
-interface Operation {
+interface JobAction {
   /** What those are called to which it was done: `retried`. */
   done: string;
   /** True when it was done; otherwise `refuse` says why not. */
@@ -20,12 +20,12 @@ interface Operation {
 }
 
 /** Done for some, refused for others: the answer says for which, and why. Exit code 1 when something was refused. */
-export async function operate(command: Command, hf: Holdfast, ids: readonly string[], operation: Operation): Promise<void> {
+export async function actOnJobs(command: Command, hf: Holdfast, ids: readonly string[], operation: JobAction): Promise<void> {
   const done: string[] = [];
   const refused: { id: string; reason: string }[] = [];
-  for (let at = 0; at < ids.length; at += TOGETHER) {
-    const some = ids.slice(at, at + TOGETHER);
-    const reasons = await Promise.all(some.map((id) => attempt(hf, id, operation)));
+  for (let at = 0; at < ids.length; at += BATCH_SIZE) {
+    const some = ids.slice(at, at + BATCH_SIZE);
+    const reasons = await Promise.all(some.map((id) => actOn(hf, id, operation)));
     for (const [i, id] of some.entries()) {
       const reason = reasons[i] ?? null;
       if (reason === null) done.push(id);
@@ -42,7 +42,7 @@ export async function operate(command: Command, hf: Holdfast, ids: readonly stri
 }
 
 /** Why not; null when it was done. */
-async function attempt(hf: Holdfast, id: string, { act, refuse }: Operation): Promise<string | null> {
+async function actOn(hf: Holdfast, id: string, { act, refuse }: JobAction): Promise<string | null> {
   try {
     if (await act(id)) return null;
   } catch (error) {
@@ -56,4 +56,9 @@ async function attempt(hf: Holdfast, id: string, { act, refuse }: Operation): Pr
 
 export function noSuchJob(id: string): HoldfastError {
   return new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been pruned; check the id and the database.");
+}
+
+/** The end of a help text. */
+export function examples(...lines: string[]): string {
+  return `\nExample:\n${lines.map((line) => `  ${line}`).join("\n")}`;
 }
