@@ -2,19 +2,23 @@ import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { basename, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
+import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
+import { isPipeline, type Pipeline, pipelineOf } from "../core/pipeline.ts";
+import { loadedFrom } from "../runtime/builds/program.ts";
 import type { Definition } from "../runtime/definition.ts";
+import { configOf, modulesOf } from "./config.ts";
 
 /** Every job definition that these modules export, by default or by name, alone or in an array; each once. */
 export async function definitionsIn(files: readonly string[]): Promise<Definition[]> {
   const found = new Set<Definition>();
   for (const file of files) {
-    for (const value of Object.values(await load(file)).flat()) if (isDefinition(value)) found.add(value);
+    for (const value of Object.values(await loadModule(file)).flat()) if (isDefinition(value)) found.add(value);
   }
   return [...found];
 }
 
-export async function load(file: string): Promise<Record<string, unknown>> {
+async function loadModule(file: string): Promise<Record<string, unknown>> {
   const path = resolve(file);
   if (!existsSync(path)) {
     throw new HoldfastError(
@@ -26,12 +30,12 @@ export async function load(file: string): Promise<Record<string, unknown>> {
   try {
     return (await import(pathToFileURL(path).href)) as Record<string, unknown>;
   } catch (error) {
-    throw explain(error, file);
+    throw explainLoadError(error, file);
   }
 }
 
 /** What importing a module threw, as an error that names the file and the line. Nothing was touched yet, so no stack is shown. */
-function explain(error: unknown, file: string): HoldfastError {
+function explainLoadError(error: unknown, file: string): HoldfastError {
   const { code, hint } = (typeof error === "object" && error !== null ? error : {}) as { code?: unknown; hint?: unknown };
   const why = messageOf(error);
   const invalid = (message: string, mend: string) => new HoldfastError("MODULE_INVALID", message, mend, { cause: error });
@@ -107,4 +111,76 @@ function isDefinition(value: unknown): value is Definition {
   if (typeof value !== "object" || value === null) return false;
   const { name, policy, handle } = value as Partial<Definition>;
   return typeof name === "string" && typeof policy === "object" && typeof handle === "function";
+}
+
+/** A pipeline, and the file that exports it. */
+export interface FoundPipeline {
+  pipeline: Pipeline;
+  file: string;
+}
+
+/** A file's default export, or, by its name, one that the config's modules export. */
+export async function findPipeline(given: string, command: Command): Promise<FoundPipeline> {
+  if (existsSync(given) || isPath(given)) return { pipeline: await defaultPipeline(given), file: given };
+  const config = configOf(command);
+  if (config === null) {
+    const file = [".ts", ".js", ".mts", ".mjs"].map((ending) => given + ending).find((name) => existsSync(name));
+    throw new HoldfastError(
+      "USAGE",
+      `There is no file ${given}, and no config here that could know a pipeline of that name.`,
+      file === undefined
+        ? "Give the path of a module whose default export is a pipeline, or list it in holdfast.config.ts."
+        : `Did you mean ${file}? Give the path of the module.`,
+    );
+  }
+  return pipelineNamed(given, modulesOf(config), config.file);
+}
+
+/** What these modules export under this name; `whose` they are, for the error. */
+export async function pipelineNamed(name: string, files: readonly string[], whose: string): Promise<FoundPipeline> {
+  const all = await pipelinesIn(files);
+  const found = all.find(({ pipeline }) => pipeline.name === name);
+  if (found !== undefined) return found;
+  const names = all.map(({ pipeline }) => pipeline.name).join(", ");
+  throw new HoldfastError(
+    "USAGE",
+    `No module of ${whose} exports a pipeline "${name}".`,
+    names === "" ? "There is none at all: export what pipeline(name).source(…) answers." : `There is ${names}.`,
+  );
+}
+
+/** Every pipeline that these modules export, one for each name: the default export before others, the longest of those. */
+export async function pipelinesIn(files: readonly string[]): Promise<FoundPipeline[]> {
+  const found = new Map<string, FoundPipeline & { rank: number }>();
+  for (const file of files) {
+    const exported = await loadModule(file);
+    for (const [key, value] of Object.entries(exported).flatMap(([key, value]) => [value].flat().map((one) => [key, one]))) {
+      if (!isPipeline(value)) continue;
+      // The beginnings of a pipeline are pipelines, too.
+      const rank = key === "default" ? Number.POSITIVE_INFINITY : pipelineOf(value).stages.length;
+      const known = found.get(value.name);
+      if (known === undefined || rank > known.rank) found.set(value.name, { pipeline: value, file, rank });
+    }
+  }
+  for (const { pipeline, file } of found.values()) loadedFrom(pipeline, file);
+  return [...found.values()].map(({ pipeline, file }) => ({ pipeline, file }));
+}
+
+async function defaultPipeline(file: string): Promise<Pipeline> {
+  const { default: given, ...others } = await loadModule(file);
+  if (isPipeline(given)) {
+    loadedFrom(given, file);
+    return given;
+  }
+  const named = Object.entries(others).filter(([, value]) => isPipeline(value));
+  const what = given === undefined ? "has no default export" : "has a default export that is no pipeline";
+  throw new HoldfastError(
+    "MODULE_INVALID",
+    `${file} ${what}.`,
+    named.length === 0 ? "Write export default pipeline(name).source(…).stage(…)." : `Write export default ${named[0]?.[0]}.`,
+  );
+}
+
+function isPath(given: string): boolean {
+  return /[/\\]|\.[cm]?[jt]s$/.test(given);
 }

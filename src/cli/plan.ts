@@ -8,7 +8,7 @@ import type { Plan } from "../runtime/builds/plan.ts";
 import { checkBuildOptions } from "../runtime/builds/settings.ts";
 import { addChoiceOptions, buildOptions, type RunOptions } from "./arguments.ts";
 import { openToLook } from "./database.ts";
-import { findPipeline } from "./pipelines.ts";
+import { findPipeline } from "./modules.ts";
 import { answer } from "./render/output.ts";
 import { type Column, count, paint, type Style, table } from "./render/table.ts";
 import { examples } from "./verb.ts";

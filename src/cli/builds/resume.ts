@@ -10,7 +10,7 @@ import type { BuildRow } from "../../store/builds.ts";
 import { addPaceOptions, buildOptions, checkToken, readToken, type RunOptions } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openExisting } from "../database.ts";
-import { findPipeline, type FoundPipeline, pipelineNamed } from "../pipelines.ts";
+import { findPipeline, type FoundPipeline, pipelineNamed } from "../modules.ts";
 import { displayBuild } from "../render/progress.ts";
 import { resume, type Wanted } from "../run/begin.ts";
 import { Crew } from "../run/crew.ts";

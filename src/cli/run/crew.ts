@@ -3,7 +3,7 @@ import { createInterface } from "node:readline";
 import type { Command } from "commander";
 import type { RunOptions } from "../arguments.ts";
 import { whereOf } from "../database.ts";
-import type { FoundPipeline } from "../pipelines.ts";
+import type { FoundPipeline } from "../modules.ts";
 import { oneLine, paint, printable } from "../render/table.ts";
 
 /** What one may take to end after it was told. */

@@ -6,7 +6,7 @@ import { checkBuildOptions } from "../../runtime/builds/settings.ts";
 import { addChoiceOptions, addPaceOptions, buildOptions, checkToken, readToken, type RunOptions } from "../arguments.ts";
 import { openOrMake } from "../database.ts";
 import { EXIT } from "../exit.ts";
-import { findPipeline } from "../pipelines.ts";
+import { findPipeline } from "../modules.ts";
 import { displayBuild } from "../render/progress.ts";
 import { oneLine, paint } from "../render/table.ts";
 import { Interrupts } from "../signals.ts";
