@@ -46,7 +46,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   ["health [options]", "one line and an exit code, for probes", async () => (await import("./health.ts")).healthCommand],
   ["metrics", "figures for Prometheus, once", async () => (await import("./metrics.ts")).metricsCommand],
   ["jobs", "look at jobs, retry or cancel them", async () => (await import("./commands/jobs.ts")).jobsCommand],
-  ["queues", "how each queue stands: list, pause, resume", async () => (await import("./queues/index.ts")).queuesCommand],
+  ["queues", "how each queue stands: list, pause, resume", async () => (await import("./commands/queues.ts")).queuesCommand],
   [
     "quarantine",
     "jobs that crashed their workers: look, retry, remove",

@@ -7,7 +7,7 @@ import type { BuildState } from "../../core/build.ts";
 import { saySpent } from "../../core/cost.ts";
 import { number, plural } from "../../core/words.ts";
 import type { Log } from "../../runtime/log.ts";
-import { sayRate } from "../queues/queue-table.ts";
+import { sayRate } from "../commands/queues.ts";
 import { isJson, writtenLog } from "./output.ts";
 import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";
 import { LiveBlock, Screen } from "./terminal.ts";
