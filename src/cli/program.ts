@@ -55,7 +55,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "schedules",
     "what is enqueued when: list, pause, resume, trigger, remove",
-    async () => (await import("./schedules/index.ts")).schedulesCommand,
+    async () => (await import("./commands/schedules.ts")).schedulesCommand,
   ],
   ["builds", "look at builds, go on with them or end them", async () => (await import("./builds/index.ts")).buildsCommand],
   [

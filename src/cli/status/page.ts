@@ -5,9 +5,9 @@ import type { Alarm } from "../../runtime/status/alarms.ts";
 import { isThere, type Overview, type ProcessStatus, workersIn } from "../../runtime/status/overview.ts";
 import type { LockView } from "../../store/locks.ts";
 import { lastMinute, queueTable, type Rates, sayRate } from "../commands/queues.ts";
+import { scheduleTable } from "../commands/schedules.ts";
 import { sayReport } from "../recovery/report-page.ts";
 import { type Column, oneLine, paint, type Style, table, terminalWidth, truncate } from "../render/table.ts";
-import { scheduleTable } from "../schedules/schedule-table.ts";
 import { openBuildTable } from "./open-build-table.ts";
 
 /** The next ticks are enough at a glance. */
