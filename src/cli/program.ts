@@ -63,7 +63,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
     "read stored bytes, or remove what nobody needs",
     async () => (await import("./artifacts/index.ts")).artifactsCommand,
   ],
-  ["events [options]", "what happened, and who has been told", async () => (await import("./events/index.ts")).eventsCommand],
+  ["events [options]", "what happened, and who has been told", async () => (await import("./commands/events.ts")).eventsCommand],
   ["audit [options]", "who did what, and whether that is all", async () => (await import("./audit/index.ts")).auditCommand],
   [
     "recover [options]",

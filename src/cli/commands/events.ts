@@ -1,13 +1,21 @@
 import type { Command } from "commander";
-import { clock } from "../../core/age.ts";
+import { age, clock } from "../../core/age.ts";
+import { HoldfastError } from "../../core/errors.ts";
 import type { Event } from "../../core/event.ts";
+import { number } from "../../core/words.ts";
 import { Operator } from "../../runtime/operator.ts";
+import type { SinkView } from "../../store/sinks.ts";
 import { atLeastOne } from "../arguments.ts";
 import { openExisting } from "../database.ts";
-import { isJson } from "../render/output.ts";
+import { answer, isJson } from "../render/output.ts";
 import { type Column, oneLine, paint, type Style, table } from "../render/table.ts";
 import { untilInterrupted } from "../signals.ts";
 import { examples } from "../verb.ts";
+
+export function eventsCommand(parent: Command): void {
+  const events = listEvents(parent.command("events"));
+  for (const add of [addSinks, addForget]) add(events);
+}
 
 interface Options {
   limit: number;
@@ -17,7 +25,7 @@ interface Options {
   follow?: boolean;
 }
 
-export function listEvents(events: Command): Command {
+function listEvents(events: Command): Command {
   return events
     .summary("what happened, and who has been told")
     .description("Show the last events, the newest at the end. With --json one line of JSON for each.")
@@ -96,4 +104,70 @@ function styleOf({ type }: Event): Style | null {
 
 function write(line: string): void {
   process.stdout.write(`${line}\n`);
+}
+
+function addSinks(parent: Command): void {
+  parent
+    .command("sinks")
+    .summary("who is told, and how far behind each is")
+    .description("Show every sink and durable subscriber: how far behind it is, whether it fails, and why.")
+    .addHelpText("after", examples("holdfast events sinks"))
+    .action(async (_options: object, command: Command) => {
+      await using hf = await openExisting(command);
+      const operator = new Operator(hf);
+      const sinks = await operator.sinks();
+      answer(command, { sinks }, () =>
+        sinks.length === 0 ? paint("dim", "Nobody is told.") : table(sinkColumns(operator.now()), sinks),
+      );
+    });
+}
+
+function sinkColumns(now: number): Column<SinkView>[] {
+  const ago = (at: number | null) => (at === null ? "" : age(now - at));
+  return [
+    { title: "NAME", value: ({ name }) => name, least: 8 },
+    { title: "KIND", value: ({ kind }) => kind },
+    { title: "BEHIND", right: true, value: ({ behind }) => number(behind) },
+    { title: "OLDEST", right: true, value: ({ oldestAt }) => ago(oldestAt) },
+    { title: "DELIVERED", right: true, value: ({ deliveredAt }) => (deliveredAt === null ? "never" : `${ago(deliveredAt)} ago`) },
+    {
+      title: "FAILED",
+      right: true,
+      value: ({ failures }) => (failures === 0 ? "" : `${number(failures)}×`),
+      style: () => "yellow",
+    },
+    { title: "ERROR", value: ({ error, failedAt }) => (error === null ? "" : `${error} (${ago(failedAt)} ago)`), least: 12 },
+  ];
+}
+
+function addForget(parent: Command): void {
+  parent
+    .command("forget")
+    .summary("forget a sink or subscriber that will not come back")
+    .description(
+      "Forget a sink or durable subscriber, and what it has not got yet. Until then nothing is removed that it has not got. One that is still in use starts anew.",
+    )
+    .argument("<name>", "its name, as in `holdfast events sinks`")
+    .addHelpText("after", examples("holdfast events forget old-audit"))
+    .action(async (name: string, _options: object, command: Command) => {
+      await using hf = await openExisting(command);
+      const operator = new Operator(hf);
+      const sinks = await operator.sinks();
+      const known = sinks.find((sink) => sink.name === name);
+      if (known === undefined || !(await operator.forgetSink(name))) {
+        throw noSuchSink(
+          name,
+          sinks.map((sink) => sink.name),
+        );
+      }
+      answer(command, { name, behind: known.behind }, () => `Forgot ${oneLine(name)}; it was ${known.behind} behind.`);
+    });
+}
+
+function noSuchSink(name: string, others: readonly string[]): HoldfastError {
+  return new HoldfastError(
+    "NO_SUCH_SINK",
+    `There is no sink or subscriber ${name}.`,
+    others.length === 0 ? "Nobody is told." : `There are: ${others.join(", ")}.`,
+  );
 }
