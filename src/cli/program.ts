@@ -64,7 +64,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
     async () => (await import("./artifacts/index.ts")).artifactsCommand,
   ],
   ["events [options]", "what happened, and who has been told", async () => (await import("./commands/events.ts")).eventsCommand],
-  ["audit [options]", "who did what, and whether that is all", async () => (await import("./audit/index.ts")).auditCommand],
+  ["audit [options]", "who did what, and whether that is all", async () => (await import("./commands/audit.ts")).auditCommand],
   [
     "recover [options]",
     "give back what dead processes left behind, and show the reports",
