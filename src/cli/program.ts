@@ -61,7 +61,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "artifacts",
     "read stored bytes, or remove what nobody needs",
-    async () => (await import("./artifacts/index.ts")).artifactsCommand,
+    async () => (await import("./commands/artifacts.ts")).artifactsCommand,
   ],
   ["events [options]", "what happened, and who has been told", async () => (await import("./commands/events.ts")).eventsCommand],
   ["audit [options]", "who did what, and whether that is all", async () => (await import("./commands/audit.ts")).auditCommand],

@@ -2,14 +2,24 @@ import { createWriteStream } from "node:fs";
 import { rm } from "node:fs/promises";
 import { pipeline } from "node:stream/promises";
 import type { Command } from "commander";
+import { type Duration, toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import { number } from "../../core/words.ts";
+import { number, plural } from "../../core/words.ts";
 import { Operator } from "../../runtime/operator.ts";
 import { openExisting } from "../database.ts";
 import { answer, isJson } from "../render/output.ts";
 import { examples } from "../verb.ts";
 
-export function getCommand(parent: Command): void {
+export function artifactsCommand(parent: Command): void {
+  const artifacts = parent
+    .command("artifacts")
+    .summary("read stored bytes, or remove what nobody needs")
+    .description("Read bytes that stages have stored, or remove those that nobody references any more.")
+    .addHelpText("after", examples("holdfast artifacts sweep"));
+  for (const add of [addGet, addSweep]) add(artifacts);
+}
+
+function addGet(parent: Command): void {
   parent
     .command("get")
     .summary("write an artifact's bytes to standard output, or a file")
@@ -26,13 +36,13 @@ export function getCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const bytes = await new Operator(hf).readArtifact(hash);
       if (out === undefined) return await pipeline(bytes, process.stdout, { end: false });
-      const size = await written(bytes, out);
+      const size = await writeNew(bytes, out);
       answer(command, { hash, file: out, size }, () => `${number(size)} bytes in ${out}`);
     });
 }
 
 /** Whole, or not at all. */
-async function written(bytes: NodeJS.ReadableStream, out: string): Promise<number> {
+async function writeNew(bytes: NodeJS.ReadableStream, out: string): Promise<number> {
   const file = createWriteStream(out, { flags: "wx" });
   try {
     await pipeline(bytes, file);
@@ -44,4 +54,23 @@ async function written(bytes: NodeJS.ReadableStream, out: string): Promise<numbe
     await rm(out, { force: true });
     throw error;
   }
+}
+
+function addSweep(parent: Command): void {
+  parent
+    .command("sweep")
+    .summary("remove artifacts that nobody references")
+    .description(
+      "Remove artifacts that no build references any more. Builds may run meanwhile: nothing that is in use is removed.",
+    )
+    .option("--older-than <duration>", "and that nobody has stored for this long", "1d")
+    .addHelpText("after", examples("holdfast artifacts sweep", "holdfast artifacts sweep --older-than 7d --json"))
+    .action(async (options: { olderThan: string }, command: Command) => {
+      const olderThan = toMillis(options.olderThan as Duration, "--older-than");
+      await using hf = await openExisting(command);
+      const swept = await new Operator(hf).sweepArtifacts(olderThan);
+      answer(command, swept, () => {
+        return `Removed ${plural(swept.removed, "artifact")} of ${number(swept.seen)}, ${number(swept.bytes)} bytes.`;
+      });
+    });
 }
