@@ -6,11 +6,11 @@ import { isLeft } from "../../runtime/status/open-builds.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import { noSuchBuild } from "../../store/build-row.ts";
 import type { BuildRow, LeadView } from "../../store/builds.ts";
+import { sayHow, sayPaused } from "../commands/run-budget.ts";
 import { openExisting } from "../database.ts";
 import { answer } from "../render/output.ts";
 import { buildSummary } from "../render/progress.ts";
 import { type Column, paint, table } from "../render/table.ts";
-import { sayHow, sayPaused } from "../run/approve.ts";
 import { examples } from "../verb.ts";
 
 /** More acts than this are nobody's at a glance. */

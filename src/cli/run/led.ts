@@ -6,12 +6,12 @@ import type { Amount, Cost } from "../../core/cost.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import { Operator } from "../../runtime/operator.ts";
 import type { BuildRow } from "../../store/builds.ts";
+import { askBudget, sayHow, sayPaused, tokenFor, totalToFinish } from "../commands/run-budget.ts";
 import { EXIT } from "../exit.ts";
 import { isJson } from "../render/output.ts";
 import { type BuildDisplay, buildSummary, nextStep } from "../render/progress.ts";
 import { paint } from "../render/table.ts";
 import { ExitGuard, type Interrupts } from "../signals.ts";
-import { askBudget, ownToken, sayHow, sayPaused, totalToFinish } from "./approve.ts";
 import type { Begun, Wanted } from "./begin.ts";
 import type { Crew } from "./crew.ts";
 
@@ -72,7 +72,7 @@ async function asked(
   // What it was started with has not been enough.
   const isNew = !isDeepStrictEqual(options.budget, fromBudget(row.budget));
   const budget = await askBudget(row, toFinish, isNew ? options.budget : undefined, interrupts.signal);
-  if (budget !== null) return { token: await ownToken(hf, build), budget };
+  if (budget !== null) return { token: await tokenFor(hf, build), budget };
   show.say(sayHow(row, again, build.token));
   return null;
 }

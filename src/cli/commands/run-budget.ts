@@ -18,7 +18,7 @@ import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { parseCost } from "../arguments.ts";
 import { oneLine, paint } from "../render/table.ts";
-import type { Wanted } from "./begin.ts";
+import type { Wanted } from "../run/begin.ts";
 
 /** The total that the build is expected to have spent when it is done; null where no stage says what it costs. */
 export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: Wanted): Promise<Amount | null> {
@@ -91,7 +91,7 @@ export async function askBudget(
 }
 
 /** A token of one's own: whoever sits at the terminal is who may pay. */
-export async function ownToken(hf: Holdfast, build: Build): Promise<string> {
+export async function tokenFor(hf: Holdfast, build: Build): Promise<string> {
   return build.token ?? hf.builds.mintToken(build.id);
 }
 
