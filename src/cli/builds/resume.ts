@@ -8,12 +8,12 @@ import { Operator } from "../../runtime/operator.ts";
 import { noSuchBuild } from "../../store/build-row.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { addPaceOptions, buildOptions, checkToken, readToken, type RunOptions } from "../arguments.ts";
+import { WorkerProcesses } from "../commands/run-workers.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openExisting } from "../database.ts";
 import { findPipeline, type FoundPipeline, pipelineNamed } from "../modules.ts";
 import { displayBuild } from "../render/progress.ts";
 import { resume, type Wanted } from "../run/begin.ts";
-import { Crew } from "../run/crew.ts";
 import { leading, led } from "../run/led.ts";
 import { Interrupts } from "../signals.ts";
 import { examples } from "../verb.ts";
@@ -51,7 +51,7 @@ export function resumeCommand(parent: Command): void {
       if (row === null) throw noSuchBuild(id);
       const { pipeline, file } = await find(row, options.file, command);
       const model = new Model(pipelineOf(pipeline), hostname());
-      const crew = new Crew({ command, pipeline, file, options, say: (text) => show.say(text) });
+      const crew = new WorkerProcesses({ command, pipeline, file, options, say: (text) => show.say(text) });
       const wanted: Wanted = {
         pipeline,
         model,

@@ -4,6 +4,7 @@ import { pipelineOf } from "../../core/pipeline.ts";
 import { Model } from "../../runtime/builds/model.ts";
 import { checkBuildOptions } from "../../runtime/builds/settings.ts";
 import { addChoiceOptions, addPaceOptions, buildOptions, checkToken, readToken, type RunOptions } from "../arguments.ts";
+import { WorkerProcesses } from "../commands/run-workers.ts";
 import { openOrMake } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { findPipeline } from "../modules.ts";
@@ -12,7 +13,6 @@ import { oneLine, paint } from "../render/table.ts";
 import { Interrupts } from "../signals.ts";
 import { examples } from "../verb.ts";
 import { begin, type Wanted } from "./begin.ts";
-import { Crew } from "./crew.ts";
 import { leading, led, type LedParts } from "./led.ts";
 
 export function runCommand(parent: Command): void {
@@ -55,7 +55,7 @@ export function runCommand(parent: Command): void {
         delivers: true,
         onStop: () => interrupts.stop("`holdfast stop` asked for it"),
       });
-      const crew = new Crew({ command, pipeline, file, options, say: (text) => show.say(text) });
+      const crew = new WorkerProcesses({ command, pipeline, file, options, say: (text) => show.say(text) });
       const wanted: Wanted = {
         pipeline,
         model,

@@ -7,20 +7,20 @@ import type { Holdfast } from "../../runtime/holdfast.ts";
 import { Operator } from "../../runtime/operator.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { askBudget, sayHow, sayPaused, tokenFor, totalToFinish } from "../commands/run-budget.ts";
+import type { WorkerProcesses } from "../commands/run-workers.ts";
 import { EXIT } from "../exit.ts";
 import { isJson } from "../render/output.ts";
 import { type BuildDisplay, buildSummary, nextStep } from "../render/progress.ts";
 import { paint } from "../render/table.ts";
 import { ExitGuard, type Interrupts } from "../signals.ts";
 import type { Begun, Wanted } from "./begin.ts";
-import type { Crew } from "./crew.ts";
 
 export interface LedParts {
   hf: Holdfast;
   command: Command;
   wanted: Wanted;
   show: BuildDisplay;
-  crew: Crew;
+  crew: WorkerProcesses;
   interrupts: Interrupts;
 }
 

@@ -7,9 +7,9 @@ import type { FoundPipeline } from "../modules.ts";
 import { oneLine, paint, printable } from "../render/table.ts";
 
 /** What one may take to end after it was told. */
-const PATIENCE = 15_000;
+const STOP_TIMEOUT_MS = 15_000;
 
-interface CrewParts extends FoundPipeline {
+interface WorkerProcessesOptions extends FoundPipeline {
   command: Command;
   /** How many of them, and how many jobs at once in each. */
   options: Pick<RunOptions, "workers" | "concurrency">;
@@ -20,13 +20,13 @@ interface CrewParts extends FoundPipeline {
  * Further processes that work on the same pipeline. They hang on a channel to this one: when it is closed, or this process
  * dies, they finish what they have and end.
  */
-export class Crew {
-  readonly #parts: CrewParts;
+export class WorkerProcesses {
+  readonly #parts: WorkerProcessesOptions;
   readonly #there = new Set<ChildProcess>();
   #started = false;
   #ending = false;
 
-  constructor(parts: CrewParts) {
+  constructor(parts: WorkerProcessesOptions) {
     this.#parts = parts;
   }
 
@@ -45,7 +45,7 @@ export class Crew {
   /** They are told, and waited for. */
   async end(): Promise<void> {
     this.#ending = true;
-    await Promise.all([...this.#there].map((child) => dismissed(child)));
+    await Promise.all([...this.#there].map((child) => stopChild(child)));
   }
 
   #hire(): void {
@@ -80,11 +80,11 @@ export class Crew {
   }
 }
 
-async function dismissed(child: ChildProcess): Promise<void> {
+async function stopChild(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   const gone = new Promise<void>((resolve) => child.once("exit", () => resolve()));
   if (child.connected) child.disconnect();
-  const timer = setTimeout(() => child.kill("SIGKILL"), PATIENCE);
+  const timer = setTimeout(() => child.kill("SIGKILL"), STOP_TIMEOUT_MS);
   await gone;
   clearTimeout(timer);
 }
