@@ -13,7 +13,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "run [options] <pipeline>",
     "build a pipeline: start, or go on where it was",
-    async () => (await import("./run/index.ts")).runCommand,
+    async () => (await import("./commands/run.ts")).runCommand,
   ],
   [
     "plan [options] <pipeline>",

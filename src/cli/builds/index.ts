@@ -1,10 +1,10 @@
 import type { Command } from "commander";
+import { resumeCommand } from "../commands/run.ts";
 import { examples } from "../verb.ts";
 import { approveCommand } from "./approve.ts";
 import { abandonCommand, refuseCommand } from "./end.ts";
 import { exportCommand } from "./export.ts";
 import { listCommand } from "./list.ts";
-import { resumeCommand } from "./resume.ts";
 import { showCommand } from "./show.ts";
 import { tokenCommand } from "./token.ts";
 import { whyCommand } from "./why.ts";

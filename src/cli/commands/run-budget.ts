@@ -18,7 +18,7 @@ import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { parseCost } from "../arguments.ts";
 import { oneLine, paint } from "../render/table.ts";
-import type { Wanted } from "../run/begin.ts";
+import type { Wanted } from "./run.ts";
 
 /** The total that the build is expected to have spent when it is done; null where no stage says what it costs. */
 export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: Wanted): Promise<Amount | null> {

@@ -1,0 +1,345 @@
+import { hostname } from "node:os";
+import { isDeepStrictEqual } from "node:util";
+import type { Command } from "commander";
+import { fromBudget } from "../../core/budget.ts";
+import type { Build } from "../../core/build-view.ts";
+import type { Amount, Cost } from "../../core/cost.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
+import type { BuildHandle } from "../../runtime/builds/build-handle.ts";
+import { Model } from "../../runtime/builds/model.ts";
+import { warningsOf } from "../../runtime/builds/plan.ts";
+import { type BuildOptions, checkBuildOptions } from "../../runtime/builds/settings.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import { Operator } from "../../runtime/operator.ts";
+import { noSuchBuild } from "../../store/build-row.ts";
+import type { BuildRow } from "../../store/builds.ts";
+import {
+  addChoiceOptions,
+  addPaceOptions,
+  buildOptions,
+  checkToken,
+  environmentToken,
+  readToken,
+  type RunOptions,
+} from "../arguments.ts";
+import { configOf, modulesOf } from "../config.ts";
+import { openExisting, openOrMake } from "../database.ts";
+import { EXIT } from "../exit.ts";
+import { findPipeline, type FoundPipeline, pipelineNamed } from "../modules.ts";
+import { isJson } from "../render/output.ts";
+import { type BuildDisplay, buildSummary, displayBuild, nextStep } from "../render/progress.ts";
+import { oneLine, paint } from "../render/table.ts";
+import { ExitGuard, Interrupts } from "../signals.ts";
+import { examples } from "../verb.ts";
+import { askBudget, sayHow, sayPaused, tokenFor, totalToFinish } from "./run-budget.ts";
+import { WorkerProcesses } from "./run-workers.ts";
+
+export function runCommand(parent: Command): void {
+  const run = parent
+    .command("run")
+    .summary("build a pipeline: start, or go on where it was")
+    .description(
+      "Build a pipeline, and show how it goes. A build that was interrupted goes on where it was; one that is paused for its " +
+        "budget goes on with --token and --budget, or asks on a terminal. What earlier builds have made and still holds is " +
+        "reused. Ctrl-C lets what runs finish and leaves a build that goes on with the next run; a second one exits at once.\n\n" +
+        "Exit code 0: SUCCESS, 1: FAILED, 2: wrong usage or a bad pipeline, 3: paused for its budget, 4: somebody else leads " +
+        "the pipeline's build, 130: interrupted.",
+    )
+    .argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
+  addChoiceOptions(addPaceOptions(run))
+    .option("--fresh", "abandon a build that was interrupted, and start anew: finished work is reused")
+    .option("--watch", "then build again whenever the source changes, until Ctrl-C")
+    .addHelpText(
+      "after",
+      examples(
+        "holdfast run docs.ts",
+        "holdfast run docs.ts --budget 10 --workers 3",
+        "holdfast run docs --rerun parse --only 'docs/api/**'",
+        "holdfast run docs.ts --token hft_… --budget 20",
+        "holdfast run docs.ts --watch",
+      ),
+    )
+    .action(async (given: string, options: RunOptions, command: Command) => {
+      checkToken(options);
+      const { pipeline, file } = await findPipeline(given, command);
+      const model = new Model(pipelineOf(pipeline), hostname());
+      const wished = buildOptions(options);
+      // Before there is a database: what is refused leaves nothing behind.
+      checkBuildOptions(model, wished, "run");
+      using interrupts = new Interrupts();
+      using show = displayBuild(command);
+      await using hf = await openOrMake(command, {
+        program: `holdfast run ${given}`,
+        log: show.log,
+        delivers: true,
+        onStop: () => interrupts.stop("`holdfast stop` asked for it"),
+      });
+      const crew = new WorkerProcesses({ command, pipeline, file, options, say: (text) => show.say(text) });
+      const wanted: Wanted = {
+        pipeline,
+        model,
+        options: wished,
+        token: await readToken(options.token),
+        fresh: options.fresh,
+        again: `holdfast run ${given}`,
+        anew: `holdfast run ${given} --fresh`,
+        signal: interrupts.signal,
+      };
+      const parts = { hf, command, wanted, show, crew, interrupts };
+      process.exitCode = await withWorkers(parts, () =>
+        options.watch ? buildOnChanges(parts) : orchestrate(parts, (next) => begin(hf, next)),
+      );
+    });
+}
+
+/** Until a signal, which is how it is meant to end: 0, unless it has left a build in the middle. */
+async function buildOnChanges(parts: RunParts): Promise<number> {
+  const { hf, show, interrupts } = parts;
+  let { wanted } = parts;
+  using changes = hf.builds.changes(wanted.pipeline);
+  for (;;) {
+    await changes.mark();
+    const code = await orchestrate({ ...parts, wanted }, (next) => begin(hf, next));
+    if (interrupts.signal.aborted || code === EXIT.paused) return code;
+    show.say(paint("dim", `Waiting for changes of ${oneLine(wanted.model.name)}'s source; Ctrl-C ends.`));
+    if (!(await changes.next(interrupts.signal))) return EXIT.done;
+    // What was asked for once is done.
+    const { rerun: _, ...options } = wanted.options;
+    wanted = { ...parts.wanted, options, token: undefined, fresh: false };
+  }
+}
+
+export function resumeCommand(parent: Command): void {
+  const command = parent
+    .command("resume")
+    .summary("go on with a build that was interrupted or paused")
+    .description(
+      "Go on with this build, as `holdfast run` would. One that is paused for its budget needs --token and --budget, unless " +
+        "it was approved, or asks on a terminal. Exit codes are those of `holdfast run`.",
+    )
+    .argument("<id>", "the build's id")
+    .option("--file <module>", "whose default export is its pipeline (default: the config's modules, by the pipeline's name)");
+  addPaceOptions(command)
+    .addHelpText(
+      "after",
+      examples(
+        "holdfast builds resume b1k7i1ug7v00000001 --file docs.ts",
+        "holdfast builds resume b1k7i1ug7v00000001 --token hft_… --budget 10",
+      ),
+    )
+    .action(async (id: string, options: RunOptions & { file?: string }, command: Command) => {
+      checkToken(options);
+      using interrupts = new Interrupts();
+      using show = displayBuild(command);
+      await using hf = await openExisting(command, {
+        log: show.log,
+        recovery: "auto",
+        delivers: true,
+        onStop: () => interrupts.stop("`holdfast stop` asked for it"),
+      });
+      const operator = new Operator(hf);
+      const row = await operator.build(id);
+      if (row === null) throw noSuchBuild(id);
+      const { pipeline, file } = await findPipelineOf(row, options.file, command);
+      const model = new Model(pipelineOf(pipeline), hostname());
+      const crew = new WorkerProcesses({ command, pipeline, file, options, say: (text) => show.say(text) });
+      const wanted: Wanted = {
+        pipeline,
+        model,
+        options: buildOptions(options),
+        token: await readToken(options.token),
+        again: `holdfast builds resume ${id}${options.file === undefined ? "" : ` --file ${options.file}`}`,
+        signal: interrupts.signal,
+      };
+      const warnings = warningsOf(model, row);
+      const parts = { hf, command, wanted, show, crew, interrupts };
+      process.exitCode = await withWorkers(parts, () =>
+        orchestrate(parts, async (next) => resumeBuild(hf, (await operator.build(id)) as BuildRow, next, warnings)),
+      );
+    });
+}
+
+async function findPipelineOf(
+  { id, pipeline: name }: BuildRow,
+  file: string | undefined,
+  command: Command,
+): Promise<FoundPipeline> {
+  const config = configOf(command);
+  const found =
+    file !== undefined
+      ? await findPipeline(file, command)
+      : config !== null
+        ? await pipelineNamed(name, modulesOf(config), config.file)
+        : null;
+  if (found === null) {
+    throw new HoldfastError(
+      "USAGE",
+      `Build ${id} is of pipeline "${name}", and no config here says where that is defined.`,
+      "Give --file with the module whose default export it is.",
+    );
+  }
+  if (found.pipeline.name === name) return found;
+  throw new HoldfastError(
+    "USAGE",
+    `Build ${id} is of pipeline "${name}", and ${found.file} exports "${found.pipeline.name}".`,
+    "Give --file with the module whose default export it is.",
+  );
+}
+
+interface RunParts {
+  hf: Holdfast;
+  command: Command;
+  wanted: Wanted;
+  show: BuildDisplay;
+  crew: WorkerProcesses;
+  interrupts: Interrupts;
+}
+
+/** The exit code of leading builds, also where that is interrupted. The crew ends with it. */
+async function withWorkers({ crew, interrupts }: RunParts, lead: () => Promise<number>): Promise<number> {
+  using _ = new ExitGuard();
+  try {
+    return await lead();
+  } catch (error) {
+    if (error !== interrupts.signal.reason) throw error;
+    return EXIT.interrupted;
+  } finally {
+    await crew.end();
+  }
+}
+
+/** Leads one build to its end, or to where it has to be left; whoever sits at a terminal is asked for money. Answers the exit code. */
+async function orchestrate(parts: RunParts, begin: (wanted: Wanted) => Promise<Begun>): Promise<number> {
+  const { hf, command, show, interrupts } = parts;
+  const operator = new Operator(hf);
+  for (let { wanted } = parts; ;) {
+    const begun = await begin(wanted);
+    const build = "paused" in begun ? begun.paused : await followBuild(parts, begun);
+    const row = (await operator.build(build.id)) as BuildRow;
+    if (build.state !== "BUDGET_PAUSE") {
+      show.end(build, () => `${buildSummary(build, operator.now())}\n${paint("dim", nextStep(build, wanted.again))}`.trimEnd());
+      return exitCode(build, interrupts.signal.aborted);
+    }
+    const asks = !isJson(command) && process.stdin.isTTY === true && process.stdout.isTTY === true && !interrupts.signal.aborted;
+    const toFinish = await totalToFinish(hf, row, wanted);
+    show.end(build, () => {
+      const paused = sayPaused(row, build, toFinish);
+      const said = "paused" in begun ? paused : `${buildSummary(build, operator.now())}\n${paused}`;
+      return asks ? said : `${said}\n${sayHow(row, wanted.again, build.token)}`;
+    });
+    const paid = asks ? await askForBudget(parts, row, build, wanted, toFinish) : null;
+    if (paid === null) return EXIT.paused;
+    wanted = { ...parts.wanted, options: { ...parts.wanted.options, budget: paid.budget }, token: paid.token };
+  }
+}
+
+async function askForBudget(
+  { hf, show, interrupts }: RunParts,
+  row: BuildRow,
+  build: Build,
+  { options, again }: Wanted,
+  toFinish: Amount | null,
+): Promise<{ token: string; budget: Cost } | null> {
+  // What it was started with has not been enough.
+  const isNew = !isDeepStrictEqual(options.budget, fromBudget(row.budget));
+  const budget = await askBudget(row, toFinish, isNew ? options.budget : undefined, interrupts.signal);
+  if (budget !== null) return { token: await tokenFor(hf, build), budget };
+  show.say(sayHow(row, again, build.token));
+  return null;
+}
+
+async function followBuild({ hf, show, crew, interrupts }: RunParts, begun: Exclude<Begun, { paused: Build }>): Promise<Build> {
+  const { handle, how, warnings } = begun;
+  if (how === "resumed") show.say(paint("dim", `Going on with build ${handle.id}.`));
+  for (const warning of warnings) show.say(paint("yellow", `warning: ${warning}`));
+  crew.start();
+  const stopping = (): void => {
+    show.say(
+      paint("yellow", "Stopping: what runs may finish within 10s, the rest is left for the next run. Again to exit at once."),
+    );
+    void crew.end();
+  };
+  if (interrupts.signal.aborted) stopping();
+  else interrupts.signal.addEventListener("abort", stopping, { once: true });
+  try {
+    for await (const build of handle.progress()) {
+      if (build.state !== "ACTIVE") continue;
+      const row = await new Operator(hf).build(handle.id);
+      show.progress({ build, listing: row?.listing === "running", processes: crew.size + 1 });
+    }
+    return await handle.done();
+  } finally {
+    interrupts.signal.removeEventListener("abort", stopping);
+  }
+}
+
+function exitCode({ state }: Build, interrupted: boolean): number {
+  if (state === "SUCCESS") return EXIT.done;
+  return state === "CRASHED" && interrupted ? EXIT.interrupted : EXIT.failed;
+}
+
+export interface Wanted {
+  pipeline: Pipeline;
+  model: Model;
+  options: BuildOptions;
+  token?: string | undefined;
+  /** Abandons what was interrupted, and starts anew. */
+  fresh?: boolean | undefined;
+  /** How it is called again, for people. */
+  again: string;
+  /** How a build that was interrupted is abandoned and another started, where the command can. */
+  anew?: string;
+  signal: AbortSignal;
+}
+
+type Begun = { handle: BuildHandle; how: "started" | "resumed"; warnings: string[] } | { paused: Build };
+
+/** Starts a build, or goes on with the one that was interrupted, or with one that is paused, if somebody pays for it. */
+async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
+  const { pipeline, model, options, signal } = wanted;
+  const operator = new Operator(hf);
+  const warnings = warningsOf(model, await operator.newestBuild(model.name));
+  const open = await operator.unfinishedBuild(model.name);
+  if (open === null || (wanted.fresh && open.state === "CRASHED")) {
+    if (wanted.token !== undefined) throw nothingPaused(model.name);
+    // With the start a build that was interrupted is abandoned.
+    return { handle: await hf.builds.start(pipeline, { ...options, signal }), how: "started", warnings };
+  }
+  return resumeBuild(hf, open, wanted, warnings);
+}
+
+/** Goes on with this build, as it was started: what it refuses is said in the words of the command. */
+async function resumeBuild(hf: Holdfast, row: BuildRow, wanted: Wanted, warnings: string[]): Promise<Begun> {
+  const { pipeline, options, signal } = wanted;
+  const isPaused = row.state === "BUDGET_PAUSE";
+  const token = wanted.token ?? (isPaused && options.budget !== undefined ? environmentToken() : undefined);
+  if (isPaused && !row.approved && token === undefined) return { paused: (await hf.builds.get(row.id)) as Build };
+  const paid = isPaused && token !== undefined ? { token } : {};
+  try {
+    return { handle: await hf.builds.resume(pipeline, row.id, { ...options, ...paid, signal }), how: "resumed", warnings };
+  } catch (error) {
+    if (error instanceof HoldfastError && NOT_RESUMABLE.has(error.code)) throw notResumable(error, row, wanted.anew);
+    throw error;
+  }
+}
+
+/** It is another pipeline than it was started with, or other options, or another host. */
+const NOT_RESUMABLE = new Set(["PIPELINE_CHANGED", "OPTION_INVALID", "TARGET_ELSEWHERE"]);
+
+function notResumable({ code, message }: HoldfastError, { id, state }: BuildRow, anew: string | undefined): HoldfastError {
+  const goOn = code === "OPTION_INVALID" ? "Leave it out to go on. Or " : "";
+  const hint =
+    state === "CRASHED" && anew !== undefined
+      ? `${anew} abandons it and starts anew: finished work is reused.`
+      : `holdfast builds abandon ${id} --reason "…" ends it; then start anew: finished work is reused.`;
+  return new HoldfastError(code, message, goOn + hint);
+}
+
+function nothingPaused(pipeline: string): HoldfastError {
+  return new HoldfastError(
+    "USAGE",
+    `A token was given, and no build of pipeline "${pipeline}" is paused.`,
+    "Leave --token out to start one.",
+  );
+}
