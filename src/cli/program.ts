@@ -57,7 +57,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
     "what is enqueued when: list, pause, resume, trigger, remove",
     async () => (await import("./commands/schedules.ts")).schedulesCommand,
   ],
-  ["builds", "look at builds, go on with them or end them", async () => (await import("./builds/index.ts")).buildsCommand],
+  ["builds", "look at builds, go on with them or end them", async () => (await import("./commands/builds.ts")).buildsCommand],
   [
     "artifacts",
     "read stored bytes, or remove what nobody needs",

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buildTable } from "../../src/cli/builds/build-table.ts";
+import { buildTable } from "../../src/cli/commands/builds.ts";
 import { type Column, oneLine, table, widthOf } from "../../src/cli/render/table.ts";
 import { age, ahead } from "../../src/core/age.ts";
 import type { Build } from "../../src/core/build-view.ts";
