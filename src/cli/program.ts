@@ -31,12 +31,16 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
     async () => (await import("./stop.ts")).stopCommand,
   ],
   ["enqueue [options] <name> [json]", "put a job into its queue", async () => (await import("./enqueue.ts")).enqueueCommand],
-  ["claim [options] [queue]", "take a job by hand, to settle it later", async () => (await import("./claim.ts")).claimCommand],
-  ["renew [options] <claim>", "hold a claimed job for longer", async () => (await import("./renew.ts")).renewCommand],
+  [
+    "claim [options] [queue]",
+    "take a job by hand, to settle it later",
+    async () => (await import("./commands/claims.ts")).claimCommand,
+  ],
+  ["renew [options] <claim>", "hold a claimed job for longer", async () => (await import("./commands/claims.ts")).renewCommand],
   [
     "settle [options] <claim>",
     "end a claimed job: succeeded, failed or given back",
-    async () => (await import("./settle.ts")).settleCommand,
+    async () => (await import("./commands/claims.ts")).settleCommand,
   ],
   [
     "status [options]",

@@ -1,0 +1,311 @@
+import { hostname } from "node:os";
+import { setTimeout as pause } from "node:timers/promises";
+import type { Command } from "commander";
+import { ahead } from "../../core/age.ts";
+import { type Duration, toMillis } from "../../core/duration.ts";
+import { HoldfastError, LeaseLostError } from "../../core/errors.ts";
+import type { Job } from "../../core/job.ts";
+import { renewalInterval } from "../../core/lease.ts";
+import type { HeldClaim } from "../../runtime/claim-token.ts";
+import { type Claim, leaseOf } from "../../runtime/claim.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import { Operator } from "../../runtime/operator.ts";
+import { readJson } from "../arguments.ts";
+import { openExisting } from "../database.ts";
+import { EXIT } from "../exit.ts";
+import { answer, isJson, workerLog, writeLine } from "../render/output.ts";
+import { oneLine, paint } from "../render/table.ts";
+import { untilInterrupted } from "../signals.ts";
+import { examples } from "../verb.ts";
+
+interface ClaimOptions {
+  name?: string;
+  worker?: string;
+  lease: string;
+  wait?: string;
+  exclusive?: boolean;
+  shell?: boolean;
+}
+
+/** What is printed: all that a script needs to do the job and to settle it. */
+interface PrintedClaim {
+  claim: string;
+  job: Claim["job"];
+  idempotencyKey: string;
+  expiresAt: number;
+}
+
+export function claimCommand(parent: Command): void {
+  parent
+    .command("claim")
+    .summary("take a job by hand, to settle it later")
+    .description(
+      "Take a job by hand and print it, with a claim that `renew` and `settle` take. Nobody else gets the job until its lease " +
+        "ends, whether the script that holds it lives or not; then it is taken back and handed out again. Exit code 1 when " +
+        "there is no job.",
+    )
+    .argument("[queue]", "the queue to take from")
+    .option("--name <name>", "jobs of this name, in any queue and version, instead of a queue")
+    .option("--worker <name>", "who takes it, for people to read (default: this host and the shell's pid)")
+    .option("--lease <duration>", "how long the job is held unless it is renewed", "5m")
+    .option("--wait <duration>", "wait this long for a job, e.g. 30s")
+    .option("--exclusive", "lock the queue as well: nobody else takes from it until this claim is over")
+    .option("--shell", "print variables for a shell's eval: CLAIM, JOB_ID, JOB_INPUT …")
+    .addHelpText(
+      "after",
+      examples("holdfast claim reviews --json", "holdfast claim --name review --worker anna --lease 10m --wait 30s --shell"),
+    )
+    .action(async (queue: string | undefined, options: ClaimOptions, command: Command) => {
+      const from = sourceOf(queue, options.name);
+      const lease = leaseOf(options.lease as Duration);
+      const wait = options.wait === undefined ? undefined : toMillis(options.wait as Duration, "--wait");
+      if (options.shell && isJson(command)) throw new HoldfastError("USAGE", "Both --shell and --json were given.", "Give one.");
+      using over = untilInterrupted();
+      await using hf = await openExisting(command);
+      const claim = await claimJob(hf, from, { ...options, wait }, over);
+      if (claim === "interrupted") {
+        process.exitCode = EXIT.interrupted;
+      } else if (claim === null) {
+        process.exitCode = EXIT.failed;
+        if (isJson(command)) answer(command, null, () => "");
+        else process.stderr.write("Nothing to claim.\n");
+      } else {
+        await printClaim(hf, claim, lease, options.shell ? "shell" : isJson(command) ? "json" : "text");
+      }
+    });
+}
+
+function sourceOf(queue: string | undefined, name: string | undefined): string | { anyVersionOf: string } {
+  if (queue !== undefined && name === undefined) return queue;
+  if (queue === undefined && name !== undefined) return { anyVersionOf: name };
+  throw new HoldfastError(
+    "USAGE",
+    queue === undefined ? "Neither a queue nor --name was given." : "Both a queue and --name were given.",
+    "Give one of them: holdfast claim QUEUE, or holdfast claim --name NAME.",
+  );
+}
+
+/** A signal while it waits: what was claimed at that very moment is given back. */
+async function claimJob(
+  hf: Holdfast,
+  from: string | { anyVersionOf: string },
+  { worker = `${hostname()}:${process.ppid}`, lease, wait, exclusive }: Omit<ClaimOptions, "wait"> & { wait: number | undefined },
+  over: AbortSignal,
+): Promise<Claim | null | "interrupted"> {
+  if (over.aborted) return "interrupted";
+  over.addEventListener("abort", () => void hf.close().catch(() => {}));
+  try {
+    return await hf.claim(from, {
+      worker,
+      lease: lease as Duration,
+      ...(wait === undefined ? {} : { wait }),
+      ...(exclusive === undefined ? {} : { exclusive }),
+    });
+  } catch (error) {
+    if (over.aborted) return "interrupted";
+    throw error;
+  }
+}
+
+async function printClaim(hf: Holdfast, claim: Claim, lease: number, as: "json" | "shell" | "text"): Promise<void> {
+  const operator = new Operator(hf);
+  const handed: PrintedClaim = {
+    claim: operator.tokenOf(claim),
+    job: claim.job,
+    idempotencyKey: `${operator.databaseId}:${claim.job.id}`,
+    expiresAt: operator.now() + lease,
+  };
+  const text = as === "json" ? JSON.stringify(handed) : as === "shell" ? shellVariables(handed) : claimPage(handed, lease);
+  // Nobody knows of the claim then: better back at once than when its lease ends.
+  if (!(await writeLine(text))) await claim.release();
+}
+
+/** Quoted, so that nothing in a job's input is ever run. */
+function shellVariables({ claim, job, idempotencyKey }: PrintedClaim): string {
+  const values = {
+    CLAIM: claim,
+    JOB_ID: job.id,
+    JOB_NAME: job.name,
+    JOB_QUEUE: job.queue,
+    JOB_ATTEMPT: String(job.attempt),
+    JOB_INPUT: JSON.stringify(job.input) ?? "",
+    IDEMPOTENCY_KEY: idempotencyKey,
+  };
+  return Object.entries(values)
+    .map(([name, value]) => `${name}='${value.replaceAll("'", `'\\''`)}'`)
+    .join("\n");
+}
+
+function claimPage({ claim, job }: PrintedClaim, lease: number): string {
+  const facts: [string, string][] = [
+    ["claim", claim],
+    ["job", job.id],
+    ["name", job.name],
+    ["queue", job.queue],
+    ["attempt", String(job.attempt)],
+    ["held", `for ${ahead(lease)}`],
+    ["input", JSON.stringify(job.input) ?? "none"],
+  ];
+  return facts.map(([label, value]) => `${paint("dim", label.padEnd(10))}${oneLine(value)}`).join("\n");
+}
+
+/** What cannot be written for a moment is tried again after this long. */
+const RETRY_MS = 500;
+
+export function renewCommand(parent: Command): void {
+  parent
+    .command("renew")
+    .summary("hold a claimed job for longer")
+    .description(
+      "Hold a claimed job for longer, from now on. With --keep it goes on renewing until its standard input ends: behind a " +
+        "pipe of the script that does the job it ends with that script, even when the script is killed. A lost lease is refused " +
+        "with exit code 1 (LEASE_LOST).",
+    )
+    .argument("<claim>", "as `holdfast claim` printed it")
+    .option("--lease <duration>", "how long from now", "5m")
+    .option("--keep", "go on renewing until standard input ends")
+    .addHelpText(
+      "after",
+      examples('holdfast renew "$CLAIM" --lease 10m', 'exec 9> >(holdfast renew "$CLAIM" --lease 1m --keep)   # bash'),
+    )
+    .action(async (token: string, options: { lease: Duration; keep?: boolean }, command: Command) => {
+      const lease = toMillis(options.lease, "--lease");
+      using end = options.keep ? awaitEnd() : null;
+      await using hf = await openExisting(command);
+      const claim = new Operator(hf).claimOf(token);
+      const tell = ({ expiresAt }: { expiresAt: number }) =>
+        answer(command, { id: claim.id, expiresAt }, () => `Job ${oneLine(claim.id)} is held for ${ahead(lease)} from now.`);
+      if (end === null) return tell(await claim.renew(lease));
+      await keepRenewing(claim, lease, end.over, tell);
+      if (end.signalled.aborted) process.exitCode = EXIT.interrupted;
+    });
+}
+
+/** The end of standard input, or a signal. Listened for from the start: quick work is settled before this has begun. */
+function awaitEnd(): { over: AbortSignal; signalled: AbortSignal } & Disposable {
+  const signalled = untilInterrupted();
+  const ended = new AbortController();
+  for (const event of ["end", "close", "error"]) process.stdin.once(event, () => ended.abort());
+  process.stdin.resume();
+  const over = AbortSignal.any([ended.signal, signalled]);
+  return { over, signalled, [Symbol.dispose]: () => signalled[Symbol.dispose]() };
+}
+
+/** `tell` hears of the first renewal. */
+async function keepRenewing(
+  claim: HeldClaim,
+  lease: number,
+  over: AbortSignal,
+  tell: (renewed: { expiresAt: number }) => void,
+): Promise<void> {
+  let renewedAt: number | null = null;
+  while (!over.aborted) {
+    const asked = performance.now();
+    let wait = renewalInterval(lease);
+    try {
+      const renewed = await claim.renew(lease);
+      if (renewedAt === null) tell(renewed);
+      renewedAt = asked;
+    } catch (error) {
+      // Settled by the script at this very moment: that is why its input ends.
+      if (over.aborted) return;
+      // A full disk or a busy file is no reason to give up while the lease lasts.
+      if (renewedAt === null || error instanceof LeaseLostError || asked - renewedAt > lease) throw error;
+      workerLog("warn").warn("the lease could not be renewed; it is tried again", { error: String(error) });
+      wait = Math.min(RETRY_MS, wait);
+    }
+    await pause(wait, null, { signal: over }).catch(() => {});
+  }
+}
+
+interface SettleOptions {
+  succeed?: string | true;
+  fail?: string;
+  release?: boolean;
+  retry: boolean;
+  delay?: string;
+}
+
+type Outcome = "succeeded" | "failed" | "released";
+
+export function settleCommand(parent: Command): void {
+  parent
+    .command("settle")
+    .summary("end a claimed job: succeeded, failed or given back")
+    .description(
+      "End a claimed job: it succeeded, it failed, or it is given back. Once: when the lease was lost meanwhile, the job is " +
+        "somebody else's, nothing is written, and the exit code is 1 (LEASE_LOST).",
+    )
+    .argument("<claim>", "as `holdfast claim` printed it")
+    .option("--succeed [json]", "it succeeded, with this output; - reads it from standard input")
+    .option("--fail <message>", "it failed with this error, and is tried again as its definition says")
+    .option("--no-retry", "with --fail: do not try again")
+    .option("--delay <duration>", "with --fail: try again after this long, e.g. 1m")
+    .option("--release", "give it back untouched; nothing is charged")
+    .addHelpText(
+      "after",
+      examples(
+        `holdfast settle "$CLAIM" --succeed '{"verdict":"fine"}'`,
+        'holdfast settle "$CLAIM" --fail "the site is down" --delay 10m',
+        'holdfast settle "$CLAIM" --release',
+      ),
+    )
+    .action(async (token: string, options: SettleOptions, command: Command) => {
+      const end = outcomeOf(options);
+      const output =
+        end === "succeeded" && options.succeed !== true
+          ? await readJson(options.succeed, "The output after --succeed")
+          : undefined;
+      await using hf = await openExisting(command);
+      const operator = new Operator(hf);
+      const claim = operator.claimOf(token);
+      await settle(claim, end, output, options);
+      const job = await hf.jobs.get(claim.id);
+      answer(command, { id: claim.id, settled: end, ...(job === null ? {} : { state: job.state, runAt: job.runAt }) }, () => {
+        return `Job ${oneLine(claim.id)} ${end === "released" ? "was given back" : end}.${nextAttempt(end, job, operator.now())}`;
+      });
+    });
+}
+
+function outcomeOf({ succeed, fail, release, retry, delay }: SettleOptions): Outcome {
+  const ends: Outcome[] = [
+    ...(succeed === undefined ? [] : ["succeeded" as const]),
+    ...(fail === undefined ? [] : ["failed" as const]),
+    ...(release ? ["released" as const] : []),
+  ];
+  const [end] = ends;
+  if (end === undefined || ends.length > 1) {
+    throw new HoldfastError(
+      "USAGE",
+      end === undefined ? "It was not said how the job ended." : "It was said more than once how the job ended.",
+      "Give one of --succeed, --fail and --release.",
+    );
+  }
+  if (end !== "failed" && (!retry || delay !== undefined)) {
+    throw new HoldfastError("USAGE", "--no-retry and --delay belong to --fail.", "Leave them out, or say --fail MESSAGE.");
+  }
+  if (!retry && delay !== undefined) {
+    throw new HoldfastError("USAGE", "Both --no-retry and --delay were given.", "Leave one of them out.");
+  }
+  return end;
+}
+
+function settle(claim: HeldClaim, end: Outcome, output: unknown, { fail, retry, delay }: SettleOptions): Promise<void> {
+  switch (end) {
+    case "succeeded":
+      return claim.succeed(output);
+    case "failed":
+      return claim.fail(fail, {
+        ...(retry ? {} : { retry }),
+        ...(delay === undefined ? {} : { delay: delay as Duration }),
+      });
+    case "released":
+      return claim.release();
+  }
+}
+
+/** What becomes of it, as far as it can be told a moment later. */
+function nextAttempt(end: Outcome, job: Job | null, now: number): string {
+  if (end !== "failed" || job?.state !== "pending") return "";
+  return job.runAt > now ? ` It is tried again in ${ahead(job.runAt - now)}.` : " It is tried again.";
+}
