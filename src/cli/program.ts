@@ -23,12 +23,12 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "work [options] [files...]",
     "run jobs until a signal, or `holdfast stop`",
-    async () => (await import("./work.ts")).workCommand,
+    async () => (await import("./commands/work.ts")).workCommand,
   ],
   [
     "stop [options] [pids...]",
     "ask the workers to stop, and wait until they are gone",
-    async () => (await import("./stop.ts")).stopCommand,
+    async () => (await import("./commands/work.ts")).stopCommand,
   ],
   ["enqueue [options] <name> [json]", "put a job into its queue", async () => (await import("./enqueue.ts")).enqueueCommand],
   [

@@ -1,0 +1,280 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { type Command, Option } from "commander";
+import { type Duration, sayMillis, toMillis } from "../../core/duration.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import type { ProcessId } from "../../core/ids.ts";
+import type { Pipeline } from "../../core/pipeline.ts";
+import { plural } from "../../core/words.ts";
+import type { Definition } from "../../runtime/definition.ts";
+import { Operator } from "../../runtime/operator.ts";
+import { isImpatient, SIGNALS } from "../../runtime/signals.ts";
+import type { ProcessView } from "../../store/processes.ts";
+import { atLeastOne } from "../arguments.ts";
+import { configOf, modulesOf } from "../config.ts";
+import { openExisting, openOrMake, pathOf, programOf } from "../database.ts";
+import { EXIT } from "../exit.ts";
+import { definitionsIn, pipelinesIn } from "../modules.ts";
+import { answer, isJson, workerLog } from "../render/output.ts";
+import { oneLine, paint } from "../render/table.ts";
+import { ExitGuard, untilInterrupted } from "../signals.ts";
+import { examples } from "../verb.ts";
+
+interface WorkOptions {
+  concurrency: number;
+  drain: string;
+  /** Started by a run of this pipeline: it works on nothing else, and ends with it. */
+  forRun?: string;
+}
+
+export function workCommand(parent: Command): void {
+  parent
+    .command("work")
+    .summary("run jobs until a signal, or `holdfast stop`")
+    .description(
+      "Run the jobs that these modules define, and the stages of their pipelines while somebody builds them, until a signal or " +
+        "`holdfast stop` ends it. A second signal exits at once, with 130.",
+    )
+    .argument(
+      "[files...]",
+      ".ts or .js modules that export jobs with their handlers, or pipelines (default: the config's modules)",
+    )
+    .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)
+    .option("--drain <duration>", "how long running jobs may finish after a signal; the rest is given back", "10s")
+    .addOption(new Option("--for-run <pipeline>", "work on this pipeline alone, and end with who has started it").hideHelp())
+    .addHelpText(
+      "after",
+      examples("holdfast work", "holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"),
+    )
+    .action(async (files: string[], options: WorkOptions, command: Command) => {
+      const drain = toMillis(options.drain as Duration, "--drain");
+      const modules = files.length > 0 ? files : modulesGiven(command);
+      const { forRun } = options;
+      const defined = forRun === undefined ? await definitionsIn(modules) : [];
+      const exported = (await pipelinesIn(modules)).map(({ pipeline }) => pipeline);
+      const pipelines = exported.filter(({ name }) => forRun === undefined || name === forRun);
+      const definitions = withHandlers(defined, modules, pipelines.length > 0);
+      // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
+      const { heard, stop } = listenForStop(drain, configOf(command)?.options.onStop, options.forRun !== undefined);
+      await using hf = await openOrMake(command, {
+        program: [programOf(command), ...files].join(" "),
+        log: workerLog("info"),
+        delivers: true,
+        onStop: stop,
+      });
+      using _ = new ExitGuard();
+      const worker = hf.work([...definitions, ...pipelines], { concurrency: options.concurrency });
+      printWorking(command, definitions, pipelines, options.concurrency);
+
+      const reason = await heard;
+      answer(command, { event: "stopping", ...reason }, () => paint("yellow", stoppingText(reason)));
+      await worker.stop({ drain: reason.drain });
+      await hf.close();
+      answer(command, { event: "stopped" }, () => "Stopped.");
+    });
+}
+
+function modulesGiven(command: Command): string[] {
+  const config = configOf(command);
+  if (config !== null) return modulesOf(config);
+  throw new HoldfastError(
+    "USAGE",
+    "No module was named, and there is no config here that names some.",
+    "Name the files: holdfast work jobs.ts. Or list them in holdfast.config.ts, which `holdfast init` writes.",
+  );
+}
+
+function withHandlers(definitions: Definition[], files: readonly string[], hasPipelines: boolean): Definition[] {
+  const runnable = definitions.filter(({ run }) => run !== undefined);
+  if (runnable.length > 0 || hasPipelines) return runnable;
+  const names = definitions.map(({ name }) => `"${name}"`).join(", ");
+  throw new HoldfastError(
+    "NO_HANDLER",
+    names === "" ? `No job is exported by ${files.join(", ")}.` : `No handler comes with ${names}.`,
+    "Export what job({ name, run }) returns, or def.handle(run): by default, by name, or in an array.",
+  );
+}
+
+function printWorking(
+  command: Command,
+  definitions: readonly Definition[],
+  pipelines: readonly Pipeline[],
+  concurrency: number,
+): void {
+  const path = pathOf(command);
+  const jobs = definitions.map(({ name, version, queue }) => ({ name, version, queue }));
+  const built = pipelines.map(({ name }) => name);
+  const about = { pid: process.pid, db: path, concurrency, jobs, ...(built.length === 0 ? {} : { pipelines: built }) };
+  answer(command, { event: "working", ...about }, () => {
+    const names = [...jobs.map(({ name, version }) => (version === 1 ? name : `${name} v${version}`)), ...built];
+    const about = paint("dim", `(pid ${process.pid}, ${concurrency} at once)`);
+    return `Working on ${oneLine(path)}: ${paint("bold", oneLine(names.join(", ")))} ${about}`;
+  });
+}
+
+/** By a signal, or asked by `holdfast stop`, which says how long. */
+type StopReason = { signal: NodeJS.Signals; drain: number } | { asked: true; drain: number };
+
+function stoppingText(reason: StopReason): string {
+  const time = `running jobs have ${sayMillis(reason.drain)} to finish.`;
+  if ("signal" in reason) return `Stopping: ${time} Again to exit at once.`;
+  return `Stopping, as \`holdfast stop\` asked: ${time} A signal exits at once.`;
+}
+
+/** Resolves with the first word to stop; a signal after it ends the process, whatever it is in the middle of. */
+function listenForStop(
+  drain: number,
+  onStop: ((drain: number) => void) | undefined,
+  withParent = false,
+): { heard: Promise<StopReason>; stop: (drain: number) => void } {
+  const { promise, resolve } = Promise.withResolvers<StopReason>();
+  let stopping = false;
+  for (const name of SIGNALS) {
+    process.on(name, (signal) => {
+      // A terminal sends it to both; the parent says when it is over.
+      if (withParent && signal !== "SIGTERM") return;
+      if (stopping && isImpatient(signal)) process.exit(EXIT.interrupted);
+      stopping = true;
+      resolve({ signal, drain });
+    });
+  }
+  if (withParent) {
+    process.once("disconnect", () => resolve({ asked: true, drain }));
+    // It may have died while this one was loading its modules.
+    if (!process.connected) resolve({ asked: true, drain });
+  }
+  const stop = (asked: number) => {
+    // The config may have something of its own to stop.
+    onStop?.(asked);
+    stopping = true;
+    resolve({ asked: true, drain: asked });
+  };
+  return { heard: promise, stop };
+}
+
+/** What a process may take beyond its drain, to notice and to end. */
+const STOP_GRACE_MS = 20_000;
+const POLL_MS = 200;
+
+/** A process, for the answer. */
+interface NamedProcess {
+  pid: number;
+  host: string;
+  program: string;
+}
+
+export function stopCommand(parent: Command): void {
+  parent
+    .command("stop")
+    .summary("ask the workers to stop, and wait until they are gone")
+    .description(
+      "Ask every process that was started by `holdfast work` to stop gracefully, as a SIGTERM would, and wait until they are " +
+        "gone. They are asked through the database and no signal is sent, so it reaches workers in other containers and of other " +
+        "users, too. Programs with workers of their own do not heed it unless they open the database with `onStop`. Exit code 0 " +
+        "when nobody works any more, 1 when somebody goes on; those are named.",
+    )
+    .argument("[pids...]", "only these, as in `holdfast status`", (text: string, all: number[] = []) => [
+      ...all,
+      atLeastOne(text),
+    ])
+    .option("--drain <duration>", "how long running jobs may finish; the rest is given back", "10s")
+    .option("--wait <duration>", "how long to wait for them (default: 20s more than --drain)")
+    .addHelpText("after", examples("holdfast stop", "holdfast stop 4711 --drain 1m", "holdfast stop --wait 0s"))
+    .action(async (pids: number[], options: { drain: string; wait?: string }, command: Command) => {
+      const drain = toMillis(options.drain as Duration, "--drain");
+      const wait = options.wait === undefined ? drain + STOP_GRACE_MS : toMillis(options.wait as Duration, "--wait");
+      await using hf = await openExisting(command);
+      const operator = new Operator(hf);
+      const chosen = chooseProcesses(await operator.livingProcesses(), pids);
+      // Who only enqueues or looks is none of our business, unless it was named.
+      const unasked = chosen.filter((process) => !process.stoppable && (pids.length > 0 || process.works.length > 0));
+      const asked = chosen.filter((process) => process.stoppable);
+      // Those that were asked before stop as they were told then.
+      await operator.askToStop(
+        asked.map(({ id }) => id),
+        drain,
+      );
+      const say = isJson(command) ? () => {} : (text: string) => void process.stdout.write(`${text}\n`);
+      if (asked.length > 0) {
+        say(`Asked ${plural(asked.length, "process", "processes")} to stop; running jobs have ${sayMillis(drain)} to finish.`);
+      }
+      using over = untilInterrupted();
+      const left = await untilGone(operator, asked, wait, over, (process) =>
+        say(`${paint("green", "gone")} ${processText(process)}`),
+      );
+      const deaf = await stillThere(operator, unasked);
+      if (over.aborted) process.exitCode = EXIT.interrupted;
+      else if (left.length + deaf.length > 0) process.exitCode = EXIT.failed;
+      const gone = asked.filter(({ id }) => !left.some((one) => one.id === id));
+      answer(
+        command,
+        {
+          asked: asked.map(namedProcess),
+          gone: gone.map(namedProcess),
+          left: left.map(namedProcess),
+          deaf: deaf.map(namedProcess),
+        },
+        () =>
+          [
+            ...left.map((process) => `${paint("yellow", "still there")} ${processText(process)}`),
+            ...deaf.map((process) => `${paint("yellow", "goes on")} ${processText(process)}: it does not heed \`holdfast stop\``),
+            left.length + deaf.length > 0
+              ? "Not all of them have stopped."
+              : asked.length > 0
+                ? "Stopped."
+                : "No process to stop.",
+          ].join("\n"),
+      );
+    });
+}
+
+/** A typing mistake must not look like a success. In containers several may have the same pid: all of them are meant. */
+function chooseProcesses(processes: ProcessView[], pids: readonly number[]): ProcessView[] {
+  if (pids.length === 0) return processes;
+  const missing = pids.find((pid) => !processes.some((process) => process.pid === pid));
+  if (missing === undefined) return processes.filter(({ pid }) => pids.includes(pid));
+  const others = processes.filter(({ stoppable }) => stoppable).map(({ pid }) => pid);
+  throw new HoldfastError(
+    "NO_SUCH_PROCESS",
+    `No living process ${missing} has this database open.`,
+    others.length === 0 ? "There is none that could be asked to stop." : `These can be asked: ${others.join(", ")}.`,
+  );
+}
+
+/** One that ended or stopped working meanwhile, by itself or by a signal, does not go on. */
+async function stillThere(operator: Operator, unasked: readonly ProcessView[]): Promise<ProcessView[]> {
+  if (unasked.length === 0) return [];
+  const now = new Map((await operator.livingProcesses()).map((process) => [process.id, process]));
+  return unasked.filter(({ id, works }) => {
+    const process = now.get(id);
+    return process !== undefined && (works.length === 0 || process.works.length > 0);
+  });
+}
+
+/** Those that are still there at the end. */
+async function untilGone(
+  operator: Operator,
+  asked: readonly ProcessView[],
+  wait: number,
+  over: AbortSignal,
+  tell: (gone: ProcessView) => void,
+): Promise<ProcessView[]> {
+  const until = performance.now() + wait;
+  let left = [...asked];
+  while (left.length > 0) {
+    const there = new Set<ProcessId>((await operator.livingProcesses()).map(({ id }) => id));
+    for (const process of left) if (!there.has(process.id)) tell(process);
+    left = left.filter(({ id }) => there.has(id));
+    const more = until - performance.now();
+    if (left.length === 0 || more <= 0 || over.aborted) break;
+    await pause(Math.min(POLL_MS, more), null, { signal: over }).catch(() => {});
+  }
+  return left;
+}
+
+function namedProcess({ pid, host, program }: ProcessView): NamedProcess {
+  return { pid, host, program };
+}
+
+function processText({ pid, host, program }: ProcessView): string {
+  return `pid ${pid} on ${oneLine(host)} (${oneLine(program)})`;
+}
