@@ -45,7 +45,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "status [options]",
     "how the queues stand, and what needs attention",
-    async () => (await import("./status/index.ts")).statusCommand,
+    async () => (await import("./commands/status.ts")).statusCommand,
   ],
   ["health [options]", "one line and an exit code, for probes", async () => (await import("./health.ts")).healthCommand],
   ["metrics", "figures for Prometheus, once", async () => (await import("./metrics.ts")).metricsCommand],

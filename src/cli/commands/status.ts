@@ -1,0 +1,307 @@
+import { setTimeout as pause } from "node:timers/promises";
+import type { Command } from "commander";
+import { age, ahead } from "../../core/age.ts";
+import { saySpent } from "../../core/cost.ts";
+import { type Duration, sayMillis, toMillis } from "../../core/duration.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import type { Schedule } from "../../core/schedule.ts";
+import { number, plural } from "../../core/words.ts";
+import type { Holdfast } from "../../runtime/holdfast.ts";
+import { Operator } from "../../runtime/operator.ts";
+import { type Alarm, alarmsOf } from "../../runtime/status/alarms.ts";
+import { isLeft, type OpenBuild } from "../../runtime/status/open-builds.ts";
+import { isThere, type Overview, type ProcessStatus, workersIn } from "../../runtime/status/overview.ts";
+import type { LockView } from "../../store/locks.ts";
+import { isAddress } from "../../store/open-store.ts";
+import { configOf, namedConfig } from "../config.ts";
+import { openExisting, pathOf } from "../database.ts";
+import { sayReport } from "../recovery/report-page.ts";
+import { answer, isJson, writeLine } from "../render/output.ts";
+import {
+  buildStateText,
+  buildStyle,
+  type Column,
+  oneLine,
+  paint,
+  type Style,
+  table,
+  terminalWidth,
+  truncate,
+} from "../render/table.ts";
+import { Screen } from "../render/terminal.ts";
+import { untilInterrupted } from "../signals.ts";
+import { examples } from "../verb.ts";
+import { lastMinute, queueTable, type Rates, sayRate } from "./queues.ts";
+import { scheduleTable } from "./schedules.ts";
+
+/** Faster than this nobody reads, and looking is not free. */
+const MIN_INTERVAL_MS = 100;
+
+export function statusCommand(parent: Command): void {
+  parent
+    .command("status")
+    .summary("how the queues stand, and what needs attention")
+    .description(
+      "Show the queues, builds that have not ended, who works on them, locks, schedules, what was recovered, and what needs attention: names that nobody " +
+        "works on, too. With --watch it is shown again and again until Ctrl-C, which exits 0; with --json that is a line each time.",
+    )
+    .option("--watch [interval]", "show it again and again (default: every 2s)")
+    .addHelpText("after", examples("holdfast status", "holdfast status --watch 5s", "holdfast status --db work.db --json"))
+    .action(async (options: { watch?: string | true }, command: Command) => {
+      const interval = intervalOf(options.watch);
+      await using hf = await openExisting(command);
+      if (interval !== null) return await watch(hf, command, interval);
+      const overview = await new Operator(hf).overview();
+      const alarms = withAdvice(alarmsOf(overview), command);
+      answer(command, { ...overview, alarms }, () => statusPage(pathOf(command), overview, alarms));
+    });
+}
+
+function intervalOf(given: string | true | undefined): number | null {
+  if (given === undefined) return null;
+  const interval = given === true ? 2_000 : toMillis(given as Duration, "--watch");
+  if (interval >= MIN_INTERVAL_MS) return interval;
+  throw new HoldfastError("DURATION_INVALID", `--watch is ${String(given)}.`, `Give at least ${MIN_INTERVAL_MS}ms, e.g. 2s.`);
+}
+
+/** One look, and what was seen of it since the look before. */
+interface Reading {
+  overview: Overview;
+  alarms: Alarm[];
+  /** Not with the first. */
+  rates?: Rates;
+}
+
+/** Until a signal, or until nobody reads it any more. */
+async function watch(hf: Holdfast, command: Command, interval: number): Promise<void> {
+  using over = untilInterrupted();
+  const path = pathOf(command);
+  if (isJson(command)) return await writeEach(hf, command, interval, over, jsonLine);
+  if (!Screen.fits(process.stdout)) {
+    return await writeEach(
+      hf,
+      command,
+      interval,
+      over,
+      ({ overview, alarms, rates }) => `${statusPage(path, overview, alarms, rates)}\n`,
+    );
+  }
+  using screen = Screen.take(process.stdout);
+  const foot = paint("dim", `every ${sayMillis(interval)} · Ctrl-C ends`);
+  for await (const { overview, alarms, rates } of readings(hf, command, interval, over)) {
+    screen.draw(() => `${statusPage(path, overview, alarms, rates)}\n\n${foot}`);
+  }
+}
+
+function jsonLine({ overview, alarms, rates }: Reading): string {
+  return JSON.stringify({ ...overview, alarms, ...(rates === undefined ? {} : { rates: Object.fromEntries(rates) }) });
+}
+
+async function writeEach(
+  hf: Holdfast,
+  command: Command,
+  interval: number,
+  over: AbortSignal,
+  text: (look: Reading) => string,
+): Promise<void> {
+  for await (const look of readings(hf, command, interval, over)) if (!(await writeLine(text(look)))) return;
+}
+
+async function* readings(hf: Holdfast, command: Command, interval: number, over: AbortSignal): AsyncGenerator<Reading> {
+  let before: { overview: Overview; at: number } | null = null;
+  while (!over.aborted) {
+    const overview = await new Operator(hf).overview();
+    const now = { overview, at: performance.now() };
+    yield {
+      overview,
+      alarms: withAdvice(alarmsOf(overview), command),
+      ...(before === null ? {} : { rates: ratesBetween(before, now) }),
+    };
+    before = now;
+    await pause(interval, null, { signal: over }).catch(() => {});
+  }
+}
+
+/** Ends a second, of queues that were there before. Wall clocks may jump in between. */
+function ratesBetween(before: { overview: Overview; at: number }, now: { overview: Overview; at: number }): Rates {
+  const ended = new Map(before.overview.queues.map((queue) => [queue.name, queue.ended]));
+  const seconds = (now.at - before.at) / 1_000;
+  return new Map(
+    now.overview.queues.map((queue) => [queue.name, (queue.ended - (ended.get(queue.name) ?? queue.ended)) / seconds]),
+  );
+}
+
+/** The alarms with hints that can be pasted into this shell: they name the same database and config as the command. */
+function withAdvice(alarms: readonly Alarm[], command: Command): Alarm[] {
+  const hasModules = (configOf(command)?.modules.length ?? 0) > 0;
+  const same = sameDatabase(command);
+  return alarms.map((alarm) => ({ ...alarm, hint: adviceOf(alarm.hint, hasModules, same) }));
+}
+
+function adviceOf(hint: string, hasModules: boolean, same: string): string {
+  const commands = hint.split(" && ").map((text) => {
+    if (!text.startsWith("holdfast ")) return text;
+    // What a config does not name, the operator has to: a hint says where.
+    const named = hasModules ? text.replace(/ FILES…$/, "") : text.replace(/^(holdfast builds resume \S+)$/, "$1 --file FILE");
+    return named + same;
+  });
+  return commands.join(" && ");
+}
+
+function sameDatabase(command: Command): string {
+  const { db, schema } = command.optsWithGlobals<{ db?: string; schema?: string }>();
+  // The address of a server is shown without user and password: they come from PGUSER and PGPASSWORD then.
+  const shown = db === undefined || !isAddress(db) ? db : `postgres://${pathOf(command)}`;
+  const given = { db: shown, schema, config: namedConfig(command) };
+  const options = Object.entries(given).filter(([, value]) => value !== undefined);
+  return options.map(([name, value]) => ` --${name} ${quoted(value as string)}`).join("");
+}
+
+/** As one word of a shell. */
+function quoted(text: string): string {
+  return /^[\w./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+/** The next ticks are enough at a glance. */
+const SCHEDULES_SHOWN = 5;
+
+/** All of it, for a person who glances at it: what needs attention comes first. */
+function statusPage(path: string, overview: Overview, alarms: readonly Alarm[], rates?: Rates): string {
+  return [
+    headline(path, overview, rates),
+    sayAlarms(alarms),
+    overview.unreadable.length === 0 ? "" : paint("red", `Not to be read any more: ${overview.unreadable.join(", ")}.`),
+    queueTable(overview.queues, overview.at, rates),
+    openBuildTable(overview.builds, overview.at),
+    processes(overview),
+    schedules(overview),
+    overview.locks.length === 0 ? "" : table(lockColumns(overview.at), overview.locks),
+    recovered(overview),
+  ]
+    .filter((part) => part !== "")
+    .join("\n\n");
+}
+
+function headline(path: string, overview: Overview, rates: Rates | undefined): string {
+  const { counts, queues } = overview;
+  const rate = rates === undefined ? total(queues.map(lastMinute)) : total([...rates.values()]);
+  const parts = [
+    `${number(counts.pending)} pending`,
+    `${number(counts.running)} running`,
+    `${sayRate(rate)} done/${rates === undefined ? "min" : "s"}`,
+    plural(workersIn(overview).length, "worker"),
+  ];
+  return `${paint("bold", oneLine(path))}  ${parts.join(paint("dim", " · "))}`;
+}
+
+function sayAlarms(alarms: readonly Alarm[]): string {
+  const messages = alarms.map(({ message }) => oneLine(message));
+  const width = Math.max(0, ...messages.map(({ length }) => length));
+  // A hint that does not fit beside its message stands below it, so that it can be copied as one line.
+  const isNarrow = alarms.some(({ hint }) => width + hint.length + 4 > terminalWidth());
+  return alarms
+    .map(({ grave, hint }, i) => {
+      const message = paint(grave ? "red" : "yellow", `! ${isNarrow ? messages[i] : messages[i]?.padEnd(width)}`);
+      return `${message}${isNarrow ? "\n    " : "  "}${paint("dim", hint)}`;
+    })
+    .join("\n");
+}
+
+function processes({ at, processes, byHand }: Overview): string {
+  const parts = [];
+  if (processes.length > 0) parts.push(table(processColumns(at), processes));
+  if (byHand > 0) parts.push(`${plural(byHand, "job")} claimed by hand`);
+  return parts.length === 0 ? paint("dim", "No process has this database open.") : parts.join("\n");
+}
+
+function processColumns(at: number): Column<ProcessStatus>[] {
+  return [
+    { title: "PID", right: true, value: ({ pid }) => String(pid), style: processStyle },
+    { title: "HOST", value: ({ host }) => host, least: 8, style: processStyle },
+    { title: "PROGRAM", value: ({ program }) => program, least: 16, style: processStyle },
+    { title: "WORKS ON", value: worksOn, least: 12, style: processStyle },
+    { title: "LIFE", value: lifeOf, style: processStyle },
+    { title: "SINCE", right: true, value: ({ startedAt }) => age(at - startedAt), style: processStyle },
+    { title: "RUNNING", right: true, value: ({ running }) => number(running), style: processStyle },
+  ];
+}
+
+function worksOn({ works }: ProcessStatus): string {
+  if (works.length === 0) return "–";
+  const names = works.map(({ name, version }) => (version === 1 ? name : `${name} v${version}`));
+  return [...new Set(names)].join(", ");
+}
+
+function lifeOf({ life, stopping }: ProcessStatus): string {
+  if (stopping && life === "alive") return "stopping";
+  return life === "unknown" ? "elsewhere" : life;
+}
+
+function schedules({ at, schedules }: Overview): string {
+  if (schedules.length === 0) return "";
+  const soonest = schedules.toSorted((a, b) => tickOrder(a) - tickOrder(b)).slice(0, SCHEDULES_SHOWN);
+  const more = schedules.length - soonest.length;
+  return scheduleTable(soonest, at) + (more === 0 ? "" : `\n${paint("dim", `${number(more)} more: holdfast schedules`)}`);
+}
+
+/** The paused ones last. */
+function tickOrder({ paused, nextAt }: Schedule): number {
+  return paused ? Number.MAX_SAFE_INTEGER : nextAt;
+}
+
+function lockColumns(at: number): Column<LockView>[] {
+  return [
+    { title: "LOCK", value: ({ name }) => name, least: 8, style: lockStyle },
+    { title: "HOLDER", value: ({ holder }) => holder, least: 8, style: lockStyle },
+    { title: "SINCE", right: true, value: ({ acquiredAt }) => age(at - acquiredAt), style: lockStyle },
+    {
+      title: "EXPIRES",
+      right: true,
+      value: ({ stale, expiresAt }) => (stale ? "expired" : `in ${ahead(expiresAt - at)}`),
+      style: lockStyle,
+    },
+  ];
+}
+
+function recovered({ at, recovery, crashes }: Overview): string {
+  const crash =
+    crashes.last === null ? "" : `\n${paint("dim", truncate(`Last crash: ${sayReport(crashes.last, at)}`, terminalWidth()))}`;
+  if (recovery.recoveredAt === 0) return crash === "" ? paint("dim", "Nothing had to be recovered so far.") : crash.trimStart();
+  const totals = `${plural(recovery.entriesReclaimed, "job")} and ${plural(recovery.locksCleaned, "lock")}`;
+  const last = `${age(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks cleaned")}`;
+  return `Recovered so far: ${totals}\n${paint("dim", truncate(`Last ${last}`, terminalWidth()))}${crash}`;
+}
+
+function total(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0);
+}
+
+function processStyle(process: ProcessStatus): Style | null {
+  if (!isThere(process)) return "red";
+  return process.stopping ? "yellow" : process.works.length === 0 ? "dim" : null;
+}
+
+function lockStyle({ stale }: LockView): Style | null {
+  return stale ? "yellow" : null;
+}
+
+function openBuildTable(builds: readonly OpenBuild[], now: number): string {
+  return builds.length === 0 ? "" : table(openBuildColumns(now), builds);
+}
+
+function openBuildColumns(now: number): Column<OpenBuild>[] {
+  return [
+    { title: "BUILD", value: ({ id }) => id },
+    { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 8 },
+    { title: "STATE", value: buildStateText, style: ({ state }) => buildStyle(state) },
+    { title: "SPENT", value: ({ spent, budget }) => saySpent(spent, budget), least: 8 },
+    { title: "LEFT", right: true, value: ({ left }) => number(left) },
+    { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
+    { title: "LED BY", value: orchestratorText, least: 8, style: (build) => (isLeft(build) ? "red" : null) },
+  ];
+}
+
+function orchestratorText(build: OpenBuild): string {
+  const { lead } = build;
+  return lead === null ? "–" : `pid ${lead.pid} on ${lead.host}${isLeft(build) ? ", which is dead" : ""}`;
+}
