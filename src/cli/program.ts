@@ -47,8 +47,8 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
     "how the queues stand, and what needs attention",
     async () => (await import("./commands/status.ts")).statusCommand,
   ],
-  ["health [options]", "one line and an exit code, for probes", async () => (await import("./health.ts")).healthCommand],
-  ["metrics", "figures for Prometheus, once", async () => (await import("./metrics.ts")).metricsCommand],
+  ["health [options]", "one line and an exit code, for probes", async () => (await import("./commands/health.ts")).healthCommand],
+  ["metrics", "figures for Prometheus, once", async () => (await import("./commands/health.ts")).metricsCommand],
   ["jobs", "look at jobs, retry or cancel them", async () => (await import("./commands/jobs.ts")).jobsCommand],
   ["queues", "how each queue stands: list, pause, resume", async () => (await import("./commands/queues.ts")).queuesCommand],
   [
