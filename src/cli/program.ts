@@ -72,7 +72,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "recover [options]",
     "give back what dead processes left behind, and show the reports",
-    async () => (await import("./recover.ts")).recoverCommand,
+    async () => (await import("./commands/recover.ts")).recoverCommand,
   ],
   [
     "backup [options] [path]",

@@ -15,7 +15,6 @@ import type { LockView } from "../../store/locks.ts";
 import { isAddress } from "../../store/open-store.ts";
 import { configOf, namedConfig } from "../config.ts";
 import { openExisting, pathOf } from "../database.ts";
-import { sayReport } from "../recovery/report-page.ts";
 import { answer, isJson, writeLine } from "../render/output.ts";
 import {
   buildStateText,
@@ -32,6 +31,7 @@ import { Screen } from "../render/terminal.ts";
 import { untilInterrupted } from "../signals.ts";
 import { examples } from "../verb.ts";
 import { lastMinute, queueTable, type Rates, sayRate } from "./queues.ts";
+import { sayReport } from "./recover.ts";
 import { scheduleTable } from "./schedules.ts";
 
 /** Faster than this nobody reads, and looking is not free. */

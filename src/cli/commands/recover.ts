@@ -1,0 +1,261 @@
+import type { Command } from "commander";
+import { age, instant } from "../../core/age.ts";
+import { type Duration, toMillis } from "../../core/duration.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
+import { number, plural } from "../../core/words.ts";
+import type { RecoveryStats } from "../../runtime/janitor.ts";
+import { Operator } from "../../runtime/operator.ts";
+import { isOfCrash, type RecoveryPlan } from "../../runtime/recovery/preview.ts";
+import type { RecoveryTotals } from "../../store/healing.ts";
+import type { StoreLocation } from "../../store/open-store.ts";
+import { isManual, openExisting } from "../database.ts";
+import { EXIT } from "../exit.ts";
+import { answer } from "../render/output.ts";
+import { type Column, count, oneLine, paint, table } from "../render/table.ts";
+import { examples } from "../verb.ts";
+
+type Entry = RecoveryTotals["log"][number];
+
+/** More expired leases than this are just "more". */
+const LEASES_COUNTED = 1_000;
+
+export function recoverCommand(parent: Command): void {
+  parent
+    .command("recover")
+    .summary("give back what dead processes left behind, and show the reports")
+    .description(
+      "Give back now what dead processes left behind: jobs, builds, locks, expired leases. Workers do the same by themselves " +
+        'within a second; this is for when none is there. Where the config says `recovery: "manual"`, it only shows what would ' +
+        "be done, and --apply does it. Every crash has a report; one with errors stands open until it is acknowledged.",
+    )
+    .option("--expired-for <duration>", "take back every lease that expired at least this long ago, e.g. 5m, whoever holds it")
+    .option("--dry-run", "only show what would be done")
+    .option("--apply", 'do it, also where the config says `recovery: "manual"`')
+    .option("--last", "show the report of the last crash, and recover nothing")
+    .option("--history", "list the reports of all crashes, the newest first, and recover nothing")
+    .option("--acknowledge", "say that you have seen the reports with errors: they stand open until then")
+    .addHelpText(
+      "after",
+      examples("holdfast recover", "holdfast recover --last", "holdfast recover --apply", "holdfast recover --expired-for 5m"),
+    )
+    .action(async (options: RecoverOptions, command: Command) => {
+      refuseCombined(options);
+      const since = options.expiredFor === undefined ? null : toMillis(options.expiredFor as Duration, "--expired-for");
+      if (options.last || options.history) return await showReports(command, options);
+      if (options.acknowledge) return await acknowledge(command);
+      if (options.dryRun || (isManual(command) && !options.apply && since === null)) return await preview(command);
+      await using hf = await openExisting(command, { recovery: "by an operator" });
+      const operator = new Operator(hf);
+      const page = (one: CrashRecoveryReport) => reportPage(one, operator.now(), operator.location.kind);
+      const recovered = since === null ? await hf.recovery.recoverStale() : await hf.recovery.reclaimStale(since);
+      const left = await operator.expiredLeases(LEASES_COUNTED);
+      const { log, ...totals } = await operator.recoveryTotals();
+      // What this recovery is about to find is waited for.
+      const report = await hf.recovery.lastReport();
+      const wrong = await operator.failedReports(LEASES_COUNTED);
+      if (wrong.length > 0) process.exitCode = EXIT.failed;
+      answer(command, { recovered, left, totals, history: log, report, wrong }, () =>
+        [sayRecovered(recovered), ...wrong.map(page), sayLeft(left), recoveryTable(log, operator.now())]
+          .filter((part) => part !== "")
+          .join("\n\n"),
+      );
+    });
+}
+
+interface RecoverOptions {
+  expiredFor?: string;
+  dryRun?: boolean;
+  apply?: boolean;
+  last?: boolean;
+  history?: boolean;
+  acknowledge?: boolean;
+}
+
+/** Each is a thing of its own. */
+function refuseCombined(options: RecoverOptions): void {
+  const given = Object.keys(options).filter((name) => ["dryRun", "apply", "last", "history", "acknowledge"].includes(name));
+  if (given.length < 2) return;
+  throw new HoldfastError(
+    "USAGE",
+    "--dry-run, --apply, --last, --history and --acknowledge do not go together.",
+    "Give one of them at a time.",
+  );
+}
+
+async function showReports(command: Command, { last = false }: RecoverOptions): Promise<void> {
+  await using hf = await openExisting(command);
+  const operator = new Operator(hf);
+  const now = operator.now();
+  const plan = await hf.recovery.preview();
+  const waiting = plan !== null && isOfCrash(plan) ? plan : null;
+  const lost = (await operator.findings("loss")).map(({ what }) => what);
+  const next = waitingPage({ waiting, lost, byHand: isManual(command) }, now);
+  const page = (shown: string) => [shown, ...(next === "" ? [] : [next])].join("\n\n");
+  if (last) {
+    const report = await hf.recovery.lastReport();
+    answer(command, { report, waiting, lost }, () =>
+      report === null
+        ? next === ""
+          ? paint("dim", "No process has crashed so far.")
+          : next
+        : page(reportPage(report, now, operator.location.kind)),
+    );
+    return;
+  }
+  const reports = await hf.recovery.history();
+  answer(command, { reports, waiting, lost }, () =>
+    reports.length === 0 && next !== "" ? next : page(reportTable(reports, now)),
+  );
+}
+
+async function acknowledge(command: Command): Promise<void> {
+  await using hf = await openExisting(command);
+  const acknowledged = await hf.recovery.acknowledge();
+  answer(command, { acknowledged }, () =>
+    acknowledged.length === 0
+      ? paint("dim", "No report stands open.")
+      : `Acknowledged ${plural(acknowledged.length, "report")} with errors.`,
+  );
+}
+
+/** Nothing is written. */
+async function preview(command: Command): Promise<void> {
+  await using hf = await openExisting(command);
+  const plan = await hf.recovery.preview();
+  answer(command, { plan }, () =>
+    plan === null
+      ? "Nothing to recover."
+      : `${planPage(plan, new Operator(hf).now())}\n\n${paint("dim", "holdfast recover --apply does it.")}`,
+  );
+}
+
+function sayRecovered({ entriesReclaimed, locksCleaned }: RecoveryStats): string {
+  if (entriesReclaimed + locksCleaned === 0) return "Nothing to recover.";
+  return paint("green", `Recovered ${plural(entriesReclaimed, "job")} and ${plural(locksCleaned, "lock")}.`);
+}
+
+/** Their holder may live and be about to renew, which one look cannot tell. */
+function sayLeft(left: number): string {
+  if (left === 0) return "";
+  const leases = left === LEASES_COUNTED ? `${number(LEASES_COUNTED)} or more leases` : plural(left, "lease");
+  return paint(
+    "yellow",
+    `${leases} expired, but the holder may be alive: add --expired-for 5m to take back what is older than that.`,
+  );
+}
+
+function recoveryTable(log: readonly Entry[], now: number): string {
+  if (log.length === 0) return "";
+  return table<Entry>(
+    [
+      { title: "AGO", right: true, value: ({ at }) => age(now - at) },
+      count("JOBS", ({ entries }) => entries),
+      count("QUARANTINED", ({ quarantined }) => quarantined),
+      count("FAILED", ({ failed }) => failed),
+      count("LOCKS", ({ locks }) => locks),
+      { title: "WHY", value: ({ cause }) => cause, least: 16 },
+    ],
+    log,
+  );
+}
+
+/** In one line. */
+export function sayReport(report: CrashRecoveryReport, now: number): string {
+  const { recoveredAt, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs, errors } = report;
+  const back = [plural(jobsRecovered, "job")];
+  if (buildsCrashed > 0) back.push(plural(buildsCrashed, "build"));
+  if (locksReleased > 0) back.push(plural(locksReleased, "lock"));
+  const wrong = errors.length === 0 ? "" : `, ${plural(errors.length, "error")}`;
+  const who = plural(crashed.length, "process", "processes");
+  return `${age(now - recoveredAt)} ago, ${who}: ${back.join(", ")} given back in ${number(recoveryDurationMs)} ms${wrong}`;
+}
+
+/** All of it; of a server nothing about logs and commits, which are its own. */
+function reportPage(report: CrashRecoveryReport, now: number, store: StoreLocation["kind"]): string {
+  const { crashed, errors, wasSuccessful } = report;
+  const lines: [string, string][] = [
+    ["recovered", `${instant(report.recoveredAt, now)}, in ${number(report.recoveryDurationMs)} ms`],
+    ["jobs", sayJobs(report)],
+    ["pending then", number(report.jobsPending)],
+    ["builds crashed", number(report.buildsCrashed)],
+    ["locks released", number(report.locksReleased)],
+    ...(store === "postgres" ? [] : sayLog(report)),
+    ...crashed.map((one): [string, string] => ["crashed", sayProcess(one, now)]),
+    ...errors.map((error): [string, string] => ["error", paint("red", oneLine(error))]),
+  ];
+  const verdict = wasSuccessful ? paint("green", "Recovered.") : paint("red", "Recovered, and something is wrong.");
+  return `${verdict}\n${lines.map(([name, value]) => `  ${name.padEnd(16)}${value}`).join("\n")}`;
+}
+
+function sayLog(report: CrashRecoveryReport): [string, string][] {
+  const { walSizeBeforeRecoveryBytes, walFramesReplayed, commitsMissing } = report;
+  return [
+    ["write-ahead log", `${number(walSizeBeforeRecoveryBytes)} bytes, ${plural(walFramesReplayed, "frame")} read back`],
+    ["commits missing", commitsMissing === null ? "none that is known of" : number(commitsMissing)],
+  ];
+}
+
+function sayJobs(report: CrashRecoveryReport): string {
+  const { jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, jobsQuarantined } = report;
+  const others = jobsRecovered - jobsResetToPending - jobsQuarantined;
+  const parts = [`${number(jobsResetToPending)} pending again`, `${number(jobsQuarantined)} quarantined`];
+  if (others > 0) parts.push(`${number(others)} failed`);
+  return `${number(jobsRecovered)} of ${number(jobsRunningBeforeCrash)} taken back: ${parts.join(", ")}`;
+}
+
+function sayProcess({ pid, host, program, startedAt }: CrashRecoveryReport["crashed"][number], now: number): string {
+  return `pid ${pid} on ${oneLine(host)}, ${oneLine(program)}, since ${instant(startedAt, now)}`;
+}
+
+/** What would be done, before it is. */
+function planPage(plan: RecoveryPlan, now: number): string {
+  const { crashed, jobs, builds, locks, goesOn, expired } = plan;
+  const lines: string[] = [
+    ...(goesOn ? ["go on with a recovery that was not ended"] : []),
+    ...crashed.map((one) => `strike off ${sayProcess(one, now)}`),
+    ...(crashed.length > 0 || goesOn ? [`take back ${plural(jobs, "job")}`] : []),
+    ...(expired.jobs > 0 ? [`take back ${plural(expired.jobs, "job")} whose lease has expired`] : []),
+    ...builds.map((id) => `let build ${id} be resumed`),
+    ...locks.map((name) => `release the lock ${oneLine(name)}`),
+    ...expired.locks.map((name) => `remove the expired lock ${oneLine(name)}`),
+  ];
+  return `This would be done:\n${lines.map((line) => `  ${line}`).join("\n")}`;
+}
+
+/** What a crash has left, and nobody has seen to yet; empty: nothing. */
+function waitingPage(
+  { waiting, lost, byHand }: { waiting: RecoveryPlan | null; lost: readonly string[]; byHand: boolean },
+  now: number,
+): string {
+  if (waiting === null && lost.length === 0) return "";
+  const parts = [paint("yellow", "A crash has not been recovered from yet.")];
+  if (waiting !== null) parts.push(planPage(waiting, now));
+  if (lost.length > 0) parts.push(`This will be reported:\n${lost.map((what) => `  ${paint("red", oneLine(what))}`).join("\n")}`);
+  const how = byHand
+    ? "holdfast recover --apply does it."
+    : "A worker that starts does it by itself; holdfast recover does it now.";
+  return [...parts, paint("dim", how)].join("\n");
+}
+
+function reportTable(reports: readonly CrashRecoveryReport[], now: number): string {
+  return reports.length === 0 ? paint("dim", "No process has crashed so far.") : table(columns(now), reports);
+}
+
+function columns(now: number): Column<CrashRecoveryReport>[] {
+  return [
+    { title: "AGO", right: true, value: ({ recoveredAt }) => age(now - recoveredAt) },
+    count("PROCESSES", ({ crashed }) => crashed.length),
+    count("JOBS", ({ jobsRecovered }) => jobsRecovered),
+    count("QUARANTINED", ({ jobsQuarantined }) => jobsQuarantined),
+    count("BUILDS", ({ buildsCrashed }) => buildsCrashed),
+    count("LOCKS", ({ locksReleased }) => locksReleased),
+    { title: "TOOK", right: true, value: ({ recoveryDurationMs }) => `${number(recoveryDurationMs)} ms` },
+    {
+      title: "ERRORS",
+      value: ({ errors }) => (errors.length === 0 ? "–" : errors.map(oneLine).join("; ")),
+      least: 12,
+      style: ({ wasSuccessful }) => (wasSuccessful ? "dim" : "red"),
+    },
+  ];
+}
