@@ -77,12 +77,12 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "backup [options] [path]",
     "copy the whole database while everybody works, and check the copy",
-    async () => (await import("./backup.ts")).backupCommand,
+    async () => (await import("./commands/backup.ts")).backupCommand,
   ],
   [
     "restore [options] [backup]",
     "put a backup in the place of the database",
-    async () => (await import("./restore.ts")).restoreCommand,
+    async () => (await import("./commands/backup.ts")).restoreCommand,
   ],
   [
     "doctor [options]",
@@ -92,7 +92,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "salvage [options]",
     "make a new database of what can be read of a damaged one",
-    async () => (await import("./salvage.ts")).salvageCommand,
+    async () => (await import("./commands/backup.ts")).salvageCommand,
   ],
   [
     "unlock [options] [name]",

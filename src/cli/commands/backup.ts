@@ -1,0 +1,304 @@
+import { existsSync, statSync } from "node:fs";
+import { join, resolve } from "node:path";
+import type { Command } from "commander";
+import { clock } from "../../core/age.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { bytes, number, plural } from "../../core/words.ts";
+import { verifyWhole } from "../../runtime/backup.ts";
+import { Operator } from "../../runtime/operator.ts";
+import { databaseAt, type RestoredWhole, restoreWhole } from "../../runtime/restore.ts";
+import { salvageWhole } from "../../runtime/salvage.ts";
+import { backupsFolder, backupsIn } from "../../store/backup-folder.ts";
+import type { Manifest } from "../../store/backups.ts";
+import { isAddress } from "../../store/open-store.ts";
+import type { SalvageReport } from "../../store/sqlite/salvage/report.ts";
+import type { SalvagedDatabase } from "../../store/sqlite/salvage/salvage.ts";
+import { actorOf, artifactsOf, backupsOf, driverOf, fileOf, openExisting, schemaOf } from "../database.ts";
+import { EXIT } from "../exit.ts";
+import { answer } from "../render/output.ts";
+import { paint } from "../render/table.ts";
+import { withProgress } from "../render/terminal.ts";
+import { examples } from "../verb.ts";
+
+export function backupCommand(parent: Command): void {
+  parent
+    .command("backup")
+    .summary("copy the whole database while everybody works, and check the copy")
+    .description(
+      "Copy the whole database as it is now, your own tables too, while workers go on; the copy is checked, and gets its name " +
+        "only when it is whole and on the disk. Beside it comes a manifest, PATH.json, with counts and a hash. Artifacts are " +
+        "listed there, and copied with --with-artifacts. Nothing is ever written over. With --verify: check a backup instead.",
+    )
+    .argument(
+      "[path]",
+      "where it goes: a file that is not there yet, or a folder (default: DATABASE-backups/, named by the time)",
+    )
+    .option("--with-artifacts", "copy the artifacts that are referenced, too, into PATH-artifacts")
+    .option("--verify", "do not make one, but check the one at this path against its manifest")
+    .addHelpText(
+      "after",
+      examples("holdfast backup", "holdfast backup /mnt/backups/monday.db", "holdfast backup --verify /mnt/backups/monday.db"),
+    )
+    .action(async (path: string | undefined, options: { withArtifacts?: boolean; verify?: boolean }, command: Command) => {
+      if (options.verify) return await verifyBackup(path, command);
+      await using hf = await openExisting(command);
+      const operator = new Operator(hf);
+      const to = targetOf(operator, path);
+      const manifest = await withProgress((tell) =>
+        operator.backup(to, { artifacts: options.withArtifacts ?? false, onProgress: tell }),
+      );
+      // A copy of what is damaged is as damaged, and nobody should rely on it.
+      if (manifest.findings.length > 0) process.exitCode = EXIT.damaged;
+      answer(command, { path: to, ...manifest }, () => backupText(to, manifest));
+    });
+}
+
+async function verifyBackup(path: string | undefined, command: Command): Promise<void> {
+  if (path === undefined) throw new HoldfastError("USAGE", "Which backup is to be checked?", "Give its path.");
+  const verified = await withProgress((tell) => verifyWhole(path, driverOf(command), tell));
+  const { manifest, facts, size, sha256 } = verified;
+  answer(command, { path: verified.path, size, sha256, ...facts, manifest: manifest !== null }, () =>
+    [
+      `${paint("green", "Whole:")} ${verified.path}, ${bytes(size)}, ${sayJobs(facts.counts)}.`,
+      manifest === null ? paint("yellow", "There is no manifest beside it, so it could be compared to nothing.") : "",
+      manifest === null ? "" : `Taken ${clock(manifest.takenAt)}.`,
+    ]
+      .filter((line) => line !== "")
+      .join("\n"),
+  );
+}
+
+/** The path of the new backup: a file as given, or a new name in a folder. */
+function targetOf(operator: Operator, path: string | undefined): string {
+  const isFile = path !== undefined && !(existsSync(path) && statSync(path).isDirectory());
+  return isFile ? resolve(path) : operator.backupPath(path);
+}
+
+function backupText(path: string, { size, counts, artifacts, findings }: Manifest): string {
+  const { included, hashes, missing, bytes: volume } = artifacts;
+  const lines = [`${paint("green", "Backup:")} ${path}, ${bytes(size)}, ${sayJobs(counts)}.`];
+  if (hashes.length > 0) {
+    lines.push(
+      included
+        ? `${plural(hashes.length, "artifact")} with it, ${bytes(volume)}.`
+        : `${plural(hashes.length, "artifact")} referenced, not copied (--with-artifacts does).`,
+    );
+  }
+  if (missing.length > 0)
+    lines.push(paint("yellow", `${plural(missing.length, "artifact")} referenced, but missing or damaged.`));
+  if (findings.length > 0) {
+    lines.push(paint("red", "The database is damaged, and so is this copy:"), ...findings.map((finding) => `  ${finding}`));
+  }
+  return lines.join("\n");
+}
+
+function sayJobs({ jobs }: Manifest["counts"]): string {
+  return plural(
+    Object.values(jobs).reduce((sum, n) => sum + n, 0),
+    "job",
+  );
+}
+
+export function restoreCommand(parent: Command): void {
+  parent
+    .command("restore")
+    .summary("put a backup in the place of the database")
+    .description(
+      "Put a backup in the place of the database. The backup is checked first, and nothing is changed while any process has the " +
+        "database open (exit code 4). What is there is kept under a name with the time. Jobs that ran when the backup was made " +
+        "run again; claims and locks of before are good for nothing any more. With --at the journal goes on from the backup.",
+    )
+    .argument("[backup]", "the backup: the path that `holdfast backup` was given; with --at it can be found")
+    .option(
+      "--at <time>",
+      "go on from the backup to this instant, e.g. 2030-01-31T12:00:00Z; it takes a journal (`journal: true`)",
+    )
+    .option("--force", "also where another database is than the one that the backup was made of")
+    .addHelpText(
+      "after",
+      examples(
+        "holdfast restore /mnt/backups/monday.db",
+        "holdfast restore --at 2030-01-31T12:00:00Z",
+        "holdfast restore monday.db --json",
+      ),
+    )
+    .action(async (given: string | undefined, options: { force?: boolean; at?: string }, command: Command) => {
+      const path = fileOf(command);
+      if (isAddress(path)) throw restoreByServer(schemaOf(command));
+      const { force = false } = options;
+      const at = options.at === undefined ? undefined : parseAt(options.at);
+      const driver = driverOf(command);
+      const backup = given ?? baseOf(path, at, backupsOf(command), databaseAt(path, driver));
+      const artifacts = artifactsOf(command);
+      const restored = await withProgress((tell) =>
+        restoreWhole({
+          path,
+          backup,
+          driver,
+          by: actorOf(command),
+          now: Date.now(),
+          force,
+          ...(at === undefined ? {} : { at }),
+          onProgress: tell,
+          ...(artifacts === undefined ? {} : { artifacts }),
+        }),
+      );
+      const { manifest, hashes: _, ...rest } = restored;
+      answer(command, { ...rest, takenAt: manifest?.takenAt ?? null }, () => restoredText(restored));
+    });
+}
+
+/** The newest backup that holds nothing that was done later. */
+function baseOf(path: string, at: number | undefined, folder: string | undefined, databaseId: string | null): string {
+  if (at === undefined)
+    throw new HoldfastError("USAGE", "Which backup is to be restored?", "Give its path, or an instant with --at.");
+  const place = resolve(folder ?? backupsFolder(resolve(path)));
+  const found = backupsIn(place, databaseId)
+    .filter(({ changes, copiedAt, findings }) => typeof changes === "number" && copiedAt <= at && findings.length === 0)
+    .toSorted((a, b) => b.copiedAt - a.copiedAt)[0];
+  if (found !== undefined) return join(place, found.file);
+  throw new HoldfastError(
+    "NO_BACKUP",
+    `In ${place} is no backup from before that instant that a journal goes on from.`,
+    "Give the path of one, or a later instant.",
+  );
+}
+
+function parseAt(text: string): number {
+  const at = /^\d{11,}$/.test(text) ? Number(text) : Date.parse(text);
+  if (Number.isSafeInteger(at)) return at;
+  throw new HoldfastError("USAGE", `--at ${text} is no instant.`, "Give one as 2030-01-31T12:00:00Z, or in milliseconds.");
+}
+
+function restoredText({ path, counts, manifest, kept, running, artifacts, replayed }: RestoredWhole): string {
+  const jobs = Object.values(counts.jobs).reduce((sum, n) => sum + n, 0);
+  const since = replayed?.reached ?? manifest?.takenAt ?? null;
+  const lines = [
+    `${paint("green", "Restored:")} ${path}, ${since === null ? "" : `as it was ${clock(since)}, `}${plural(jobs, "job")}.`,
+  ];
+  if (manifest === null) {
+    lines.push(paint("yellow", "There was no manifest beside the backup, so it could be compared to nothing."));
+  }
+  if (replayed !== null) {
+    const until =
+      replayed.reached === null ? "nothing was done after it until then" : `the last commit was made ${clock(replayed.reached)}`;
+    lines.push(`${plural(replayed.changes, "change")} after the backup by the journal; ${until}.`);
+  }
+  if (running > 0) lines.push(`${plural(running, "job")} ran then, and will run again.`);
+  if (kept !== null) lines.push(`What was there is kept: ${kept}`);
+  if (artifacts.restored > 0) lines.push(`${plural(artifacts.restored, "artifact")} brought back.`);
+  if (artifacts.missing.length > 0) {
+    lines.push(
+      paint("yellow", `${plural(artifacts.missing.length, "artifact")} referenced, but not to be had: ${artifacts.missing[0]} …`),
+    );
+  }
+  return lines.join("\n");
+}
+
+function restoreByServer(schema: string): HoldfastError {
+  return new HoldfastError(
+    "RESTORE_BY_SERVER",
+    "A database on a server is restored by the server's own tools.",
+    `Stop all workers, run pg_restore, and then, in that database: truncate ${schema}.awake. docs/postgres.md says why.`,
+  );
+}
+
+/** How many ids and ranges are named; all of them stand in the report. */
+const NAMES_SHOWN = 10;
+
+export function salvageCommand(parent: Command): void {
+  parent
+    .command("salvage")
+    .summary("make a new database of what can be read of a damaged one")
+    .description(
+      "Make a new database of what can still be read of a damaged one, your own tables too, and put it into its place. What " +
+        "cannot be read is taken from the newest backup. The damaged file is only read, and kept with its log under a name " +
+        "with the time; what was saved, restored and lost is listed, and kept beside it. Nothing is changed while any process " +
+        "has the database open (exit code 4). What was running runs again.",
+    )
+    .option("--from <backup>", "the backup to take the rest from (default: the newest that is whole)")
+    .option("--no-backup", "only what can be read, nothing from a backup")
+    .addHelpText(
+      "after",
+      examples("holdfast salvage", "holdfast salvage --from /mnt/backups/monday.db", "holdfast salvage --json"),
+    )
+    .action(async ({ from, backup }: { from?: string; backup: boolean }, command: Command) => {
+      const path = fileOf(command);
+      if (isAddress(path)) throw salvageByServer();
+      const folder = backupsOf(command);
+      const salvaged = await withProgress((tell) =>
+        salvageWhole({
+          path,
+          driver: driverOf(command),
+          by: actorOf(command),
+          now: Date.now(),
+          onProgress: tell,
+          ...(backup ? {} : { backup: null }),
+          ...(from === undefined ? {} : { backup: from }),
+          ...(folder === undefined ? {} : { folder }),
+        }),
+      );
+      answer(command, salvaged, () => salvagedText(salvaged));
+    });
+}
+
+function salvagedText({ path, kept, reportFile, running, report, findings }: SalvagedDatabase): string {
+  const { jobs, backup } = report;
+  const lines = [`${paint("green", "Salvaged:")} ${path}, ${plural(jobs.saved, "job")} read.`];
+  if (backup !== null && totalRows(report, "restored") > 0) {
+    const since = backup.reached ?? backup.takenAt;
+    const taken = since === null ? "" : `, as they were ${clock(since)}${backup.reached === null ? "" : " by the journal"}`;
+    lines.push(
+      `From the backup ${backup.path}${taken}: ${plural(totalRows(report, "restored"), "row")}, ${plural(jobs.restored.length, "job")} among them.`,
+    );
+  }
+  if (running > 0) lines.push(`${plural(running, "job")} ran, and will run again.`);
+  for (const [ids, what] of [
+    [jobs.bereft, "waited for others that are lost, and are in quarantine"],
+    [report.abandonedBuilds, "had not ended, and were abandoned: the next build reuses what they have finished"],
+  ] as const) {
+    if (ids.length > 0) lines.push(paint("yellow", `${firstNames(ids)}: ${what}.`));
+  }
+  lines.push(...sayLost(report));
+  lines.push(...report.notes, ...findings.map((finding) => paint("red", finding)));
+  lines.push(`The damaged file is kept: ${kept}`, `All of this, to the row: ${reportFile}`);
+  return lines.join("\n");
+}
+
+function sayLost({ jobs, tables, undefined: unmade, notes }: SalvageReport): string[] {
+  const lost = tables.filter((table) => table.lost.length > 0);
+  const lines = lost.map(({ table, lost: ranges }) => `  ${table}: ${firstNames(ranges.map(sayRange))}`);
+  if (jobs.lostIds.length > 0) lines.push(`  ids of lost jobs: ${firstNames(jobs.lostIds)}`);
+  if (jobs.nameless.length > 0) lines.push(`  jobs whose names are lost: ${firstNames(jobs.nameless.map(String))}`);
+  if (unmade.length > 0) lines.push(`  not made again: ${firstNames(unmade)}`);
+  const none = notes.length === 0 ? "Nothing is lost." : "Nothing else is known to be lost.";
+  return lines.length === 0 ? [none] : [paint("red", "Lost, as far as there was anything:"), ...lines];
+}
+
+function sayRange(range: SalvageReport["tables"][number]["lost"][number]): string {
+  if ("from" in range) return range.to === range.from ? String(range.from) : `${range.from} to ${range.to ?? "its end"}`;
+  const { after, before } = range;
+  const [from, to] = [sayKey(after, "its beginning"), sayKey(before, "its end")];
+  return from === to ? from : `after ${from}, before ${to}`;
+}
+
+function sayKey(key: unknown[] | null, without: string): string {
+  return key === null ? without : key.map(String).join("/");
+}
+
+function firstNames(what: readonly string[]): string {
+  const more = what.length > NAMES_SHOWN ? ` and ${number(what.length - NAMES_SHOWN)} more` : "";
+  return what.slice(0, NAMES_SHOWN).join(", ") + more;
+}
+
+function totalRows({ tables }: SalvageReport, what: "saved" | "restored"): number {
+  return tables.reduce((total, table) => total + table[what], 0);
+}
+
+function salvageByServer(): HoldfastError {
+  return new HoldfastError(
+    "RESTORE_BY_SERVER",
+    "A database on a server is mended by the server's own tools.",
+    "See pg_amcheck, and restore the server's last backup. docs/postgres.md says what comes after that.",
+  );
+}
