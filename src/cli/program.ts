@@ -87,7 +87,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "doctor [options]",
     "one page on how the database stands, and what mends it",
-    async () => (await import("./doctor/index.ts")).doctorCommand,
+    async () => (await import("./commands/doctor.ts")).doctorCommand,
   ],
   [
     "salvage [options]",
