@@ -97,7 +97,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "unlock [options] [name]",
     "remove a lock, or a pipeline's lead, that was left behind",
-    async () => (await import("./unlock.ts")).unlockCommand,
+    async () => (await import("./commands/unlock.ts")).unlockCommand,
   ],
   ["init", "write a config and a first job", async () => (await import("./init.ts")).initCommand],
   [

@@ -1,12 +1,12 @@
 import type { Command } from "commander";
-import { age, ahead } from "../core/age.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { Operator, type OrchestratorLock } from "../runtime/operator.ts";
-import type { LockView } from "../store/locks.ts";
-import { openExisting } from "./database.ts";
-import { answer } from "./render/output.ts";
-import { type Column, oneLine, paint, table } from "./render/table.ts";
-import { examples } from "./verb.ts";
+import { age, ahead } from "../../core/age.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { Operator, type OrchestratorLock } from "../../runtime/operator.ts";
+import type { LockView } from "../../store/locks.ts";
+import { openExisting } from "../database.ts";
+import { answer } from "../render/output.ts";
+import { type Column, oneLine, paint, table } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 export function unlockCommand(parent: Command): void {
   parent
