@@ -18,7 +18,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "plan [options] <pipeline>",
     "what a run would do and cost, without doing it",
-    async () => (await import("./plan.ts")).planCommand,
+    async () => (await import("./commands/plan.ts")).planCommand,
   ],
   [
     "work [options] [files...]",

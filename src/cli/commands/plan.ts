@@ -1,17 +1,17 @@
 import { hostname } from "node:os";
 import type { Command } from "commander";
-import { sayCost } from "../core/cost.ts";
-import { pipelineOf } from "../core/pipeline.ts";
-import { plural } from "../core/words.ts";
-import { Model } from "../runtime/builds/model.ts";
-import type { Plan } from "../runtime/builds/plan.ts";
-import { checkBuildOptions } from "../runtime/builds/settings.ts";
-import { addChoiceOptions, buildOptions, type RunOptions } from "./arguments.ts";
-import { openToLook } from "./database.ts";
-import { findPipeline } from "./modules.ts";
-import { answer } from "./render/output.ts";
-import { type Column, count, paint, type Style, table } from "./render/table.ts";
-import { examples } from "./verb.ts";
+import { sayCost } from "../../core/cost.ts";
+import { pipelineOf } from "../../core/pipeline.ts";
+import { plural } from "../../core/words.ts";
+import { Model } from "../../runtime/builds/model.ts";
+import type { Plan } from "../../runtime/builds/plan.ts";
+import { checkBuildOptions } from "../../runtime/builds/settings.ts";
+import { addChoiceOptions, buildOptions, type RunOptions } from "../arguments.ts";
+import { openToLook } from "../database.ts";
+import { findPipeline } from "../modules.ts";
+import { answer } from "../render/output.ts";
+import { type Column, count, paint, type Style, table } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 export function planCommand(parent: Command): void {
   const plan = parent
