@@ -30,7 +30,11 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
     "ask the workers to stop, and wait until they are gone",
     async () => (await import("./commands/work.ts")).stopCommand,
   ],
-  ["enqueue [options] <name> [json]", "put a job into its queue", async () => (await import("./enqueue.ts")).enqueueCommand],
+  [
+    "enqueue [options] <name> [json]",
+    "put a job into its queue",
+    async () => (await import("./commands/enqueue.ts")).enqueueCommand,
+  ],
   [
     "claim [options] [queue]",
     "take a job by hand, to settle it later",

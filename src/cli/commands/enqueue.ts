@@ -1,16 +1,16 @@
 import type { Command } from "commander";
-import { type Duration, toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { checkName } from "../core/options.ts";
-import type { EnqueueOptions } from "../runtime/context.ts";
-import { type Definition, definitionOf, job } from "../runtime/definition.ts";
-import { parseInstant, readJson, wholeNumber } from "./arguments.ts";
-import { configOf, modulesOf } from "./config.ts";
-import { openOrMake } from "./database.ts";
-import { definitionsIn } from "./modules.ts";
-import { answer } from "./render/output.ts";
-import { paint } from "./render/table.ts";
-import { examples } from "./verb.ts";
+import { type Duration, toMillis } from "../../core/duration.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { checkName } from "../../core/options.ts";
+import type { EnqueueOptions } from "../../runtime/context.ts";
+import { type Definition, definitionOf, job } from "../../runtime/definition.ts";
+import { parseInstant, readJson, wholeNumber } from "../arguments.ts";
+import { configOf, modulesOf } from "../config.ts";
+import { openOrMake } from "../database.ts";
+import { definitionsIn } from "../modules.ts";
+import { answer } from "../render/output.ts";
+import { paint } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 interface Options {
   module?: string;
