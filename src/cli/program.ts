@@ -103,7 +103,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
     "remove a lock, or a pipeline's lead, that was left behind",
     async () => (await import("./commands/unlock.ts")).unlockCommand,
   ],
-  ["init", "write a config and a first job", async () => (await import("./init.ts")).initCommand],
+  ["init", "write a config and a first job", async () => (await import("./commands/init.ts")).initCommand],
   [
     "completion <shell>",
     "print a script that completes commands in a shell",

@@ -3,10 +3,10 @@ import { writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { dirname, join, resolve } from "node:path";
 import type { Command } from "commander";
-import { CONFIG_FILES, namedConfig } from "./config.ts";
-import { answer } from "./render/output.ts";
-import { oneLine, paint } from "./render/table.ts";
-import { examples } from "./verb.ts";
+import { CONFIG_FILES, namedConfig } from "../config.ts";
+import { answer } from "../render/output.ts";
+import { oneLine, paint } from "../render/table.ts";
+import { examples } from "../verb.ts";
 
 /** Put in below: the files that are written import it, this one does not. */
 const PACKAGE = '"holdfast"';
