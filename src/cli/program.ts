@@ -107,7 +107,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   [
     "completion <shell>",
     "print a script that completes commands in a shell",
-    async () => (await import("./completion/index.ts")).completionCommand,
+    async () => (await import("./commands/completion.ts")).completionCommand,
   ],
 ];
 

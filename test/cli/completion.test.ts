@@ -3,7 +3,7 @@ import { spawnSync } from "node:child_process";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, suite, test } from "node:test";
-import { branchesOf } from "../../src/cli/completion/tree.ts";
+import { branchesOf } from "../../src/cli/commands/completion.ts";
 import { program } from "../../src/cli/program.ts";
 import { type JsonError, Place } from "./holdfast.ts";
 
