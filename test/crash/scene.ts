@@ -77,7 +77,7 @@ export class Scene {
   /** As if all that was told so far had happened so much earlier. */
   async backdate(millis: number): Promise<void> {
     const tables = this.#server === null ? ["events"] : ["outbox", "events"];
-    const also = this.#server === null ? ", sum = null" : "";
+    const also = this.#server === null ? ", checksum = null" : "";
     for (const table of tables) await this.witness.query(`update {${table}} set at = at - ${millis}${also} returning at`);
     if (this.#server !== null) return;
     const db = connect("node:sqlite", this.path, { busyTimeout: 5_000 });

@@ -1,16 +1,19 @@
 import type { Access } from "./access.ts";
 import { Audit, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
+import { EventLog } from "../sql/event-log.ts";
 import { Locks } from "../sql/locks.ts";
 import { Queues } from "../sql/queues.ts";
+import { Reclaim } from "../sql/reclaim.ts";
+import { Recoveries, type WriteAheadLog } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/recovery-log.ts";
 import { Schedules } from "../sql/schedules.ts";
-import { auditGuards, BUILD_GUARD, SCHEDULE_GUARD } from "./guards.ts";
+import { Sinks } from "../sql/sinks.ts";
+import { auditGuards, BUILD_GUARD, EVENT_GUARD, SCHEDULE_GUARD } from "./guards.ts";
 import { ClaimLocks } from "./claim-locks.ts";
 import { dialectOf } from "./dialect.ts";
 import { Cancel } from "./cancel.ts";
 import { Claim } from "./claim.ts";
-import { Healing } from "./healing.ts";
 import { Intake } from "./intake.ts";
 import { Leases } from "./leases.ts";
 import { Look } from "./look.ts";
@@ -18,16 +21,21 @@ import { Notes } from "./notes.ts";
 import { Numbering } from "./numbering.ts";
 import type { OpenedPostgres } from "./open.ts";
 import { Operate } from "./operate.ts";
-import { Outbox } from "./outbox.ts";
 import { Outlooks } from "./outlook.ts";
 import { Processes } from "./processes.ts";
-import { Recoveries } from "./recoveries.ts";
 import { scriptAccess, Statements } from "./scripts.ts";
 import type { ServerTime } from "./server-time.ts";
 import { Settle } from "./settle.ts";
-import { Sinks } from "./sinks.ts";
 import { PostgresVitals } from "./vitals.ts";
 import { Work } from "./work/work.ts";
+
+/** The server looks after its own log. */
+const NO_LOG: WriteAheadLog = {
+  atOpening: () => ({ bytes: 0, frames: 0 }),
+  size: () => 0,
+  shorten: async () => {},
+  empty: async () => {},
+};
 
 /** The areas of SQL of one schema, and who of them needs whom. */
 export class Areas {
@@ -37,14 +45,14 @@ export class Areas {
   readonly settle: Settle;
   readonly leases: Leases;
   readonly notes: Notes;
-  readonly healing: Healing;
+  readonly healing: Reclaim;
   readonly locks: Locks;
   readonly schedules: Schedules;
   readonly look: Look;
   readonly outlooks: Outlooks;
   readonly operate: Operate;
   readonly queues: Queues;
-  readonly outbox: Outbox;
+  readonly events: EventLog;
   readonly sinks: Sinks;
   readonly processes: Processes;
   readonly audit: Audit;
@@ -71,23 +79,22 @@ export class Areas {
     this.settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, sheets, random });
     this.leases = new Leases(s, this.settle);
     this.notes = new Notes(s, this.settle);
-    this.healing = new Healing(s, { settle: this.settle, recoveryLog, audit }, access);
+    this.healing = new Reclaim(dialect, { settle: this.settle, leases: this.leases, recoveryLog, audit }, scripts);
     this.schedules = new Schedules(dialect, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.look = new Look(s, catalog, access);
     const cancel = new Cancel(s, { ...intake, events });
     this.operate = new Operate(s, { ...intake, cancel, events, audit });
     this.outlooks = new Outlooks(s, { rows: reader.rows, catalog, random });
     this.queues = new Queues({ settings, audit }, scripts);
-    const numbering = new Numbering(s, reader);
-    this.outbox = new Outbox(s, { numbering, databaseId }, access);
-    this.sinks = new Sinks(s, { audit, numbering }, access);
+    const numbers = new Numbering(s, reader, access);
+    this.events = new EventLog(dialect, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
+    this.sinks = new Sinks(dialect, { audit, numbers }, scripts);
     this.auditLog = new AuditLog({ audit, guards: auditGuards(s) }, scripts);
     this.vitals = new PostgresVitals(s, access);
     this.builds = new Builds(dialect, { settings, events: intake.events, enqueue, audit, guard: BUILD_GUARD }, scripts);
     this.work = new Work(s, { intake, settle: this.settle, cancel, notes: this.notes, reader, statements }, access);
-    const { settle, locks, processes } = this;
-    const { builds } = this;
-    const healing = { settle, events: intake.events, recoveryLog, locks, processes, audit, builds, statements, scripts };
-    this.recoveries = new Recoveries(s, healing, access);
+    const { settle, locks, processes, builds } = this;
+    const recovered = { settle, events: intake.events, recoveryLog, locks, processes, audit, builds, log: NO_LOG };
+    this.recoveries = new Recoveries(dialect, recovered, scripts);
   }
 }

@@ -14,6 +14,7 @@ export function dialectOf(s: string): Dialect {
       const steps = statements.slice(0, -1).map((statement, i) => `step${i} as (${statement})`);
       return { before: [], last: `with ${steps} ${statements.at(-1)}` };
     },
+    fence: `nextval('${s}.fence')`,
     locking: " for no key update",
     greatest: (a, b) => `greatest(${a}, ${b})`,
     isFalse: (column) => `not ${column}`,
@@ -22,5 +23,7 @@ export function dialectOf(s: string): Dialect {
       `(select cast(json_agg(json_build_array(${columns.join(", ")}) order by ${order}) as text) from ${from})`,
     nextKey: (table) => `select nextval('${s}.${{ builds: "build" }[table]}') as next`,
     running: `${s}.running`,
+    heldBy: (processes) => `(select cast(coalesce(sum(at_work), 0) as bigint) from ${s}.claims
+      where holder = any(cast(${processes} as bigint[])))`,
   };
 }

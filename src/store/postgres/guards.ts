@@ -1,5 +1,6 @@
 import type { AuditGuards } from "../sql/audit.ts";
 import type { BuildGuard } from "../sql/builds/runs.ts";
+import type { EventGuard } from "../sql/event-log.ts";
 import type { ScheduleGuard } from "../sql/schedules.ts";
 import { GUARDS } from "./schema/audit.ts";
 
@@ -23,6 +24,8 @@ export const BUILD_GUARD: BuildGuard = {
   check: () => {},
   inserted: { columns: "", values: "", params: () => ({}) },
 };
+
+export const EVENT_GUARD: EventGuard = { columns: "", check: () => {} };
 
 export const SCHEDULE_GUARD: ScheduleGuard = {
   columns: "",

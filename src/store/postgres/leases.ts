@@ -1,5 +1,5 @@
 import type { Fence, JobKey } from "../../core/ids.ts";
-import type { LeaseRef } from "../../core/lease.ts";
+import type { HeldLease, LeaseRef } from "../../core/lease.ts";
 import type { Fate } from "../store.ts";
 import { listOf } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
@@ -28,6 +28,7 @@ type Renewal = LeaseRef & { lease: number };
 export class Leases {
   readonly #settle: Settle;
   readonly #renew: string;
+  readonly #cut: string;
 
   constructor(s: string, settle: Settle) {
     this.#settle = settle;
@@ -42,6 +43,27 @@ export class Leases {
         from held, clock where job.key = held.key returning job.key, job.fence, job.expires_at),
       ${boundSql(s, "renewed")}
       select key, fence from renewed`;
+    this.#cut = `
+      with clock as materialized (select ${s}.clock($1) as now),
+      held as materialized (
+        ${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, expires_at)")} skip locked),
+      cut as (
+        update ${s}.jobs as job set expires_at = clock.now + job.lease
+        from held, clock where job.key = held.key and job.expires_at = held.expires_at returning job.fence, job.expires_at),
+      ${boundSql(s, "cut")}
+      select 1 from cut`;
+  }
+
+  /** Leases that end further away than they can, because the clock was set back, end a lease from now. */
+  async cut(tx: Tx, leases: readonly HeldLease[]): Promise<void> {
+    const cut = await tx.rows(
+      this.#cut,
+      tx.at,
+      listOf(leases.map(({ job }) => job)),
+      listOf(leases.map(({ fence }) => fence)),
+      listOf(leases.map(({ expiresAt }) => expiresAt)),
+    );
+    if (cut.length > 0) tx.wrote();
   }
 
   /** Each try is a transaction. One that is still locked after the last is held, and is renewed when its time comes again. */

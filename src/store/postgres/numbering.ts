@@ -1,3 +1,7 @@
+import type { Reads } from "../sql/access.ts";
+import type { EventNumbers } from "../sql/event-log.ts";
+import { type Script, wait } from "../sql/script.ts";
+import type { Access } from "./access.ts";
 import type { Tx } from "./transaction.ts";
 import type { Reader } from "./reader.ts";
 import { LOCK_WAIT_MS, MUTEX } from "./mutexes.ts";
@@ -6,13 +10,6 @@ import { LOCK_WAIT_MS, MUTEX } from "./mutexes.ts";
 const STEP = 1_000;
 /** How long `low` is believed, in milliseconds: a server that took over from another may know less than was known here. */
 const BELIEVED = 60_000;
-
-/** Of those that have no number. */
-export const ALL = Number.POSITIVE_INFINITY;
-
-/** The highest number there ever was. */
-export const NEWEST = (s: string): string =>
-  `coalesce((select max(seq) from ${s}.events), (select seq from ${s}.trimmed where id = 1))`;
 
 /**
  * Events get their numbers after their commit, from whoever wants to read them first: all that can be seen by then, in the
@@ -27,7 +24,10 @@ export const NEWEST = (s: string): string =>
  * Numbers of transactions (xid) would give another order: one that wrote something else first has the lower number, and
  * may still come second to a job.
  */
-export class Numbering {
+export class Numbering implements EventNumbers {
+  readonly isBehind: string;
+  readonly newest: string;
+  readonly #access: Pick<Access, "readInTurn">;
   readonly #reader: Reader;
   readonly #s: string;
   readonly #sql: Record<"lock" | "newest" | "move", string>;
@@ -36,22 +36,20 @@ export class Numbering {
   #lowSince = 0;
   #mark: Mark | null = null;
 
-  constructor(s: string, reader: Reader) {
+  constructor(s: string, reader: Reader, access: Pick<Access, "readInTurn">) {
     this.#reader = reader;
+    this.#access = access;
     this.#s = s;
+    this.isBehind = `(select id from ${s}.outbox where id > :low order by id limit 1) is not null`;
+    this.newest = `coalesce((select max(seq) from ${s}.events), (select seq from ${s}.trimmed where id = 1))`;
     this.#sql = {
       // What was read by somebody must not be gone after a crash of the server, or its number would be another's then.
       // So this is on disk whatever the durability is, and everything that was committed before is, too.
       lock: `
         select set_config('synchronous_commit', 'on', true) from ${s}.mutexes where id = ${MUTEX.numbers} for update`,
-      newest: `select ${this.isBehind("$1::bigint")}, ${NEWEST(s)}`,
+      newest: `select ${this.isBehind.replace(":low", "$1::bigint")}, ${this.newest}`,
       move: this.#move("$1::bigint"),
     };
-  }
-
-  /** For those who read besides, so that it is of the same instant: whether there is an event without a number. */
-  isBehind(low: string): string {
-    return `(select id from ${this.#s}.outbox where id > ${low} order by id limit 1) is not null`;
   }
 
   /** What it is asked with. */
@@ -80,16 +78,25 @@ export class Numbering {
     }
   }
 
-  /** What was read while something had no number yet is read again, when everything has one. */
-  async numbered<Row extends Looked>(look: (low: number) => Promise<Row[]>): Promise<Row[]> {
-    const rows = await look(this.low);
-    if (!isBehind(rows)) return rows;
-    await this.number(ALL);
-    return look(this.low);
+  newestIn(tx: Reads): Script<number> {
+    return wait(this.#newestIn(tx as Tx));
   }
 
-  /** The newest number, of all that is to be seen from inside this transaction: what was written in it before is, what comes is not. */
-  async within(tx: Tx): Promise<number> {
+  newestNow(): Promise<number> {
+    return this.#access.readInTurn("sink", (tx) => this.#newestIn(tx));
+  }
+
+  deleted(where: string): string {
+    const s = this.#s;
+    return `
+      with gone as (delete from ${s}.events where ${where} returning seq),
+      kept as (
+        update ${s}.trimmed set seq = greatest(trimmed.seq, top) from (select max(seq) as top from gone) as highest
+        where id = 1 and top is not null)
+      select seq from gone`;
+  }
+
+  async #newestIn(tx: Tx): Promise<number> {
     const { lock, move, newest } = this.#sql;
     const { low } = this;
     const [[isBehind, seq]] = (await tx.rows<[boolean, number]>(newest, low)) as [[boolean, number]];
@@ -111,7 +118,7 @@ export class Numbering {
       numbered as (
         insert into ${s}.events (seq, type, at, transition, job, build, data)
         select newest + row_number() over (order by id), type, at, transition, job, build, data
-        from moved, (select ${NEWEST(s)} as newest) as known)
+        from moved, (select ${this.newest} as newest) as known)
       select count(*), pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id()::text from moved`;
   }
 
@@ -129,13 +136,6 @@ export class Numbering {
     }
     this.#mark ??= { last, xid: BigInt(xid) };
   }
-}
-
-/** Each row says first whether something was still without a number when it was read: see `isBehind`. */
-type Looked = readonly [isBehind: boolean, ...unknown[]];
-
-export function isBehind(rows: readonly Looked[]): boolean {
-  return rows[0]?.[0] === true;
 }
 
 /** The last id that was taken before the transaction of this number. */

@@ -12,6 +12,7 @@ import type { Catalog } from "./catalog.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Enqueue } from "./enqueue.ts";
+import type { ReclaimedLease } from "../sql/parts.ts";
 import type { Tx } from "./transaction.ts";
 import type { JobEvents } from "./job-events.ts";
 import { HELD } from "./leases.ts";
@@ -188,6 +189,11 @@ export class Settle {
     const found = await rows<[JobKey, JobState, Fence]>(this.#sql.states, listOf(leases.map(({ job }) => job)));
     const byKey = new Map(found.map(([key, state, fence]) => [key, { state, fence }]));
     return leases.map((lease) => fateOf(lease, byKey.get(lease.job)));
+  }
+
+  async reclaim(tx: Tx, leases: readonly ReclaimedLease[]): Promise<(Next | null)[]> {
+    const endings = leases.map(({ job, fence, expiresAt, kind }) => ({ job, fence, expiresAt, outcome: { kind } }));
+    return (await this.end(tx, endings)).map((ended) => ended && ended.next);
   }
 
   /** Decides by what is in the rows, and writes it; null for each whose lease is not held any more. */

@@ -10,6 +10,8 @@ export interface Dialect {
   rows(json: string, columns: Readonly<Record<string, "bigint" | "text">>): string;
   /** Statements that run in this order and do not read each other's changes. PostgreSQL runs them all with the last. */
   inOrder(...statements: string[]): { before: readonly string[]; last: string };
+  /** A number that no earlier transaction was given, as `Tx.fence` gives it. Only in a transaction. */
+  readonly fence: string;
   /** Ends a `select` whose rows stay locked until the commit. */
   readonly locking: string;
   /** The greatest of two numbers, leaving out nulls. */
@@ -22,6 +24,8 @@ export interface Dialect {
   jsonRows(columns: readonly string[], from: string, order: string): string;
   /** Selects the next key of a table as `next`. */
   nextKey(table: "builds"): string;
-  /** The jobs that are running: `key`, `fence` and `holder`. */
+  /** The running jobs: `key`, `fence`, `holder`, `lease`, `expires_at`, and `bound`, which is indexed and never later. */
   readonly running: string;
+  /** The number of running jobs that the processes of a list hold. */
+  heldBy(processes: string): string;
 }

@@ -1,5 +1,7 @@
 import type { NewEvent } from "../../core/event.ts";
 import type { ProcessId } from "../../core/ids.ts";
+import type { LeaseRef } from "../../core/lease.ts";
+import type { Next } from "../../core/retry.ts";
 import type { Declaration } from "../../core/settings.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Tx } from "./access.ts";
@@ -15,12 +17,27 @@ export interface Events {
 
 export interface Processes {
   readonly self: ProcessId | null;
+  /** Called before a process is unregistered; the result is called after that. */
+  forgetting?(id: ProcessId): () => void;
+  /** False if it still holds jobs, or is not registered. */
+  remove(tx: Tx, id: ProcessId): Answer<boolean>;
 }
 
 export interface Settings {
   declare(tx: Tx, declaration: Declaration): Answer<unknown>;
   /** False if it is so already. */
   pause(tx: Tx, queue: string, paused: boolean): Answer<boolean>;
+}
+
+/** A lease that is ended on behalf of its holder, if it still ends at this instant. */
+export interface ReclaimedLease extends LeaseRef {
+  expiresAt: number;
+  kind: "crashed" | "interrupted" | "stalled";
+}
+
+export interface Settle {
+  /** What became of each job; null if its lease is another by now. */
+  reclaim(tx: Tx, leases: readonly ReclaimedLease[]): Answer<(Next | null)[]>;
 }
 
 export interface Enqueue {

@@ -1,12 +1,15 @@
 import type { Alive } from "../alive.ts";
-import { runTask } from "./backup/tasks.ts";
 import type { Access } from "./access.ts";
 import { Audit, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
+import { EventLog } from "../sql/event-log.ts";
 import { Locks } from "../sql/locks.ts";
 import { Queues } from "../sql/queues.ts";
+import { Reclaim } from "../sql/reclaim.ts";
+import { Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/recovery-log.ts";
 import { Schedules } from "../sql/schedules.ts";
+import { Sinks } from "../sql/sinks.ts";
 import { AUDIT_GUARDS } from "./audit-guards.ts";
 import { BUILD_GUARD } from "./build-guard.ts";
 import { Cancel } from "./cancel.ts";
@@ -17,24 +20,22 @@ import type { Damage } from "./damage/damage.ts";
 import { DamagedJobs } from "./damaged-jobs.ts";
 import { DIALECT } from "./dialect.ts";
 import type { DriverName } from "./driver.ts";
+import { EVENT_GUARD, eventNumbers } from "./events.ts";
 import { Guests } from "./guest.ts";
-import { Healing } from "./healing.ts";
 import { Intake } from "./intake.ts";
 import { Leases } from "./leases.ts";
 import { Look } from "./look.ts";
 import { Notes } from "./notes.ts";
 import type { OpenedSqlite } from "./open.ts";
 import { Operate } from "./operate.ts";
-import { Outbox } from "./outbox.ts";
 import { OwnTransaction } from "./own-transaction.ts";
 import { Processes } from "./processes.ts";
-import { Recoveries } from "./recoveries.ts";
 import { SCHEDULE_GUARD } from "./schedule-guard.ts";
 import { scriptAccess, type Statements, statementsOn } from "./scripts.ts";
 import { Settle } from "./settle.ts";
-import { Sinks } from "./sinks.ts";
 import { SqliteVitals } from "./vitals.ts";
-import { type LogAtOpening, walSize } from "./wal/scan.ts";
+import { writeAheadLog } from "./wal/log.ts";
+import type { LogAtOpening } from "./wal/scan.ts";
 import { Work } from "./work/work.ts";
 
 interface Parts {
@@ -62,12 +63,12 @@ export class Areas {
   readonly notes: Notes;
   readonly look: Look;
   readonly operate: Operate;
-  readonly healing: Healing;
+  readonly healing: Reclaim;
   readonly locks: Locks;
   readonly processes: Processes;
   readonly schedules: Schedules;
   readonly queues: Queues;
-  readonly outbox: Outbox;
+  readonly events: EventLog;
   readonly sinks: Sinks;
   readonly audit: Audit;
   readonly auditLog: AuditLog;
@@ -92,8 +93,9 @@ export class Areas {
     const { alive, token } = opened;
     this.processes = new Processes(db, { audit, driver, alive, token, beWitness: parts.beWitness }, access);
     this.locks = new Locks(DIALECT, { audit, processes: this.processes, recoveryLog }, scripts);
-    this.outbox = new Outbox(db, databaseId, access);
-    this.sinks = new Sinks(db, audit, access);
+    const numbers = eventNumbers(scripts);
+    this.events = new EventLog(DIALECT, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
+    this.sinks = new Sinks(DIALECT, { audit, numbers }, scripts);
     this.schedules = new Schedules(DIALECT, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.lanes = new ClaimedLanes(db);
     const shared = {
@@ -114,23 +116,19 @@ export class Areas {
     this.look = new Look(db, { catalog, settings, tally }, access);
     const cancel = new Cancel(db, { ...shared, waits });
     this.operate = new Operate(db, { ...shared, audit, look: this.look, tally, expiring, cancel });
-    this.healing = new Healing(db, { settle: this.settle, endings, recoveryLog, audit }, access);
+    const { settle, leases, locks, processes } = this;
+    this.healing = new Reclaim(DIALECT, { settle, leases, recoveryLog, audit }, scripts);
     this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);
     const working = { intake: this.intake, settle: this.settle, cancel, notes: this.notes, statements };
     this.work = new Work(db, working, access);
-    const log = {
-      atOpening: () => {
-        const met = damage.opening;
-        return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };
-      },
-      size: () => walSize(path),
-      shorten: (waitMs?: number) => runTask("checkpoint", { driver, path, ...(waitMs === undefined ? {} : { waitMs }) }),
+    const opening = () => {
+      const met = damage.opening;
+      return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };
     };
-    const { settle, locks, processes } = this;
-    const builds = this.builds;
-    const healing = { settle, endings, events, recoveryLog, locks, processes, audit, builds, log, statements };
-    this.recoveries = new Recoveries(db, healing, access);
+    const log = writeAheadLog(db, { path, driver, access, atOpening: opening });
+    const { builds } = this;
+    this.recoveries = new Recoveries(DIALECT, { settle, events, recoveryLog, locks, processes, audit, builds, log }, scripts);
   }
 }

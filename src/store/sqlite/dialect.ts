@@ -7,6 +7,7 @@ export const DIALECT: Dialect = {
   rows: (json, columns) =>
     `(select ${Object.keys(columns).map((name) => `value ->> '${name}' as "${name}"`)} from json_each(${json}))`,
   inOrder: (...statements) => ({ before: statements.slice(0, -1), last: statements.at(-1) as string }),
+  fence: ":commit",
   locking: "",
   // SQLite's own `max` is null if one of them is.
   greatest: (a, b) => `max(${a}, coalesce(${b}, ${a}))`,
@@ -16,5 +17,7 @@ export const DIALECT: Dialect = {
     `(select json_group_array(json_array(${columns.join(", ")}) order by ${order}) from ${from})`,
   // What was removed is not given out again.
   nextKey: (table) => `select coalesce((select seq from sqlite_sequence where name = 'holdfast_${table}'), 0) + 1 as next`,
-  running: "(select key, fence, holder from holdfast_jobs where state = 'running')",
+  running: "(select key, fence, holder, lease, expires_at, expires_at as bound from holdfast_jobs where state = 'running')",
+  heldBy: (processes) => `(select count(*) from holdfast_jobs
+    where state = 'running' and holder in (select value from json_each(${processes})))`,
 };

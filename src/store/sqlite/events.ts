@@ -1,5 +1,8 @@
+import { damagedRow } from "../../core/errors.ts";
 import { about, change, type NewEvent } from "../../core/event.ts";
-import { rowChecksum } from "./checksum.ts";
+import type { Access } from "../sql/access.ts";
+import type { EventGuard, EventNumbers } from "../sql/event-log.ts";
+import { type CheckedRow, isIntact, rowChecksum } from "./checksum.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
@@ -34,4 +37,30 @@ export class Events {
     const transition = change(type, subject, tx.commit, ++this.#told);
     this.add(tx, { type, transition, data, ...(build === undefined ? {} : { build }) });
   }
+}
+
+export const EVENT_GUARD: EventGuard = {
+  columns: ", checksum",
+  check(row) {
+    const checked = { ...row } as unknown as CheckedRow<"holdfast_events">;
+    if (!isIntact("holdfast_events", checked)) throw damagedRow(`The event ${row.seq}`);
+  },
+};
+
+export function eventNumbers(access: Access): EventNumbers {
+  // A number is never used again, so the newest is known even when every event was trimmed.
+  const newest = "coalesce((select seq from sqlite_sequence where name = 'holdfast_events'), 0)";
+  const sql = `select ${newest} as newest`;
+  const numbers: EventNumbers = {
+    isBehind: "false",
+    low: 0,
+    newest,
+    number: async () => {},
+    *newestIn(db) {
+      return ((yield* db.get<{ newest: number }>(sql)) as { newest: number }).newest;
+    },
+    newestNow: () => access.read((db) => numbers.newestIn(db)),
+    deleted: (where) => `delete from holdfast_events where ${where} returning seq`,
+  };
+  return numbers;
 }

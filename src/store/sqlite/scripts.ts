@@ -23,9 +23,9 @@ export function statementsOn(db: Connection): Statements {
     if (found === undefined) prepared.set(sql, (found = { statement: db.prepare(sql), names: namesIn(sql) }));
     return found;
   };
-  const read = <Row>({ now }: Pick<Self, "now">, sql: string, params: Params): Row[] => {
+  const read = <Row>(self: Self, sql: string, params: Params): Row[] => {
     const { statement, names } = prepare(sql);
-    return statement.all<Row>(bind(names, params, now));
+    return statement.all<Row>(bind(names, params, self));
   };
   return {
     all<Row>(this: Self, sql: string, params: Params = {}): Script<Row[]> {
@@ -33,11 +33,11 @@ export function statementsOn(db: Connection): Statements {
     },
     get<Row>(this: Self, sql: string, params: Params = {}): Script<Row | undefined> {
       const { statement, names } = prepare(sql);
-      return wait(statement.get<Row>(bind(names, params, this.now)));
+      return wait(statement.get<Row>(bind(names, params, this)));
     },
     run(this: Self, sql: string, params: Params = {}): Script<boolean> {
       const { statement, names } = prepare(sql);
-      const changed = statement.runNamed(bind(names, params, this.now)) > 0;
+      const changed = statement.runNamed(bind(names, params, this)) > 0;
       if (changed) this.wrote();
       return wait(changed);
     },
@@ -83,9 +83,11 @@ function namesIn(sql: string): string[] {
   return [...new Set(Array.from(sql.matchAll(/:([a-z]\w*)/gi), ([, name]) => name as string))];
 }
 
-function bind(names: readonly string[], params: Params, now: number): Named {
+function bind(names: readonly string[], params: Params, { now, commit }: Self): Named {
   const named: Named = {};
-  for (const name of names) named[name] = name === "now" || name === "clock" ? now : toValue(params[name]);
+  for (const name of names) {
+    named[name] = name === "now" || name === "clock" ? now : name === "commit" ? commit : toValue(params[name]);
+  }
   return named;
 }
 

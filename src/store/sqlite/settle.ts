@@ -9,6 +9,7 @@ import type { NewJob, Settlement } from "../store.ts";
 import type { WorkEnd } from "../work.ts";
 import type { Catalog } from "./catalog.ts";
 import type { ClaimedLanes } from "./claimed-lanes.ts";
+import type { ReclaimedLease } from "../sql/parts.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Enqueue } from "./enqueue.ts";
@@ -144,9 +145,12 @@ export class Settle {
     return this.#state.row(job)?.[0] === "succeeded";
   }
 
-  /** Takes back a lease that was judged; null when it is another by now. */
-  reclaim(tx: Tx, lease: LeaseRef & { expiresAt: number }, outcome: Outcome): Next | null {
-    return this.#end(tx, lease, outcome, { by: "reclaimer", expiresAt: lease.expiresAt });
+  reclaim(tx: Tx, leases: readonly ReclaimedLease[]): (Next | null)[] {
+    const nexts = leases.map((lease) =>
+      this.#end(tx, lease, { kind: lease.kind }, { by: "reclaimer", expiresAt: lease.expiresAt }),
+    );
+    this.#endings.write(tx);
+    return nexts;
   }
 
   /** Decides by what is in the row, and writes it; null when the lease is gone, or no longer ends at `expiresAt`. */

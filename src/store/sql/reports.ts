@@ -1,0 +1,179 @@
+import type { ProcessId } from "../../core/ids.ts";
+import {
+  addFindings,
+  type CrashedProcess,
+  type Findings,
+  NO_FINDINGS,
+  type RecoveryCounts,
+  type ReportState,
+} from "../../core/recovery-report.ts";
+import type { Life } from "../processes.ts";
+import { type Left, REPORTS_KEPT, type ReportTotals, type StoredReport } from "../recoveries.ts";
+import {
+  ADDED,
+  COUNTED,
+  errorsOf,
+  REPORT_COLUMNS,
+  type ReportRow,
+  TOTALLED,
+  toReport,
+  type TotalsRow,
+  toTotals,
+} from "../report-row.ts";
+import type { Reads, Tx } from "./access.ts";
+import type { Dialect } from "./dialect.ts";
+import type { Script } from "./script.ts";
+
+const NO_COUNTS = Object.fromEntries(Object.keys(COUNTED).map((name) => [name, 0])) as Record<keyof RecoveryCounts, number>;
+
+/** The tables of recovery reports and of the dead processes that they name. */
+export class Reports {
+  readonly #sql: ReturnType<typeof statements>;
+
+  constructor(dialect: Dialect) {
+    this.#sql = statements(dialect);
+  }
+
+  /** The report of the recovery that is under way. */
+  running(db: Reads): Script<ReportRow | undefined> {
+    return db.get<ReportRow>(this.#sql.running);
+  }
+
+  row(db: Reads, id: number): Script<ReportRow | undefined> {
+    return db.get<ReportRow>(this.#sql.byId, { id });
+  }
+
+  failed(db: Reads): Script<ReportRow[]> {
+    return db.all<ReportRow>(this.#sql.failed);
+  }
+
+  *list(db: Reads, which: "all" | "ended" | "open", limit: number): Script<StoredReport[]> {
+    return yield* this.#toReports(db, yield* db.all<ReportRow>(this.#sql.listed[which], { limit }));
+  }
+
+  *totals(db: Reads): Script<ReportTotals> {
+    return toTotals(yield* db.get<TotalsRow>(this.#sql.totals));
+  }
+
+  *get(db: Reads, id: number): Script<StoredReport> {
+    const [report] = yield* this.#toReports(db, [(yield* this.row(db, id)) as ReportRow]);
+    return report as StoredReport;
+  }
+
+  *open(tx: Tx, by: ProcessId, log: { bytes: number; frames: number }): Script<number> {
+    const [opened] = yield* tx.returning<{ id: number }>(this.#sql.open, { by, ...log });
+    return (opened as { id: number }).id;
+  }
+
+  setOwner(tx: Tx, id: number, owner: ProcessId | null): Script<boolean> {
+    return tx.run(this.#sql.setOwner, { id, owner });
+  }
+
+  /** Names a dead process in a report; false if the report names it already. */
+  name(tx: Tx, report: number, { id, life }: { id: ProcessId; life: Life }): Script<boolean> {
+    return tx.run(this.#sql.name, { report, id, life });
+  }
+
+  /** The processes that a report names and that are still registered. */
+  *left(db: Reads, report: number): Script<Left[]> {
+    return (yield* db.all<Left>(this.#sql.left, { report })).map((row) => Object.assign({}, row));
+  }
+
+  /** Whether a report is under way, names this process, and the process is still registered. */
+  *names(db: Reads, report: number, process: ProcessId): Script<boolean> {
+    return (yield* db.get(this.#sql.names, { report, process })) !== undefined;
+  }
+
+  count(tx: Tx, id: number, counts: Partial<RecoveryCounts>): Script<boolean> {
+    return tx.run(this.#sql.count, { ...NO_COUNTS, ...counts, id });
+  }
+
+  /** Adds findings to a report; answers all that it has. */
+  *find(tx: Tx, id: number, findings: Partial<Findings>): Script<Findings> {
+    const row = (yield* this.row(tx, id)) as ReportRow;
+    const { wal_frames: walFramesReplayed, commits_missing: commitsMissing } = row;
+    const before = addFindings(NO_FINDINGS, { errors: errorsOf(row), walFramesReplayed, commitsMissing });
+    const found = addFindings(before, findings);
+    yield* tx.run(this.#sql.find, { id, ...found, errors: JSON.stringify(found.errors) });
+    return found;
+  }
+
+  *end(tx: Tx, id: number, ending: { by: ProcessId; state: ReportState; pending: number }): Script<StoredReport> {
+    if (yield* tx.run(this.#sql.end, { id, ...ending })) yield* tx.run(this.#sql.addToTotals, { id });
+    const before = id - REPORTS_KEPT;
+    if (before > 0 && (yield* tx.run(this.#sql.trim, { before }))) yield* tx.run(this.#sql.trimNames, { before });
+    return yield* this.get(tx, id);
+  }
+
+  *acknowledge(tx: Tx, id: number, by: string): Script<StoredReport> {
+    yield* tx.run(this.#sql.acknowledge, { id, by });
+    return yield* this.get(tx, id);
+  }
+
+  *#toReports(db: Reads, reports: readonly ReportRow[]): Script<StoredReport[]> {
+    if (reports.length === 0) return [];
+    const ids = reports.map(({ id }) => id);
+    const named = yield* db.all<CrashedProcess & { recovery: number }>(this.#sql.named, { ids });
+    const byReport = Map.groupBy(named, ({ recovery }) => recovery);
+    return reports.map((row) => toReport(row, byReport.get(row.id) ?? []));
+  }
+}
+
+function statements({ table, in: isIn }: Dialect) {
+  const reports = table("recoveries");
+  const named = table("recovery_processes");
+  const processes = table("processes");
+  const read = `select ${REPORT_COLUMNS.join(", ")} from ${reports}`;
+  const sums = Object.entries(COUNTED).map(([name, column]) => `${column} = ${column} + cast(:${name} as bigint)`);
+  const isRunning = "id = :id and state = 'running'";
+  return {
+    // By the index recoveries_running.
+    running: `${read} where state = 'running'`,
+    byId: `${read} where id = :id`,
+    open: `
+      insert into ${reports} (state, owner, begun_at, recovered_at, wal_bytes, wal_frames)
+      values ('running', :by, :now, :now, :bytes, :frames) returning id`,
+    setOwner: `update ${reports} set owner = :owner where ${isRunning}`,
+    // The last statement of its transaction, so a transaction that waits for this row is waited for by no other.
+    count: `update ${reports} set ${sums.join(", ")}, recovered_at = :now where ${isRunning}`,
+    find: `
+      update ${reports} set errors = :errors, commits_missing = :commitsMissing, wal_frames = :walFramesReplayed where id = :id`,
+    name: `
+      insert into ${named} (recovery, process, life, pid, host, program, started_at)
+      select :report, id, :life, pid, host, program, started_at from ${processes} where id = :id on conflict do nothing`,
+    named: `
+      select recovery, host, pid, program, started_at as "startedAt" from ${named}
+      where ${isIn("recovery", "bigint", ":ids")} order by recovery, process`,
+    left: `
+      select process as id, life, pid, host, program from ${named} as dead
+      where recovery = :report and exists (select 1 from ${processes} where id = dead.process) order by process`,
+    names: `
+      select 1 from ${reports} as report
+      where id = :report and state = 'running'
+        and exists (select 1 from ${named} where recovery = report.id and process = :process)
+        and exists (select 1 from ${processes} where id = :process)`,
+    end: `update ${reports} set state = :state, owner = null, pending = :pending where ${isRunning} and owner = :by`,
+    addToTotals: `
+      insert into ${table("report_totals")} as total (id, ${TOTALLED.join(", ")})
+      select 1, 1, ${Object.values(COUNTED).join(", ")}, coalesce(commits_missing, 0) from ${reports} where id = :id
+      on conflict (id) do update set ${ADDED}`,
+    // By the index recoveries_failed, and over the reports that are kept, which are a thousand at most.
+    totals: `
+      select ${TOTALLED.join(", ")}, (select count(*) from ${reports} where state = 'failed') as open,
+        (select count(*) from ${reports} where state in ('failed', 'acknowledged')) as failed
+      from (select 1 as one) as always left join ${table("report_totals")} on id = 1`,
+    trim: `delete from ${reports} where id <= :before and state in ('completed', 'acknowledged')`,
+    trimNames: `
+      delete from ${named} where recovery <= :before and recovery not in (select id from ${reports} where id <= :before)`,
+    // By the index recoveries_failed.
+    failed: `${read} where state = 'failed' order by id`,
+    acknowledge: `
+      update ${reports} set state = 'acknowledged', acknowledged_by = :by, acknowledged_at = :now
+      where id = :id and state = 'failed'`,
+    listed: {
+      all: `${read} order by id desc limit :limit`,
+      ended: `${read} where state <> 'running' order by id desc limit :limit`,
+      open: `${read} where state in ('running', 'failed') order by id desc limit :limit`,
+    },
+  };
+}
