@@ -8,8 +8,8 @@ import { transformSync } from "esbuild";
 import { globalSetup, globalTeardown } from "./setup.ts";
 
 /*
- * `npm run test:all`: the core suites, on the bundle, on each version of Node that is supported. The other versions come from the
- * npm registry, once, into `test/nodes`. Names of files as arguments replace the suites.
+ * The second part of `npm run test:all`: the core suites, on the bundle, on the other versions of Node that are supported. They come
+ * from the npm registry, once, into `test/nodes`. Names of files as arguments replace the suites.
  */
 const ROOT = join(import.meta.dirname, "..");
 const NODES = join(ROOT, "test/nodes");
@@ -34,7 +34,7 @@ const given = process.argv.slice(2);
 const files = (given.length > 0 ? given : SUITES).flatMap((pattern) => globSync(pattern, { cwd: ROOT })).toSorted();
 const failed: string[] = [];
 try {
-  for (const node of [installed("node-22"), process.execPath, installed("node-26")]) {
+  for (const node of [installed("node-22"), installed("node-26")]) {
     const version = execFileSync(node, ["--version"], { encoding: "utf8" }).trim();
     console.log(`\n── Node ${version}: ${files.length} files ──`);
     const isOld = node === installed("node-22");

@@ -3,11 +3,12 @@ import { readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { type BuildOptions, files, type Pipeline, pipeline } from "../../src/index.ts";
-import { SEED } from "../crash/random.ts";
+import { SEEDS } from "../seeds.ts";
+import { LONG } from "../selection.ts";
 import { Random } from "../simulation/random.ts";
 import { type Built, ONCE, test, type Yard, yard } from "./parts.ts";
 
-const [ROUNDS, BUILDS] = process.env["HOLDFAST_LONG"] ? [60, 12] : [4, 6];
+const [ROUNDS, BUILDS] = LONG ? [60, 12] : [2, 6];
 
 /** What may be different from build to build. */
 interface Shape {
@@ -77,9 +78,10 @@ function lines({ root, ran }: Yard, shape: Shape, outside: Map<string, string>):
     });
 }
 
-test("whatever has changed, a build makes what one that starts from nothing makes, and the next one makes nothing", async (t) => {
-  for (let round = 0; round < ROUNDS; round++) await play(t, SEED + round);
-});
+for (const seed of SEEDS)
+  test(`whatever has changed, a build makes what one that starts from nothing makes, and the next one makes nothing (HOLDFAST_SEED=${seed})`, async (t) => {
+    for (let round = 0; round < ROUNDS; round++) await play(t, seed + round);
+  });
 
 async function play(t: TestContext, seed: number): Promise<void> {
   const here = await yard(t);

@@ -1,22 +1,22 @@
 import { after, before } from "node:test";
 import { Schema } from "../conformance/postgres-store.ts";
-import { SEED } from "../crash/random.ts";
+import { firstOf } from "../selection.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
 import { standOn } from "./parts.ts";
 
-/** Tests of others, imported after this, run on a server; of those an ordinary run takes some, by the seed. */
+/** Tests of others, imported after this, run on a server. `npm test` runs the first of each group of `EVERY`. */
 let server: PostgresServer | undefined;
 const free: Schema[] = [];
 before(async () => void (server = noServer === false ? await startServer() : undefined));
 after(() => server?.close());
 
 const EVERY = 15;
-let met = SEED;
+let met = 0;
 
 standOn({
   skips() {
     if (noServer !== false) return noServer;
-    return met++ % EVERY === 0 || process.env["HOLDFAST_LONG"] ? null : `one of ${EVERY} is enough of a sample`;
+    return firstOf(EVERY, met++).skip ?? null;
   },
   async fresh() {
     const home = server as PostgresServer;

@@ -3,7 +3,7 @@ import { spawn, spawnSync } from "node:child_process";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import type { Build } from "../../src/index.ts";
-import { someOf } from "../crash/random.ts";
+import { selectFrom } from "../selection.ts";
 import { DOCS, linesOf, newest, openGate, placeWith, writeDoc } from "./build-place.ts";
 import type { JsonError, Place } from "./holdfast.ts";
 
@@ -52,7 +52,7 @@ test("a wrong token, and a budget without room, change nothing, and show in what
     [["builds", "resume", id, "--file", DOCS, "--token", wrong, "--budget", "1"], "TOKEN_UNKNOWN"],
     [["builds", "approve", id, "--token", wrong, "--budget", "1"], "TOKEN_UNKNOWN"],
   ];
-  const cases = someOf(known, 2);
+  const cases = selectFrom(known, 2);
   for (const [args, code] of cases) {
     const answer = await place.json<JsonError>(args, 2);
     assert.equal(answer.error.code, code);

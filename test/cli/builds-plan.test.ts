@@ -4,7 +4,7 @@ import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import type { Plan } from "../../src/index.ts";
-import { oneOf } from "../crash/random.ts";
+import { firstOf } from "../selection.ts";
 import { DOCS, openGate, placeWith, writeDoc } from "./build-place.ts";
 import type { JsonError, Place } from "./holdfast.ts";
 
@@ -126,7 +126,7 @@ const BAD: [what: string, text: string, code: string, message: RegExp][] = [
 ];
 
 for (const [turn, [what, text, code, message]] of BAD.entries()) {
-  test(`a pipeline whose module ${what} is refused with exit 2, and no database is made`, oneOf(2, turn), async () => {
+  test(`a pipeline whose module ${what} is refused with exit 2, and no database is made`, firstOf(2, turn), async () => {
     const name = `bad-${what.replaceAll(" ", "-")}.ts`;
     await writeFile(join(place.folder, name), text);
     const db = join(place.folder, `${name}.db`);

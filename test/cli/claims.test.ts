@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type Holdfast, job, type Job, open } from "../../src/index.ts";
-import { someOf } from "../crash/random.ts";
+import { selectFrom } from "../selection.ts";
 import { page, snippets } from "../docs/pages.ts";
 import { type JsonError, Place } from "./holdfast.ts";
 
@@ -109,7 +109,7 @@ test("what is no claim of this database is refused, and so is what contradicts i
     [["claim", "--worker", "anna"], "USAGE"],
     [["claim", "four", "--name", "four", "--worker", "anna"], "USAGE"],
   ];
-  const some = someOf(cases, 3);
+  const some = selectFrom(cases, 3);
   const answers = await Promise.all(some.map(([args]) => place.json<JsonError>(args, 2)));
   for (const [i, { error }] of answers.entries()) assert.equal(error.code, some[i]?.[1], some[i]?.[0].join(" "));
   assert.equal(await stateOf(id), "running");

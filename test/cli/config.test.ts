@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { after, before, suite, test, type TestContext } from "node:test";
 import { pathToFileURL } from "node:url";
 import { open } from "../../src/index.ts";
-import { oneOf } from "../crash/random.ts";
+import { firstOf } from "../selection.ts";
 import { JOBS, type JsonError, Place, Running } from "./holdfast.ts";
 
 const jobs = pathToFileURL(JOBS).href;
@@ -174,7 +174,7 @@ suite("a config that cannot be used", () => {
     ],
   ];
   for (const [turn, [what, text, code, message, hint]] of cases.entries()) {
-    test(`${what} is refused with ${code}, and nothing is made`, oneOf(2, turn), async (t) => {
+    test(`${what} is refused with ${code}, and nothing is made`, firstOf(2, turn), async (t) => {
       const { cwd, json } = await project(t, { "holdfast.config.ts": text });
       const { error } = await json<JsonError>(["enqueue", "double", "1", "--module", JOBS], 2);
       assert.equal(error.code, code, error.message);

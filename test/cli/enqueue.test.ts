@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { open } from "../../src/index.ts";
-import { someOf } from "../crash/random.ts";
+import { selectFrom } from "../selection.ts";
 import { fixture, JOBS, type JsonError, Place } from "./holdfast.ts";
 
 let place: Place;
@@ -55,7 +55,7 @@ test("bad input is refused with exit 2 and changes nothing", async () => {
     [["enqueue", "echo", "--delay", "soon"], "DURATION_INVALID", /"soon"/],
     [["enqueue", "echo", "--run-at", "soon"], "USAGE", /Give a date/],
   ];
-  const cases = someOf(known, 2);
+  const cases = selectFrom(known, 2);
   await using hf = await open(place.db);
   const before = await hf.jobs.counts();
   const answers = await Promise.all(cases.map(([args]) => place.json<JsonError>(args, 2)));

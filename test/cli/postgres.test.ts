@@ -3,7 +3,7 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
 import { type Holdfast, job, type Job, open } from "../../src/index.ts";
-import { oneOf } from "../crash/random.ts";
+import { testAllOnly } from "../selection.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
 import { parseExposition } from "../unit/exposition-parser.ts";
 import { type JsonError, JOBS, Place } from "./holdfast.ts";
@@ -42,7 +42,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
   const json = async <T>(args: readonly string[], code = 0): Promise<T> => JSON.parse(await run([...args, "--json"], code)) as T;
   const assertSecret = (text: string) => password === "" || assert.ok(!text.includes(password), "the password is not shown");
 
-  test("doctor says what of the server's settings the promises rest on", oneOf(3, 1), async () => {
+  test("doctor says what of the server's settings the promises rest on", testAllOnly, async () => {
     await run(["enqueue", "double", "21", "--module", JOBS]);
     // The server of these tests syncs nothing.
     const { found, versions } = await json<{ found: { area: string; message: string }[]; versions: { store: string } }>(
@@ -55,7 +55,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.match(await run(["doctor"], 1), /\nsettings +.*fsync=off/);
   });
 
-  test("metrics", oneOf(3, 0), async () => {
+  test("metrics", async () => {
     await hf.enqueue(gone, { n: 1 });
     const families = parseExposition(await run(["metrics"]));
     assert.equal(families.get("holdfast_database_info")?.samples[0]?.labels["store"], "postgres");
@@ -64,7 +64,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.equal(families.has("holdfast_wal_size_bytes"), false, "that is the server's");
   });
 
-  test("enqueue, work, stop, status and health", oneOf(3, 0), async () => {
+  test("enqueue, work, stop, status and health", async () => {
     const { id } = await json<{ id: string }>(["enqueue", "double", "21", "--module", JOBS]);
     assert.match(await run(["status"]), new RegExp(`^postgres://.*${new URL(url).pathname}  1 pending`));
     assert.match(await run(["health"], 1), /^not ok: /, "nobody works");
@@ -86,7 +86,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assertSecret(stdout + stderr);
   });
 
-  test("claim, renew and settle", oneOf(3, 1), async () => {
+  test("claim, renew and settle", testAllOnly, async () => {
     const { id } = await hf.enqueue(gone, { n: 1 });
     const { claim } = await json<{ claim: string; job: Job }>(["claim", "gone", "--worker", "anna"]);
     await run(["renew", claim, "--lease", "1h"]);
@@ -95,7 +95,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     await run(["claim", "gone", "--worker", "anna"], 1);
   });
 
-  test("jobs list, show, retry and cancel", oneOf(3, 2), async () => {
+  test("jobs list, show, retry and cancel", testAllOnly, async () => {
     const { id } = await hf.enqueue(gone, 1);
     assert.deepEqual(
       (await json<{ items: Job[] }>(["jobs", "list"])).items.map((one) => one.id),
@@ -107,7 +107,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     await run(["jobs", "retry", id], 1);
   });
 
-  test("quarantine list, retry and purge; recover", oneOf(3, 3), async () => {
+  test("quarantine list, retry and purge; recover", async () => {
     const ids = (await hf.enqueueMany(gone, [1, 2])).map(({ id }) => id);
     for (const _ of ids) assert.ok(await hf.claim(gone, { worker: "nobody", lease: 1 }));
     await run(["recover"]);
@@ -121,7 +121,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.deepEqual([(await hf.jobs.get(ids[0] as string))?.state, await hf.jobs.get(ids[1] as string)], ["pending", null]);
   });
 
-  test("recover --last, without what a server has of its own", oneOf(3, 2), async () => {
+  test("recover --last, without what a server has of its own", testAllOnly, async () => {
     const worker = place.start(["work", JOBS, "--db", url]);
     await worker.said("Working on postgres://");
     await hf.enqueue(job({ name: "hang", run: () => {} }), 1);
@@ -135,7 +135,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.doesNotMatch(last, /write-ahead log|commits missing/);
   });
 
-  test("queues list, pause and resume", oneOf(3, 4), async () => {
+  test("queues list, pause and resume", testAllOnly, async () => {
     await hf.enqueue(gone, 1);
     await run(["queues", "pause", "gone"]);
     const [queue] = (await json<{ items: { name: string; paused: boolean }[] }>(["queues"])).items;
@@ -144,7 +144,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.equal((await hf.queues.list())[0]?.paused, false);
   });
 
-  test("schedules list, pause, resume, trigger and remove", oneOf(3, 5), async () => {
+  test("schedules list, pause, resume, trigger and remove", testAllOnly, async () => {
     await hf.schedule(gone, { cron: "0 3 * * *", input: null });
     assert.match(await run(["schedules"]), /gone/);
     await run(["schedules", "pause", "gone"]);
@@ -155,7 +155,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.deepEqual(await hf.schedules.list(), []);
   });
 
-  test("events, events sinks and events forget", oneOf(3, 6), async () => {
+  test("events, events sinks and events forget", async () => {
     const told = job({ name: "told", queue: { name: "told", events: true }, run: () => {} });
     const end = hf.events.subscribe(() => {}, { name: "reader" });
     await hf.enqueue(told, 1);
@@ -166,19 +166,19 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     await run(["events", "forget", "reader"]);
   });
 
-  test("unlock", oneOf(3, 7), async () => {
+  test("unlock", testAllOnly, async () => {
     assert.ok(await hf.lock("deploy").acquire("anna", 1));
     while (!(await hf.lock("deploy").isStale()));
     await run(["unlock", "deploy"]);
     assert.equal(await hf.lock("deploy").get(), null);
   });
 
-  test("init and completion need no database", oneOf(3, 8), async () => {
+  test("init and completion need no database", testAllOnly, async () => {
     await run(["init", "--config", join(place.folder, "made.config.ts")]);
     assert.match(await run(["completion", "bash"]), /--schema/);
   });
 
-  test("--schema names another, and so does a config; what looks makes none", oneOf(3, 9), async () => {
+  test("--schema names another, and so does a config; what looks makes none", async () => {
     const { error } = await json<JsonError>(["status", "--schema", "other"], 2);
     assert.equal(error.code, "NO_DATABASE");
     await run(["enqueue", "gone", "1", "--schema", "other"]);
@@ -189,7 +189,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assert.match(await run(["status", "--config", config]), / \(other\) {2}1 pending/);
   });
 
-  test("HOLDFAST_DB and a config's db may hold the address", oneOf(3, 10), async () => {
+  test("HOLDFAST_DB and a config's db may hold the address", testAllOnly, async () => {
     const { code, stdout } = await place.run(["status"], { env: { HOLDFAST_DB: url } });
     assert.deepEqual([code, stdout.startsWith("postgres://")], [0, true]);
     const config = join(place.folder, "db.config.ts");
@@ -199,7 +199,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     assertSecret(stdout + configured.stdout);
   });
 
-  test("what is wrong with the address is said, without the password", oneOf(3, 11), async () => {
+  test("what is wrong with the address is said, without the password", testAllOnly, async () => {
     const wrong = new URL(url);
     wrong.password = "gehe1m";
     wrong.pathname = "/nothing_here";

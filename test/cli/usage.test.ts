@@ -7,7 +7,7 @@ import { DatabaseSync } from "node:sqlite";
 import { after, before, test } from "node:test";
 import type { Command } from "commander";
 import { program } from "../../src/cli/program.ts";
-import { someOf } from "../crash/random.ts";
+import { selectFrom } from "../selection.ts";
 import { type JsonError, Place } from "./holdfast.ts";
 
 let place: Place;
@@ -101,7 +101,7 @@ test("wrong usage exits 2 with a line that helps", async () => {
     [["jobs", "list", "--state", "done"], /Allowed choices are waiting, pending, running/],
     [["quarantine", "retry"], /Neither an id nor --all was given/],
   ];
-  const cases = someOf(known, 3);
+  const cases = selectFrom(known, 3);
   const all = await Promise.all(cases.map(([args]) => place.run(args)));
   for (const [i, { code, stdout, stderr }] of all.entries()) {
     assert.equal(code, 2);
@@ -146,7 +146,7 @@ test("a number, a date or a duration that is none is wrong usage, before anythin
     [["claim", "echo", "--worker", "w", "--wait", "x"], /must be a duration/],
     [["recover", "--expired-for", "-1m"], /must be a duration/],
   ];
-  const cases = someOf(known, 2);
+  const cases = selectFrom(known, 2);
   const ended = await Promise.all(cases.map(([args]) => place.run(args)));
   for (const [i, { code, stdout, stderr }] of ended.entries()) {
     const [args, says] = cases[i] as [string[], RegExp];

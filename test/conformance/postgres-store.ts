@@ -26,7 +26,6 @@ export function postgresOn(server: () => PostgresServer, otherLanes = 0): StoreU
         ...opened,
         async cleanup() {
           await opened.cleanup();
-          await server().query(`drop table if exists ${userRows(schema.name)}`);
           await schema.empty();
           free.push(schema);
         },
@@ -108,7 +107,8 @@ export class Schema {
     assert.equal(Number(row?.["count"]), 0, "every job is in a state that there is");
     // The audit lets nobody empty it.
     const begin = "set lock_timeout = '10s'; begin; set local session_replication_role = replica";
-    await this.#sql.unsafe(`${begin}; ${statement.replaceAll(databaseId, randomUUID())}; commit`);
+    const userTable = `drop table if exists ${userRows(this.name)}`;
+    await this.#sql.unsafe(`${begin}; ${statement.replaceAll(databaseId, randomUUID())}; ${userTable}; commit`);
   }
 }
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import type { Store } from "../../src/store/store.ts";
-import { isTaken, SEED } from "../crash/random.ts";
+import { testAllOnly } from "../selection.ts";
 import { auditCases } from "./audit.cases.ts";
 import { budgetCases } from "./budget.cases.ts";
 import { buildFactCases } from "./build-facts.cases.ts";
@@ -94,17 +94,14 @@ const AREAS: Record<string, (check: Check) => void> = {
 export interface Extent {
   /** Areas that it does not have yet, with the reason. */
   missing?: Record<string, string>;
-  /** An ordinary run takes one case of so many, others with each seed. */
-  every?: number;
+  /** The only areas that `npm test` runs; `npm run test:all` runs the others, too. */
+  areas?: readonly string[];
 }
 
 /** Every promise of the Store interface; nothing in it knows what the store is made of. */
-export function conformance(under: StoreUnderTest, { missing = {}, every = 1 }: Extent = {}): void {
-  let turn = 0;
-  const left = `one of ${every} is enough of a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
+export function conformance(under: StoreUnderTest, { missing = {}, areas }: Extent = {}): void {
   const run = (promise: string, attempt: Attempt, reason: string | null) => {
-    const skip = isTaken(turn++, every) ? reason : left;
-    void test(promise, { timeout: LIMIT, ...(skip === null ? {} : { skip }) }, async () => {
+    void test(promise, { timeout: LIMIT, ...(reason === null ? {} : { skip: reason }) }, async () => {
       const clock = testClock();
       const { cleanup, findings, ...opened } = await under.open(clock);
       try {
@@ -124,7 +121,10 @@ export function conformance(under: StoreUnderTest, { missing = {}, every = 1 }: 
   describe(under.name, () => {
     for (const [area, cases] of Object.entries(AREAS)) {
       const reason = missing[area] ?? null;
-      describe(area, () => cases(Object.assign(checkUnless(reason), { inProcess: checkUnless(reason ?? under.outside) })));
+      const options = areas === undefined || areas.includes(area) ? {} : testAllOnly;
+      describe(area, options, () =>
+        cases(Object.assign(checkUnless(reason), { inProcess: checkUnless(reason ?? under.outside) })),
+      );
     }
   });
 }

@@ -3,11 +3,10 @@ import { describe, test } from "node:test";
 import type { Build, Holdfast } from "../../src/index.ts";
 import { documents, madeBy, PRICE, ranSoFar } from "./docs.ts";
 import { documentsOf, nameOf, type Site } from "./docs-site.ts";
-import { isTaken, sample } from "./random.ts";
+import { LONG } from "../selection.ts";
 import { passes, type Scene } from "./scene.ts";
-import { wherever } from "./wherever.ts";
+import { atPoint, wherever } from "./wherever.ts";
 
-const LONG = Boolean(process.env["HOLDFAST_LONG"]);
 const MANY = 10;
 const KILLS = LONG ? 12 : 2;
 const ENOUGH = { usd: 1 };
@@ -20,8 +19,8 @@ const POINTS = ["begin", "build", "settle"].flatMap((operation) =>
 wherever(
   (stage, place) => {
     describe("a build with a budget, that is killed", { concurrency: 2 }, () => {
-      for (const point of place === "server" && !LONG ? [] : sample(POINTS)) {
-        test(`at ${point}, as it pauses, goes on with a token, and has spent what it did`, async (t) => {
+      for (const point of POINTS) {
+        test(`at ${point}, as it pauses, goes on with a token, and has spent what it did`, atPoint(place, point), async (t) => {
           const scene = await stage(t);
           const site = await documentsOf(scene, MANY);
           const budget = { usd: 4 * PRICE };
@@ -91,7 +90,7 @@ wherever(
       });
     });
   },
-  { taken: isTaken(0, 3) },
+  { testAll: true },
 );
 
 /**

@@ -2,42 +2,45 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { ranSoFar } from "./docs.ts";
 import { building, documentsOf, stateOf } from "./docs-site.ts";
-import { sample } from "./random.ts";
 import type { Scene } from "./scene.ts";
-import { wherever } from "./wherever.ts";
+import { atPoint, wherever } from "./wherever.ts";
 
 /** The end of the build itself, and the clearing away of what it has left. */
 const POINTS = ["build:committed", "cancel:begun", "cancel:written", "cancel:committed"];
 
 wherever(
-  (stage) => {
+  (stage, place) => {
     describe("what an abandoned build leaves undone", { concurrency: 2 }, () => {
-      for (const point of sample(POINTS)) {
-        test(`is cleared away by whoever comes next, when who abandoned it was killed at ${point}`, async (t) => {
-          const scene = await stage(t);
-          const site = await documentsOf(scene, 6);
-          const leader = await building(scene, site, { holds: { stage: "summarise", target: "002.txt" }, concurrency: 1 });
-          await leader.next("holding");
-          leader.kill();
-          await leader.end();
-          const operator = scene.start("builder", { root: site.root, abandonsAt: point });
-          await operator.next("ready");
-          operator.send({ type: "abandon", id: leader.build });
-          assert.equal((await operator.end()).signal, "SIGKILL", operator.stderr);
-          assert.equal((await stateOf(scene, leader.build))?.["state"], "ABANDONED");
-          const left = await openWork(scene);
-          assert.equal(left > 0, point !== "cancel:committed", `${left} are left`);
-          const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
-          assert.equal(await openWork(scene), 0);
-          const queue = (await hf.queues.list()).find(({ name }) => name.startsWith("pipeline/"));
-          assert.deepEqual([queue?.counts.pending, queue?.counts.running, queue?.oldestAt], [0, 0, undefined]);
-          await hf.close();
-          await site.goesOn();
-        });
+      for (const point of POINTS) {
+        test(
+          `is cleared away by whoever comes next, when who abandoned it was killed at ${point}`,
+          atPoint(place, point),
+          async (t) => {
+            const scene = await stage(t);
+            const site = await documentsOf(scene, 6);
+            const leader = await building(scene, site, { holds: { stage: "summarise", target: "002.txt" }, concurrency: 1 });
+            await leader.next("holding");
+            leader.kill();
+            await leader.end();
+            const operator = scene.start("builder", { root: site.root, abandonsAt: point });
+            await operator.next("ready");
+            operator.send({ type: "abandon", id: leader.build });
+            assert.equal((await operator.end()).signal, "SIGKILL", operator.stderr);
+            assert.equal((await stateOf(scene, leader.build))?.["state"], "ABANDONED");
+            const left = await openWork(scene);
+            assert.equal(left > 0, point !== "cancel:committed", `${left} are left`);
+            const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
+            assert.equal(await openWork(scene), 0);
+            const queue = (await hf.queues.list()).find(({ name }) => name.startsWith("pipeline/"));
+            assert.deepEqual([queue?.counts.pending, queue?.counts.running, queue?.oldestAt], [0, 0, undefined]);
+            await hf.close();
+            await site.goesOn();
+          },
+        );
       }
 
-      for (const point of sample(["cancel:begun", "cancel:written", "cancel:committed"], 1)) {
-        test(`is worked on by nobody, when who started the next was killed at ${point}`, async (t) => {
+      for (const point of ["cancel:begun", "cancel:written", "cancel:committed"]) {
+        test(`is worked on by nobody, when who started the next was killed at ${point}`, atPoint(place, point), async (t) => {
           const scene = await stage(t);
           const site = await documentsOf(scene, 6);
           const leader = await building(scene, site, { holds: { stage: "summarise", target: "002.txt" }, concurrency: 1 });
@@ -57,7 +60,7 @@ wherever(
       }
     });
   },
-  { taken: Boolean(process.env["HOLDFAST_LONG"]) },
+  { testAll: true },
 );
 
 async function openWork(scene: Scene): Promise<number> {

@@ -3,11 +3,10 @@ import { describe, test } from "node:test";
 import type { Build } from "../../src/index.ts";
 import { documents, madeBy, PRICE, ranSoFar } from "./docs.ts";
 import { documentsOf, nameOf, stateOf } from "./docs-site.ts";
-import { sample } from "./random.ts";
+import { LONG } from "../selection.ts";
 import { passes, type Scene } from "./scene.ts";
-import { wherever } from "./wherever.ts";
+import { atPoint, wherever } from "./wherever.ts";
 
-const LONG = Boolean(process.env["HOLDFAST_LONG"]);
 const MANY = 12;
 const BAD = ["001.txt", "004.txt", "009.txt"];
 
@@ -18,10 +17,10 @@ const POINTS = ["settle:begun", "settle:written", "settle:committed", "build:beg
 const RESUMING = ["build:begun", "build:written", "build:committed", "listed:begun", "listed:written", "listed:committed"];
 
 wherever(
-  (stage) => {
+  (stage, place) => {
     describe("a build with targets that fail, and that is killed", { concurrency: 2 }, () => {
-      for (const point of sample(POINTS)) {
-        test(`at ${point}, ends as one that was not`, async (t) => {
+      for (const point of POINTS) {
+        test(`at ${point}, ends as one that was not`, atPoint(place, point), async (t) => {
           const scene = await stage(t);
           const site = await documentsOf(scene, MANY);
           // The last point comes after all that could be done.
@@ -37,8 +36,8 @@ wherever(
         });
       }
 
-      for (const point of sample(RESUMING)) {
-        test(`and killed again at ${point} of its resume, runs each failed target again`, async (t) => {
+      for (const point of RESUMING) {
+        test(`and killed again at ${point} of its resume, runs each failed target again`, atPoint(place, point), async (t) => {
           const scene = await stage(t);
           const site = await documentsOf(scene, MANY);
           const holds = { stage: "index", target: "000.txt/line 0" };
@@ -92,7 +91,7 @@ wherever(
       });
     });
   },
-  { taken: LONG },
+  { testAll: true },
 );
 
 /** Whatever is left of it is done: the bad ones have failed, each was paid for, and the others are where they can come to. */

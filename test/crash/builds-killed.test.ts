@@ -3,11 +3,9 @@ import { describe, test } from "node:test";
 import type { Build } from "../../src/index.ts";
 import { PRICE, ranSoFar } from "./docs.ts";
 import { building, documentsOf } from "./docs-site.ts";
-import { isTaken, sample } from "./random.ts";
+import { LONG, selectVariant } from "../selection.ts";
 import { passes } from "./scene.ts";
-import { inOne, MOMENTS, wherever } from "./wherever.ts";
-
-const LONG = Boolean(process.env["HOLDFAST_LONG"]);
+import { firstOnServer, inFile, MOMENTS, wherever } from "./wherever.ts";
 
 /** Where it is killed, and when: at the first such write, or the first after the run of a stage has begun. */
 const KILLS: [string, { operation: string; after?: { stage: string; run: number }; how?: object }][] = [
@@ -32,9 +30,8 @@ if (LONG) KILLS.push(["as it says that it lives", { operation: "beat", how: { ho
 wherever((stage, place) => {
   describe("a build that is killed", { concurrency: 3 }, () => {
     for (const [at, [name, { operation, after, how }]] of KILLS.entries()) {
-      if (!isTaken(at, place === "file" ? 3 : 7)) continue;
-      for (const moment of sample(MOMENTS, at >> 1)) {
-        test(`at ${operation}:${moment}, ${name}, goes on where it was`, async (t) => {
+      for (const moment of selectVariant(MOMENTS, at)) {
+        test(`at ${operation}:${moment}, ${name}, goes on where it was`, firstOnServer(place, 7, at), async (t) => {
           const scene = await stage(t);
           const site = await documentsOf(scene, 6);
           const child = scene.start("builder", { root: site.root, point: `${operation}:${moment}`, after, ...how });
@@ -46,7 +43,7 @@ wherever((stage, place) => {
       }
     }
 
-    test("half way through has spent as much in the end as one that was not, and made the same", inOne(place), async (t) => {
+    test("half way through has spent as much in the end as one that was not, and made the same", inFile(place), async (t) => {
       const scene = await stage(t);
       const many = LONG ? 200 : 40;
       const site = await documentsOf(scene, many);
@@ -61,7 +58,6 @@ wherever((stage, place) => {
       assert.ok(spent <= (many + 8) * PRICE + 1e-9, `${spent} was spent`);
     });
 
-    if (place === "server" && !LONG) return;
     test("by one of its own targets, time and again, goes on without that one", async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 5);

@@ -5,16 +5,13 @@ import { documents, madeBy, PRICE, type Ran, ranSoFar, writeDocument } from "./d
 import { building, documentsOf, nameOf, stateOf } from "./docs-site.ts";
 import { bestOfThree, freeze, passes, type Scene } from "./scene.ts";
 import type { Child, Message } from "./spawn.ts";
-import { SEED } from "./random.ts";
-import { wherever } from "./wherever.ts";
+import { firstOnServer, wherever } from "./wherever.ts";
 
 wherever((stage, place) => {
   describe("builds of real processes", { concurrency: 2 }, () => {
-    let turn = SEED;
-    /** On a server an ordinary run takes a third of them, by the seed. */
+    let position = 0;
     const test = (name: string, body: (t: TestContext) => Promise<void>): void => {
-      if (place === "server" && !process.env["HOLDFAST_LONG"] && turn++ % 3 !== 0) return;
-      void nodeTest(name, body);
+      void nodeTest(name, firstOnServer(place, 3, position++), body);
     };
 
     test("ten in a row, with one file changed each time, run exactly that file's stages", async (t) => {

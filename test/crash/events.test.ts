@@ -6,13 +6,14 @@ import { type Event, type Holdfast, type OpenOptions } from "../../src/index.ts"
 import { delivered } from "../runtime/event-parts.ts";
 import { isAuthentic, type Received, WebhookServer } from "../runtime/webhook-server.ts";
 import { telling } from "./jobs.ts";
-import { isTaken, randomFrom, sample, SEED } from "./random.ts";
+import { randomFrom, SEEDS } from "../seeds.ts";
+import { LONG } from "../selection.ts";
 import { bestOfThree, passes, type Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
-import { inOne, moments, MOMENTS, type Stage, wherever } from "./wherever.ts";
+import { firstOnServer, inFile, MOMENTS, type Stage, variantsAt, wherever } from "./wherever.ts";
 
 const SECRET = `whsec_${Buffer.from("thirty-two bytes, give or take a few").toString("base64")}`;
-const LASTS = process.env["HOLDFAST_LONG"] ? 60_000 : 2_000;
+const LASTS = LONG ? 60_000 : 1_000;
 
 /** What arrived, in the order it did. */
 type Arrived = Pick<Event, "seq" | "type" | "dedupeKey">;
@@ -51,31 +52,31 @@ const POINTS = {
 } as const;
 
 wherever((stage, place) => {
-  const kinds = Object.keys(OUTLETS);
-  for (const [kind, outletFor] of Object.entries(OUTLETS)) {
+  for (const [nth, [kind, outletFor]] of Object.entries(OUTLETS).entries()) {
     describe(`a deliverer to ${kind}`, { concurrency: 2 }, () => {
       for (const [at, [point, found]] of Object.entries(POINTS).entries()) {
-        if (!sample(kinds, at + Number(place === "file")).includes(kind)) continue;
-        if (place === "server" && !isTaken(at, 4)) continue;
-        test(`killed at ${point}: every event arrives, in order, and what comes twice can be told`, async (t) => {
-          const { scene, outlet, hf } = await stageFor(stage, t, outletFor);
-          const child = await start(scene, outlet, { point });
-          await hf.enqueueMany(telling, [1, 2, 3]);
-          assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-          const before = outlet.arrived().filter(ofJob);
-          assert.equal(before.length > 0, found.arrived);
-          assert.equal((await behind(hf, outlet)) < 3, found.moved);
+        test(
+          `killed at ${point}: every event arrives, in order, and what comes twice can be told`,
+          firstOnServer(place, 8, 3 * at + nth),
+          async (t) => {
+            const { scene, outlet, hf } = await stageFor(stage, t, outletFor);
+            const child = await start(scene, outlet, { point });
+            await hf.enqueueMany(telling, [1, 2, 3]);
+            assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+            const before = outlet.arrived().filter(ofJob);
+            assert.equal(before.length > 0, found.arrived);
+            assert.equal((await behind(hf, outlet)) < 3, found.moved);
 
-          await hf.enqueueMany(telling, [4, 5]);
-          await start(scene, outlet);
-          await delivered(hf, outlet.name);
-          const after = await complete(hf, outlet);
-          if (found.arrived && !found.moved) assert.ok(after.length > 5, "what was not written down came again");
-        });
+            await hf.enqueueMany(telling, [4, 5]);
+            await start(scene, outlet);
+            await delivered(hf, outlet.name);
+            const after = await complete(hf, outlet);
+            if (found.arrived && !found.moved) assert.ok(after.length > 5, "what was not written down came again");
+          },
+        );
       }
 
-      if (!sample(kinds, Number(place === "file")).includes(kind)) return;
-      test("that dies is replaced within a second by one that stands by", async (t) => {
+      test("that dies is replaced within a second by one that stands by", firstOnServer(place, 3, nth), async (t) => {
         const best = await bestOfThree(1_000, async () => {
           const { scene, outlet, hf } = await stageFor(stage, t, outletFor);
           const first = await start(scene, outlet);
@@ -100,7 +101,7 @@ wherever((stage, place) => {
     ["claim", "job.started"],
     ["settle", "job.succeeded"],
   ] as const) {
-    for (const moment of moments(place, type.length)) {
+    for (const moment of variantsAt(place, MOMENTS, type.length)) {
       test(`a worker killed at ${operation}:${moment}: the event is there exactly when its change is`, async (t) => {
         const scene = await stage(t);
         const hf = await scene.open();
@@ -115,7 +116,7 @@ wherever((stage, place) => {
     }
   }
 
-  for (const moment of sample(MOMENTS, Number(place === "file"))) {
+  for (const moment of variantsAt(place, MOMENTS)) {
     test(`a deliverer killed at sink:${moment}, while it enters: it is known from the commit on, and the next one goes on`, async (t) => {
       const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a file"] as NonNullable<(typeof OUTLETS)[string]>);
       const child = scene.start("deliverer", { ...outlet.told, point: `sink:${moment}` });
@@ -156,43 +157,43 @@ wherever((stage, place) => {
     });
   }
 
-  test(
-    "deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out",
-    inOne(place),
-    async (t) => {
-      const scene = await stage(t);
-      const hf = await scene.open();
-      const random = randomFrom(SEED);
-      const server = await WebhookServer.start(t);
-      server.answer = () => ({ status: random() < 0.02 ? 500 : 204 });
-      const path = join(scene.folder, "events.jsonl");
-      const sinks: OpenOptions["sinks"] = {
-        hook: { type: "webhook", url: server.url, secret: SECRET },
-        file: { type: "file", path },
-      };
-      const told = { sinks, subscribes: "subscriber" };
-      let killed = 0;
-      const end = performance.now() + LASTS;
-      const keepKilling = async () => {
-        while (performance.now() < end) {
-          const child = scene.start("deliverer", told);
-          await child.next("ready");
-          const point = Object.keys(POINTS)[Math.floor(random() * 8)] as string;
-          await passes(random() * 150);
-          if (random() < 0.5) child.send({ type: "arm", point });
-          await Promise.race([child.ended, passes(random() * 300)]);
-          child.kill();
-          assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-          killed++;
-        }
-      };
-      const produce = async () => {
-        while (performance.now() < end) {
-          await hf.enqueueMany(telling, Array<number>(1 + Math.floor(random() * 5)).fill(0));
-          await passes(random() * 20);
-        }
-      };
-      try {
+  for (const seed of SEEDS)
+    test(
+      `deliverers killed at random, with a webhook that is down now and then: nothing is skipped, on no way out (HOLDFAST_SEED=${seed})`,
+      inFile(place),
+      async (t) => {
+        const scene = await stage(t);
+        const hf = await scene.open();
+        const random = randomFrom(seed);
+        const server = await WebhookServer.start(t);
+        server.answer = () => ({ status: random() < 0.02 ? 500 : 204 });
+        const path = join(scene.folder, "events.jsonl");
+        const sinks: OpenOptions["sinks"] = {
+          hook: { type: "webhook", url: server.url, secret: SECRET },
+          file: { type: "file", path },
+        };
+        const told = { sinks, subscribes: "subscriber" };
+        let killed = 0;
+        const end = performance.now() + LASTS;
+        const keepKilling = async () => {
+          while (performance.now() < end) {
+            const child = scene.start("deliverer", told);
+            await child.next("ready");
+            const point = Object.keys(POINTS)[Math.floor(random() * 8)] as string;
+            await passes(random() * 150);
+            if (random() < 0.5) child.send({ type: "arm", point });
+            await Promise.race([child.ended, passes(random() * 300)]);
+            child.kill();
+            assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
+            killed++;
+          }
+        };
+        const produce = async () => {
+          while (performance.now() < end) {
+            await hf.enqueueMany(telling, Array<number>(1 + Math.floor(random() * 5)).fill(0));
+            await passes(random() * 20);
+          }
+        };
         // From the first event on.
         for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.sinks.open(name, "test");
         await Promise.all([keepKilling(), keepKilling(), produce()]);
@@ -204,12 +205,8 @@ wherever((stage, place) => {
           lengths.push((await complete(hf, { name: "", told, arrived })).length);
         }
         t.diagnostic(`${killed} killed, ${(await everyEvent(hf)).length} events arrived ${lengths.join(", ")} times`);
-      } catch (error) {
-        t.diagnostic(`the seed was ${SEED}: HOLDFAST_SEED=${SEED} node --test test/crash/events.test.ts`);
-        throw error;
-      }
-    },
-  );
+      },
+    );
 });
 
 async function stageFor(stage: Stage, t: TestContext, outletFor: (t: TestContext, scene: Scene) => Outlet | Promise<Outlet>) {

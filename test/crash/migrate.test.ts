@@ -7,9 +7,10 @@ import { Scene } from "./scene.ts";
 import { schemaVersion } from "../../src/store/sqlite/migrate.ts";
 import { becomeLater, oldDatabase } from "../unit/old-database.ts";
 import { FileWitness } from "./witness.ts";
+import { LONG } from "../selection.ts";
 
-const CROWD = process.env["HOLDFAST_LONG"] ? 200 : 20;
-const ROUNDS = process.env["HOLDFAST_LONG"] ? 300 : 40;
+const CROWD = LONG ? 200 : 20;
+const ROUNDS = LONG ? 300 : 40;
 
 describe("a new file", () => {
   test("opened by two processes at once, many times: both succeed, and there is one schema", async (t) => {

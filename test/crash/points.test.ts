@@ -6,9 +6,8 @@ import { schemaVersion as ON_SERVER } from "../../src/store/postgres/migrate.ts"
 import { schemaVersion as IN_FILE } from "../../src/store/sqlite/migrate.ts";
 import { newLead } from "../conformance/build-parts.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
-import { isTaken } from "./random.ts";
 import type { Scene } from "./scene.ts";
-import { moments, type Place, wherever } from "./wherever.ts";
+import { firstOnServer, MOMENTS, type Place, variantsAt, wherever } from "./wherever.ts";
 
 interface Found {
   hf: Holdfast;
@@ -173,22 +172,25 @@ wherever((stage, place) => {
       if (operation === "transaction" && place === "server") continue;
       // Not there yet.
       if ((operation === "build" || operation === "beat") && place === "server") continue;
-      if (place === "server" && !isTaken(at, 3)) continue;
-      for (const moment of moments(place, at)) {
-        test(`${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`, async (t) => {
-          const scene = await stage(t, { bare: operation === "migrate" });
-          if (operation === "reclaim") await dies(scene, "claim:committed");
-          await dies(scene, `${operation}:${moment}`);
-          if (operation === "migrate" && moment !== "committed") {
-            assert.deepEqual(await scene.witness.tables(), [], "half a migration is none");
-          }
+      for (const moment of variantsAt(place, MOMENTS, at)) {
+        test(
+          `${operation}:${moment} loses nothing, does nothing twice and leaves nothing stuck`,
+          firstOnServer(place, 3, at),
+          async (t) => {
+            const scene = await stage(t, { bare: operation === "migrate" });
+            if (operation === "reclaim") await dies(scene, "claim:committed");
+            await dies(scene, `${operation}:${moment}`);
+            if (operation === "migrate" && moment !== "committed") {
+              assert.deepEqual(await scene.witness.tables(), [], "half a migration is none");
+            }
 
-          const hf = await scene.open();
-          await scene.witness.watchMoves();
-          const found = { hf, scene, place, committed: moment === "committed", before: await everyJob(hf) };
-          const check = await expected(found);
-          check(await checkInvariants(scene, hf));
-        });
+            const hf = await scene.open();
+            await scene.witness.watchMoves();
+            const found = { hf, scene, place, committed: moment === "committed", before: await everyJob(hf) };
+            const check = await expected(found);
+            check(await checkInvariants(scene, hf));
+          },
+        );
       }
     }
   });

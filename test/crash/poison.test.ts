@@ -2,12 +2,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { everyJob, untilDone } from "./invariants.ts";
 import { workJob } from "./jobs.ts";
-import { inOne, wherever } from "./wherever.ts";
+import { inFile, wherever } from "./wherever.ts";
 
 const INNOCENTS = 15;
 
 wherever((stage, place) => {
-  test("one poison job among 15 long innocents: only the poison is quarantined", inOne(place), async (t) => {
+  test("one poison job among 15 long innocents: only the poison is quarantined", inFile(place), async (t) => {
     const scene = await stage(t);
     const hf = await scene.open();
     const work = workJob(scene.effects, { crashes: 3 });

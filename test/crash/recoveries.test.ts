@@ -9,8 +9,7 @@ import { openToOperate } from "../../src/runtime/open.ts";
 import { workJob } from "./jobs.ts";
 import { passes, type Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
-import { isTaken, sample } from "./random.ts";
-import { wherever } from "./wherever.ts";
+import { firstOnServer, variantsAt, wherever } from "./wherever.ts";
 
 /** What the doomed one has in hand, with the exclusive one; and its locks: by name, of that claim, and of its build. */
 const JOBS = 3;
@@ -24,9 +23,8 @@ const SILENT = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {
 wherever((stage, place) => {
   describe("after a crash", { concurrency: 2 }, () => {
     let turn = 0;
-    /** On a server half of them, by the seed. */
     const trial = (promise: string, attempt: (t: TestContext) => Promise<void>) => {
-      if (place === "file" || isTaken(turn++, 2)) void test(promise, attempt);
+      void test(promise, firstOnServer(place, 2, turn++), attempt);
     };
 
     test("whoever opens next has all of it given back, and one report that says so", async (t) => {
@@ -73,27 +71,30 @@ wherever((stage, place) => {
     });
 
     for (const [turn, step] of STEPS.entries()) {
-      if (place === "server" && !isTaken(turn, 2)) continue;
-      for (const moment of sample(MOMENTS, turn)) {
-        test(`killed at ${step}:${moment}, the next one goes on with it: nothing is left, or counted twice`, async (t) => {
-          const scene = await stage(t);
-          const doomed = await leftBehind(scene);
-          const recoverer = scene.start("recoverer", { point: `${step}:${moment}` });
-          await recoverer.next("ready");
-          recoverer.send({ type: "open" });
-          assert.equal((await recoverer.end()).signal, "SIGKILL");
-          const hf = await scene.open({});
-          const history = await hf.recovery.history();
-          const pids = history.map(({ crashed }) => crashed.map(({ pid }) => pid));
-          // Once it is written it is written: the one that was killed then is reported by itself.
-          const isOver = step === "report" && moment === "committed";
-          assert.deepEqual(pids, isOver ? [[recoverer.pid], [doomed.pid]] : [[doomed.pid, recoverer.pid]]);
-          assert.deepEqual(countsOf(history.at(-1)), LEFT);
-          assert.ok(history.every(({ wasSuccessful }) => wasSuccessful));
-          assert.equal((await told(hf)).length, history.length);
-          assert.equal((await audited(hf)).length, history.length);
-          await nothingLeft(scene, hf);
-        });
+      for (const moment of variantsAt(place, MOMENTS, turn)) {
+        test(
+          `killed at ${step}:${moment}, the next one goes on with it: nothing is left, or counted twice`,
+          firstOnServer(place, 2, turn),
+          async (t) => {
+            const scene = await stage(t);
+            const doomed = await leftBehind(scene);
+            const recoverer = scene.start("recoverer", { point: `${step}:${moment}` });
+            await recoverer.next("ready");
+            recoverer.send({ type: "open" });
+            assert.equal((await recoverer.end()).signal, "SIGKILL");
+            const hf = await scene.open({});
+            const history = await hf.recovery.history();
+            const pids = history.map(({ crashed }) => crashed.map(({ pid }) => pid));
+            // Once it is written it is written: the one that was killed then is reported by itself.
+            const isOver = step === "report" && moment === "committed";
+            assert.deepEqual(pids, isOver ? [[recoverer.pid], [doomed.pid]] : [[doomed.pid, recoverer.pid]]);
+            assert.deepEqual(countsOf(history.at(-1)), LEFT);
+            assert.ok(history.every(({ wasSuccessful }) => wasSuccessful));
+            assert.equal((await told(hf)).length, history.length);
+            assert.equal((await audited(hf)).length, history.length);
+            await nothingLeft(scene, hf);
+          },
+        );
       }
     }
 

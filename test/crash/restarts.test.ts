@@ -4,8 +4,9 @@ import { noRestart, type PostgresServer, startServer } from "../postgres/server.
 import { checkInvariants, untilDone } from "./invariants.ts";
 import type { WorkInput } from "./jobs.ts";
 import { passes, Scene } from "./scene.ts";
+import { LONG } from "../selection.ts";
 
-const [WORKERS, JOBS, RESTARTS] = process.env["HOLDFAST_LONG"] ? [8, 20_000, 5] : [4, 1_000, 3];
+const [WORKERS, JOBS, RESTARTS] = LONG ? [8, 20_000, 5] : [4, 1_000, 3];
 
 describe("a server that is restarted under its workers", { skip: noRestart }, () => {
   let server: PostgresServer;

@@ -6,12 +6,12 @@ import { describe, test } from "node:test";
 import { type Holdfast, open } from "../../src/index.ts";
 import { STEPS } from "../../src/store/points.ts";
 import { workJob } from "./jobs.ts";
-import { isTaken } from "./random.ts";
+import { LONG } from "../selection.ts";
 import { Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
 
 const AT = STEPS.filter((step) => step.startsWith("restore:"));
-const ROUNDS = process.env["HOLDFAST_LONG"] ? 100 : 3;
+const ROUNDS = LONG ? 100 : 3;
 
 /** A database with one job more than its backup. */
 async function prepared(scene: Scene): Promise<{ backup: string; lost: string; kept: string }> {
@@ -33,9 +33,7 @@ async function refused(child: Child): Promise<unknown> {
 }
 
 describe("a restore whose process is killed", { concurrency: 2 }, () => {
-  for (const [at, point] of AT.entries()) {
-    // The instant at which nothing has the name is always tried.
-    if (point !== "restore:aside" && !isTaken(at, 4)) continue;
+  for (const point of AT) {
     test(`at ${point} leaves the database as it was, or is brought to its end by whoever opens it next`, async (t) => {
       const scene = new Scene(t);
       const { backup, kept, lost } = await prepared(scene);

@@ -6,10 +6,9 @@ import { describe, test, type TestContext } from "node:test";
 import type { Holdfast } from "../../src/index.ts";
 import { checkInvariants } from "./invariants.ts";
 import { workJob } from "./jobs.ts";
-import { isTaken } from "./random.ts";
 import { bestOfThree, freeze, passes, type Scene } from "./scene.ts";
 import type { Child, How } from "./spawn.ts";
-import { type Stage, variants, wherever } from "./wherever.ts";
+import { firstOnServer, type Stage, variantsAt, wherever } from "./wherever.ts";
 
 const LEASE = 800;
 const HOUR = 3_600_000;
@@ -27,7 +26,7 @@ const SKEWED = 2_500;
 wherever((stage, place) => {
   let turn = 0;
   const trial = (promise: string, attempt: (t: TestContext) => Promise<void>) => {
-    if (place === "file" || isTaken(turn++, 3)) void test(promise, attempt);
+    void test(promise, firstOnServer(place, 3, turn++), attempt);
   };
   describe("a lease that runs out under a living process", { concurrency: 3 }, () => {
     trial("a process stopped for longer than its lease loses its job within a lease; its late success is refused", async (t) => {
@@ -86,7 +85,7 @@ wherever((stage, place) => {
       await checkInvariants(scene, hf);
     });
 
-    for (const [say, offset] of variants(place, WAYS)) {
+    for (const [say, offset] of variantsAt(place, WAYS)) {
       trial(`the clock is set ${say} by an hour: the holder keeps its job`, async (t) => {
         const { scene, hf } = await setUp(stage, t);
         const clock = clockAt(scene, 0);
@@ -143,7 +142,7 @@ wherever((stage, place) => {
       });
     }
 
-    for (const alone of variants(place, [true, false])) {
+    for (const alone of variantsAt(place, [true, false])) {
       trial(
         `a claim whose answer was lost runs again within its lease, ${alone ? "in the same process" : "in another"}`,
         async (t) => {

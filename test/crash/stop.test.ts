@@ -5,11 +5,11 @@ import { checkInvariants } from "./invariants.ts";
 import { type WorkInput, workJob } from "./jobs.ts";
 import type { Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
-import { inOne, type Stage, wherever } from "./wherever.ts";
+import { inFile, type Stage, wherever } from "./wherever.ts";
 
 wherever((stage, place) => {
   describe("a signal", { concurrency: 2 }, () => {
-    test("lets the running job finish, and nothing new is started", inOne(place), async (t) => {
+    test("lets the running job finish, and nothing new is started", inFile(place), async (t) => {
       const { scene, hf, worker, id } = await running(stage, t, { hold: true });
       worker.kill("SIGTERM");
       await worker.next("signalled");
@@ -25,26 +25,22 @@ wherever((stage, place) => {
 
     for (const deaf of [false, true]) {
       const who = deaf ? "a handler that is deaf to it" : "a handler that heeds it";
-      test(
-        `gives back what is left after the drain without charging an attempt: ${who}`,
-        inOne(place, Number(deaf)),
-        async (t) => {
-          const { hf, scene, worker, id } = await running(stage, t, { hold: true, deaf }, { drain: 100 });
-          worker.kill("SIGINT");
-          assert.equal((await worker.next("aborted"))["code"], "STOPPING");
-          assert.deepEqual(await worker.end(), { code: 130, signal: null });
-          const { state, attempt, crashes } = (await hf.jobs.get(id)) ?? {};
-          assert.deepEqual({ state, attempt, crashes }, { state: "pending", attempt: 0, crashes: 0 });
+      test(`gives back what is left after the drain without charging an attempt: ${who}`, inFile(place), async (t) => {
+        const { hf, scene, worker, id } = await running(stage, t, { hold: true, deaf }, { drain: 100 });
+        worker.kill("SIGINT");
+        assert.equal((await worker.next("aborted"))["code"], "STOPPING");
+        assert.deepEqual(await worker.end(), { code: 130, signal: null });
+        const { state, attempt, crashes } = (await hf.jobs.get(id)) ?? {};
+        assert.deepEqual({ state, attempt, crashes }, { state: "pending", attempt: 0, crashes: 0 });
 
-          const next = await scene.worker();
-          assert.equal((await next.next("started"))["attempt"], 1);
-          next.send({ type: "finish" });
-          assert.equal((await hf.jobs.wait(id)).state, "succeeded");
-        },
-      );
+        const next = await scene.worker();
+        assert.equal((await next.next("started"))["attempt"], 1);
+        next.send({ type: "finish" });
+        assert.equal((await hf.jobs.wait(id)).state, "succeeded");
+      });
     }
 
-    test("that comes a second time ends the process at once; its job runs again", inOne(place, 1), async (t) => {
+    test("that comes a second time ends the process at once; its job runs again", inFile(place), async (t) => {
       const { scene, hf, worker, id } = await running(stage, t, { hold: true, deaf: true });
       worker.kill("SIGTERM");
       await worker.next("signalled");

@@ -4,14 +4,14 @@ import type { Enqueued, Finished, Holdfast } from "../../src/index.ts";
 import { type Rendered, render } from "./jobs.ts";
 import type { Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
-import { inOne, type Stage, wherever } from "./wherever.ts";
+import { inFile, type Stage, wherever } from "./wherever.ts";
 
 const v1 = render(1);
 const v2 = render(2);
 
 wherever((stage, place) => {
   describe("an old and a new worker side by side", { concurrency: 2 }, () => {
-    test("each run their own version's jobs only, also when one of them is stopped", inOne(place), async (t) => {
+    test("each run their own version's jobs only, also when one of them is stopped", inFile(place), async (t) => {
       const { scene, hf, older, newer } = await deploy(stage, t);
       const accepted = await interleaved(hf, 40);
       assert.deepEqual(await ranBy(hf, accepted), expected(accepted, older, newer));
@@ -37,7 +37,7 @@ wherever((stage, place) => {
       assert.equal((await hf.jobs.counts()).pending, 2);
     });
 
-    test("when the old one is killed its job is taken back, and waits for an old one", inOne(place, 1), async (t) => {
+    test("when the old one is killed its job is taken back, and waits for an old one", inFile(place), async (t) => {
       const { scene, hf, older, newer } = await deploy(stage, t);
       const held = await hf.enqueue(v1, { hang: true });
       await older.next("started");

@@ -1,6 +1,6 @@
 import { after, before, describe, type TestContext } from "node:test";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
-import { isTaken, sample } from "./random.ts";
+import { firstOf, selectVariant, testAllOnly } from "../selection.ts";
 import { Scene } from "./scene.ts";
 
 /** A scene whose database is there already, unless it is to be `bare`. */
@@ -12,11 +12,10 @@ export type Place = "file" | "server";
 export const MOMENTS = ["begun", "written", "committed"] as const;
 export type Moment = (typeof MOMENTS)[number];
 
-/** The same tests for every place that a database can be in; on a server, if that is `taken` this time. */
-export function wherever(tests: (stage: Stage, place: Place) => void, { taken = true } = {}): void {
+/** The same tests for every place that a database can be in; `testAll`: on a server only in `npm run test:all`. */
+export function wherever(tests: (stage: Stage, place: Place) => void, { testAll = false } = {}): void {
   describe("in a file", () => tests((t, options) => prepared(new Scene(t), options), "file"));
-  if (!taken) return;
-  describe("on PostgreSQL", { skip: noServer }, () => {
+  describe("on PostgreSQL", { skip: noServer, ...(testAll && testAllOnly) }, () => {
     let server: PostgresServer;
     before(async () => void (server = await startServer()));
     after(() => server.close());
@@ -24,23 +23,24 @@ export function wherever(tests: (stage: Stage, place: Place) => void, { taken = 
   });
 }
 
-/** Of variants of one thing an ordinary run takes one here and another there: others with each seed, and with each `turn`. */
-export function variants<T>(place: Place, all: readonly T[], turn = 0): readonly T[] {
-  return sample(all, place === "file" ? turn : turn + 1);
+/** Options of a test that `npm test` runs in a file; on a server only `npm run test:all` runs it. */
+export function inFile(place: Place): { skip?: string } {
+  return place === "file" ? {} : testAllOnly;
 }
 
-/** Of what is the same in both places an ordinary run does each in one of them, by the seed and the `turn`. */
-export function inOne(place: Place, turn = 0): { skip?: string } {
-  return isTaken(turn + Number(place === "file"), 2) ? {} : { skip: "it runs in the other place, by the seed" };
+/** Options of the test at `position`: `npm test` runs each in a file, and the first of each group of `every` on a server. */
+export function firstOnServer(place: Place, every: number, position: number): { skip?: string } {
+  return place === "file" ? {} : firstOf(every, position);
 }
 
-/**
- * Where a process is killed in a transaction. An ordinary run takes one moment: on a server one of all three; in a file as
- * often the one after the commit as one of those before it, which have to come to the same.
- */
-export function moments(place: Place, turn: number): readonly Moment[] {
-  if (place === "server" || process.env["HOLDFAST_LONG"]) return sample(MOMENTS, turn);
-  return sample(["begun", "committed", "written", "committed"] as const, turn);
+/** Options of a test that kills a build at `point`: `npm test` leaves out `begun`, which has to come to the same as `written`. */
+export function atPoint(place: Place, point: string): { skip?: string } {
+  return point.endsWith(":begun") ? testAllOnly : inFile(place);
+}
+
+/** `npm test` runs every variant of a case in a file, and one on a server: the variants take turns from position to position. */
+export function variantsAt<T>(place: Place, all: readonly T[], position = 0): readonly T[] {
+  return place === "file" ? all : selectVariant(all, position);
 }
 
 async function prepared(scene: Scene, { bare } = { bare: false }): Promise<Scene> {

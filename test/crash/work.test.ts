@@ -4,7 +4,7 @@ import type { BuildRow } from "../../src/store/builds.ts";
 import type { Judgement } from "../../src/store/healing.ts";
 import type { Store } from "../../src/store/store.ts";
 import type { Scene } from "./scene.ts";
-import { moments, wherever } from "./wherever.ts";
+import { MOMENTS, variantsAt, wherever } from "./wherever.ts";
 
 /** What is found of two work items whose process was killed in an operation; in cents. */
 interface Found {
@@ -35,7 +35,7 @@ const CENT = 10_000;
 wherever((stage, place) => {
   describe("killed with work items of a build in hand", { concurrency: 3 }, () => {
     for (const [at, [operation, [before, after]]] of Object.entries(OPERATIONS).entries()) {
-      for (const moment of moments(place, at)) {
+      for (const moment of variantsAt(place, MOMENTS, at)) {
         test(`${operation}:${moment} leaves all of it or nothing, and the books are right`, async (t) => {
           const scene = await stage(t);
           const child = scene.start("work-item", { point: `${operation}:${moment}` });

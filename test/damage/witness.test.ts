@@ -12,7 +12,7 @@ import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
 import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";
 import { readSlots, witnessFolder } from "../../src/store/sqlite/witness/slots.ts";
 import { testClock } from "../../src/testing/index.ts";
-import { isTaken } from "../crash/random.ts";
+import { isSelected } from "../selection.ts";
 import { add, claimOne, newJob, settle } from "../conformance/parts.ts";
 import { alter, flip, place } from "./place.ts";
 
@@ -59,7 +59,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const frames = Math.floor((log.length - HEADER) / FRAME);
       const ends = [0, 5, HEADER, ...Array.from({ length: frames }, (_, i) => HEADER + i * FRAME)];
       for (const [i, end] of ends.entries()) {
-        if (!isTaken(i, 12)) continue;
+        if (!isSelected(i, 12)) continue;
         for (const left of end < HEADER ? [end] : [end, end + 12, end + 24 + 2_000, end + FRAME - 1]) {
           const path = image();
           truncateSync(`${path}-wal`, left);
@@ -76,7 +76,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const log = readFileSync(`${image()}-wal`);
       const all = commitsIn(log);
       for (let frame = 0; frame < Math.floor((log.length - HEADER) / FRAME); frame++) {
-        if (!isTaken(frame, 12)) continue;
+        if (!isSelected(frame, 12)) continue;
         const start = HEADER + frame * FRAME;
         // Its page's number, the size after a commit, salts, checksums, and the page.
         for (const at of [1, 6, 10, 14, 17, 21, 30, 2_000, 4_100].filter((_, i) => (i + frame) % 3 === 0)) {

@@ -5,12 +5,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { pathToFileURL } from "node:url";
-import { isTaken, SEED } from "../crash/random.ts";
+import { firstOf } from "../selection.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
 import { pages, ROOT, type Snippet, snippets } from "./pages.ts";
 
 /*
- * Every ```ts block of the docs is checked by the compiler, and run: those of the README, and a fifth of the others by the seed.
+ * Every ```ts block of the docs is checked by the compiler, and run: those of the README, and in `npm test` every fifth of the others.
  * - A block is a module. "holdfast" is src/index.ts; its working directory is an empty folder of its own.
  * - `// jobs.ts` as its first line names it, and later blocks of the page may import "./jobs.ts".
  * - `// → text` is a line that it prints. Where there are such comments, it prints these lines and no others, in any order.
@@ -23,7 +23,6 @@ const folder = mkdtempSync(join(tmpdir(), "holdfast-docs-"));
 symlinkSync(join(ROOT, "node_modules"), join(folder, "node_modules"), "junction");
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-const LEFT = `one of five is a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
 const ON_SERVER = "postgres://localhost/shop";
 
 interface Example {
@@ -33,7 +32,7 @@ interface Example {
   printed: string[];
   /** It, or a block that it may import, needs a server. */
   onServer: boolean;
-  /** Why it is not run this time, or false. */
+  /** Why it is not run, or false. */
   skip: string | false;
 }
 
@@ -42,7 +41,7 @@ const examples = pages()
   .map((example, turn): Example => {
     const { where, onServer } = example;
     return Object.assign(example, {
-      skip: (onServer && noServer) || (!where.startsWith("README.md") && !isTaken(turn, 5) && LEFT),
+      skip: (onServer && noServer) || (!where.startsWith("README.md") && (firstOf(5, turn).skip ?? false)),
     });
   });
 

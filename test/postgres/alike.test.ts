@@ -7,11 +7,12 @@ import type { Claimed, ClaimRequest, Enqueued, NewJob, Store } from "../../src/s
 import { testClock, type TestClock } from "../../src/testing/index.ts";
 import { declaring, ERROR, LEASE, limitRule, newJob, POLICY } from "../conformance/parts.ts";
 import { misjudged } from "../conformance/postgres-store.ts";
-import { SEED } from "../crash/random.ts";
+import { SEEDS } from "../seeds.ts";
+import { LONG } from "../selection.ts";
 import { Random } from "../simulation/random.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
-const STORIES = process.env["HOLDFAST_LONG"] ? 30 : 2;
+const STORIES = LONG ? 30 : 2;
 const STEPS = 100;
 const NAMES = ["x", "y", "z"];
 const QUEUES = ["a", "b", "c"];
@@ -51,21 +52,22 @@ describe("calls that are one statement, and the same calls in a longer transacti
     // In the other half hardly anything happens that takes more than a statement.
     const isCalm = story % 2 === 0;
     const what = isCalm ? "where little else happens" : "whatever else happens";
-    test(`give the same answers, and leave the same rows, ${what} (HOLDFAST_SEED=${SEED}, ${story})`, async (t) => {
-      const worlds = [await open(t, server, true), await open(t, server, false)] as const;
-      const random = new Random(SEED, story);
-      let lone = 0;
-      for (let step = 0; step < STEPS; step++) {
-        const deed = anyDeed(random, worlds[0], isCalm);
-        const answers = [await deed.act(worlds[0]), await deed.act(worlds[1])];
-        assert.deepEqual(answers[0], answers[1], `step ${step}: ${deed.what}`);
-        assert.deepEqual(await worlds[0].rows(), await worlds[1].rows(), `after step ${step}: ${deed.what}`);
-        if (await worlds[0].wasLone()) lone++;
-        assert.equal(await worlds[1].wasLone(), false);
-      }
-      t.diagnostic(`${lone} of ${STEPS} were one statement`);
-      if (isCalm) assert.ok(lone > STEPS / 10, "or this test shows nothing");
-    });
+    for (const seed of SEEDS)
+      test(`give the same answers, and leave the same rows, ${what} (HOLDFAST_SEED=${seed}, ${story})`, async (t) => {
+        const worlds = [await open(t, server, true), await open(t, server, false)] as const;
+        const random = new Random(seed, story);
+        let lone = 0;
+        for (let step = 0; step < STEPS; step++) {
+          const deed = anyDeed(random, worlds[0], isCalm);
+          const answers = [await deed.act(worlds[0]), await deed.act(worlds[1])];
+          assert.deepEqual(answers[0], answers[1], `step ${step}: ${deed.what}`);
+          assert.deepEqual(await worlds[0].rows(), await worlds[1].rows(), `after step ${step}: ${deed.what}`);
+          if (await worlds[0].wasLone()) lone++;
+          assert.equal(await worlds[1].wasLone(), false);
+        }
+        t.diagnostic(`${lone} of ${STEPS} were one statement`);
+        if (isCalm) assert.ok(lone > STEPS / 10, "or this test shows nothing");
+      });
   }
 });
 

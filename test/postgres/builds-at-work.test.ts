@@ -1,5 +1,4 @@
 import assert from "node:assert/strict";
-import { randomInt } from "node:crypto";
 import { after, before, describe, test } from "node:test";
 import type { BuildRow } from "../../src/store/builds.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
@@ -9,9 +8,11 @@ import { dollars, ended, FREE, list, settleItem, type Site, site, target, toWork
 import { Random } from "../simulation/random.ts";
 import { openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
+import { SEEDS } from "../seeds.ts";
+import { LONG } from "../selection.ts";
 
 const PIPELINES = ["a", "b", "c"];
-const TARGETS = process.env["HOLDFAST_LONG"] ? 1_000 : 30;
+const TARGETS = LONG ? 1_000 : 30;
 const WORKERS = 4;
 /** Each stops and resumes builds, or has their locks broken. */
 const LEADERS = 2;
@@ -23,40 +24,41 @@ describe("builds that are stopped and resumed while others work on them", { skip
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  const seed = Number(process.env["HOLDFAST_SEED"] ?? randomInt(2 ** 31));
-  test(`come to their end with every item done once and paid once (HOLDFAST_SEED=${seed})`, async (t) => {
-    const handles = await openHandles(server, WORKERS + LEADERS + 1);
-    const deadlocks = async () => {
-      const [row] = await server.query("select deadlocks from pg_stat_database where datname = current_database()");
-      return Number(row?.["deadlocks"]);
-    };
-    try {
-      const [first, ...others] = handles.stores as [PostgresStore, ...PostgresStore[]];
-      const sites: Site[] = [];
-      for (const pipeline of PIPELINES) sites.push(await listedAll(first, pipeline));
-      const before = await deadlocks();
-      let done = 0;
-      let stops = 0;
-      const all = PIPELINES.length * TARGETS;
-      const isOver = () => done >= all;
-      const workers = others.slice(0, WORKERS).map(async (store, i) => {
-        const random = new Random(seed, i);
-        for (let n = 0; !isOver(); done += n) n = await workTurn(store, sites, random);
-      });
-      const leaders = others.slice(WORKERS).map(async (store, i) => {
-        const random = new Random(seed, 100 + i);
-        const lead = newLead(await register(store));
-        for (let n = 0; !isOver(); stops += n) n = await stopAndResume(store, random.pick(sites), lead, random);
-      });
-      await Promise.all([...workers, ...leaders]);
-      t.diagnostic(`${stops} stops while ${done} items were done`);
-      assert.equal(done, all);
-      for (const at of sites) await isWhole(first, at);
-      assert.equal((await deadlocks()) - before, 0, "nobody waited in a circle");
-    } finally {
-      await handles.close();
-    }
-  });
+  for (const seed of SEEDS) {
+    test(`come to their end with every item done once and paid once (HOLDFAST_SEED=${seed})`, async (t) => {
+      const handles = await openHandles(server, WORKERS + LEADERS + 1);
+      const deadlocks = async () => {
+        const [row] = await server.query("select deadlocks from pg_stat_database where datname = current_database()");
+        return Number(row?.["deadlocks"]);
+      };
+      try {
+        const [first, ...others] = handles.stores as [PostgresStore, ...PostgresStore[]];
+        const sites: Site[] = [];
+        for (const pipeline of PIPELINES) sites.push(await listedAll(first, pipeline));
+        const before = await deadlocks();
+        let done = 0;
+        let stops = 0;
+        const all = PIPELINES.length * TARGETS;
+        const isOver = () => done >= all;
+        const workers = others.slice(0, WORKERS).map(async (store, i) => {
+          const random = new Random(seed, i);
+          for (let n = 0; !isOver(); done += n) n = await workTurn(store, sites, random);
+        });
+        const leaders = others.slice(WORKERS).map(async (store, i) => {
+          const random = new Random(seed, 100 + i);
+          const lead = newLead(await register(store));
+          for (let n = 0; !isOver(); stops += n) n = await stopAndResume(store, random.pick(sites), lead, random);
+        });
+        await Promise.all([...workers, ...leaders]);
+        t.diagnostic(`${stops} stops while ${done} items were done`);
+        assert.equal(done, all);
+        for (const at of sites) await isWhole(first, at);
+        assert.equal((await deadlocks()) - before, 0, "nobody waited in a circle");
+      } finally {
+        await handles.close();
+      }
+    });
+  }
 });
 
 async function listedAll(store: PostgresStore, pipeline: string): Promise<Site> {

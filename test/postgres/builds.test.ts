@@ -1,5 +1,4 @@
 import assert from "node:assert/strict";
-import { randomInt } from "node:crypto";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
 import { BUILD_MOVES, BUILD_STATES, type BuildState } from "../../src/core/build.ts";
 import { HoldfastError } from "../../src/core/errors.ts";
@@ -13,12 +12,14 @@ import { register } from "../conformance/parts.ts";
 import { Random } from "../simulation/random.ts";
 import { type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
+import { SEEDS } from "../seeds.ts";
+import { LONG } from "../selection.ts";
 
 const LOST = "orchestrator_lost";
 const SUCCEED = { move: "succeed", reason: "all_targets_done" } as const;
 /** How often many do the same at once. */
-const ROUNDS = process.env["HOLDFAST_LONG"] ? 8 : 4;
-const TURNS = process.env["HOLDFAST_LONG"] ? 200 : 20;
+const ROUNDS = LONG ? 8 : 4;
+const TURNS = LONG ? 200 : 20;
 
 describe("the tables of builds on PostgreSQL", () => {
   test("have exactly the transitions and the states of core's table", () => {
@@ -42,7 +43,6 @@ describe("the tables of builds on PostgreSQL", () => {
 describe("builds of several processes", { skip: noServer }, () => {
   let server: PostgresServer;
   let handles: Handles;
-  const seed = Number(process.env["HOLDFAST_SEED"] ?? randomInt(2 ** 31));
   before(async () => void (server = await startServer()));
   after(() => server.close());
   beforeEach(async () => void (handles = await openHandles(server, 8)));
@@ -152,54 +152,56 @@ describe("builds of several processes", { skip: noServer }, () => {
     assert.deepEqual((await seeBuild(first(), build)).reason, LOST);
   });
 
-  test(`nobody waits in a circle, and who follows the audit misses nothing (HOLDFAST_SEED=${seed})`, async (t) => {
-    const { stores } = handles;
-    const before = await deadlocks();
-    const holder = await register(first());
-    const pipelines = ["a", "b", "c"];
-    for (const pipeline of pipelines) await started(first(), { pipeline });
-    let over = false;
-    const followed: AuditEntry[] = [];
-    const following = (async () => {
-      for (let last = false; !last;) {
-        last = over;
-        followed.push(...(await first().audit.page({ after: followed.at(-1)?.seq ?? 0, limit: 7 })));
-      }
-    })();
-    const since = performance.now();
-    await Promise.all(
-      stores.map(async (store, n) => {
-        const random = new Random(seed, n + 1);
-        const pick = () => random.pick(pipelines);
-        for (let turn = 0; turn < TURNS; turn++) {
-          // One transaction, in an order of its own.
-          areRefusedByCore(
-            await Promise.allSettled(
-              Array.from({ length: 3 }, () => anything(store, pick(), newLead(holder, `${n}-${turn}`), random)),
-            ),
-          );
+  for (const seed of SEEDS) {
+    test(`nobody waits in a circle, and who follows the audit misses nothing (HOLDFAST_SEED=${seed})`, async (t) => {
+      const { stores } = handles;
+      const before = await deadlocks();
+      const holder = await register(first());
+      const pipelines = ["a", "b", "c"];
+      for (const pipeline of pipelines) await started(first(), { pipeline });
+      let over = false;
+      const followed: AuditEntry[] = [];
+      const following = (async () => {
+        for (let last = false; !last;) {
+          last = over;
+          followed.push(...(await first().audit.page({ after: followed.at(-1)?.seq ?? 0, limit: 7 })));
         }
-      }),
-    );
-    t.diagnostic(`${Math.round(performance.now() - since)} ms`);
-    over = true;
-    await following;
-    for (let more = true; more;) {
-      const rest = await first().audit.page({ after: followed.at(-1)?.seq ?? 0, limit: 100 });
-      followed.push(...rest);
-      more = rest.length > 0;
-    }
-    const all = await handles.query("select seq from audit order by seq");
-    assert.deepEqual(
-      followed.map(({ seq }) => seq),
-      all.map(({ seq }) => Number(seq)),
-    );
-    const { items } = await first().builds.listBuilds({ limit: 10_000 });
-    for (const build of items) await isNumbered(build);
-    const [row] = await handles.query("select count(*)::int as n from builds group by pipeline order by 1 limit 1");
-    assert.ok(Number(row?.["n"]) > 1, "each pipeline has had builds");
-    assert.equal((await deadlocks()) - before, 0, "nobody waited in a circle");
-  });
+      })();
+      const since = performance.now();
+      await Promise.all(
+        stores.map(async (store, n) => {
+          const random = new Random(seed, n + 1);
+          const pick = () => random.pick(pipelines);
+          for (let turn = 0; turn < TURNS; turn++) {
+            // One transaction, in an order of its own.
+            areRefusedByCore(
+              await Promise.allSettled(
+                Array.from({ length: 3 }, () => anything(store, pick(), newLead(holder, `${n}-${turn}`), random)),
+              ),
+            );
+          }
+        }),
+      );
+      t.diagnostic(`${Math.round(performance.now() - since)} ms`);
+      over = true;
+      await following;
+      for (let more = true; more;) {
+        const rest = await first().audit.page({ after: followed.at(-1)?.seq ?? 0, limit: 100 });
+        followed.push(...rest);
+        more = rest.length > 0;
+      }
+      const all = await handles.query("select seq from audit order by seq");
+      assert.deepEqual(
+        followed.map(({ seq }) => seq),
+        all.map(({ seq }) => Number(seq)),
+      );
+      const { items } = await first().builds.listBuilds({ limit: 10_000 });
+      for (const build of items) await isNumbered(build);
+      const [row] = await handles.query("select count(*)::int as n from builds group by pipeline order by 1 limit 1");
+      assert.ok(Number(row?.["n"]) > 1, "each pipeline has had builds");
+      assert.equal((await deadlocks()) - before, 0, "nobody waited in a circle");
+    });
+  }
 
   /** From 1 on, each once, as it was told. */
   async function isNumbered(build: BuildRow): Promise<void> {

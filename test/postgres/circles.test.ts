@@ -4,14 +4,15 @@ import type { Outcome } from "../../src/core/retry.ts";
 import { verifyAudit } from "../../src/runtime/audit.ts";
 import type { Claimed, Declaration, NewJob, Store } from "../../src/store/store.ts";
 import { claim, declaring, ERROR, limitRule, newJob, SUCCEEDED } from "../conformance/parts.ts";
-import { oneOf, SEED } from "../crash/random.ts";
+import { SEEDS } from "../seeds.ts";
+import { LONG } from "../selection.ts";
 import { LimitRows, rowsOfSchema } from "../limits/rows.ts";
 import { Random } from "../simulation/random.ts";
 import { agree, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const HANDLES = 4;
-const TURNS = process.env["HOLDFAST_LONG"] ? 500 : 30;
+const TURNS = LONG ? 500 : 15;
 /** Some with limits, some without, so that locks of queues are wanted before, between and after others. */
 const LIMITED = ["a", "c", "e"].map((queue) =>
   declaring([limitRule({ of: "queue", keyed: false, concurrency: 40 })], {
@@ -45,30 +46,31 @@ describe("nobody waits in a circle", { skip: noServer }, () => {
     "chains, new names, new words, cancels and retries, in any order": anything,
     "acts that are written down, several in each transaction": acts,
   };
-  for (const [turn, [what, act]] of Object.entries(storms).entries()) {
-    test(`${what} (HOLDFAST_SEED=${SEED})`, oneOf(3, turn), async (t) => {
-      const random = new Random(SEED);
-      const handles = await openHandles(server, HANDLES, () => random.next());
-      try {
-        const before = await deadlocks();
-        const first = handles.stores[0] as Store;
-        await first.queues.declare(LIMITED);
-        const since = performance.now();
-        await Promise.all(handles.stores.map((store, n) => act(store, new Random(SEED, n + 1), n)));
-        t.diagnostic(`${Math.round(performance.now() - since)} ms`);
-        for (const queue of FREE) await first.queues.resume(queue);
-        await workOff(first);
-        await agree(handles, first);
-        assert.deepEqual((await verifyAudit(first)).fault, null, "the audit is one chain");
-        const rows = new LimitRows(rowsOfSchema(server.url(), handles.schema));
-        await rows.check(Date.now(), false);
-        await rows.close();
-        await handles.close();
-        assert.equal((await deadlocks()) - before, 0, "nobody waited in a circle");
-      } finally {
-        await handles.close();
-      }
-    });
+  for (const [what, act] of Object.entries(storms)) {
+    for (const seed of SEEDS)
+      test(`${what} (HOLDFAST_SEED=${seed})`, async (t) => {
+        const random = new Random(seed);
+        const handles = await openHandles(server, HANDLES, () => random.next());
+        try {
+          const before = await deadlocks();
+          const first = handles.stores[0] as Store;
+          await first.queues.declare(LIMITED);
+          const since = performance.now();
+          await Promise.all(handles.stores.map((store, n) => act(store, new Random(seed, n + 1), n)));
+          t.diagnostic(`${Math.round(performance.now() - since)} ms`);
+          for (const queue of FREE) await first.queues.resume(queue);
+          await workOff(first);
+          await agree(handles, first);
+          assert.deepEqual((await verifyAudit(first)).fault, null, "the audit is one chain");
+          const rows = new LimitRows(rowsOfSchema(server.url(), handles.schema));
+          await rows.check(Date.now(), false);
+          await rows.close();
+          await handles.close();
+          assert.equal((await deadlocks()) - before, 0, "nobody waited in a circle");
+        } finally {
+          await handles.close();
+        }
+      });
   }
 });
 

@@ -3,7 +3,7 @@ import { after, before, describe, test } from "node:test";
 import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { addOne, newJob } from "../conformance/parts.ts";
-import { oneOf, sample, SEED } from "../crash/random.ts";
+import { firstOf, LONG, selectVariant } from "../selection.ts";
 import { BUILD_DEEDS } from "./build-deeds.ts";
 import { DEEDS } from "./deeds.ts";
 import { Proxy } from "./proxy.ts";
@@ -36,16 +36,15 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
   let n = 0;
 
   for (const [turn, [name, prepare]] of Object.entries({ ...DEEDS, ...BUILD_DEEDS, ...WORK_DEEDS }).entries()) {
-    for (const when of sample(["before", "after"] as const, turn >> 1)) {
+    for (const when of selectVariant(["before", "after"] as const, turn >> 1)) {
       const what = when === "before" ? "before it reaches the server" : "before its answer comes back";
-      test(`of ${name}, ${what}: the answer is the truth`, { timeout: 60_000, ...oneOf(2, turn) }, async (t) => {
+      test(`of ${name}, ${what}: the answer is the truth`, { timeout: 60_000, ...firstOf(2, turn) }, async (t) => {
         // The first time something has to be looked up, later it is known.
         for (let i = 0; i < 2; i++) await (await prepare(direct, ++n)).act(store);
         const last = await prepare(direct, ++n);
         const { statements } = proxy.count(WRITER);
         await last.act(store);
         const passed: string[] = [];
-        t.diagnostic(`HOLDFAST_SEED=${SEED}`);
         for (let at = 1; ; at++) {
           if (isLeftOut(at, statements.length)) continue;
           const { act, check } = await prepare(direct, ++n);
@@ -123,9 +122,9 @@ export function openAt(url: string, options: { patience?: number } = {}): Promis
   return PostgresStore.open(url, { clock: systemClock, injected: false, random: Math.random, ...options });
 }
 
-/** Of many statements each eighth is cut in an ordinary run; the first and the last ones always. */
+/** `npm test` cuts the first and last three statements and every eighth between them. */
 function isLeftOut(at: number, all: number): boolean {
-  return !process.env["HOLDFAST_LONG"] && at > 3 && at < all - 2 && (at + SEED) % 8 !== 0;
+  return !LONG && at > 3 && at < all - 2 && at % 8 !== 0;
 }
 
 /** How it begins, and how it ends if it is several statements in one. */

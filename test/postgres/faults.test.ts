@@ -14,7 +14,7 @@ import { refuseOld } from "../../src/store/postgres/open.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
 import { install, nodeOutput } from "../bundles/project.ts";
 import { add, addOne, claim, declaring, limitRule, running, SUCCEEDED } from "../conformance/parts.ts";
-import { oneOf } from "../crash/random.ts";
+import { testAllOnly } from "../selection.ts";
 import { RUNS_AS } from "./binaries.ts";
 import { noRestart, type PostgresServer, startServer } from "./server.ts";
 
@@ -53,7 +53,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
   const refuses = async (t: TestContext, where: string, ...what: Parameters<typeof says>) =>
     assert.rejects(openAt(t, where), says(...what));
 
-  test("nobody listens there", oneOf(2, 0), async (t) => {
+  test("nobody listens there", async (t) => {
     await refuses(
       t,
       "postgres://u:r1ght@127.0.0.1:1/d",
@@ -85,7 +85,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
-  test("of several hosts one is there", oneOf(2, 1), async (t) => {
+  test("of several hosts one is there", testAllOnly, async (t) => {
     const port = new URL(url).port;
     const store = await openAt(t, url.replace(`127.0.0.1:${port}`, `127.0.0.1:1,127.0.0.1:${port}`));
     await addOne(store);
@@ -98,7 +98,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
-  test("of several hosts another takes the writes by now", { timeout: 60_000, ...oneOf(2, 1) }, async (t) => {
+  test("of several hosts another takes the writes by now", { timeout: 60_000, ...testAllOnly }, async (t) => {
     const hosts: string[] = [];
     const stores: PostgresStore[] = [];
     const servers = [await startServer(), await startServer()] as const;
@@ -125,7 +125,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     assert.equal((await store.look.counts({})).pending, 1, "and what is read is read there");
   });
 
-  test("the password is wrong, or there is no such user, or none was given", oneOf(2, 2), async (t) => {
+  test("the password is wrong, or there is no such user, or none was given", async (t) => {
     const { url: right } = await makeRole(t);
     for (const [user, password] of [
       ["tester_1", "wr0ng"],
@@ -137,7 +137,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     }
   });
 
-  test("there is no such database", oneOf(2, 3), async (t) => {
+  test("there is no such database", testAllOnly, async (t) => {
     await refuses(
       t,
       Object.assign(new URL(url), { pathname: "/nowhere" }).href,
@@ -147,12 +147,12 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
   });
 
-  test("the address asks for something that the server does not know, or does not take", oneOf(2, 4), async (t) => {
+  test("the address asks for something that the server does not know, or does not take", async (t) => {
     for (const asked of ["shmeckel=1", "schema=other", "statement_timeout=soon"])
       await refuses(t, `${url}?${asked}`, "ADDRESS_INVALID", new RegExp(`parameter "${asked.split("=")[0]}"`), /leave it out/);
   });
 
-  test("the user may make no schema, or not write into one", oneOf(2, 5), async (t) => {
+  test("the user may make no schema, or not write into one", testAllOnly, async (t) => {
     const { url: own, name } = await makeRole(t);
     await refuses(t, own, "NO_RIGHTS", /permission denied for database/, /grant create on database/);
     const direct = await openAt(t);
@@ -166,7 +166,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     assert.deepEqual(await direct.look.list({ limit: 10 }), { items: [] });
   });
 
-  test("the user, or the database, is set to read only", oneOf(2, 6), async (t) => {
+  test("the user, or the database, is set to read only", async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
     const store = await openAt(t, own);
@@ -180,7 +180,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(store);
   });
 
-  test("what was set to read only is not any more: who was refused goes on by himself", oneOf(2, 7), async (t) => {
+  test("what was set to read only is not any more: who was refused goes on by himself", testAllOnly, async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
     await (await openAt(t, own)).close();
@@ -202,7 +202,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
 
   test(
     "a statement takes longer than it may, waits for longer than it may, or is cancelled by an operator",
-    oneOf(2, 7),
+    testAllOnly,
     async (t) => {
       const direct = await openAt(t);
       const [held, locked] = [await running(direct, { name: "a" }), await running(direct, { name: "b" })];
@@ -238,7 +238,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     },
   );
 
-  test("there are too many connections of others, for good, and for a while", oneOf(2, 8), async (t) => {
+  test("there are too many connections of others, for good, and for a while", async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(
       `grant create on database ${new URL(url).pathname.slice(1)} to ${name}; alter role ${name} connection limit 3`,
@@ -257,7 +257,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(await opening);
   });
 
-  test("the user, or the database, may have fewer connections than one process needs", oneOf(2, 8), async (t) => {
+  test("the user, or the database, may have fewer connections than one process needs", async (t) => {
     const { url: own, name } = await makeRole(t);
     const database = new URL(url).pathname.slice(1);
     await server.query(`grant create on database ${database} to ${name}`, url);
@@ -283,7 +283,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(await openAt(t, own));
   });
 
-  test("the schema is dropped under an open store, and made anew by whoever opens it then", oneOf(2, 9), async (t) => {
+  test("the schema is dropped under an open store, and made anew by whoever opens it then", testAllOnly, async (t) => {
     const store = await openAt(t);
     await addOne(store);
     await server.query("drop schema holdfast cascade", url);
@@ -294,7 +294,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(await openAt(t));
   });
 
-  test("the schema holds somebody else's tables, which are left as they are", oneOf(2, 10), async (t) => {
+  test("the schema holds somebody else's tables, which are left as they are", async (t) => {
     const theirs = [
       "create table holdfast.jobs (id integer primary key)",
       "create table holdfast.migrations (id integer primary key, name text)",
@@ -319,7 +319,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(await openAt(t));
   });
 
-  test("the database cannot store every text", oneOf(2, 11), async (t) => {
+  test("the database cannot store every text", testAllOnly, async (t) => {
     for (const encoding of ["LATIN1", "SQL_ASCII"]) {
       const name = `tester_${encoding.toLowerCase()}`;
       await server.query(`create database ${name} template template0 encoding '${encoding}' locale_provider libc locale 'C'`);
@@ -335,7 +335,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     }
   });
 
-  test("a name, an id or a key holds a NUL", oneOf(2, 12), async (t) => {
+  test("a name, an id or a key holds a NUL", async (t) => {
     const store = await openAt(t);
     for (const bad of [{ name: "a\0b" }, { id: "a\0b" }, { key: "a\0b" }, { queue: "a\0b" }]) {
       const [refused, other] = await Promise.allSettled([addOne(store, bad), addOne(store)]);
@@ -358,7 +358,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await assert.rejects(store.look.get("a\0b"), says("TEXT_INVALID", /which cannot be stored/, /number zero/));
   });
 
-  test("the disk is full", oneOf(2, 13), async (t) => {
+  test("the disk is full", testAllOnly, async (t) => {
     const small = smallDisk();
     if (small === null) return t.skip("only root can make a small disk, where there is mount");
     const own = await startServer();
@@ -380,7 +380,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(store, { input: noise() });
   });
 
-  test("the disk is full, as a trigger makes believe", oneOf(2, 14), async (t) => {
+  test("the disk is full, as a trigger makes believe", async (t) => {
     const store = await openAt(t);
     await addOne(store);
     await server.query(

@@ -1,5 +1,4 @@
 import assert from "node:assert/strict";
-import { randomInt } from "node:crypto";
 import { after, before, describe, test } from "node:test";
 import type { Outcome } from "../../src/core/retry.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
@@ -10,8 +9,10 @@ import { LimitRows, rowsOfSchema } from "../limits/rows.ts";
 import { Random } from "../simulation/random.ts";
 import { type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
+import { SEEDS } from "../seeds.ts";
+import { LONG } from "../selection.ts";
 
-const TURNS = process.env["HOLDFAST_LONG"] ? 400 : 40;
+const TURNS = LONG ? 400 : 40;
 const QUEUES = ["alpha", "beta", "gamma"];
 
 /** Two of a key at once, three of the queue, and for one of them a rate. */
@@ -39,23 +40,24 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     await rows.close();
   }
 
-  const seed = Number(process.env["HOLDFAST_SEED"] ?? randomInt(2 ** 31));
-  test(`hold, whoever works on whichever of them, and nobody waits in a circle (HOLDFAST_SEED=${seed})`, async () => {
-    const random = new Random(seed);
-    const handles = await openHandles(server, 4, () => random.next());
-    try {
-      await witness(handles);
-      await (handles.stores[0] as Store).queues.declare(LIMITS);
-      await Promise.all(handles.stores.map((store, n) => work(store, new Random(seed, n + 1))));
-      assert.deepEqual(await handles.query("select * from test_over"), [], "no limit was exceeded");
-      await checkRows(handles);
-      await workOff(handles.stores[0] as Store);
-      const [row] = await server.query("select deadlocks from pg_stat_database where datname = current_database()");
-      assert.equal(Number(row?.["deadlocks"]), 0, "nobody waited in a circle");
-    } finally {
-      await handles.close();
-    }
-  });
+  for (const seed of SEEDS) {
+    test(`hold, whoever works on whichever of them, and nobody waits in a circle (HOLDFAST_SEED=${seed})`, async () => {
+      const random = new Random(seed);
+      const handles = await openHandles(server, 4, () => random.next());
+      try {
+        await witness(handles);
+        await (handles.stores[0] as Store).queues.declare(LIMITS);
+        await Promise.all(handles.stores.map((store, n) => work(store, new Random(seed, n + 1))));
+        assert.deepEqual(await handles.query("select * from test_over"), [], "no limit was exceeded");
+        await checkRows(handles);
+        await workOff(handles.stores[0] as Store);
+        const [row] = await server.query("select deadlocks from pg_stat_database where datname = current_database()");
+        assert.equal(Number(row?.["deadlocks"]), 0, "nobody waited in a circle");
+      } finally {
+        await handles.close();
+      }
+    });
+  }
 
   test("of a rate, as many start as it allows, however many claim at the same instant", async () => {
     const handles = await openHandles(server, 8);

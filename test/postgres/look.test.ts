@@ -5,7 +5,7 @@ import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { add, claim, claimIds, declaring, LEASE, limitRule, newJob } from "../conformance/parts.ts";
-import { oneOf } from "../crash/random.ts";
+import { firstOf } from "../selection.ts";
 import { until } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -58,7 +58,7 @@ describe("what a look reads on PostgreSQL", { skip: noServer }, () => {
       before(async () => void (analysed && (await server.query("analyze holdfast.jobs", url))));
 
       for (const [turn, [name, look]] of Object.entries(LOOKS).entries()) {
-        test(name, oneOf(2, turn + Number(analysed)), async () => {
+        test(name, firstOf(2, turn + Number(analysed)), async () => {
           const read = await readBy(look);
           assert.ok(read < 500, `${read} rows and entries were read of ${2 * HISTORY}`);
         });

@@ -7,7 +7,7 @@ import { systemClock } from "../../src/runtime/system-clock.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Change, Store } from "../../src/store/store.ts";
 import { addOne, badJob, claim, claimOne, LEASE, newJob, running, see, SUCCEEDED } from "../conformance/parts.ts";
-import { oneOf } from "../crash/random.ts";
+import { testAllOnly } from "../selection.ts";
 import { Proxy } from "./proxy.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -31,7 +31,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     return { proxy, direct, store };
   };
 
-  test("for three seconds: callers wait, and are answered", { timeout: 30_000, ...oneOf(3, 0) }, async (t) => {
+  test("for three seconds: callers wait, and are answered", { timeout: 30_000 }, async (t) => {
     const { proxy, direct, store } = await setUp(t);
     const held = await running(direct, { name: "held" });
     await addOne(direct, { name: "seen" });
@@ -51,7 +51,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   for (const how of ["refuses", "hangs up"] as const) {
     test(
       `for longer than a caller's patience (it ${how}): he is told, nothing was done, and later callers are served`,
-      { timeout: 30_000, ...oneOf(3, 1) },
+      { timeout: 30_000, ...testAllOnly },
       async (t) => {
         const { proxy, direct, store } = await setUp(t, 500);
         await proxy.down(how);
@@ -99,7 +99,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     },
   );
 
-  test("a statement that takes its time is left alone", { timeout: 30_000, ...oneOf(3, 2) }, async (t) => {
+  test("a statement that takes its time is left alone", { timeout: 30_000, ...testAllOnly }, async (t) => {
     const { proxy, direct, store } = await setUp(t, 800);
     const held = await running(direct, { name: "locked" });
     // Somebody looks several times, and finds it at work.
@@ -120,7 +120,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   for (const how of ["sent", "lost"] as const) {
     test(
       `a commit that the server does not know yet to be ${how === "sent" ? "on its way" : "lost"} is waited for`,
-      { timeout: 30_000, ...oneOf(3, 3) },
+      { timeout: 30_000 },
       async (t) => {
         const { proxy, direct, store } = await setUp(t);
         const cut = proxy.cut({ of: WRITER, at: "commit", when: "held" });
@@ -139,7 +139,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
 
   test(
     "a lone enqueue whose answer is lost is answered, also when its job has ended and gone meanwhile",
-    { timeout: 30_000, ...oneOf(3, 4) },
+    { timeout: 30_000, ...testAllOnly },
     async (t) => {
       const { proxy, direct, store } = await setUp(t);
       const job = newJob({ name: "fleeting" });
@@ -181,7 +181,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
 
   test(
     "a lone claim goes on after somebody has changed a column that it reads",
-    { timeout: 30_000, ...oneOf(3, 5) },
+    { timeout: 30_000, ...testAllOnly },
     async (t) => {
       const { direct, store } = await setUp(t);
       const from = [{ name: "first", lease: LEASE }];
@@ -196,7 +196,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     },
   );
 
-  test("nothing is done behind a beginning that failed", { timeout: 30_000, ...oneOf(3, 6) }, async (t) => {
+  test("nothing is done behind a beginning that failed", { timeout: 30_000 }, async (t) => {
     const { proxy, direct, store } = await setUp(t);
     for (const job of [{ name: "first" }, { name: "other", id: "x" }]) {
       const before = await idsOf(direct, job.name);
@@ -213,7 +213,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
 
   test(
     "a call that fails takes nothing of its neighbours along, nor leaves it behind",
-    { timeout: 30_000, ...oneOf(3, 7) },
+    { timeout: 30_000, ...testAllOnly },
     async (t) => {
       const { direct, store } = await setUp(t);
       for (let round = 0; round < 5; round++) {
@@ -242,7 +242,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   for (const name of [WRITER, READER, "holdfast hears%"]) {
     test(
       `a connection that an operator ends (${name}) is made again by itself`,
-      { timeout: 30_000, ...oneOf(3, 8) },
+      { timeout: 30_000, ...testAllOnly },
       async (t) => {
         const { direct, store } = await setUp(t);
         const heard: Change[] = [];

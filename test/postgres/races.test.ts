@@ -19,7 +19,7 @@ import type { ScheduleDraft, StoredSchedule } from "../../src/store/schedules.ts
 import type { Claimed } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { add, claim, judged, LEASE, newJob, pass, running, see, SUCCEEDED } from "../conformance/parts.ts";
-import { oneOf } from "../crash/random.ts";
+import { testAllOnly } from "../selection.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const JOBS = 120;
@@ -109,7 +109,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   // ── locks ──
 
-  test("of twenty that acquire one lock, one has it, each time", oneOf(3, 0), async () => {
+  test("of twenty that acquire one lock, one has it, each time", async () => {
     const twenty = await processes(20);
     for (let round = 0; round < 16; round++) {
       const got = await Promise.all(twenty.map((one, n) => one.locks.acquire("l", `agent-${n}`, `${round}-${n}`, 1_000)));
@@ -126,7 +126,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("whoever takes an expired lock over keeps it, however many clean at that instant", oneOf(3, 1), async () => {
+  test("whoever takes an expired lock over keeps it, however many clean at that instant", testAllOnly, async () => {
     const [cleaners, takers] = halves(await processes(12));
     for (let round = 0; round < 12; round++) {
       await store.locks.acquire("l", "old", `${round}`, 1_000);
@@ -147,7 +147,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   for (const before of ["nobody had", "had expired"]) {
     test(
       `a lock that ${before}, taken by an exclusive claim while others wait for its row, is not taken or cleaned by them`,
-      oneOf(3, 2),
+      testAllOnly,
       async () => {
         const [taker, cleaner] = (await processes(2)) as [PostgresStore, PostgresStore];
         const { job } = await running(store, { queue: "q" });
@@ -177,7 +177,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     );
   }
 
-  test("of those who claim exclusively and those who acquire its lock, one has the queue", oneOf(3, 3), async () => {
+  test("of those who claim exclusively and those who acquire its lock, one has the queue", async () => {
     const [claimers, takers] = halves(await processes(12));
     for (let round = 0; round < 15; round++) {
       await add(store, ...Array.from({ length: 8 }, () => ({ queue: "q" })));
@@ -197,7 +197,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("a lock whose taking is undone goes to who waits for it", oneOf(3, 4), async () => {
+  test("a lock whose taking is undone goes to who waits for it", testAllOnly, async () => {
     const { tx, end } = await transaction();
     assert.equal(await locksIn(tx).acquire("l", "first", "t", 1_000), true);
     const second = store.locks.acquire("l", "second", "u", 1_000);
@@ -209,7 +209,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   // ── schedules ──
 
-  test("of eight that see the same tick, one makes its job, tick after tick", oneOf(3, 5), async () => {
+  test("of eight that see the same tick, one makes its job, tick after tick", testAllOnly, async () => {
     const eight = await processes(8);
     let schedule = await save(store, { nextAt: clock.now() });
     for (let round = 0; round < 20; round++) {
@@ -224,29 +224,25 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.deepEqual([ticks.length, new Set(ticks).size], [20, 20]);
   });
 
-  test(
-    "of eight that trigger a schedule without overlap, one makes a job, and the others are told of it",
-    oneOf(3, 6),
-    async () => {
-      const eight = await processes(8);
-      await save(store, { nextAt: clock.now() + HOUR, overlap: false });
-      for (let round = 0; round < 15; round++) {
-        const made = await Promise.all(eight.map((one) => one.schedules.trigger("work")));
-        const claimed = await claim(store);
-        assert.deepEqual(
-          claimed.map(({ id }) => id),
-          [...new Set(made.map((answer) => answer?.id))],
-          `round ${round}`,
-        );
-        assert.equal(made.filter((answer) => answer !== null && "duplicate" in answer && !answer.duplicate).length, 1);
-        await store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-      }
-    },
-  );
+  test("of eight that trigger a schedule without overlap, one makes a job, and the others are told of it", async () => {
+    const eight = await processes(8);
+    await save(store, { nextAt: clock.now() + HOUR, overlap: false });
+    for (let round = 0; round < 15; round++) {
+      const made = await Promise.all(eight.map((one) => one.schedules.trigger("work")));
+      const claimed = await claim(store);
+      assert.deepEqual(
+        claimed.map(({ id }) => id),
+        [...new Set(made.map((answer) => answer?.id))],
+        `round ${round}`,
+      );
+      assert.equal(made.filter((answer) => answer !== null && "duplicate" in answer && !answer.duplicate).length, 1);
+      await store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
+    }
+  });
 
   test(
     "of those who save, pause, trigger and remove a schedule at once nobody fails, and a tick of it is one or none",
-    oneOf(3, 7),
+    testAllOnly,
     async () => {
       const eight = await processes(8);
       const [pauser, remover, saver] = (await processes(3)) as [PostgresStore, PostgresStore, PostgresStore];
@@ -278,7 +274,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     return claimed;
   }
 
-  test("a lease that is settled and taken back at once goes one way, and the job with it", oneOf(3, 8), async () => {
+  test("a lease that is settled and taken back at once goes one way, and the job with it", testAllOnly, async () => {
     const [settlers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
     const ways = await Promise.all(
@@ -303,7 +299,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.equal((await store.healing.totals()).entriesReclaimed, ways.filter((fate) => fate !== "held").length);
   });
 
-  test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", oneOf(3, 9), async () => {
+  test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const settlements = leases.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }));
@@ -317,7 +313,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.equal((await store.look.counts({})).succeeded, JOBS);
   });
 
-  test("leases that many take back at once are taken back once, whatever the order", oneOf(3, 10), async () => {
+  test("leases that many take back at once are taken back once, whatever the order", testAllOnly, async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const judgements = leases.map((lease) => judged(lease, "crashed"));
@@ -330,7 +326,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     for (const { id } of leases) assert.equal((await see(store, id)).crashes, 1);
   });
 
-  test("a lease that is renewed and taken back at once is held, and not stale, or lost", oneOf(3, 11), async () => {
+  test("a lease that is renewed and taken back at once is held, and not stale, or lost", testAllOnly, async () => {
     const six = await processes(6);
     const leases = await expired(JOBS);
     const renewals = leases.map(({ job, fence }) => ({ job, fence, lease: LEASE }));
@@ -344,7 +340,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.deepEqual(await store.healing.stale({ dead: [], skewed: false, limit: JOBS }), []);
   });
 
-  test("what is noted while a lease is taken back is dropped with it, or refused", oneOf(3, 12), async () => {
+  test("what is noted while a lease is taken back is dropped with it, or refused", async () => {
     const [savers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
     const reclaims = leases.map((lease, n) => turn(reclaimers, n).healing.reclaim([judged(lease, "crashed")], "test"));
@@ -359,7 +355,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
 
   test(
     "a row that somebody's own transaction has locked keeps no other lease from being renewed or taken back",
-    oneOf(3, 13),
+    testAllOnly,
     async () => {
       const [locked, free] = await expired(2);
       assert.ok(locked && free);
@@ -383,7 +379,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     },
   );
 
-  test("a lease whose row is free again in a moment is renewed at the first call", oneOf(3, 14), async () => {
+  test("a lease whose row is free again in a moment is renewed at the first call", testAllOnly, async () => {
     const [lease] = await expired(1);
     assert.ok(lease);
     const { tx, end } = await transaction(`select 1 from "${schema}".jobs where key = ${lease.job} for update`);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { type Holdfast, job, open } from "../../src/index.ts";
-import { oneOf } from "../crash/random.ts";
+import { firstOf } from "../selection.ts";
 import { until } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -58,7 +58,7 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
   };
 
   for (const [turn, [what, code]] of Object.entries(CODES).entries()) {
-    test(`because of ${what} goes on by itself when that is over`, { timeout: 60_000, ...oneOf(4, turn) }, async (t) => {
+    test(`because of ${what} goes on by itself when that is over`, { timeout: 60_000, ...firstOf(4, turn) }, async (t) => {
       const { hf, logged } = await start(t);
       await server.query(
         `create function refuses() returns trigger language plpgsql as
@@ -77,7 +77,7 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
   }
 
   for (const [turn, [what, [shut, opened, words]]] of Object.entries(DOORS).entries()) {
-    test(`because of ${what} goes on by itself when that is over`, { timeout: 60_000, ...oneOf(3, turn) }, async (t) => {
+    test(`because of ${what} goes on by itself when that is over`, { timeout: 60_000, ...firstOf(3, turn) }, async (t) => {
       const name = `worker_${randomBytes(4).toString("hex")}`;
       const database = new URL(url).pathname.slice(1);
       await server.query(`create role ${name} login password 'r1ght'`, url);

@@ -1,5 +1,4 @@
 import assert from "node:assert/strict";
-import { randomInt } from "node:crypto";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
 import { NOTHING } from "../../src/core/cost.ts";
 import type { Outcome } from "../../src/core/retry.ts";
@@ -24,8 +23,10 @@ import {
 import { Random } from "../simulation/random.ts";
 import { agree, type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
+import { SEEDS } from "../seeds.ts";
+import { LONG } from "../selection.ts";
 
-const TURNS = process.env["HOLDFAST_LONG"] ? 300 : 25;
+const TURNS = LONG ? 300 : 25;
 const PIPELINES = ["a", "b", "c"];
 const OUTCOMES: Outcome[] = [
   SUCCEEDED,
@@ -39,7 +40,6 @@ const OUTCOMES: Outcome[] = [
 describe("work items of several processes", { skip: noServer }, () => {
   let server: PostgresServer;
   let handles: Handles;
-  const seed = Number(process.env["HOLDFAST_SEED"] ?? randomInt(2 ** 31));
   before(async () => void (server = await startServer()));
   after(() => server.close());
   beforeEach(async () => void (handles = await openHandles(server, 4)));
@@ -47,26 +47,28 @@ describe("work items of several processes", { skip: noServer }, () => {
   const first = () => handles.stores[0] as PostgresStore;
   const second = () => handles.stores[1] as PostgresStore;
 
-  test(`leave books that are those of the rows, and nobody waits in a circle (HOLDFAST_SEED=${seed})`, async (t) => {
-    const earlier = await deadlocks(server);
-    const budget = { micros: null, tokens: null };
-    const sites: Site[] = [];
-    for (const pipeline of PIPELINES) sites.push(await site(first(), { pipeline, token: pipeline, budget }));
-    const since = performance.now();
-    await Promise.all(handles.stores.map((store, n) => work(store, sites, new Random(seed, n + 1), n)));
-    t.diagnostic(`${Math.round(performance.now() - since)} ms`);
-    await checkBooks(handles);
-    await agree(handles, first());
-    for (const { build } of sites) {
-      await first().builds.abandon(build.id, "enough", "test");
-      while ((await second().work.clearWork({ pipeline: build.pipeline, which: "all", limit: 10 })) > 0);
-      const { open, reserved } = await seeBuild(first(), build);
-      assert.deepEqual([open, reserved], [0, NOTHING]);
-    }
-    await checkBooks(handles);
-    await handles.close();
-    assert.equal((await deadlocks(server)) - earlier, 0, "nobody waited in a circle");
-  });
+  for (const seed of SEEDS) {
+    test(`leave books that are those of the rows, and nobody waits in a circle (HOLDFAST_SEED=${seed})`, async (t) => {
+      const earlier = await deadlocks(server);
+      const budget = { micros: null, tokens: null };
+      const sites: Site[] = [];
+      for (const pipeline of PIPELINES) sites.push(await site(first(), { pipeline, token: pipeline, budget }));
+      const since = performance.now();
+      await Promise.all(handles.stores.map((store, n) => work(store, sites, new Random(seed, n + 1), n)));
+      t.diagnostic(`${Math.round(performance.now() - since)} ms`);
+      await checkBooks(handles);
+      await agree(handles, first());
+      for (const { build } of sites) {
+        await first().builds.abandon(build.id, "enough", "test");
+        while ((await second().work.clearWork({ pipeline: build.pipeline, which: "all", limit: 10 })) > 0);
+        const { open, reserved } = await seeBuild(first(), build);
+        assert.deepEqual([open, reserved], [0, NOTHING]);
+      }
+      await checkBooks(handles);
+      await handles.close();
+      assert.equal((await deadlocks(server)) - earlier, 0, "nobody waited in a circle");
+    });
+  }
 
   test("never have more set aside than there is, whoever asks at once", async () => {
     const at = await site(first(), { budget: { micros: dollars(100).micros, tokens: null } });

@@ -5,7 +5,8 @@ import { join } from "node:path";
 import { describe, test } from "node:test";
 import { type Holdfast, type Job, job, open } from "../../src/index.ts";
 import { type Crash, type CrashOptions, drain, everyJob, simulateCrash, validateRecovery } from "../../src/testing/index.ts";
-import { sample, SEED } from "../crash/random.ts";
+import { SEEDS } from "../seeds.ts";
+import { LONG } from "../selection.ts";
 import { acceptedIn, folderOf, programOf } from "./place.ts";
 
 const SHOP = programOf("shop");
@@ -85,13 +86,13 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
 });
 
 describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
-  for (const torn of [undefined, ...sample([1, 2, 3, 4, 5, 6, 7, 8])]) {
-    const name = torn === undefined ? "is lost" : "is torn";
+  for (const torn of [undefined, ...SEEDS, ...(LONG ? [2, 3, 4, 5, 6, 7] : [])]) {
+    const name = torn === undefined ? "is lost" : `is torn (HOLDFAST_SEED=${torn})`;
     test(`leaves all that was acknowledged, where what was not synced ${name}`, async (t) => {
       const folder = await folderOf(t);
       const db = join(folder, "work.db");
       const { image, crash } = await cut(db, join(folder, "after", "work.db"), {
-        torn: torn === undefined ? undefined : SEED + torn,
+        torn,
       });
       assert.equal(image.durability, "power");
       assert.ok(image.framesKept > 0);

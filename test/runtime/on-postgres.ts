@@ -1,6 +1,6 @@
 import { after, before } from "node:test";
 import { Schema } from "../conformance/postgres-store.ts";
-import { isTaken, SEED } from "../crash/random.ts";
+import { firstOf, testAllOnly } from "../selection.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
 import { standOn } from "./parts.ts";
 
@@ -10,7 +10,6 @@ const free: Schema[] = [];
 before(async () => void (server = noServer === false ? await startServer() : undefined));
 after(() => server?.close());
 
-const ALL = process.env["HOLDFAST_LONG"] === "1";
 let every = 1;
 let slow = new Set<string>();
 let met = 0;
@@ -18,10 +17,8 @@ let met = 0;
 standOn({
   skips(name) {
     if (noServer !== false) return noServer;
-    if (slow.delete(name)) return ALL ? null : "it takes long on a server: HOLDFAST_LONG=1 runs it";
-    const turn = met++;
-    if (ALL || (turn % every === 0 && isTaken(turn / every, 3))) return null;
-    return `one of ${3 * every} is enough of a sample: HOLDFAST_LONG=1 runs all, HOLDFAST_SEED=${SEED} these`;
+    if (slow.delete(name)) return testAllOnly.skip ?? null;
+    return firstOf(every, met++).skip ?? null;
   },
   async fresh() {
     const home = server as PostgresServer;
@@ -35,7 +32,7 @@ standOn({
   shared: () => (server as PostgresServer).createDatabase(),
 });
 
-/** The tests of this file: of one in every so many a third, by the seed, and without those that take long. */
+/** The tests of this file. `npm test` runs the first of each group of `every`, without those that take long on a server. */
 export async function take(suite: string, sample: { every: number; slow?: readonly string[] } = { every: 1 }): Promise<void> {
   every = sample.every;
   slow = new Set(sample.slow);

@@ -5,6 +5,7 @@ import { describe, test } from "node:test";
 import * as fc from "fast-check";
 import { compareIds } from "../../src/core/id-order.ts";
 import { SourceTree } from "./source-tree.ts";
+import { LONG } from "../selection.ts";
 
 describe("ignore files", () => {
   test("count from their folder downwards, deeper ones more, with exceptions", async (t) => {
@@ -98,7 +99,7 @@ describe("ignore files", () => {
         assert.deepEqual(await tree.ids(), expected.toSorted(compareIds));
         rmSync(tree.base, { recursive: true });
       }),
-      { numRuns: process.env["HOLDFAST_LONG"] === "1" ? 1_000 : 40 },
+      { numRuns: LONG ? 1_000 : 40 },
     );
   });
 });

@@ -2,17 +2,18 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Schema } from "../conformance/postgres-store.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
+import { LONG } from "../selection.ts";
 import { onPostgres } from "./postgres-place.ts";
+import { rangesOf, sayRanges } from "./ranges.ts";
 import { describe, runSchedule, shorten } from "./schedule.ts";
 
-/** Bounded by time, since a step is a hundred times as slow as in memory. */
-const SECONDS = 6;
+/** Few: a step takes a hundred times as long as in memory. */
+const [FIXED, FRESH] = LONG ? [200, 200] : [6, 3];
 
 const skip = noServer;
-const given = process.env["HOLDFAST_SEED"];
-const wanted = process.env["HOLDFAST_SCHEDULES"];
 let server: PostgresServer;
 let schema: Schema;
+const place = (seed: number) => onPostgres(server.url(), schema, seed % 4 !== 0);
 
 before(async () => {
   if (skip) return;
@@ -25,17 +26,15 @@ after(async () => {
 });
 
 test("whatever workers, crashes, stalls and clocks do, the promises hold on PostgreSQL", { skip }, async (t) => {
-  const first = given === undefined ? Date.now() % 2 ** 31 : Number(given);
   const steps = process.env["HOLDFAST_STEPS"]?.split(",").map(Number);
-  const most = wanted === undefined ? (given === undefined ? Infinity : 1) : Number(wanted);
-  const until = wanted === undefined && given === undefined ? performance.now() + SECONDS * 1_000 : Infinity;
-  let ran = 0;
-  for (; ran < most && performance.now() < until; ran++) {
-    const place = (seed: number) => onPostgres(server.url(), schema, seed % 4 !== 0);
-    const run = await runSchedule(first + ran, { steps, place });
-    if (run.failure === null) continue;
-    const failure = steps === undefined ? await shorten(run.failure, { place }, 60) : run.failure;
-    assert.fail(describe(failure).replaceAll("simulation.test.ts", "postgres.test.ts"));
+  const ranges = rangesOf(process.env, FIXED, FRESH);
+  for (const { first, count } of ranges) {
+    for (let seed = first; seed < first + count; seed++) {
+      const run = await runSchedule(seed, { steps, place });
+      if (run.failure === null) continue;
+      const failure = steps === undefined ? await shorten(run.failure, { place }, 60) : run.failure;
+      assert.fail(describe(failure).replaceAll("simulation.test.ts", "postgres.test.ts"));
+    }
   }
-  t.diagnostic(`${ran} schedules, seeds ${first} to ${first + ran - 1}`);
+  t.diagnostic(sayRanges(ranges));
 });

@@ -7,6 +7,7 @@ import { type LimitRule, WINDOW } from "../../src/core/limit.ts";
 import { Remembered } from "../../src/core/remembered.ts";
 import { type LimitedJob, limitsText, Turnstile } from "../../src/core/turnstile.ts";
 import { plain, Table, type TableJob } from "./turnstile-table.ts";
+import { LONG } from "../selection.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
 
@@ -278,7 +279,7 @@ test("whoever has all facts, fetches each when it is missing, or remembers what 
         if (!setBack) assert.deepEqual(table.due(now).length === 0 ? table.stuck(now) : [], []);
       }
     }),
-    { numRuns: process.env["HOLDFAST_LONG"] ? 5_000 : 300 },
+    { numRuns: LONG ? 5_000 : 300 },
   );
   assert.ok(fetched > 1_000, `${fetched} facts were missing`);
   assert.ok(spared > fetched / 5, `${spared} of ${fetched} were remembered`);

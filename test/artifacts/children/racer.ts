@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { DatabaseSync } from "node:sqlite";
 import { type ArtifactPoint, armArtifactPoint } from "../../../src/artifacts/folder.ts";
 import { hear, say, told } from "../../crash/children/port.ts";
-import { randomFrom } from "../../crash/random.ts";
+import { randomFrom } from "../../seeds.ts";
 import { noise, openIn } from "../shelf.ts";
 
 /** Stores, references and forgets a few artifacts over and over; or sweeps, with no time of grace at all. */
