@@ -6,14 +6,12 @@
 /** Set by `npm run test:all`: every case, long random runs and large numbers. */
 export const LONG = Boolean(process.env["HOLDFAST_LONG"]);
 
-const ALL_CASES = LONG || Boolean(process.env["HOLDFAST_ALL_CASES"]);
-
 /** Options of a test that only `npm run test:all` runs. */
-export const testAllOnly: { skip?: string } = ALL_CASES ? {} : { skip: "npm run test:all runs this test" };
+export const testAllOnly: { skip?: string } = LONG ? {} : { skip: "npm run test:all runs this test" };
 
 /** Whether `npm test` runs the case at `position`: the first of each group of `every` cases. */
 export function isSelected(position: number, every: number): boolean {
-  return ALL_CASES || position % every === 0;
+  return LONG || position % every === 0;
 }
 
 /** Options of the test at `position`: `npm test` runs the first of each group of `every`, `npm run test:all` runs all. */
@@ -28,5 +26,5 @@ export function selectFrom<T>(all: readonly T[], every: number): readonly T[] {
 
 /** The variant that `npm test` runs of a case: the variants take turns from position to position. */
 export function selectVariant<T>(all: readonly T[], position = 0): readonly T[] {
-  return ALL_CASES ? all : [all[position % all.length] as T];
+  return LONG ? all : [all[position % all.length] as T];
 }

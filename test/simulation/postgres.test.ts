@@ -8,7 +8,7 @@ import { rangesOf, sayRanges } from "./ranges.ts";
 import { describe, runSchedule, shorten } from "./schedule.ts";
 
 /** Few: a step takes a hundred times as long as in memory. */
-const [FIXED, FRESH] = LONG ? [200, 200] : [6, 3];
+const [FIXED, FRESH] = LONG ? [100, 50] : [4, 2];
 
 const skip = noServer;
 let server: PostgresServer;

@@ -5,7 +5,7 @@ import { rangesOf, sayRanges } from "./ranges.ts";
 import { describe, runSchedule, shorten } from "./schedule.ts";
 
 /** Schedules from seed 1 on, and schedules from the fresh seed on. */
-const [FIXED, FRESH] = LONG ? [10_000, 10_000] : [300, 100];
+const [FIXED, FRESH] = LONG ? [2_000, 500] : [80, 30];
 /** The first seed whose schedule is on a file. */
 const FILE = 74;
 
