@@ -22,7 +22,7 @@ function atLeast(least: number, text: string): number {
   throw new InvalidArgumentError(`Give a whole number of at least ${least}.`);
 }
 
-/** An ISO date, or milliseconds since 1970. Of other texts JavaScript makes dates that nobody has meant: "-5" is in 2001. */
+/** Parses an ISO date, or milliseconds since 1970. `new Date` alone accepts typing mistakes: "-5" is in 2001. */
 export function parseInstant(text: string): Date {
   const at = new Date(/^\d+$/.test(text) ? Number(text) : /^\d{4}-\d{2}-\d{2}/.test(text) ? text : Number.NaN);
   if (!Number.isNaN(at.getTime())) return at;
@@ -33,7 +33,7 @@ export function stateOption(): Option {
   return new Option("--state <state>", "only jobs in this state").choices(JOB_STATES);
 }
 
-/** JSON as an argument, or from standard input for `-`; undefined when nothing was given. `what` it is, for the error. */
+/** Reads JSON from an argument, or from standard input for `-`. `what` names the value in the error. */
 export async function readJson(text: string | undefined, what: string): Promise<unknown> {
   if (text === undefined) return undefined;
   const source = text === "-" ? await readStdin() : text;
@@ -48,8 +48,10 @@ export async function readJson(text: string | undefined, what: string): Promise<
   }
 }
 
-/** Ids, or --all, and not both. */
-export function idsOrAll(ids: readonly string[], all: boolean | undefined): void {
+/** Rejects ids together with --all, and neither of them. */
+export function idsOrAll(command: Command): void {
+  const ids = command.args;
+  const { all } = command.opts<{ all?: boolean }>();
   if (ids.length > 0 !== (all === true)) return;
   throw new HoldfastError(
     "USAGE",
@@ -64,7 +66,7 @@ async function readStdin(): Promise<string> {
   return Buffer.concat(chunks).toString("utf8");
 }
 
-/** `10` and `usd=10` are dollars, `usd=10,tokens=100000` is both. */
+/** Parses a cost: `10` and `usd=10` are dollars, `usd=10,tokens=100000` is both. */
 export function parseCost(text: string): Cost {
   const cost: Cost = {};
   for (const part of text.split(",")) {
@@ -82,13 +84,13 @@ export interface RunOptions {
   only?: string[];
   budget?: Cost;
   token?: string;
-  /** Further processes; none, if it was not said. */
+  /** How many further worker processes; the default is none. */
   workers?: number;
   fresh?: boolean;
   watch?: boolean;
 }
 
-/** What starting and resuming take alike. */
+/** The options that `run` and `builds resume` share. */
 export function addPaceOptions(command: Command): Command {
   return command
     .option("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000 (default: the pipeline's)", parseCost)
@@ -109,24 +111,18 @@ export function addChoiceOptions(command: Command): Command {
 }
 
 export function buildOptions({ concurrency, maxFailures, rerun, only, budget }: Partial<RunOptions>): BuildOptions {
-  return {
-    ...(concurrency === undefined ? {} : { concurrency }),
-    ...(maxFailures === undefined ? {} : { maxFailures }),
-    ...(rerun === undefined ? {} : { rerun }),
-    ...(only === undefined ? {} : { only }),
-    ...(budget === undefined ? {} : { budget }),
-  };
+  return definedOnly({ concurrency, maxFailures, rerun, only, budget });
 }
 
-/** For help texts: a command line can be read by other users of the host, and is kept in the shell's history. */
+/** For help texts: other users of the host can read a command line, and the shell keeps it in its history. */
 export const TOKEN_SOURCES = "- reads standard input; default: HOLDFAST_TOKEN";
 
-/** The token that --token gives, or standard input. */
+/** The token from --token, or from standard input for `-`. */
 export async function readToken(token: string | undefined): Promise<string | undefined> {
   return token === "-" ? (await readStdin()).trim() : token;
 }
 
-/** The token of a paused build, where --token gives none. */
+/** The token from the environment, for commands without --token. */
 export function environmentToken(): string | undefined {
   return process.env["HOLDFAST_TOKEN"] || undefined;
 }
@@ -138,4 +134,10 @@ export function checkToken({ token, budget }: Partial<RunOptions>): void {
 
 function collect(text: string, all: string[] = []): string[] {
   return [...all, text];
+}
+
+/** The entries that have a value: optional properties must be absent, not undefined. */
+export function definedOnly<T extends object>(entries: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
+  const defined = Object.entries(entries).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(defined) as { [K in keyof T]?: Exclude<T[K], undefined> };
 }

@@ -8,12 +8,12 @@ import type { Config } from "../runtime/config.ts";
 import { OPEN_OPTIONS, type OpenOptions } from "../runtime/open-options.ts";
 import { errorPlace } from "./modules.ts";
 
-/** In the current folder, the first that is there. */
+/** Names of a config in the current folder; the first that exists is used. */
 export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.js", "holdfast.config.mjs"] as const;
 
-/** A config that was read: its paths are whole. */
+/** A config that was read, with absolute paths. */
 interface Settings {
-  /** As it was named or found. */
+  /** The path as given or found. */
   file: string;
   folder: string;
   db: string | undefined;
@@ -23,7 +23,7 @@ interface Settings {
 
 const read = new WeakMap<Command, Settings>();
 
-/** Before a command runs: its database, and how that is opened, may be in the config. */
+/** Reads the config before a command runs: it may name the database and how to open it. */
 export async function readConfig(command: Command): Promise<void> {
   const file = namedConfig(command) ?? foundConfig(command);
   if (file === undefined) return;
@@ -38,7 +38,7 @@ export async function readConfig(command: Command): Promise<void> {
   });
 }
 
-/** Null where there is none. */
+/** Null without a config. */
 export function configOf(command: Command): Settings | null {
   return read.get(rootOf(command)) ?? null;
 }
@@ -48,7 +48,7 @@ export function namedConfig(command: Command): string | undefined {
   return typeof config === "string" ? config : undefined;
 }
 
-/** Commands that show what is in a database, and change nothing. */
+/** Commands that only read the database. */
 const READ_ONLY_COMMANDS = new Set(
   [
     "status, health, metrics, doctor, events, events sinks, audit, audit verify",
@@ -57,8 +57,8 @@ const READ_ONLY_COMMANDS = new Set(
 );
 
 /**
- * The config in the current folder. A config is a program: to look at a database that was named with --db, the command must
- * not run one that happens to be in the folder.
+ * The config in the current folder. A config is a program: a read-only command on a database named with --db must not run one
+ * that happens to be in the folder.
  */
 function foundConfig(command: Command): string | undefined {
   const { config, db } = command.optsWithGlobals<{ config?: string | boolean; db?: string }>();
@@ -66,7 +66,7 @@ function foundConfig(command: Command): string | undefined {
   return CONFIG_FILES.find((name) => existsSync(name));
 }
 
-/** `jobs list`: the names of the command and of those above it, without the program's. */
+/** `jobs list`: the name of the command and of its groups, without the program's. */
 function pathOf(command: Command): string {
   const { parent } = command;
   return parent === null || parent.parent === null ? command.name() : `${pathOf(parent)} ${command.name()}`;
@@ -79,7 +79,7 @@ export function modulesOf({ file, folder, modules }: Settings): string[] {
   }
   const found = modules.flatMap((name) => {
     const path = resolve(folder, name);
-    // A file is what it is called, whatever a glob would make of its name.
+    // A file name may contain characters of a glob.
     if (existsSync(path) || !/[*?[\]{}]/.test(name)) return [path];
     const matches = globSync(name, { cwd: folder }).toSorted();
     if (matches.length > 0) return matches.map((match) => resolve(folder, match));
@@ -123,12 +123,12 @@ function check(value: unknown, file: string): Config {
   return value as Config;
 }
 
-/** In memory, or at an address, there is no folder. */
+/** The path from the config's folder; `:memory:` and addresses stay as they are. */
 function place(folder: string, db: string): string {
   return db === ":memory:" || /^\w+:\/\//.test(db) ? db : resolve(folder, db);
 }
 
-/** Files and folders are named from the config's folder, like all that is in it. */
+/** Resolves paths in the options from the config's folder. */
 function placed(folder: string, given: OpenOptions): OpenOptions {
   const { artifacts } = given;
   const options = typeof artifacts === "string" ? { ...given, artifacts: resolve(folder, artifacts) } : { ...given };

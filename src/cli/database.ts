@@ -11,13 +11,14 @@ import type { OpenOptions } from "../runtime/open-options.ts";
 import { open, openToLook as look, openToOperate } from "../runtime/open.ts";
 import { isAddress, locate } from "../store/open-store.ts";
 import { createFolder } from "../store/sqlite/modes.ts";
+import { definedOnly } from "./arguments.ts";
 import { configOf } from "./config.ts";
 import { workerLog } from "./render/output.ts";
 
-/** What `open` takes where nobody names one. */
+/** The default database of `open`. */
 const DEFAULT = ".holdfast/work.db";
 
-/** For commands that look or operate: where a path was mistyped, nothing may be made, nor put into another program's database. */
+/** Opens an existing database. A mistyped path must not create one, nor add tables to another program's database. */
 export async function openExisting(
   command: Command,
   {
@@ -30,9 +31,9 @@ export async function openExisting(
   const isFile = !isAddress(where);
   if (isFile && !existsSync(where)) throw noDatabase(where);
   try {
-    // It was made as it is, whatever a config says by now; and who looks does not deliver.
+    // An existing database keeps its durability. Only commands that stay deliver events.
     const { durability: _, sinks = {}, recovery: asked, backups, ...configured } = optionsOf(command);
-    // Where it is to be left alone until an operator says so, only his word counts.
+    // With `recovery: "manual"` in the config, only `recover --apply` recovers.
     const mode = recovery === "by an operator" ? undefined : asked === "manual" ? asked : recovery;
     return await openToOperate(where, {
       program: programOf(command),
@@ -42,7 +43,7 @@ export async function openExisting(
       ...(delivers ? { sinks } : {}),
       ...kept(backups, delivers),
       ...options,
-      ...(mode === undefined ? {} : { recovery: mode }),
+      ...definedOnly({ recovery: mode }),
       create: false,
     });
   } catch (error) {
@@ -50,7 +51,7 @@ export async function openExisting(
   }
 }
 
-/** For what changes nothing, whatever is there: where there is no database, one in memory takes its place for a moment. */
+/** Opens the database read-only, or an empty one in memory if there is none. */
 export async function openToLook(command: Command): Promise<Holdfast> {
   const where = whereOf(command) ?? DEFAULT;
   const { durability: _, sinks: __, backups, ...configured } = optionsOf(command);
@@ -62,13 +63,13 @@ export async function openToLook(command: Command): Promise<Holdfast> {
   return found ?? open(":memory:", { log });
 }
 
-/** A server, or another program's file, in which Holdfast has never been. */
+/** Null for a server or a file without Holdfast's tables. */
 function orNone(error: unknown): null {
   if (error instanceof HoldfastError && error.code === "NO_DATABASE") return null;
   throw error;
 }
 
-/** `delivers`: whoever is here for longer brings events to the config's sinks. */
+/** Opens the database, or creates it. With `delivers`, the command delivers events to the config's sinks and makes scheduled backups. */
 export function openOrMake(
   command: Command,
   {
@@ -86,35 +87,35 @@ export function openOrMake(
     ...configured,
     ...(delivers ? { sinks } : {}),
     ...kept(backups, delivers),
-    ...(onStop === undefined ? {} : { onStop }),
+    ...definedOnly({ onStop }),
   });
 }
 
-/** Whether what a crash has left waits for an operator's word. */
+/** Whether the config leaves recovery to the operator. */
 export function isManual(command: Command): boolean {
   return configOf(command)?.options.recovery === "manual";
 }
 
-/** Who is gone in a moment makes no backups by a plan; whether one is made before a migration is said to all. */
+/** The options of backups: short commands make no scheduled backups, but may make one before a migration. */
 function kept(backups: OpenOptions["backups"], delivers: boolean): Pick<OpenOptions, "backups"> {
   if (backups === undefined) return {};
   if (delivers) return { backups };
   return backups.beforeMigration === undefined ? {} : { backups: { beforeMigration: backups.beforeMigration } };
 }
 
-/** The config's, but for `onStop`: a command that is done in a moment need not be asked to stop. */
+/** The config's options without `onStop`: a short command does not need to be asked to stop. */
 function optionsOf(command: Command): OpenOptions {
   const config = configOf(command);
   const { onStop: _, ...options } = config?.options ?? {};
   const where = whereOf(command) ?? DEFAULT;
-  // What a config says of its own database does not fit one of another kind that was named instead.
+  // Options for the config's own database do not fit a database of another kind.
   if (where !== config?.db) delete options[isAddress(where) ? "driver" : "schema"];
   if (where !== config?.db && isAddress(where)) for (const name of ["backups", "journal"] as const) delete options[name];
   const { schema, artifacts } = command.optsWithGlobals<{ schema?: string; artifacts?: string }>();
-  return { ...options, ...(schema === undefined ? {} : { schema }), ...(artifacts === undefined ? {} : { artifacts }) };
+  return { ...options, ...definedOnly({ schema, artifacts }) };
 }
 
-/** Where it is, or is going to be; the folder of the default is made. */
+/** The path of the database, which may not exist yet. Creates the folder of the default path. */
 export function fileOf(command: Command): string {
   const where = whereOf(command);
   if (where === undefined) createFolder(dirname(DEFAULT), optionsOf(command).mode ?? DEFAULT_FILE_MODE);
@@ -125,39 +126,39 @@ export function artifactsOf(command: Command): string | undefined {
   return optionsOf(command).artifacts;
 }
 
-/** On a server. */
+/** The schema of Holdfast's tables on a server. */
 export function schemaOf(command: Command): string {
   return optionsOf(command).schema ?? "holdfast";
 }
 
-/** Where backups go by the config. */
+/** The config's folder for backups. */
 export function backupsOf(command: Command): string | undefined {
   return optionsOf(command).backups?.folder;
 }
 
-/** Of files that are no database yet, or no more. */
+/** The driver for files that cannot be opened as a database. */
 export function driverOf(command: Command): "node:sqlite" | "better-sqlite3" {
   return configOf(command)?.options.driver ?? "node:sqlite";
 }
 
-/** Where the database is, for people: without a password, which an address may hold. */
+/** The path or address for messages, without a password. */
 export function pathOf(command: Command): string {
   const where = whereOf(command) ?? DEFAULT;
   return isAddress(where) ? locate(where, optionsOf(command)).name : where;
 }
 
-/** `holdfast jobs list`: what the process is called while it has the database open. */
+/** `holdfast jobs list`: the program name that is recorded for this process. */
 export function programOf(command: Command): string {
   return command.parent === null ? command.name() : `${programOf(command.parent)} ${command.name()}`;
 }
 
-/** Whoever acts by a command that has no database open: `holdfast restore (pid 4711 on here, by alice)`. */
+/** The actor of a command that does not open the database: `holdfast restore (pid 4711 on here, by alice)`. */
 export function actorOf(command: Command): string {
   const { user = userName() } = optionsOf(command);
   return actorText({ program: programOf(command), pid: process.pid, host: hostname(), user });
 }
 
-/** Who has typed the command; in a container there may be no name for the number. */
+/** The name of the operating system's user; in a container its id may have no name. */
 function userName(): string {
   try {
     return userInfo().username;
@@ -166,7 +167,7 @@ function userName(): string {
   }
 }
 
-/** Undefined where `open` knows the default. */
+/** Undefined for the default of `open`. */
 export function whereOf(command: Command): string | undefined {
   return command.optsWithGlobals<{ db?: string }>().db ?? (process.env["HOLDFAST_DB"] || configOf(command)?.db);
 }

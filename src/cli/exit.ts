@@ -1,4 +1,4 @@
-/** What the process's exit code says. */
+/** Exit codes of all commands. */
 export const EXIT = { done: 0, failed: 1, usage: 2, paused: 3, locked: 4, damaged: 5, interrupted: 130 } as const;
 
 const CODES: Record<string, number> = {
@@ -12,7 +12,7 @@ const CODES: Record<string, number> = {
   LOCK_CONFLICT: EXIT.locked,
   LOCK_HELD: EXIT.locked,
 };
-/** Whoever gets one of these has to give something else; trying again would not help. */
+/** Errors that the same command line always causes; the exit code tells scripts not to retry. */
 const USAGE = new Set([
   "ACCESS_DENIED",
   "ADDRESS_INVALID",

@@ -5,7 +5,7 @@ import { closeOnSignals } from "./signals.ts";
 
 /** Runs one command and ends the process with its exit code. */
 export async function main(args: readonly string[]): Promise<void> {
-  // `holdfast jobs list | head` closes the pipe early, and a terminal may be gone: no failures of ours.
+  // `holdfast jobs list | head` closes the pipe early, and a terminal may close: neither is a failure.
   for (const stream of [process.stdout, process.stderr]) {
     stream.on("error", (error: NodeJS.ErrnoException) => {
       if (error.code !== "EPIPE" && error.code !== "EIO") throw error;
@@ -20,6 +20,6 @@ export async function main(args: readonly string[]): Promise<void> {
     process.exitCode = reportFailure(error, (end === -1 ? args : args.slice(0, end)).includes("--json"));
   }
   if (isLeaving()) return;
-  // A user's module may keep the event loop busy for ever, so the end is ours to make, once all is written.
+  // A user's module may keep the event loop alive, so exit explicitly, after the output is written.
   process.stdout.write("", () => process.exit(process.exitCode ?? EXIT.done));
 }

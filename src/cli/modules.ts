@@ -9,7 +9,7 @@ import { loadedFrom } from "../runtime/builds/program.ts";
 import type { Definition } from "../runtime/definition.ts";
 import { configOf, modulesOf } from "./config.ts";
 
-/** Every job definition that these modules export, by default or by name, alone or in an array; each once. */
+/** Every job definition that these modules export, by default or by name, alone or in an array. */
 export async function definitionsIn(files: readonly string[]): Promise<Definition[]> {
   const found = new Set<Definition>();
   for (const file of files) {
@@ -34,7 +34,7 @@ async function loadModule(file: string): Promise<Record<string, unknown>> {
   }
 }
 
-/** What importing a module threw, as an error that names the file and the line. Nothing was touched yet, so no stack is shown. */
+/** The error of an import, with the file and the line. */
 function explainLoadError(error: unknown, file: string): HoldfastError {
   const { code, hint } = (typeof error === "object" && error !== null ? error : {}) as { code?: unknown; hint?: unknown };
   const why = messageOf(error);
@@ -48,13 +48,13 @@ function explainLoadError(error: unknown, file: string): HoldfastError {
       "Node only strips types: avoid enums, namespaces and parameter properties, or compile it first.",
     );
   if (isSyntaxError(error)) return invalid(`${place} has a syntax error: ${why}`, "Correct that line.");
-  // An error of Holdfast's own, for example about an option of a job.
+  // A HoldfastError, for example about an option of a job.
   if (typeof code === "string" && typeof hint === "string")
     return new HoldfastError(code, `${place} does not load: ${why}`, hint, { cause: error });
   return invalid(`${place} does not load: ${why}`, `Correct it; \`node ${file}\` shows where it fails.`);
 }
 
-/** Where the module could not be parsed or linked; null: it threw, or its error has no such line. */
+/** Where the module could not be parsed or linked; null if it threw, or the error has no such line. */
 function parsedPlace(error: unknown): RegExpExecArray | null {
   return /^(?:file:\/\/)?(\/.+|[A-Za-z]:.+):(\d+)$/m.exec(stackOf(error));
 }
@@ -72,7 +72,7 @@ function thrownPlace(error: unknown): RegExpExecArray | null {
   return /\(?file:\/\/(\/.+):(\d+):\d+\)?$/m.exec(frames.join("\n"));
 }
 
-/** The frames of this package: its modules are beside this file's folder. */
+/** The folder of this package's modules, to skip their stack frames. */
 const OWN_FOLDER = new URL("..", import.meta.url).href;
 
 /** The line of an import that cannot be resolved; Node names only the file. */
@@ -85,14 +85,14 @@ function importPlace(error: unknown): [string, string, string] | null {
   return line < 0 ? null : ["", path, String(line + 1)];
 }
 
-/** `jobs.ts:7`, of the module or of one that it imports; without the line where Node does not tell it. */
+/** `jobs.ts:7`, in the module or in one that it imports; without the line if Node does not report it. */
 export function errorPlace(error: unknown, file: string): string {
   const found = parsedPlace(error) ?? importPlace(error) ?? thrownPlace(error) ?? checkedPlace(error, file);
   const [, path, line] = found ?? [];
   return path === undefined ? file : `${relative(process.cwd(), decodeURI(path))}:${line}`;
 }
 
-/** Node keeps the line of a syntax error in JavaScript to itself, unless the file is the one it was started with. */
+/** Node reports the line of a syntax error in JavaScript only for the file that it was started with. */
 function checkedPlace(error: unknown, file: string): RegExpExecArray | null {
   if (!(error instanceof SyntaxError)) return null;
   return /^(.+):(\d+)$/m.exec(spawnSync(process.execPath, ["--check", file], { encoding: "utf8" }).stderr);
@@ -106,7 +106,7 @@ function stackOf(error: unknown): string {
   return error instanceof Error ? (error.stack ?? "") : "";
 }
 
-/** By its shape: the module may bring another copy of this package. */
+/** Checks the shape: the module may import another copy of this package. */
 function isDefinition(value: unknown): value is Definition {
   if (typeof value !== "object" || value === null) return false;
   const { name, policy, handle } = value as Partial<Definition>;
@@ -119,7 +119,7 @@ export interface FoundPipeline {
   file: string;
 }
 
-/** A file's default export, or, by its name, one that the config's modules export. */
+/** Finds a pipeline by file (its default export), or by name in the config's modules. */
 export async function findPipeline(given: string, command: Command): Promise<FoundPipeline> {
   if (existsSync(given) || isPath(given)) return { pipeline: await defaultPipeline(given), file: given };
   const config = configOf(command);
@@ -136,7 +136,7 @@ export async function findPipeline(given: string, command: Command): Promise<Fou
   return pipelineNamed(given, modulesOf(config), config.file);
 }
 
-/** What these modules export under this name; `whose` they are, for the error. */
+/** Finds a pipeline by name in these modules. `whose` names the list of modules in the error. */
 export async function pipelineNamed(name: string, files: readonly string[], whose: string): Promise<FoundPipeline> {
   const all = await pipelinesIn(files);
   const found = all.find(({ pipeline }) => pipeline.name === name);
@@ -149,14 +149,14 @@ export async function pipelineNamed(name: string, files: readonly string[], whos
   );
 }
 
-/** Every pipeline that these modules export, one for each name: the default export before others, the longest of those. */
+/** Every pipeline that these modules export, one for each name: the default export, or else the one with most stages. */
 export async function pipelinesIn(files: readonly string[]): Promise<FoundPipeline[]> {
   const found = new Map<string, FoundPipeline & { rank: number }>();
   for (const file of files) {
     const exported = await loadModule(file);
     for (const [key, value] of Object.entries(exported).flatMap(([key, value]) => [value].flat().map((one) => [key, one]))) {
       if (!isPipeline(value)) continue;
-      // The beginnings of a pipeline are pipelines, too.
+      // A pipeline under construction, with fewer stages, is a pipeline, too.
       const rank = key === "default" ? Number.POSITIVE_INFINITY : pipelineOf(value).stages.length;
       const known = found.get(value.name);
       if (known === undefined || rank > known.rank) found.set(value.name, { pipeline: value, file, rank });

@@ -5,10 +5,10 @@ import { HoldfastError } from "../core/errors.ts";
 import { readConfig } from "./config.ts";
 import { isJson } from "./render/output.ts";
 
-/** These work without a config, also where there is one that does not load. */
+/** Commands that read no config, also if there is one that does not load. */
 const WITHOUT_CONFIG = new Set(["init", "completion"]);
 
-/** All commands, in the order of the help, which shows the usage and the summary without loading any of them. */
+/** All commands in the order of the help, which shows usage and summary without loading any of them. */
 const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Command) => void>][] = [
   [
     "run [options] <pipeline>",
@@ -111,7 +111,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   ],
 ];
 
-/** Every command, or the one that is called with these arguments. */
+/** The program with the command that these arguments name, or with all commands. */
 export async function program(args: readonly string[] = []): Promise<Command> {
   const root = new KnownCommand("holdfast")
     .description("A crash-safe job queue and staged pipelines in one SQLite file, or on a PostgreSQL server.")
@@ -129,7 +129,7 @@ export async function program(args: readonly string[] = []): Promise<Command> {
     .configureOutput({ outputError: () => {} })
     .exitOverride()
     .hook("preAction", async (_root, command) => {
-      // Before anybody's module is loaded: what it logs is no JSON of ours.
+      // What a user's module logs must not end up in the JSON on standard output.
       if (isJson(command)) globalThis.console = new Console(process.stderr);
       if (!WITHOUT_CONFIG.has(command.name())) await readConfig(command);
     })
@@ -147,13 +147,16 @@ Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
     );
   const word = commandIn(root, args);
   if (word === undefined && args.length > 0) return listed(root);
-  // A script runs one command of two dozen, time and again, and need not load the others. Completion knows them all.
+  // Load only the command that runs. Completion needs all of them.
   const one = word === "completion" ? undefined : COMMANDS.find(([usage]) => nameIn(usage) === word);
-  for (const [, , load] of one === undefined ? COMMANDS : [one]) (await load())(root);
+  for (const [, summary, load] of one === undefined ? COMMANDS : [one]) {
+    (await load())(root);
+    root.commands.at(-1)?.summary(summary);
+  }
   return root;
 }
 
-/** For help and version: the commands by their names. */
+/** Adds the commands by name and summary only, for help and version. */
 function listed(root: Command): Command {
   const usages = new Map(COMMANDS.map(([usage]) => [nameIn(usage), usage]));
   for (const [usage, summary] of COMMANDS) root.command(nameIn(usage)).summary(summary);
@@ -165,19 +168,19 @@ function nameIn(usage: string): string {
   return usage.split(" ", 1)[0] as string;
 }
 
-/** The first word that is no option, and no option's value. */
+/** The first word that is neither an option nor an option's value. */
 function commandIn(root: Command, args: readonly string[]): string | undefined {
   const takesValue = (word: string) => root.options.some(({ long, required }) => required && long === word);
   return args.find((word, i) => !word.startsWith("-") && !takesValue(args[i - 1] ?? ""));
 }
 
 export function version(): string {
-  // The bundle has this module one folder higher.
+  // In the bundle this module is one folder higher.
   const file = new URL(import.meta.url.endsWith(".ts") ? "../../package.json" : "../package.json", import.meta.url);
   return (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version;
 }
 
-/** A command whose unknown commands are said to be unknown, with what there is instead. */
+/** A command whose errors about unknown commands list the available ones. */
 class KnownCommand extends Command {
   override createCommand(name?: string): Command {
     return new KnownCommand(name);
@@ -186,7 +189,7 @@ class KnownCommand extends Command {
   override error(message: string, options?: ErrorOptions): never {
     if (options?.code === "commander.unknownCommand") throw unknownCommand(message.replace(/^error: /, ""), this);
     if (options?.code === "commander.excessArguments") {
-      // `holdfast queues frob` comes here as an argument too many for the group's default.
+      // Commander reports `holdfast queues frob` as an excess argument of the group's default command.
       for (const group of [this, this.parent]) {
         const word = group === null ? undefined : unknownWord(group);
         if (group !== null && word !== undefined) throw unknownCommand(`unknown command '${word}'`, group);
@@ -196,7 +199,7 @@ class KnownCommand extends Command {
   }
 }
 
-/** What stands where one of its commands should. */
+/** The first argument, if it is none of the group's commands. */
 function unknownWord({ commands, args: [word] }: Command): string | undefined {
   return commands.length === 0 || commands.some((command) => command.name() === word) ? undefined : word;
 }

@@ -3,7 +3,7 @@ import { closeAll } from "../runtime/shared-engine.ts";
 import { isImpatient, SIGNALS } from "../runtime/signals.ts";
 import { EXIT } from "./exit.ts";
 
-/** Aborts at the first signal that asks to end, for commands that wait. A second one ends the process, as ever. */
+/** A signal for commands that wait: aborts at the first SIGINT, SIGTERM or SIGHUP. A second one ends the process. */
 export function untilInterrupted(): AbortSignal & Disposable {
   const controller = new AbortController();
   const heard = (signal: NodeJS.Signals) => controller.abort(signal);
@@ -15,7 +15,7 @@ export function untilInterrupted(): AbortSignal & Disposable {
   });
 }
 
-/** Aborts at the first signal, or when it is told; a signal after that exits at once, whatever it is in the middle of. */
+/** Aborts at the first signal, or by `stop`. A later signal exits at once. */
 export class Interrupts implements Disposable {
   readonly #controller = new AbortController();
 
@@ -41,19 +41,19 @@ export class Interrupts implements Disposable {
   };
 }
 
-/** However long a goodbye takes: whoever has asked to end does not wait longer. In milliseconds. */
+/** How long closing the database may take after a signal. */
 const CLOSE_TIMEOUT_MS = 2_000;
 
 /**
- * A command that is told to end, and listens to no signal itself, says goodbye first: it would look like a crash else, and
- * where recovery waits for an operator's word, an operator's Ctrl-C would shut the database. The answer is whether it is leaving.
+ * Closes the database before a signal ends a command that handles no signals itself. Without it, Ctrl-C would look like a crash,
+ * and block a database with manual recovery. The returned function tells whether the process is exiting.
  */
 export function closeOnSignals(): () => boolean {
   let leaving = false;
   for (const name of SIGNALS) {
     process.on(name, (signal) => {
       if (leaving && isImpatient(signal)) leave();
-      // Whoever listens, too, knows what to do.
+      // Another listener handles the signal.
       if (leaving || process.listenerCount(signal) > 1) return;
       leaving = true;
       setTimeout(leave, CLOSE_TIMEOUT_MS);
@@ -68,8 +68,8 @@ function leave(): never {
 }
 
 /**
- * While a command runs somebody's handlers, an end of the process is none of its own: a handler has called `process.exit`,
- * with whichever code. It did not work out then; a success, or a pause, would be a lie.
+ * Reports a handler that calls `process.exit` while a command runs it. The exit code is then 1: the handler's own code could be
+ * mistaken for success.
  */
 export class ExitGuard implements Disposable {
   constructor() {
@@ -81,7 +81,7 @@ export class ExitGuard implements Disposable {
   }
 
   readonly #ended = (code: number): void => {
-    // A second signal ends it like this.
+    // A second signal ends the process with this code.
     if (code === EXIT.interrupted) return;
     process.exitCode = EXIT.failed;
     writeSync(2, `A handler has ended this process in the middle of its work, with process.exit(${code}).\n`);

@@ -3,50 +3,109 @@ import { HoldfastError } from "../core/errors.ts";
 import type { Job } from "../core/job.ts";
 import { plural } from "../core/words.ts";
 import type { Holdfast } from "../runtime/holdfast.ts";
+import { Operator } from "../runtime/operator.ts";
+import { atLeastOne } from "./arguments.ts";
+import { openExisting } from "./database.ts";
 import { EXIT } from "./exit.ts";
 import { answer } from "./render/output.ts";
 import { oneLine, paint } from "./render/table.ts";
 
-/** Asked for together, they share a commit. */
+interface Help {
+  /** Only of commands in a group; `program.ts` has the summaries of the others. */
+  summary?: string;
+  /** The default is the summary as a sentence. */
+  description?: string;
+  examples: readonly string[];
+  /** Whether the group runs this command if none is named. */
+  isDefault?: boolean;
+}
+
+/** Adds a command, or a group of commands, with its help. */
+export function addCommand(
+  parent: Command,
+  name: string,
+  { summary = "", description, examples, isDefault = false }: Help,
+): Command {
+  return parent
+    .command(name, { isDefault })
+    .summary(summary)
+    .description(description ?? `${summary[0]?.toUpperCase()}${summary.slice(1)}.`)
+    .addHelpText("after", `\nExample:\n${examples.map((line) => `  ${line}`).join("\n")}`);
+}
+
+/** The options of a list that is read page by page. */
+export function addPageOptions(command: Command): Command {
+  return command
+    .option("--limit <number>", "at most this many", atLeastOne, 50)
+    .option("--after <cursor>", "go on after the page that named this cursor");
+}
+
+/** What a command prints: the JSON document with --json, the text otherwise. */
+export type Answer = [value: object | null, text: () => string];
+
+/** An existing database, open for one command. */
+export interface OpenDatabase {
+  hf: Holdfast;
+  operator: Operator;
+  command: Command;
+}
+
+/**
+ * The action of most commands: opens the existing database, runs `run` with the command's arguments, and prints its answer.
+ * A command that must check its arguments first, before the database is opened, does so in a `preAction` hook.
+ */
+export function onDatabase<Given extends unknown[]>(
+  run: (database: OpenDatabase, ...given: Given) => Promise<Answer | void>,
+): (...given: [...Given, Command]) => Promise<void> {
+  return async (...all) => {
+    const command = all.at(-1) as Command;
+    await using hf = await openExisting(command);
+    const answered = await run({ hf, operator: new Operator(hf), command }, ...(all.slice(0, -1) as Given));
+    if (answered) answer(command, ...answered);
+  };
+}
+
+/** Jobs are changed in batches of this size; a batch shares a commit. */
 const BATCH_SIZE = 500;
 
-/** What an operator does to jobs one by one. */
+/** An operator's action on single jobs. */
 interface JobAction {
-  /** What those are called to which it was done: `retried`. */
+  /** The participle for the answer: `retried`. */
   done: string;
-  /** True when it was done; otherwise `refuse` says why not. */
+  /** Resolves to false if the job's state does not allow the action; `refuse` then gives the reason. */
   act: (id: string) => Promise<boolean>;
   refuse: (job: Job) => string;
 }
 
-/** Done for some, refused for others: the answer says for which, and why. Exit code 1 when something was refused. */
-export async function actOnJobs(command: Command, hf: Holdfast, ids: readonly string[], operation: JobAction): Promise<void> {
+/** Acts on each of these jobs. The answer lists the jobs that were refused, with reasons; the exit code is then 1. */
+export async function actOnJobs(hf: Holdfast, ids: readonly string[], action: JobAction): Promise<Answer> {
   const done: string[] = [];
   const refused: { id: string; reason: string }[] = [];
   for (let at = 0; at < ids.length; at += BATCH_SIZE) {
-    const some = ids.slice(at, at + BATCH_SIZE);
-    const reasons = await Promise.all(some.map((id) => actOn(hf, id, operation)));
-    for (const [i, id] of some.entries()) {
+    const batch = ids.slice(at, at + BATCH_SIZE);
+    const reasons = await Promise.all(batch.map((id) => actOn(hf, id, action)));
+    for (const [i, id] of batch.entries()) {
       const reason = reasons[i] ?? null;
       if (reason === null) done.push(id);
       else refused.push({ id, reason });
     }
   }
-  const verb = operation.done;
+  const verb = action.done;
   if (refused.length > 0) process.exitCode = EXIT.failed;
-  answer(command, { [verb]: done, refused }, () => {
-    const said = `${verb[0]?.toUpperCase()}${verb.slice(1)} ${plural(done.length, "job")}.`;
-    const troubles = refused.map(({ id, reason }) => `${paint("yellow", `not ${verb}`)} ${oneLine(id)}: ${oneLine(reason)}`);
-    return [...(done.length > 0 || refused.length === 0 ? [said] : []), ...troubles].join("\n");
-  });
+  const text = () => {
+    const counted = `${verb[0]?.toUpperCase()}${verb.slice(1)} ${plural(done.length, "job")}.`;
+    const reasons = refused.map(({ id, reason }) => `${paint("yellow", `not ${verb}`)} ${oneLine(id)}: ${oneLine(reason)}`);
+    return [...(done.length > 0 || refused.length === 0 ? [counted] : []), ...reasons].join("\n");
+  };
+  return [{ [verb]: done, refused }, text];
 }
 
-/** Why not; null when it was done. */
+/** The reason why the job was refused; null if the action was done. */
 async function actOn(hf: Holdfast, id: string, { act, refuse }: JobAction): Promise<string | null> {
   try {
     if (await act(id)) return null;
   } catch (error) {
-    // One job's trouble is not its neighbours'.
+    // A conflict of one job must not stop the action on the others.
     if (error instanceof HoldfastError && error.code === "KEY_TAKEN") return error.message;
     throw error;
   }
@@ -56,9 +115,4 @@ async function actOn(hf: Holdfast, id: string, { act, refuse }: JobAction): Prom
 
 export function noSuchJob(id: string): HoldfastError {
   return new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been pruned; check the id and the database.");
-}
-
-/** The end of a help text. */
-export function examples(...lines: string[]): string {
-  return `\nExample:\n${lines.map((line) => `  ${line}`).join("\n")}`;
 }

@@ -5,43 +5,56 @@ import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { number, plural } from "../../core/words.ts";
-import { Operator } from "../../runtime/operator.ts";
-import { openExisting } from "../database.ts";
-import { answer, isJson } from "../render/output.ts";
-import { examples } from "../verb.ts";
+import { isJson } from "../render/output.ts";
+import { addCommand, onDatabase } from "../verb.ts";
 
 export function artifactsCommand(parent: Command): void {
-  const artifacts = parent
-    .command("artifacts")
-    .summary("read stored bytes, or remove what nobody needs")
-    .description("Read bytes that stages have stored, or remove those that nobody references any more.")
-    .addHelpText("after", examples("holdfast artifacts sweep"));
-  for (const add of [addGet, addSweep]) add(artifacts);
-}
-
-function addGet(parent: Command): void {
-  parent
-    .command("get")
-    .summary("write an artifact's bytes to standard output, or a file")
-    .description(
+  const artifacts = addCommand(parent, "artifacts", {
+    description: "Read bytes that stages have stored, or remove those that nobody references any more.",
+    examples: ["holdfast artifacts sweep"],
+  });
+  addCommand(artifacts, "get", {
+    summary: "write an artifact's bytes to standard output, or a file",
+    description:
       "Write an artifact's bytes to standard output, or to a file that is not there yet. They are verified as they pass.",
-    )
+    examples: ["holdfast artifacts get 2c26b46b68ff… --out index.bin"],
+  })
     .argument("<hash>", "its sha-256, as in a manifest")
     .option("--out <file>", "write it there; with --json this is needed")
-    .addHelpText("after", examples("holdfast artifacts get 2c26b46b68ff… --out index.bin"))
-    .action(async (hash: string, { out }: { out?: string }, command: Command) => {
-      if (out === undefined && isJson(command)) {
-        throw new HoldfastError("USAGE", "With --json the bytes cannot go to standard output.", "Give --out FILE.");
-      }
-      await using hf = await openExisting(command);
-      const bytes = await new Operator(hf).readArtifact(hash);
-      if (out === undefined) return await pipeline(bytes, process.stdout, { end: false });
-      const size = await writeNew(bytes, out);
-      answer(command, { hash, file: out, size }, () => `${number(size)} bytes in ${out}`);
-    });
+    .hook("preAction", (command) => {
+      if (command.opts<{ out?: string }>().out !== undefined || !isJson(command)) return;
+      throw new HoldfastError("USAGE", "With --json the bytes cannot go to standard output.", "Give --out FILE.");
+    })
+    .action(
+      onDatabase(async ({ operator }, hash: string, { out }: { out?: string }) => {
+        const bytes = await operator.readArtifact(hash);
+        if (out === undefined) return await pipeline(bytes, process.stdout, { end: false });
+        const size = await writeNew(bytes, out);
+        return [{ hash, file: out, size }, () => `${number(size)} bytes in ${out}`];
+      }),
+    );
+  addCommand(artifacts, "sweep", {
+    summary: "remove artifacts that nobody references",
+    description:
+      "Remove artifacts that no build references any more. Builds may run meanwhile: nothing that is in use is removed.",
+    examples: ["holdfast artifacts sweep", "holdfast artifacts sweep --older-than 7d --json"],
+  })
+    .option("--older-than <duration>", "and that nobody has stored for this long", "1d")
+    .hook("preAction", (command) => void ageOf(command.opts()))
+    .action(
+      onDatabase(async ({ operator }, options: { olderThan: string }) => {
+        const swept = await operator.sweepArtifacts(ageOf(options));
+        const { removed, seen, bytes } = swept;
+        return [swept, () => `Removed ${plural(removed, "artifact")} of ${number(seen)}, ${number(bytes)} bytes.`];
+      }),
+    );
 }
 
-/** Whole, or not at all. */
+function ageOf({ olderThan }: { olderThan: string }): number {
+  return toMillis(olderThan as Duration, "--older-than");
+}
+
+/** Writes a new file, or removes what it wrote if the bytes cannot be read to their end. Returns the size. */
 async function writeNew(bytes: NodeJS.ReadableStream, out: string): Promise<number> {
   const file = createWriteStream(out, { flags: "wx" });
   try {
@@ -54,23 +67,4 @@ async function writeNew(bytes: NodeJS.ReadableStream, out: string): Promise<numb
     await rm(out, { force: true });
     throw error;
   }
-}
-
-function addSweep(parent: Command): void {
-  parent
-    .command("sweep")
-    .summary("remove artifacts that nobody references")
-    .description(
-      "Remove artifacts that no build references any more. Builds may run meanwhile: nothing that is in use is removed.",
-    )
-    .option("--older-than <duration>", "and that nobody has stored for this long", "1d")
-    .addHelpText("after", examples("holdfast artifacts sweep", "holdfast artifacts sweep --older-than 7d --json"))
-    .action(async (options: { olderThan: string }, command: Command) => {
-      const olderThan = toMillis(options.olderThan as Duration, "--older-than");
-      await using hf = await openExisting(command);
-      const swept = await new Operator(hf).sweepArtifacts(olderThan);
-      answer(command, swept, () => {
-        return `Removed ${plural(swept.removed, "artifact")} of ${number(swept.seen)}, ${number(swept.bytes)} bytes.`;
-      });
-    });
 }

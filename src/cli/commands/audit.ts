@@ -2,42 +2,53 @@ import { type Command, InvalidArgumentError } from "commander";
 import { clock } from "../../core/age.ts";
 import { number, plural } from "../../core/words.ts";
 import type { AuditVerdict } from "../../runtime/audit.ts";
-import { Operator } from "../../runtime/operator.ts";
 import type { AuditEntry, AuditHead } from "../../store/audit.ts";
-import { atLeastOne } from "../arguments.ts";
-import { openExisting } from "../database.ts";
+import { atLeastOne, definedOnly } from "../arguments.ts";
 import { EXIT } from "../exit.ts";
-import { answer, isJson } from "../render/output.ts";
-import { type Column, paint, table } from "../render/table.ts";
-import { examples } from "../verb.ts";
+import { isJson, writeLines } from "../render/output.ts";
+import { type Column, paint, tableOr } from "../render/table.ts";
+import { addCommand, onDatabase } from "../verb.ts";
 
 export function auditCommand(parent: Command): void {
-  addVerify(listAudit(parent.command("audit")));
-}
-
-function listAudit(audit: Command): Command {
-  return audit
-    .summary("who did what, and whether that is all")
-    .description(
+  const audit = addCommand(parent, "audit", {
+    description:
       "Show the last entries of the audit, the newest at the end: what operators, recovery and builds did, by whom, when, and " +
-        "what changed. With --json one line of JSON for each.",
-    )
+      "what changed. With --json one line of JSON for each.",
+    examples: ["holdfast audit", "holdfast audit --subject queue:mail --json", "holdfast audit --subject b1k7i1ug7v00000001"],
+  })
     .option(
       "--subject <subject>",
       "only what was done to this: a build's id, or job:ID, queue:NAME, schedule:KEY, lock:NAME, lead:PIPELINE, …",
     )
     .option("--limit <number>", "at most this many", atLeastOne, 50)
-    .addHelpText(
-      "after",
-      examples("holdfast audit", "holdfast audit --subject queue:mail --json", "holdfast audit --subject b1k7i1ug7v00000001"),
-    )
-    .action(async ({ subject, limit }: { subject?: string; limit: number }, command: Command) => {
-      await using hf = await openExisting(command);
-      const asked = { after: 0, limit, last: true, ...(subject === undefined ? {} : { subject }) };
-      const entries = await new Operator(hf).auditEntries(asked);
-      if (isJson(command)) for (const entry of entries) process.stdout.write(`${JSON.stringify(entry)}\n`);
-      else process.stdout.write(`${entries.length === 0 ? paint("dim", "Nothing was done.") : table(COLUMNS, entries)}\n`);
-    });
+    .action(
+      onDatabase(async ({ operator, command }, { subject, limit }: { subject?: string; limit: number }) => {
+        const entries = await operator.auditEntries({ after: 0, limit, last: true, ...definedOnly({ subject }) });
+        writeLines(
+          isJson(command) ? entries.map((entry) => JSON.stringify(entry)) : [tableOr("Nothing was done.", COLUMNS, entries)],
+        );
+      }),
+    );
+  addVerify(audit);
+}
+
+function addVerify(audit: Command): void {
+  addCommand(audit, "verify", {
+    summary: "find an entry that was edited, removed or put in",
+    description:
+      "Read the audit from its first entry to its last, and see whether each follows from the one before it, and nothing is " +
+      "missing at the end. Exit code 5 when it does not; the first bad entry is named. Whoever can write to the database can " +
+      "write all of it anew: against that, keep the head that this command prints elsewhere, and give it back with --head.",
+    examples: ["holdfast audit verify", "holdfast audit verify --json | jq -r '.head | \"\\(.seq):\\(.hash)\"'"],
+  })
+    .option("--head <seq:hash>", "a head that was printed earlier; may be given several times", parseHead)
+    .action(
+      onDatabase(async ({ operator }, { head = [] }: { head?: AuditHead[] }) => {
+        const verdict = await operator.verifyAudit(head);
+        if (!verdict.ok) process.exitCode = EXIT.damaged;
+        return [verdict, () => verdictText(verdict)];
+      }),
+    );
 }
 
 const COLUMNS: Column<AuditEntry>[] = [
@@ -48,28 +59,6 @@ const COLUMNS: Column<AuditEntry>[] = [
   { title: "BY", value: ({ by }) => by, least: 12 },
   { title: "AFTER", value: ({ after }) => JSON.stringify(after), least: 12, style: () => "dim" },
 ];
-
-function addVerify(parent: Command): void {
-  parent
-    .command("verify")
-    .summary("find an entry that was edited, removed or put in")
-    .description(
-      "Read the audit from its first entry to its last, and see whether each follows from the one before it, and nothing is " +
-        "missing at the end. Exit code 5 when it does not; the first bad entry is named. Whoever can write to the database can " +
-        "write all of it anew: against that, keep the head that this command prints elsewhere, and give it back with --head.",
-    )
-    .option("--head <seq:hash>", "a head that was printed earlier; may be given several times", parseHead)
-    .addHelpText(
-      "after",
-      examples("holdfast audit verify", "holdfast audit verify --json | jq -r '.head | \"\\(.seq):\\(.hash)\"'"),
-    )
-    .action(async ({ head = [] }: { head?: AuditHead[] }, command: Command) => {
-      await using hf = await openExisting(command);
-      const verdict = await new Operator(hf).verifyAudit(head);
-      if (!verdict.ok) process.exitCode = EXIT.damaged;
-      answer(command, verdict, () => verdictText(verdict));
-    });
-}
 
 function parseHead(text: string, others: AuditHead[] = []): AuditHead[] {
   const [, seq, hash] = /^(\d{1,15}):([0-9a-f]{64})$/.exec(text) ?? [];

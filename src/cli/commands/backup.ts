@@ -13,32 +13,28 @@ import type { Manifest } from "../../store/backups.ts";
 import { isAddress } from "../../store/open-store.ts";
 import type { SalvageReport } from "../../store/sqlite/salvage/report.ts";
 import type { SalvagedDatabase } from "../../store/sqlite/salvage/salvage.ts";
+import { definedOnly } from "../arguments.ts";
 import { actorOf, artifactsOf, backupsOf, driverOf, fileOf, openExisting, schemaOf } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { answer } from "../render/output.ts";
 import { paint } from "../render/table.ts";
 import { withProgress } from "../render/terminal.ts";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 
 export function backupCommand(parent: Command): void {
-  parent
-    .command("backup")
-    .summary("copy the whole database while everybody works, and check the copy")
-    .description(
+  addCommand(parent, "backup", {
+    description:
       "Copy the whole database as it is now, your own tables too, while workers go on; the copy is checked, and gets its name " +
-        "only when it is whole and on the disk. Beside it comes a manifest, PATH.json, with counts and a hash. Artifacts are " +
-        "listed there, and copied with --with-artifacts. Nothing is ever written over. With --verify: check a backup instead.",
-    )
+      "only when it is whole and on the disk. Beside it comes a manifest, PATH.json, with counts and a hash. Artifacts are " +
+      "listed there, and copied with --with-artifacts. Nothing is ever written over. With --verify: check a backup instead.",
+    examples: ["holdfast backup", "holdfast backup /mnt/backups/monday.db", "holdfast backup --verify /mnt/backups/monday.db"],
+  })
     .argument(
       "[path]",
       "where it goes: a file that is not there yet, or a folder (default: DATABASE-backups/, named by the time)",
     )
     .option("--with-artifacts", "copy the artifacts that are referenced, too, into PATH-artifacts")
     .option("--verify", "do not make one, but check the one at this path against its manifest")
-    .addHelpText(
-      "after",
-      examples("holdfast backup", "holdfast backup /mnt/backups/monday.db", "holdfast backup --verify /mnt/backups/monday.db"),
-    )
     .action(async (path: string | undefined, options: { withArtifacts?: boolean; verify?: boolean }, command: Command) => {
       if (options.verify) return await verifyBackup(path, command);
       await using hf = await openExisting(command);
@@ -47,7 +43,7 @@ export function backupCommand(parent: Command): void {
       const manifest = await withProgress((tell) =>
         operator.backup(to, { artifacts: options.withArtifacts ?? false, onProgress: tell }),
       );
-      // A copy of what is damaged is as damaged, and nobody should rely on it.
+      // The backup of a damaged database is damaged, too.
       if (manifest.findings.length > 0) process.exitCode = EXIT.damaged;
       answer(command, { path: to, ...manifest }, () => backupText(to, manifest));
     });
@@ -100,28 +96,23 @@ function sayJobs({ jobs }: Manifest["counts"]): string {
 }
 
 export function restoreCommand(parent: Command): void {
-  parent
-    .command("restore")
-    .summary("put a backup in the place of the database")
-    .description(
+  addCommand(parent, "restore", {
+    description:
       "Put a backup in the place of the database. The backup is checked first, and nothing is changed while any process has the " +
-        "database open (exit code 4). What is there is kept under a name with the time. Jobs that ran when the backup was made " +
-        "run again; claims and locks of before are good for nothing any more. With --at the journal goes on from the backup.",
-    )
+      "database open (exit code 4). What is there is kept under a name with the time. Jobs that ran when the backup was made " +
+      "run again; claims and locks of before are good for nothing any more. With --at the journal goes on from the backup.",
+    examples: [
+      "holdfast restore /mnt/backups/monday.db",
+      "holdfast restore --at 2030-01-31T12:00:00Z",
+      "holdfast restore monday.db --json",
+    ],
+  })
     .argument("[backup]", "the backup: the path that `holdfast backup` was given; with --at it can be found")
     .option(
       "--at <time>",
       "go on from the backup to this instant, e.g. 2030-01-31T12:00:00Z; it takes a journal (`journal: true`)",
     )
     .option("--force", "also where another database is than the one that the backup was made of")
-    .addHelpText(
-      "after",
-      examples(
-        "holdfast restore /mnt/backups/monday.db",
-        "holdfast restore --at 2030-01-31T12:00:00Z",
-        "holdfast restore monday.db --json",
-      ),
-    )
     .action(async (given: string | undefined, options: { force?: boolean; at?: string }, command: Command) => {
       const path = fileOf(command);
       if (isAddress(path)) throw restoreByServer(schemaOf(command));
@@ -138,9 +129,8 @@ export function restoreCommand(parent: Command): void {
           by: actorOf(command),
           now: Date.now(),
           force,
-          ...(at === undefined ? {} : { at }),
           onProgress: tell,
-          ...(artifacts === undefined ? {} : { artifacts }),
+          ...definedOnly({ at, artifacts }),
         }),
       );
       const { manifest, hashes: _, ...rest } = restored;
@@ -148,7 +138,7 @@ export function restoreCommand(parent: Command): void {
     });
 }
 
-/** The newest backup that holds nothing that was done later. */
+/** The newest backup from before this instant. */
 function baseOf(path: string, at: number | undefined, folder: string | undefined, databaseId: string | null): string {
   if (at === undefined)
     throw new HoldfastError("USAGE", "Which backup is to be restored?", "Give its path, or an instant with --at.");
@@ -203,25 +193,20 @@ function restoreByServer(schema: string): HoldfastError {
   );
 }
 
-/** How many ids and ranges are named; all of them stand in the report. */
+/** How many ids and ranges are printed; the report has all of them. */
 const NAMES_SHOWN = 10;
 
 export function salvageCommand(parent: Command): void {
-  parent
-    .command("salvage")
-    .summary("make a new database of what can be read of a damaged one")
-    .description(
+  addCommand(parent, "salvage", {
+    description:
       "Make a new database of what can still be read of a damaged one, your own tables too, and put it into its place. What " +
-        "cannot be read is taken from the newest backup. The damaged file is only read, and kept with its log under a name " +
-        "with the time; what was saved, restored and lost is listed, and kept beside it. Nothing is changed while any process " +
-        "has the database open (exit code 4). What was running runs again.",
-    )
+      "cannot be read is taken from the newest backup. The damaged file is only read, and kept with its log under a name " +
+      "with the time; what was saved, restored and lost is listed, and kept beside it. Nothing is changed while any process " +
+      "has the database open (exit code 4). What was running runs again.",
+    examples: ["holdfast salvage", "holdfast salvage --from /mnt/backups/monday.db", "holdfast salvage --json"],
+  })
     .option("--from <backup>", "the backup to take the rest from (default: the newest that is whole)")
     .option("--no-backup", "only what can be read, nothing from a backup")
-    .addHelpText(
-      "after",
-      examples("holdfast salvage", "holdfast salvage --from /mnt/backups/monday.db", "holdfast salvage --json"),
-    )
     .action(async ({ from, backup }: { from?: string; backup: boolean }, command: Command) => {
       const path = fileOf(command);
       if (isAddress(path)) throw salvageByServer();
@@ -233,9 +218,7 @@ export function salvageCommand(parent: Command): void {
           by: actorOf(command),
           now: Date.now(),
           onProgress: tell,
-          ...(backup ? {} : { backup: null }),
-          ...(from === undefined ? {} : { backup: from }),
-          ...(folder === undefined ? {} : { folder }),
+          ...definedOnly({ backup: from ?? (backup ? undefined : null), folder }),
         }),
       );
       answer(command, salvaged, () => salvagedText(salvaged));

@@ -10,13 +10,13 @@ import type { HeldClaim } from "../../runtime/claim-token.ts";
 import { type Claim, leaseOf } from "../../runtime/claim.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import { Operator } from "../../runtime/operator.ts";
-import { readJson } from "../arguments.ts";
+import { definedOnly, readJson } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { answer, isJson, workerLog, writeLine } from "../render/output.ts";
-import { oneLine, paint } from "../render/table.ts";
+import { labelled, oneLine } from "../render/table.ts";
 import { untilInterrupted } from "../signals.ts";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 
 interface ClaimOptions {
   name?: string;
@@ -27,7 +27,7 @@ interface ClaimOptions {
   shell?: boolean;
 }
 
-/** What is printed: all that a script needs to do the job and to settle it. */
+/** What a script needs to run the job and to settle it. */
 interface PrintedClaim {
   claim: string;
   job: Claim["job"];
@@ -36,14 +36,13 @@ interface PrintedClaim {
 }
 
 export function claimCommand(parent: Command): void {
-  parent
-    .command("claim")
-    .summary("take a job by hand, to settle it later")
-    .description(
+  addCommand(parent, "claim", {
+    description:
       "Take a job by hand and print it, with a claim that `renew` and `settle` take. Nobody else gets the job until its lease " +
-        "ends, whether the script that holds it lives or not; then it is taken back and handed out again. Exit code 1 when " +
-        "there is no job.",
-    )
+      "ends, whether the script that holds it lives or not; then it is taken back and handed out again. Exit code 1 when " +
+      "there is no job.",
+    examples: ["holdfast claim reviews --json", "holdfast claim --name review --worker anna --lease 10m --wait 30s --shell"],
+  })
     .argument("[queue]", "the queue to take from")
     .option("--name <name>", "jobs of this name, in any queue and version, instead of a queue")
     .option("--worker <name>", "who takes it, for people to read (default: this host and the shell's pid)")
@@ -51,10 +50,6 @@ export function claimCommand(parent: Command): void {
     .option("--wait <duration>", "wait this long for a job, e.g. 30s")
     .option("--exclusive", "lock the queue as well: nobody else takes from it until this claim is over")
     .option("--shell", "print variables for a shell's eval: CLAIM, JOB_ID, JOB_INPUT …")
-    .addHelpText(
-      "after",
-      examples("holdfast claim reviews --json", "holdfast claim --name review --worker anna --lease 10m --wait 30s --shell"),
-    )
     .action(async (queue: string | undefined, options: ClaimOptions, command: Command) => {
       const from = sourceOf(queue, options.name);
       const lease = leaseOf(options.lease as Duration);
@@ -85,7 +80,7 @@ function sourceOf(queue: string | undefined, name: string | undefined): string |
   );
 }
 
-/** A signal while it waits: what was claimed at that very moment is given back. */
+/** Claims a job. A signal while it waits releases a job that was claimed at that moment. */
 async function claimJob(
   hf: Holdfast,
   from: string | { anyVersionOf: string },
@@ -95,12 +90,7 @@ async function claimJob(
   if (over.aborted) return "interrupted";
   over.addEventListener("abort", () => void hf.close().catch(() => {}));
   try {
-    return await hf.claim(from, {
-      worker,
-      lease: lease as Duration,
-      ...(wait === undefined ? {} : { wait }),
-      ...(exclusive === undefined ? {} : { exclusive }),
-    });
+    return await hf.claim(from, { worker, lease: lease as Duration, ...definedOnly({ wait, exclusive }) });
   } catch (error) {
     if (over.aborted) return "interrupted";
     throw error;
@@ -116,11 +106,11 @@ async function printClaim(hf: Holdfast, claim: Claim, lease: number, as: "json" 
     expiresAt: operator.now() + lease,
   };
   const text = as === "json" ? JSON.stringify(handed) : as === "shell" ? shellVariables(handed) : claimPage(handed, lease);
-  // Nobody knows of the claim then: better back at once than when its lease ends.
+  // No script has the claim then: release the job now instead of when its lease expires.
   if (!(await writeLine(text))) await claim.release();
 }
 
-/** Quoted, so that nothing in a job's input is ever run. */
+/** Quoted, so that the shell never runs a part of a job's input. */
 function shellVariables({ claim, job, idempotencyKey }: PrintedClaim): string {
   const values = {
     CLAIM: claim,
@@ -137,37 +127,31 @@ function shellVariables({ claim, job, idempotencyKey }: PrintedClaim): string {
 }
 
 function claimPage({ claim, job }: PrintedClaim, lease: number): string {
-  const facts: [string, string][] = [
+  return labelled([
     ["claim", claim],
-    ["job", job.id],
-    ["name", job.name],
-    ["queue", job.queue],
+    ["job", oneLine(job.id)],
+    ["name", oneLine(job.name)],
+    ["queue", oneLine(job.queue)],
     ["attempt", String(job.attempt)],
     ["held", `for ${ahead(lease)}`],
-    ["input", JSON.stringify(job.input) ?? "none"],
-  ];
-  return facts.map(([label, value]) => `${paint("dim", label.padEnd(10))}${oneLine(value)}`).join("\n");
+    ["input", oneLine(JSON.stringify(job.input) ?? "none")],
+  ]);
 }
 
-/** What cannot be written for a moment is tried again after this long. */
+/** The time until a failed renewal is tried again. */
 const RETRY_MS = 500;
 
 export function renewCommand(parent: Command): void {
-  parent
-    .command("renew")
-    .summary("hold a claimed job for longer")
-    .description(
+  addCommand(parent, "renew", {
+    description:
       "Hold a claimed job for longer, from now on. With --keep it goes on renewing until its standard input ends: behind a " +
-        "pipe of the script that does the job it ends with that script, even when the script is killed. A lost lease is refused " +
-        "with exit code 1 (LEASE_LOST).",
-    )
+      "pipe of the script that does the job it ends with that script, even when the script is killed. A lost lease is refused " +
+      "with exit code 1 (LEASE_LOST).",
+    examples: ['holdfast renew "$CLAIM" --lease 10m', 'exec 9> >(holdfast renew "$CLAIM" --lease 1m --keep)   # bash'],
+  })
     .argument("<claim>", "as `holdfast claim` printed it")
     .option("--lease <duration>", "how long from now", "5m")
     .option("--keep", "go on renewing until standard input ends")
-    .addHelpText(
-      "after",
-      examples('holdfast renew "$CLAIM" --lease 10m', 'exec 9> >(holdfast renew "$CLAIM" --lease 1m --keep)   # bash'),
-    )
     .action(async (token: string, options: { lease: Duration; keep?: boolean }, command: Command) => {
       const lease = toMillis(options.lease, "--lease");
       using end = options.keep ? awaitEnd() : null;
@@ -181,7 +165,7 @@ export function renewCommand(parent: Command): void {
     });
 }
 
-/** The end of standard input, or a signal. Listened for from the start: quick work is settled before this has begun. */
+/** Aborts at the end of standard input, or at a signal. Listens before the database is open: a script may settle quickly. */
 function awaitEnd(): { over: AbortSignal; signalled: AbortSignal } & Disposable {
   const signalled = untilInterrupted();
   const ended = new AbortController();
@@ -191,7 +175,7 @@ function awaitEnd(): { over: AbortSignal; signalled: AbortSignal } & Disposable 
   return { over, signalled, [Symbol.dispose]: () => signalled[Symbol.dispose]() };
 }
 
-/** `tell` hears of the first renewal. */
+/** Renews until `over` aborts; calls `tell` after the first renewal. */
 async function keepRenewing(
   claim: HeldClaim,
   lease: number,
@@ -207,9 +191,9 @@ async function keepRenewing(
       if (renewedAt === null) tell(renewed);
       renewedAt = asked;
     } catch (error) {
-      // Settled by the script at this very moment: that is why its input ends.
+      // The script has settled the job and closed the pipe.
       if (over.aborted) return;
-      // A full disk or a busy file is no reason to give up while the lease lasts.
+      // A full disk or a busy file may recover while the lease lasts.
       if (renewedAt === null || error instanceof LeaseLostError || asked - renewedAt > lease) throw error;
       workerLog("warn").warn("the lease could not be renewed; it is tried again", { error: String(error) });
       wait = Math.min(RETRY_MS, wait);
@@ -229,27 +213,22 @@ interface SettleOptions {
 type Outcome = "succeeded" | "failed" | "released";
 
 export function settleCommand(parent: Command): void {
-  parent
-    .command("settle")
-    .summary("end a claimed job: succeeded, failed or given back")
-    .description(
+  addCommand(parent, "settle", {
+    description:
       "End a claimed job: it succeeded, it failed, or it is given back. Once: when the lease was lost meanwhile, the job is " +
-        "somebody else's, nothing is written, and the exit code is 1 (LEASE_LOST).",
-    )
+      "somebody else's, nothing is written, and the exit code is 1 (LEASE_LOST).",
+    examples: [
+      `holdfast settle "$CLAIM" --succeed '{"verdict":"fine"}'`,
+      'holdfast settle "$CLAIM" --fail "the site is down" --delay 10m',
+      'holdfast settle "$CLAIM" --release',
+    ],
+  })
     .argument("<claim>", "as `holdfast claim` printed it")
     .option("--succeed [json]", "it succeeded, with this output; - reads it from standard input")
     .option("--fail <message>", "it failed with this error, and is tried again as its definition says")
     .option("--no-retry", "with --fail: do not try again")
     .option("--delay <duration>", "with --fail: try again after this long, e.g. 1m")
     .option("--release", "give it back untouched; nothing is charged")
-    .addHelpText(
-      "after",
-      examples(
-        `holdfast settle "$CLAIM" --succeed '{"verdict":"fine"}'`,
-        'holdfast settle "$CLAIM" --fail "the site is down" --delay 10m',
-        'holdfast settle "$CLAIM" --release',
-      ),
-    )
     .action(async (token: string, options: SettleOptions, command: Command) => {
       const end = outcomeOf(options);
       const output =
@@ -295,16 +274,13 @@ function settle(claim: HeldClaim, end: Outcome, output: unknown, { fail, retry, 
     case "succeeded":
       return claim.succeed(output);
     case "failed":
-      return claim.fail(fail, {
-        ...(retry ? {} : { retry }),
-        ...(delay === undefined ? {} : { delay: delay as Duration }),
-      });
+      return claim.fail(fail, { ...(retry ? {} : { retry }), ...definedOnly({ delay: delay as Duration | undefined }) });
     case "released":
       return claim.release();
   }
 }
 
-/** What becomes of it, as far as it can be told a moment later. */
+/** When a failed job runs again, as read right after the settle. */
 function nextAttempt(end: Outcome, job: Job | null, now: number): string {
   if (end !== "failed" || job?.state !== "pending") return "";
   return job.runAt > now ? ` It is tried again in ${ahead(job.runAt - now)}.` : " It is tried again.";

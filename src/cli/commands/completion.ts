@@ -1,28 +1,24 @@
 import { Argument, type Command, type Option } from "commander";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 
 const SHELLS = { bash, zsh, fish };
 
 export function completionCommand(parent: Command): void {
-  parent
-    .command("completion")
-    .summary("print a script that completes commands in a shell")
-    .description("Print a script that completes commands, options and their values in a shell.")
+  addCommand(parent, "completion", {
+    description: "Print a script that completes commands, options and their values in a shell.",
+    examples: ["source <(holdfast completion bash)", "source <(holdfast completion zsh)", "holdfast completion fish | source"],
+  })
     .addArgument(new Argument("<shell>", "for which shell").choices(Object.keys(SHELLS)))
-    .addHelpText(
-      "after",
-      examples("source <(holdfast completion bash)", "source <(holdfast completion zsh)", "holdfast completion fish | source"),
-    )
     .action((shell: keyof typeof SHELLS) => void process.stdout.write(SHELLS[shell](branchesOf(parent))));
 }
 
-/** What may follow on a command line, for each command. */
+/** What may follow a command on the command line. */
 interface Branch {
   /** "holdfast/jobs/list". */
   path: string;
   commands: { name: string; summary: string }[];
   options: Flag[];
-  /** What its argument may be, where that is known. */
+  /** The choices of its argument, if it has any. */
   choices: string[];
 }
 
@@ -33,7 +29,7 @@ interface Flag {
   choices: string[];
 }
 
-/** Read from the commands themselves, so that none can be forgotten. */
+/** The branches of a command and of all commands below it. */
 export function branchesOf(command: Command, above = ""): Branch[] {
   const path = `${above}${command.name()}`;
   const help = command.createHelp();
@@ -47,7 +43,7 @@ export function branchesOf(command: Command, above = ""): Branch[] {
   return [branch, ...command.commands.flatMap((child) => branchesOf(child as Command, `${path}/`))];
 }
 
-/** Options after which a value comes, whatever the command. */
+/** The options of all commands that take a value. */
 function takingValues(branches: readonly Branch[]): string[] {
   const names = branches.flatMap(({ options }) => options.filter(({ takesValue }) => takesValue).flatMap(({ names }) => names));
   return [...new Set(names)];
@@ -62,7 +58,7 @@ function flagOf(option: Option): Flag {
   };
 }
 
-/** What is not known here is left to the shell, which completes the names of files. */
+/** A bash script. Where it has no words, bash completes file names. */
 function bash(branches: readonly Branch[]): string {
   return `# holdfast completion bash: load it with  source <(holdfast completion bash)
 _holdfast() {
@@ -90,7 +86,7 @@ complete -o default -F _holdfast holdfast
 `;
 }
 
-/** After an option that takes a value: its choices, or nothing of ours. */
+/** The cases for options that take a value: their choices, if any. */
 function bashValues({ path, options }: Branch): string[] {
   return options
     .filter(({ takesValue }) => takesValue)
@@ -106,7 +102,7 @@ function bashWords({ path, options, commands, choices }: Branch): string[] {
   return [`    "${path} -"*) words="${flags.join(" ")}" ;;`, `    "${path} "*) words="${others.join(" ")}" ;;`];
 }
 
-/** Works as a file \`_holdfast\` in $fpath, and sourced. */
+/** A zsh script that works as a file `_holdfast` in $fpath, and sourced. */
 function zsh(branches: readonly Branch[]): string {
   return `#compdef holdfast
 # holdfast completion zsh: load it with  source <(holdfast completion zsh)

@@ -10,32 +10,31 @@ import type { Holdfast } from "../../runtime/holdfast.ts";
 import { type Checkpointed, Operator } from "../../runtime/operator.ts";
 import { isOfBefore } from "../../runtime/surroundings.ts";
 import { isAddress, locate } from "../../store/open-store.ts";
+import { definedOnly } from "../arguments.ts";
 import { configOf } from "../config.ts";
 import { driverOf, fileOf, openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { version } from "../program.ts";
 import { answer } from "../render/output.ts";
 import { oneLine, paint, type Style } from "../render/table.ts";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 
 export function doctorCommand(parent: Command): void {
-  parent
-    .command("doctor")
-    .summary("one page on how the database stands, and what mends it")
-    .description(
+  addCommand(parent, "doctor", {
+    description:
       "Look at everything that keeps a database well, and change nothing: versions, the disk, settings as they really are, the " +
-        "write-ahead log and who pins it, dead processes, stale leases and locks, stuck jobs, artifacts, the audit, backups, clocks, " +
-        "reports of crashes, damage. What stands out comes with the command that mends it. Exit code 5 when something is damaged, 1 " +
-        "when something does not work, 0 otherwise.",
-    )
+      "write-ahead log and who pins it, dead processes, stale leases and locks, stuck jobs, artifacts, the audit, backups, clocks, " +
+      "reports of crashes, damage. What stands out comes with the command that mends it. Exit code 5 when something is damaged, 1 " +
+      "when something does not work, 0 otherwise.",
+    examples: ["holdfast doctor", "holdfast doctor --recheck", "holdfast doctor --json | jq '.found[]'"],
+  })
     .option("--recheck", "check every page, index and row first; where all is well, clear findings of damage and write again")
     .option("--checkpoint", "copy the write-ahead log into the database first, and empty it as far as readers let it")
-    .addHelpText("after", examples("holdfast doctor", "holdfast doctor --recheck", "holdfast doctor --json | jq '.found[]'"))
     .action(async (options: { recheck?: boolean; checkpoint?: boolean }, command: Command) => {
       let opened = await openOrDamaged(command);
       try {
         const recheck = options.recheck && isOpen(opened) ? await recheckAll(opened) : null;
-        // A handle that was opened read-only stays so; the next writes the audit entry of what was cleared.
+        // A handle that was opened read-only stays read-only; the next one writes the audit entry.
         if (recheck !== null && recheck.cleared.length > 0 && isOpen(opened)) {
           await opened.close();
           opened = await openOrDamaged(command);
@@ -61,10 +60,10 @@ function isOpen(opened: Holdfast | HoldfastError | null): opened is Holdfast {
   return opened !== null && !(opened instanceof HoldfastError);
 }
 
-/** A reader that holds the log for longer is named on the page. */
+/** How long a checkpoint waits for readers of the log; the page names those that remain. */
 const CHECKPOINT_WAIT_MS = 2_000;
 
-/** What a complete check finds, and which findings of damage it has cleared. */
+/** Checks the whole database, and returns which findings of damage that cleared. */
 async function recheckAll(hf: Holdfast): Promise<Recheck> {
   const operator = new Operator(hf);
   const before = await operator.findings("damage");
@@ -80,13 +79,10 @@ async function examineAll(command: Command, opened: Holdfast | HoldfastError | n
   const { storeVersion: store, ...examination } = await examine({
     location,
     hf,
-    backups: {
-      ...(folder === undefined ? {} : { folder }),
-      ...(every === undefined ? {} : { every: toMillis(every, "backups.every") }),
-    },
+    backups: definedOnly({ folder, every: every === undefined ? undefined : toMillis(every, "backups.every") }),
     now: Date.now(),
   });
-  // The damage that kept it from being opened may have been found before.
+  // The examination may have found the damage that prevented opening.
   const isSaid = examination.found.some(({ grade }) => grade === "damage");
   const unopened =
     opened instanceof HoldfastError ? [whyUnopened(opened)].filter(({ grade }) => grade !== "damage" || !isSaid) : [];
@@ -108,13 +104,13 @@ function whyUnopened({ code, message, hint }: HoldfastError): Diagnosis {
   };
 }
 
-/** What keeps a database from being opened, and is found all the same. */
+/** Errors of opening that the doctor reports instead of failing. */
 const UNOPENED = new Set(["DAMAGED", "DISK_FULL", "DISK_ERROR", "READ_ONLY"]);
 
-/** One that cannot even be opened is what this is for. Null: of an older schema, which to open it would change. */
+/** Opens the database, or returns why it cannot be opened. Null for an older schema, which opening would migrate. */
 async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError | null> {
   const where = fileOf(command);
-  // Of a server that does not let it be opened there is nothing else to look at.
+  // Without a connection to the server there is nothing to examine.
   if (isAddress(where)) return openExisting(command);
   if (await isOfBefore(locate(where, { driver: driverOf(command) }))) return null;
   try {
@@ -128,23 +124,23 @@ async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError
 interface Examined extends Omit<Examination, "storeVersion"> {
   database: string;
   versions: { holdfast: string; node: string; platform: string; store: string | null };
-  /** Null: it could not be opened. */
+  /** Null if the database could not be opened. */
   recheck?: Recheck | null;
-  /** Null: there is no log to copy, or the database could not be opened. */
+  /** Null if there is no log to copy, or the database could not be opened. */
   checkpoint?: Checkpointed | null;
 }
 
-/** What `--recheck` has found. */
+/** The result of `--recheck`. */
 interface Recheck {
   ok: boolean;
   findings: string[];
-  /** Findings of damage that it has cleared. */
+  /** Findings of damage that the check has cleared. */
   cleared: string[];
 }
 
 const STYLES: Record<Grade, Style> = { damage: "red", error: "red", warning: "yellow", note: "dim" };
 
-/** One page: what stands out, and then how everything stands. */
+/** The page: findings first, then the facts. */
 function doctorPage(examined: Examined): string {
   const { found } = examined;
   const verdict = found.length === 0 ? paint("green", "Nothing stands out.") : found.map(sayFound).join("\n");

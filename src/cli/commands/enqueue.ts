@@ -4,13 +4,13 @@ import { HoldfastError } from "../../core/errors.ts";
 import { checkName } from "../../core/options.ts";
 import type { EnqueueOptions } from "../../runtime/context.ts";
 import { type Definition, definitionOf, job } from "../../runtime/definition.ts";
-import { parseInstant, readJson, wholeNumber } from "../arguments.ts";
+import { definedOnly, parseInstant, readJson, wholeNumber } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openOrMake } from "../database.ts";
 import { definitionsIn } from "../modules.ts";
 import { answer } from "../render/output.ts";
 import { paint } from "../render/table.ts";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 
 interface Options {
   module?: string;
@@ -24,10 +24,14 @@ interface Options {
 }
 
 export function enqueueCommand(parent: Command): void {
-  parent
-    .command("enqueue")
-    .summary("put a job into its queue")
-    .description("Put a job into its queue and print its id, once it is safe on the disk.")
+  addCommand(parent, "enqueue", {
+    description: "Put a job into its queue and print its id, once it is safe on the disk.",
+    examples: [
+      `holdfast enqueue resize '{"url":"https://example.com/a.png"}' --module jobs.ts`,
+      "cat input.json | holdfast enqueue resize - --key a.png --delay 10m",
+      "holdfast enqueue report --after 1p0k9r3zq00000007 1p0k9r3zq00000008",
+    ],
+  })
     .argument("<name>", "the job's name")
     .argument("[json]", "its input; - reads it from standard input")
     .option("--module <file>", "what defines the job: its schema, queue, version, retries (default: the config's modules)")
@@ -38,14 +42,6 @@ export function enqueueCommand(parent: Command): void {
     .option("--delay <duration>", "not before this has passed, e.g. 30s, 10m, 2h")
     .option("--run-at <date>", "not before then, e.g. 2026-12-31T23:00:00Z", parseInstant)
     .option("--after <ids...>", "when these jobs have succeeded; cancelled when one of them ends otherwise")
-    .addHelpText(
-      "after",
-      examples(
-        `holdfast enqueue resize '{"url":"https://example.com/a.png"}' --module jobs.ts`,
-        "cat input.json | holdfast enqueue resize - --key a.png --delay 10m",
-        "holdfast enqueue report --after 1p0k9r3zq00000007 1p0k9r3zq00000008",
-      ),
-    )
     .action(async (name: string, json: string | undefined, options: Options, command: Command) => {
       const input = await readJson(json, "The input");
       const wished = optionsOf(options);
@@ -67,7 +63,7 @@ async function find(name: string, options: Options, command: Command): Promise<D
   return options.queue === undefined ? definition : { ...definition, queue: checkName(options.queue, "The queue") };
 }
 
-/** Without a module: the name and the defaults. Whoever works it validates the input with its own definition. */
+/** A definition with defaults, without a module. The worker validates the input with its own definition. */
 function unknownJob(name: string): Definition {
   return definitionOf(job({ name, run: () => undefined }));
 }
@@ -85,12 +81,6 @@ async function definedIn(files: readonly string[], name: string, missing: string
 }
 
 function optionsOf({ id, key, priority, delay, runAt, after }: Options): EnqueueOptions {
-  return {
-    ...(id === undefined ? {} : { id }),
-    ...(key === undefined ? {} : { key }),
-    ...(priority === undefined ? {} : { priority }),
-    ...(delay === undefined ? {} : { delay: toMillis(delay as Duration, "--delay") }),
-    ...(runAt === undefined ? {} : { runAt }),
-    ...(after === undefined ? {} : { after }),
-  };
+  const delayMs = delay === undefined ? undefined : toMillis(delay as Duration, "--delay");
+  return definedOnly({ id, key, priority, delay: delayMs, runAt, after });
 }

@@ -12,19 +12,17 @@ import { backupsOf, openExisting } from "../database.ts";
 import { EXIT, exitCodeOf } from "../exit.ts";
 import { answer, workerLog } from "../render/output.ts";
 import { oneLine, paint } from "../render/table.ts";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 
 export function healthCommand(parent: Command): void {
-  parent
-    .command("health")
-    .summary("one line and an exit code, for probes")
-    .description(
+  addCommand(parent, "health", {
+    description:
       "For probes: one line, and exit code 0 when all is well, 1 when not, 5 when the database is damaged. Not well: it " +
-        "cannot be opened or written, jobs wait and nobody works (a process that only enqueues does not), jobs are quarantined. " +
-        "Names that nobody works on, while others are, show in `status`; here --oldest finds them when their jobs wait too long.",
-    )
+      "cannot be opened or written, jobs wait and nobody works (a process that only enqueues does not), jobs are quarantined. " +
+      "Names that nobody works on, while others are, show in `status`; here --oldest finds them when their jobs wait too long.",
+    examples: ["holdfast health", "holdfast health --oldest 10m || alert"],
+  })
     .option("--oldest <duration>", "not ok either when a job that could run has waited for longer, e.g. 10m")
-    .addHelpText("after", examples("holdfast health", "holdfast health --oldest 10m || alert"))
     .action(async (options: { oldest?: string }, command: Command) => {
       const limits = options.oldest === undefined ? {} : { oldest: toMillis(options.oldest as Duration, "--oldest") };
       const overview = await readOverview(command);
@@ -45,18 +43,18 @@ export function healthCommand(parent: Command): void {
     });
 }
 
-/** Opening enters this process in the database: that it can be written is proven, too. */
+/** Opening registers this process, which also proves that the database can be written. */
 async function readOverview(command: Command): Promise<Overview | HoldfastError> {
   try {
     await using hf = await openExisting(command);
     const operator = new Operator(hf);
     operator.refuseDamaged();
     const overview = await operator.overview();
-    // It may have been met just now.
+    // Reading may have found damage.
     operator.refuseDamaged();
     return overview;
   } catch (error) {
-    // A wrong path is no illness of the database.
+    // A usage error says nothing about the database.
     if (error instanceof HoldfastError && exitCodeOf(error.code) !== EXIT.usage) return error;
     throw error;
   }
@@ -74,26 +72,20 @@ function healthLine(ok: boolean, text: string): string {
 }
 
 export function metricsCommand(parent: Command): void {
-  parent
-    .command("metrics")
-    .summary("figures for Prometheus, once")
-    .description(
+  addCommand(parent, "metrics", {
+    description:
       "Print how the database stands as Prometheus reads it: jobs by queue and state, who works, builds, schedules, sinks, what " +
-        "crashes did, the disk, backups, alarms. For node_exporter's textfile collector, or whatever scrapes a command. Where the " +
-        "database is damaged, what can be read of it; where it cannot be opened, that it is not up. Either exits 0: the figures say so.",
-    )
-    .addHelpText(
-      "after",
-      examples(
-        "holdfast metrics",
-        "holdfast metrics > jobs.prom.new && mv jobs.prom.new /var/lib/node_exporter/jobs.prom",
-        "holdfast metrics --json | jq '.families[].name'",
-      ),
-    )
-    .action(async (_options: object, command: Command) => {
-      const families = familiesOf(await readFacts(command)).filter(({ samples }) => samples.length > 0);
-      answer(command, { families }, () => exposition(families).trimEnd());
-    });
+      "crashes did, the disk, backups, alarms. For node_exporter's textfile collector, or whatever scrapes a command. Where the " +
+      "database is damaged, what can be read of it; where it cannot be opened, that it is not up. Either exits 0: the figures say so.",
+    examples: [
+      "holdfast metrics",
+      "holdfast metrics > jobs.prom.new && mv jobs.prom.new /var/lib/node_exporter/jobs.prom",
+      "holdfast metrics --json | jq '.families[].name'",
+    ],
+  }).action(async (_options: object, command: Command) => {
+    const families = familiesOf(await readFacts(command)).filter(({ samples }) => samples.length > 0);
+    answer(command, { families }, () => exposition(families).trimEnd());
+  });
 }
 
 async function readFacts(command: Command): Promise<Facts> {
@@ -102,7 +94,7 @@ async function readFacts(command: Command): Promise<Facts> {
     const folder = backupsOf(command);
     return await new Operator(hf).metrics(folder === undefined ? {} : { backups: { folder } });
   } catch (error) {
-    // A wrong path is no figure.
+    // A usage error says nothing about the database.
     if (!(error instanceof HoldfastError) || exitCodeOf(error.code) === EXIT.usage) throw error;
     workerLog("warn").warn(error.message, { code: error.code });
     return unopened({ at: Date.now(), isDamaged: error.code === "DAMAGED" });

@@ -6,9 +6,9 @@ import type { Command } from "commander";
 import { CONFIG_FILES, namedConfig } from "../config.ts";
 import { answer } from "../render/output.ts";
 import { oneLine, paint } from "../render/table.ts";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 
-/** Put in below: the files that are written import it, this one does not. */
+/** The package's name in the templates; a constant, so that no bundler takes it for an import of this file. */
 const PACKAGE = '"holdfast"';
 
 const JOBS = `import { job } from ${PACKAGE};
@@ -31,27 +31,25 @@ export default {
 `;
 
 export function initCommand(parent: Command): void {
-  parent
-    .command("init")
-    .summary("write a config and a first job")
-    .description("Write holdfast.config.ts and a file with a first job. What is there already stays as it is.")
-    .addHelpText("after", examples("holdfast init"))
-    .action(async (_options: object, command: Command) => {
-      const { created, kept } = await write(namedConfig(command));
-      const next = steps(created);
-      answer(command, { created, kept, next }, () =>
-        [
-          ...created.map((file) => `${paint("green", "wrote")} ${oneLine(file)}`),
-          ...kept.map((file) => `${paint("dim", "kept")}  ${oneLine(file)}`),
-          "",
-          "Next:",
-          ...next.map((line) => `  ${line}`),
-        ].join("\n"),
-      );
-    });
+  addCommand(parent, "init", {
+    description: "Write holdfast.config.ts and a file with a first job. What is there already stays as it is.",
+    examples: ["holdfast init"],
+  }).action(async (_options: object, command: Command) => {
+    const { created, kept } = await write(namedConfig(command));
+    const next = steps(created);
+    answer(command, { created, kept, next }, () =>
+      [
+        ...created.map((file) => `${paint("green", "wrote")} ${oneLine(file)}`),
+        ...kept.map((file) => `${paint("dim", "kept")}  ${oneLine(file)}`),
+        "",
+        "Next:",
+        ...next.map((line) => `  ${line}`),
+      ].join("\n"),
+    );
+  });
 }
 
-/** The config last: where there is one, everything was written, or is the user's own. */
+/** Writes the config last: if there is one, the other files are complete, or the user's own. */
 async function write(named: string | undefined): Promise<{ created: string[]; kept: string[] }> {
   const there = named ?? CONFIG_FILES.find((name) => existsSync(name));
   if (there !== undefined && existsSync(there)) return { created: [], kept: [there] };
@@ -65,7 +63,7 @@ async function write(named: string | undefined): Promise<{ created: string[]; ke
   return { created, kept: files.map(([file]) => file).filter((file) => !created.includes(file)) };
 }
 
-/** False where it is there: nothing is ever overwritten, whoever else writes at the same time. */
+/** Creates a file atomically. False if it exists. */
 async function writeNew(file: string, text: string): Promise<boolean> {
   try {
     await writeFile(file, text, { flag: "wx" });
@@ -86,7 +84,7 @@ function steps(created: readonly string[]): string[] {
   ];
 }
 
-/** Whether the files that were written find the package that they import. */
+/** Whether the written files can import the package. */
 function isInstalled(): boolean {
   try {
     createRequire(resolve("holdfast.config.ts")).resolve("holdfast");

@@ -11,27 +11,23 @@ import { openToLook } from "../database.ts";
 import { findPipeline } from "../modules.ts";
 import { answer } from "../render/output.ts";
 import { type Column, count, paint, type Style, table } from "../render/table.ts";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 
 export function planCommand(parent: Command): void {
-  const plan = parent
-    .command("plan")
-    .summary("what a run would do and cost, without doing it")
-    .description(
+  const plan = addCommand(parent, "plan", {
+    description:
       "Show what a run would do now, stage by stage: what would run, what is cached, what depends on something that has to run " +
-        "first, and what that is estimated to cost. Nothing is changed, and no database is made where there is none.",
-    )
-    .argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
-  addChoiceOptions(plan)
-    .addHelpText("after", examples("holdfast plan docs.ts", "holdfast plan docs --rerun parse --json"))
-    .action(async (given: string, options: Partial<RunOptions>, command: Command) => {
-      const { pipeline } = await findPipeline(given, command);
-      const wished = buildOptions(options);
-      checkBuildOptions(new Model(pipelineOf(pipeline), hostname()), wished, "plan");
-      await using hf = await openToLook(command);
-      const planned = await hf.builds.plan(pipeline, wished);
-      answer(command, planned, () => page(planned));
-    });
+      "first, and what that is estimated to cost. Nothing is changed, and no database is made where there is none.",
+    examples: ["holdfast plan docs.ts", "holdfast plan docs --rerun parse --json"],
+  }).argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
+  addChoiceOptions(plan).action(async (given: string, options: Partial<RunOptions>, command: Command) => {
+    const { pipeline } = await findPipeline(given, command);
+    const wished = buildOptions(options);
+    checkBuildOptions(new Model(pipelineOf(pipeline), hostname()), wished, "plan");
+    await using hf = await openToLook(command);
+    const planned = await hf.builds.plan(pipeline, wished);
+    answer(command, planned, () => page(planned));
+  });
 }
 
 type Row = Plan["stages"][string] & { name: string };

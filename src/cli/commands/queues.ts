@@ -4,57 +4,53 @@ import { HoldfastError } from "../../core/errors.ts";
 import { FINISHED_STATES, type JobState } from "../../core/job.ts";
 import { number } from "../../core/words.ts";
 import { isPipelineQueue } from "../../core/work.ts";
-import { Operator } from "../../runtime/operator.ts";
 import type { QueueOverview } from "../../store/look.ts";
-import { openExisting } from "../database.ts";
-import { answer } from "../render/output.ts";
-import { type Column, count, oneLine, paint, stateStyle, table, terminalWidth } from "../render/table.ts";
-import { examples } from "../verb.ts";
+import { type Column, count, oneLine, stateStyle, tableOr, terminalWidth } from "../render/table.ts";
+import { addCommand, type Answer, onDatabase, type OpenDatabase } from "../verb.ts";
 
 export function queuesCommand(parent: Command): void {
-  const queues = parent
-    .command("queues")
-    .summary("how each queue stands: list, pause, resume")
-    .description("How each queue stands. A paused queue hands out nothing until it is resumed, to nobody.")
-    .addHelpText("after", examples("holdfast queues", "holdfast queues pause mail"));
-  queues
-    .command("list", { isDefault: true })
-    .summary("list the queues (default)")
-    .description("List the queues, with what is in them.")
-    .addHelpText("after", examples("holdfast queues list --json"))
-    .action(async (_options: object, command: Command) => {
-      await using hf = await openExisting(command);
-      const operator = new Operator(hf);
+  const queues = addCommand(parent, "queues", {
+    description: "How each queue stands. A paused queue hands out nothing until it is resumed, to nobody.",
+    examples: ["holdfast queues", "holdfast queues pause mail"],
+  });
+  addCommand(queues, "list", {
+    summary: "list the queues (default)",
+    description: "List the queues, with what is in them.",
+    examples: ["holdfast queues list --json"],
+    isDefault: true,
+  }).action(
+    onDatabase(async ({ operator }) => {
       const items = await operator.queues();
-      answer(command, { items, ...operator.incomplete() }, () => queueTable(items, operator.now()));
-    });
-  queues
-    .command("pause")
-    .summary("hand out nothing more of it, until it is resumed")
-    .description("Hand out nothing more of it, until it is resumed. What runs goes on, what is enqueued waits.")
+      return [{ items, ...operator.incomplete() }, () => queueTable(items, operator.now())];
+    }),
+  );
+  addCommand(queues, "pause", {
+    summary: "hand out nothing more of it, until it is resumed",
+    description: "Hand out nothing more of it, until it is resumed. What runs goes on, what is enqueued waits.",
+    examples: ["holdfast queues pause mail"],
+  })
     .argument("<name>", "the queue's name, as in `holdfast queues`")
     .option("--ahead", "also a queue that nothing was ever put into")
-    .addHelpText("after", examples("holdfast queues pause mail"))
-    .action((name: string, options: { ahead?: boolean }, command: Command) => setPaused(command, name, true, options.ahead));
-  queues
-    .command("resume")
-    .summary("hand out its jobs again")
-    .description("Hand out its jobs again, at once.")
+    .action(onDatabase((database, name: string, { ahead }: { ahead?: boolean }) => setPaused(database, name, true, ahead)));
+  addCommand(queues, "resume", {
+    summary: "hand out its jobs again",
+    description: "Hand out its jobs again, at once.",
+    examples: ["holdfast queues resume mail"],
+  })
     .argument("<name>", "the queue's name, as in `holdfast queues`")
-    .addHelpText("after", examples("holdfast queues resume mail"))
-    .action((name: string, _options: object, command: Command) => setPaused(command, name, false));
+    .action(onDatabase((database, name: string, _options: object) => setPaused(database, name, false)));
 }
 
-async function setPaused(command: Command, name: string, paused: boolean, ahead = false): Promise<void> {
-  await using hf = await openExisting(command);
+async function setPaused({ hf, operator }: OpenDatabase, name: string, paused: boolean, ahead = false): Promise<Answer> {
   const known = (await hf.queues.list()).map((queue) => queue.name);
-  // A typing mistake must not look like a success.
+  // A mistyped name must not look like a success.
   if (!ahead && !known.includes(name)) throw noSuchQueue(name, known, paused);
-  const changed = await new Operator(hf).setPaused(name, paused);
-  answer(command, { queue: name, paused, changed }, () => {
-    const what = paused ? "paused" : "resumed";
-    return changed ? `${oneLine(name)} is ${what}.` : `${oneLine(name)} ${paused ? "is paused" : "was not paused"} already.`;
-  });
+  const changed = await operator.setPaused(name, paused);
+  const text = () => {
+    const state = paused ? "paused" : "resumed";
+    return changed ? `${oneLine(name)} is ${state}.` : `${oneLine(name)} ${paused ? "is paused" : "was not paused"} already.`;
+  };
+  return [{ queue: name, paused, changed }, text];
 }
 
 function noSuchQueue(name: string, known: readonly string[], paused: boolean): HoldfastError {
@@ -63,51 +59,44 @@ function noSuchQueue(name: string, known: readonly string[], paused: boolean): H
   return new HoldfastError("NO_SUCH_QUEUE", `There is no queue ${name}.`, others + ahead);
 }
 
-/** Below this many columns what is over and done gives way to what is going on. */
+/** On terminals narrower than this the columns of finished jobs are left out. */
 const WIDE_COLUMNS = 96;
 
-/** How many jobs of each queue end in a second, as seen between two looks. */
+/** How many jobs of each queue finish in a second, measured between two readings. */
 export type Rates = ReadonlyMap<string, number>;
 
-/** The queues, for people. Without rates seen: those of the last minute. */
+/** Without measured rates the table shows those of the last minute. */
 export function queueTable(queues: readonly QueueOverview[], now: number, rates?: Rates): string {
-  if (queues.length === 0) return paint("dim", "No jobs yet.");
   const any = (state: JobState) => queues.some(({ counts }) => counts[state] > 0);
-  const wide = terminalWidth() >= WIDE_COLUMNS;
+  const isWide = terminalWidth() >= WIDE_COLUMNS;
+  const isIdle = (queue: QueueOverview) => (rateOf(queue, rates) === "0" ? "dim" : "green");
   const columns: (Column<QueueOverview> | false)[] = [
     { title: "QUEUE", value: ({ name }) => name, least: 6, style: (queue) => (isHeld(queue) ? "yellow" : null) },
-    queues.some(isHeld) && {
-      title: "",
-      value: (queue) => (isHeld(queue) ? "paused" : ""),
-      style: () => "yellow",
-    },
+    queues.some(isHeld) && { title: "", value: (queue) => (isHeld(queue) ? "paused" : ""), style: () => "yellow" },
     any("waiting") && countOf("waiting"),
     countOf("pending"),
     countOf("running"),
     { title: rates === undefined ? "DONE/MIN" : "DONE/S", right: true, value: (queue) => rateOf(queue, rates), style: isIdle },
-    wide && countOf("succeeded"),
+    isWide && countOf("succeeded"),
     countOf("failed"),
-    wide && any("cancelled") && countOf("cancelled"),
+    isWide && any("cancelled") && countOf("cancelled"),
     any("quarantined") && countOf("quarantined"),
     { title: "OLDEST", right: true, value: ({ oldestAt }) => (oldestAt === undefined ? "–" : age(now - oldestAt)) },
   ];
-  return table(
+  return tableOr(
+    "No jobs yet.",
     columns.filter((column) => column !== false),
     queues,
   );
-
-  function isIdle(queue: QueueOverview): "dim" | "green" {
-    return rateOf(queue, rates) === "0" ? "dim" : "green";
-  }
 }
 
-/** Paused, by somebody or for a budget. That of a pipeline is between its builds, too, when there is nothing to hand out. */
+/** Whether the queue is shown as paused. A pipeline's queue is also paused between builds, when it has no jobs. */
 function isHeld({ name, paused, counts }: QueueOverview): boolean {
   const isIdle = counts.waiting + counts.pending + counts.running === 0;
   return paused && !(isPipelineQueue(name) && isIdle);
 }
 
-/** Ended in the last minute, about. */
+/** How many jobs finished in about the last minute. */
 export function lastMinute(queue: QueueOverview): number {
   return FINISHED_STATES.reduce((total, state) => total + queue.lastMinute[state], 0);
 }

@@ -13,36 +13,31 @@ import { isManual, openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { answer } from "../render/output.ts";
 import { type Column, count, oneLine, paint, table } from "../render/table.ts";
-import { examples } from "../verb.ts";
+import { addCommand, onDatabase } from "../verb.ts";
 
 type Entry = RecoveryTotals["log"][number];
 
-/** More expired leases than this are just "more". */
+/** Expired leases are counted up to this number. */
 const LEASES_COUNTED = 1_000;
 
 export function recoverCommand(parent: Command): void {
-  parent
-    .command("recover")
-    .summary("give back what dead processes left behind, and show the reports")
-    .description(
+  addCommand(parent, "recover", {
+    description:
       "Give back now what dead processes left behind: jobs, builds, locks, expired leases. Workers do the same by themselves " +
-        'within a second; this is for when none is there. Where the config says `recovery: "manual"`, it only shows what would ' +
-        "be done, and --apply does it. Every crash has a report; one with errors stands open until it is acknowledged.",
-    )
+      'within a second; this is for when none is there. Where the config says `recovery: "manual"`, it only shows what would ' +
+      "be done, and --apply does it. Every crash has a report; one with errors stands open until it is acknowledged.",
+    examples: ["holdfast recover", "holdfast recover --last", "holdfast recover --apply", "holdfast recover --expired-for 5m"],
+  })
     .option("--expired-for <duration>", "take back every lease that expired at least this long ago, e.g. 5m, whoever holds it")
     .option("--dry-run", "only show what would be done")
     .option("--apply", 'do it, also where the config says `recovery: "manual"`')
     .option("--last", "show the report of the last crash, and recover nothing")
     .option("--history", "list the reports of all crashes, the newest first, and recover nothing")
     .option("--acknowledge", "say that you have seen the reports with errors: they stand open until then")
-    .addHelpText(
-      "after",
-      examples("holdfast recover", "holdfast recover --last", "holdfast recover --apply", "holdfast recover --expired-for 5m"),
-    )
     .action(async (options: RecoverOptions, command: Command) => {
       refuseCombined(options);
       const since = options.expiredFor === undefined ? null : toMillis(options.expiredFor as Duration, "--expired-for");
-      if (options.last || options.history) return await showReports(command, options);
+      if (options.last || options.history) return await showReports(options, command);
       if (options.acknowledge) return await acknowledge(command);
       if (options.dryRun || (isManual(command) && !options.apply && since === null)) return await preview(command);
       await using hf = await openExisting(command, { recovery: "by an operator" });
@@ -51,7 +46,7 @@ export function recoverCommand(parent: Command): void {
       const recovered = since === null ? await hf.recovery.recoverStale() : await hf.recovery.reclaimStale(since);
       const left = await operator.expiredLeases(LEASES_COUNTED);
       const { log, ...totals } = await operator.recoveryTotals();
-      // What this recovery is about to find is waited for.
+      // `lastReport` waits for a recovery that is under way.
       const report = await hf.recovery.lastReport();
       const wrong = await operator.failedReports(LEASES_COUNTED);
       if (wrong.length > 0) process.exitCode = EXIT.failed;
@@ -72,7 +67,7 @@ interface RecoverOptions {
   acknowledge?: boolean;
 }
 
-/** Each is a thing of its own. */
+/** Rejects options that exclude each other. */
 function refuseCombined(options: RecoverOptions): void {
   const given = Object.keys(options).filter((name) => ["dryRun", "apply", "last", "history", "acknowledge"].includes(name));
   if (given.length < 2) return;
@@ -83,59 +78,47 @@ function refuseCombined(options: RecoverOptions): void {
   );
 }
 
-async function showReports(command: Command, { last = false }: RecoverOptions): Promise<void> {
-  await using hf = await openExisting(command);
-  const operator = new Operator(hf);
+const showReports = onDatabase(async ({ hf, operator, command }, { last = false }: RecoverOptions) => {
   const now = operator.now();
   const plan = await hf.recovery.preview();
   const waiting = plan !== null && isOfCrash(plan) ? plan : null;
   const lost = (await operator.findings("loss")).map(({ what }) => what);
   const next = waitingPage({ waiting, lost, byHand: isManual(command) }, now);
   const page = (shown: string) => [shown, ...(next === "" ? [] : [next])].join("\n\n");
+  const none = () => (next === "" ? paint("dim", "No process has crashed so far.") : next);
   if (last) {
     const report = await hf.recovery.lastReport();
-    answer(command, { report, waiting, lost }, () =>
-      report === null
-        ? next === ""
-          ? paint("dim", "No process has crashed so far.")
-          : next
-        : page(reportPage(report, now, operator.location.kind)),
-    );
-    return;
+    return [{ report, waiting, lost }, () => (report === null ? none() : page(reportPage(report, now, operator.location.kind)))];
   }
   const reports = await hf.recovery.history();
-  answer(command, { reports, waiting, lost }, () =>
-    reports.length === 0 && next !== "" ? next : page(reportTable(reports, now)),
-  );
-}
+  return [{ reports, waiting, lost }, () => (reports.length === 0 ? none() : page(table(columns(now), reports)))];
+});
 
-async function acknowledge(command: Command): Promise<void> {
-  await using hf = await openExisting(command);
+const acknowledge = onDatabase(async ({ hf }) => {
   const acknowledged = await hf.recovery.acknowledge();
-  answer(command, { acknowledged }, () =>
-    acknowledged.length === 0
-      ? paint("dim", "No report stands open.")
-      : `Acknowledged ${plural(acknowledged.length, "report")} with errors.`,
-  );
-}
+  const isNone = acknowledged.length === 0;
+  const text = isNone
+    ? paint("dim", "No report stands open.")
+    : `Acknowledged ${plural(acknowledged.length, "report")} with errors.`;
+  return [{ acknowledged }, () => text];
+});
 
-/** Nothing is written. */
-async function preview(command: Command): Promise<void> {
-  await using hf = await openExisting(command);
+/** Shows what a recovery would do, and writes nothing. */
+const preview = onDatabase(async ({ hf, operator }) => {
   const plan = await hf.recovery.preview();
-  answer(command, { plan }, () =>
+  const text = () =>
     plan === null
       ? "Nothing to recover."
-      : `${planPage(plan, new Operator(hf).now())}\n\n${paint("dim", "holdfast recover --apply does it.")}`,
-  );
-}
+      : `${planPage(plan, operator.now())}\n\n${paint("dim", "holdfast recover --apply does it.")}`;
+  return [{ plan }, text];
+});
 
 function sayRecovered({ entriesReclaimed, locksCleaned }: RecoveryStats): string {
   if (entriesReclaimed + locksCleaned === 0) return "Nothing to recover.";
   return paint("green", `Recovered ${plural(entriesReclaimed, "job")} and ${plural(locksCleaned, "lock")}.`);
 }
 
-/** Their holder may live and be about to renew, which one look cannot tell. */
+/** Expired leases whose holder may be alive and about to renew. */
 function sayLeft(left: number): string {
   if (left === 0) return "";
   const leases = left === LEASES_COUNTED ? `${number(LEASES_COUNTED)} or more leases` : plural(left, "lease");
@@ -160,7 +143,7 @@ function recoveryTable(log: readonly Entry[], now: number): string {
   );
 }
 
-/** In one line. */
+/** A report in one line. */
 export function sayReport(report: CrashRecoveryReport, now: number): string {
   const { recoveredAt, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs, errors } = report;
   const back = [plural(jobsRecovered, "job")];
@@ -171,7 +154,7 @@ export function sayReport(report: CrashRecoveryReport, now: number): string {
   return `${age(now - recoveredAt)} ago, ${who}: ${back.join(", ")} given back in ${number(recoveryDurationMs)} ms${wrong}`;
 }
 
-/** All of it; of a server nothing about logs and commits, which are its own. */
+/** A whole report; a server has no write-ahead log of Holdfast's to report on. */
 function reportPage(report: CrashRecoveryReport, now: number, store: StoreLocation["kind"]): string {
   const { crashed, errors, wasSuccessful } = report;
   const lines: [string, string][] = [
@@ -208,7 +191,7 @@ function sayProcess({ pid, host, program, startedAt }: CrashRecoveryReport["cras
   return `pid ${pid} on ${oneLine(host)}, ${oneLine(program)}, since ${instant(startedAt, now)}`;
 }
 
-/** What would be done, before it is. */
+/** What a recovery would do. */
 function planPage(plan: RecoveryPlan, now: number): string {
   const { crashed, jobs, builds, locks, goesOn, expired } = plan;
   const lines: string[] = [
@@ -223,7 +206,7 @@ function planPage(plan: RecoveryPlan, now: number): string {
   return `This would be done:\n${lines.map((line) => `  ${line}`).join("\n")}`;
 }
 
-/** What a crash has left, and nobody has seen to yet; empty: nothing. */
+/** What a crash left that is not recovered yet; empty if there is nothing. */
 function waitingPage(
   { waiting, lost, byHand }: { waiting: RecoveryPlan | null; lost: readonly string[]; byHand: boolean },
   now: number,
@@ -236,10 +219,6 @@ function waitingPage(
     ? "holdfast recover --apply does it."
     : "A worker that starts does it by itself; holdfast recover does it now.";
   return [...parts, paint("dim", how)].join("\n");
-}
-
-function reportTable(reports: readonly CrashRecoveryReport[], now: number): string {
-  return reports.length === 0 ? paint("dim", "No process has crashed so far.") : table(columns(now), reports);
 }
 
 function columns(now: number): Column<CrashRecoveryReport>[] {

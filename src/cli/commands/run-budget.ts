@@ -20,7 +20,7 @@ import { parseCost } from "../arguments.ts";
 import { oneLine, paint } from "../render/table.ts";
 import type { Wanted } from "./run.ts";
 
-/** The total that the build is expected to have spent when it is done; null where no stage says what it costs. */
+/** The estimated total cost of the finished build; null if no stage has an estimate. */
 export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: Wanted): Promise<Amount | null> {
   const { rerun, only } = JSON.parse(row.options) as BuildSettings;
   // Without an estimate the build can still be approved, so a plan that fails is not an error here.
@@ -28,12 +28,12 @@ export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: W
   const left = plan === null ? NOTHING : toAmount(plan.estimate, "The estimate of the plan");
   if (left.micros + left.tokens === 0) return null;
   if (rerun.length === 0) return plus(row.spent, left);
-  // A plan with `rerun` counts what this build has run anew already, too.
+  // A plan with `rerun` also counts what this build has rerun already.
   const least = plus(row.spent, row.refused);
   return { micros: Math.max(left.micros, least.micros), tokens: Math.max(left.tokens, least.tokens) };
 }
 
-/** Why it waits, for whoever may pay. */
+/** Why the build is paused, and what it is estimated to need. */
 export function sayPaused(row: BuildRow, build: Build, toFinish: Amount | null = null): string {
   const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused for its budget: ${saySpent(build.spent, build.budget)} spent`;
   const refused = row.refused.micros + row.refused.tokens;
@@ -42,7 +42,7 @@ export function sayPaused(row: BuildRow, build: Build, toFinish: Amount | null =
   return paint("yellow", `${what}${next}.${finish}`);
 }
 
-/** How it goes on. */
+/** The commands that continue or abandon the build. */
 export function sayHow(row: BuildRow, again: string, token: string | undefined): string {
   const given = token ?? "TOKEN";
   const lines = [
@@ -56,7 +56,7 @@ export function sayHow(row: BuildRow, again: string, token: string | undefined):
   return lines.join("\n");
 }
 
-/** What is asked on a terminal. Null: nobody pays. */
+/** Asks for a new budget on the terminal; null if the user gives none. */
 export async function askBudget(
   row: BuildRow,
   toFinish: Amount | null,
@@ -90,12 +90,12 @@ export async function askBudget(
   }
 }
 
-/** A token of one's own: whoever sits at the terminal is who may pay. */
+/** A token for the approval that the user has just given on the terminal. */
 export async function tokenFor(hf: Holdfast, build: Build): Promise<string> {
   return build.token ?? hf.builds.mintToken(build.id);
 }
 
-/** What the next piece of work needs. */
+/** The least total that lets the next target run. */
 function leastOf(row: BuildRow): string {
   return limitedOf(row, plus(row.spent, row.refused));
 }

@@ -6,19 +6,19 @@ import { whereOf } from "../database.ts";
 import type { FoundPipeline } from "../modules.ts";
 import { oneLine, paint, printable } from "../render/table.ts";
 
-/** What one may take to end after it was told. */
+/** A worker process is killed if it does not exit within this time after the stop. */
 const STOP_TIMEOUT_MS = 15_000;
 
 interface WorkerProcessesOptions extends FoundPipeline {
   command: Command;
-  /** How many of them, and how many jobs at once in each. */
+  /** How many processes, and how many jobs each runs at once. */
   options: Pick<RunOptions, "workers" | "concurrency">;
   say: (text: string) => void;
 }
 
 /**
- * Further processes that work on the same pipeline. They hang on a channel to this one: when it is closed, or this process
- * dies, they finish what they have and end.
+ * Further processes that work on the same pipeline. Each has a channel to this process: when this process closes it or dies, the
+ * worker finishes its running jobs and exits.
  */
 export class WorkerProcesses {
   readonly #parts: WorkerProcessesOptions;
@@ -30,19 +30,19 @@ export class WorkerProcesses {
     this.#parts = parts;
   }
 
-  /** How many are there now. */
+  /** How many are running. */
   get size(): number {
     return this.#there.size;
   }
 
-  /** Once. */
+  /** Starts the processes, on the first call only. */
   start(): void {
     if (this.#started) return;
     this.#started = true;
     for (let i = 0; i < (this.#parts.options.workers ?? 0); i++) this.#hire();
   }
 
-  /** They are told, and waited for. */
+  /** Stops the processes, and waits until they have exited. */
   async end(): Promise<void> {
     this.#ending = true;
     await Promise.all([...this.#there].map((child) => stopChild(child)));
@@ -58,7 +58,7 @@ export class WorkerProcesses {
     const args = [process.argv[1] as string, "work", file, "--json", "--for-run", pipeline.name, ...many, ...named];
     const where = whereOf(command);
     const child = spawn(process.execPath, [...process.execArgv, ...args], {
-      // An address may hold a password, which everybody can read among arguments.
+      // An address may contain a password, and every user of the host can read arguments.
       env: { ...process.env, ...(where === undefined ? {} : { HOLDFAST_DB: where }) },
       stdio: ["ignore", "ignore", "pipe", "ipc"],
     });

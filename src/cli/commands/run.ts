@@ -31,133 +31,122 @@ import { isJson } from "../render/output.ts";
 import { type BuildDisplay, buildSummary, displayBuild, nextStep } from "../render/progress.ts";
 import { oneLine, paint } from "../render/table.ts";
 import { ExitGuard, Interrupts } from "../signals.ts";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 import { askBudget, sayHow, sayPaused, tokenFor, totalToFinish } from "./run-budget.ts";
 import { WorkerProcesses } from "./run-workers.ts";
 
 export function runCommand(parent: Command): void {
-  const run = parent
-    .command("run")
-    .summary("build a pipeline: start, or go on where it was")
-    .description(
+  const run = addCommand(parent, "run", {
+    description:
       "Build a pipeline, and show how it goes. A build that was interrupted goes on where it was; one that is paused for its " +
-        "budget goes on with --token and --budget, or asks on a terminal. What earlier builds have made and still holds is " +
-        "reused. Ctrl-C lets what runs finish and leaves a build that goes on with the next run; a second one exits at once.\n\n" +
-        "Exit code 0: SUCCESS, 1: FAILED, 2: wrong usage or a bad pipeline, 3: paused for its budget, 4: somebody else leads " +
-        "the pipeline's build, 130: interrupted.",
-    )
-    .argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
+      "budget goes on with --token and --budget, or asks on a terminal. What earlier builds have made and still holds is " +
+      "reused. Ctrl-C lets what runs finish and leaves a build that goes on with the next run; a second one exits at once.\n\n" +
+      "Exit code 0: SUCCESS, 1: FAILED, 2: wrong usage or a bad pipeline, 3: paused for its budget, 4: somebody else leads " +
+      "the pipeline's build, 130: interrupted.",
+    examples: [
+      "holdfast run docs.ts",
+      "holdfast run docs.ts --budget 10 --workers 3",
+      "holdfast run docs --rerun parse --only 'docs/api/**'",
+      "holdfast run docs.ts --token hft_… --budget 20",
+      "holdfast run docs.ts --watch",
+    ],
+  }).argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
   addChoiceOptions(addPaceOptions(run))
     .option("--fresh", "abandon a build that was interrupted, and start anew: finished work is reused")
     .option("--watch", "then build again whenever the source changes, until Ctrl-C")
-    .addHelpText(
-      "after",
-      examples(
-        "holdfast run docs.ts",
-        "holdfast run docs.ts --budget 10 --workers 3",
-        "holdfast run docs --rerun parse --only 'docs/api/**'",
-        "holdfast run docs.ts --token hft_… --budget 20",
-        "holdfast run docs.ts --watch",
-      ),
-    )
     .action(async (given: string, options: RunOptions, command: Command) => {
       checkToken(options);
       const { pipeline, file } = await findPipeline(given, command);
       const model = new Model(pipelineOf(pipeline), hostname());
-      const wished = buildOptions(options);
-      // Before there is a database: what is refused leaves nothing behind.
-      checkBuildOptions(model, wished, "run");
+      const chosen = buildOptions(options);
+      // Checked before the database is created: a usage error must leave nothing behind.
+      checkBuildOptions(model, chosen, "run");
       using interrupts = new Interrupts();
-      using show = displayBuild(command);
+      using display = displayBuild(command);
       await using hf = await openOrMake(command, {
         program: `holdfast run ${given}`,
-        log: show.log,
+        log: display.log,
         delivers: true,
         onStop: () => interrupts.stop("`holdfast stop` asked for it"),
       });
-      const crew = new WorkerProcesses({ command, pipeline, file, options, say: (text) => show.say(text) });
+      const workers = new WorkerProcesses({ command, pipeline, file, options, say: (text) => display.say(text) });
       const wanted: Wanted = {
         pipeline,
         model,
-        options: wished,
+        options: chosen,
         token: await readToken(options.token),
         fresh: options.fresh,
         again: `holdfast run ${given}`,
         anew: `holdfast run ${given} --fresh`,
         signal: interrupts.signal,
       };
-      const parts = { hf, command, wanted, show, crew, interrupts };
+      const parts = { hf, command, wanted, display, workers, interrupts };
       process.exitCode = await withWorkers(parts, () =>
         options.watch ? buildOnChanges(parts) : orchestrate(parts, (next) => begin(hf, next)),
       );
     });
 }
 
-/** Until a signal, which is how it is meant to end: 0, unless it has left a build in the middle. */
+/** Builds whenever the source changes, until a signal. Returns the exit code: 0 unless the signal interrupted a build. */
 async function buildOnChanges(parts: RunParts): Promise<number> {
-  const { hf, show, interrupts } = parts;
+  const { hf, display, interrupts } = parts;
   let { wanted } = parts;
   using changes = hf.builds.changes(wanted.pipeline);
   for (;;) {
     await changes.mark();
     const code = await orchestrate({ ...parts, wanted }, (next) => begin(hf, next));
     if (interrupts.signal.aborted || code === EXIT.paused) return code;
-    show.say(paint("dim", `Waiting for changes of ${oneLine(wanted.model.name)}'s source; Ctrl-C ends.`));
+    display.say(paint("dim", `Waiting for changes of ${oneLine(wanted.model.name)}'s source; Ctrl-C ends.`));
     if (!(await changes.next(interrupts.signal))) return EXIT.done;
-    // What was asked for once is done.
+    // --rerun, --token and --fresh apply to the first build only.
     const { rerun: _, ...options } = wanted.options;
     wanted = { ...parts.wanted, options, token: undefined, fresh: false };
   }
 }
 
 export function resumeCommand(parent: Command): void {
-  const command = parent
-    .command("resume")
-    .summary("go on with a build that was interrupted or paused")
-    .description(
+  const resume = addCommand(parent, "resume", {
+    summary: "go on with a build that was interrupted or paused",
+    description:
       "Go on with this build, as `holdfast run` would. One that is paused for its budget needs --token and --budget, unless " +
-        "it was approved, or asks on a terminal. Exit codes are those of `holdfast run`.",
-    )
+      "it was approved, or asks on a terminal. Exit codes are those of `holdfast run`.",
+    examples: [
+      "holdfast builds resume b1k7i1ug7v00000001 --file docs.ts",
+      "holdfast builds resume b1k7i1ug7v00000001 --token hft_… --budget 10",
+    ],
+  })
     .argument("<id>", "the build's id")
     .option("--file <module>", "whose default export is its pipeline (default: the config's modules, by the pipeline's name)");
-  addPaceOptions(command)
-    .addHelpText(
-      "after",
-      examples(
-        "holdfast builds resume b1k7i1ug7v00000001 --file docs.ts",
-        "holdfast builds resume b1k7i1ug7v00000001 --token hft_… --budget 10",
-      ),
-    )
-    .action(async (id: string, options: RunOptions & { file?: string }, command: Command) => {
-      checkToken(options);
-      using interrupts = new Interrupts();
-      using show = displayBuild(command);
-      await using hf = await openExisting(command, {
-        log: show.log,
-        recovery: "auto",
-        delivers: true,
-        onStop: () => interrupts.stop("`holdfast stop` asked for it"),
-      });
-      const operator = new Operator(hf);
-      const row = await operator.build(id);
-      if (row === null) throw noSuchBuild(id);
-      const { pipeline, file } = await findPipelineOf(row, options.file, command);
-      const model = new Model(pipelineOf(pipeline), hostname());
-      const crew = new WorkerProcesses({ command, pipeline, file, options, say: (text) => show.say(text) });
-      const wanted: Wanted = {
-        pipeline,
-        model,
-        options: buildOptions(options),
-        token: await readToken(options.token),
-        again: `holdfast builds resume ${id}${options.file === undefined ? "" : ` --file ${options.file}`}`,
-        signal: interrupts.signal,
-      };
-      const warnings = warningsOf(model, row);
-      const parts = { hf, command, wanted, show, crew, interrupts };
-      process.exitCode = await withWorkers(parts, () =>
-        orchestrate(parts, async (next) => resumeBuild(hf, (await operator.build(id)) as BuildRow, next, warnings)),
-      );
+  addPaceOptions(resume).action(async (id: string, options: RunOptions & { file?: string }, command: Command) => {
+    checkToken(options);
+    using interrupts = new Interrupts();
+    using display = displayBuild(command);
+    await using hf = await openExisting(command, {
+      log: display.log,
+      recovery: "auto",
+      delivers: true,
+      onStop: () => interrupts.stop("`holdfast stop` asked for it"),
     });
+    const operator = new Operator(hf);
+    const row = await operator.build(id);
+    if (row === null) throw noSuchBuild(id);
+    const { pipeline, file } = await findPipelineOf(row, options.file, command);
+    const model = new Model(pipelineOf(pipeline), hostname());
+    const workers = new WorkerProcesses({ command, pipeline, file, options, say: (text) => display.say(text) });
+    const wanted: Wanted = {
+      pipeline,
+      model,
+      options: buildOptions(options),
+      token: await readToken(options.token),
+      again: `holdfast builds resume ${id}${options.file === undefined ? "" : ` --file ${options.file}`}`,
+      signal: interrupts.signal,
+    };
+    const warnings = warningsOf(model, row);
+    const parts = { hf, command, wanted, display, workers, interrupts };
+    process.exitCode = await withWorkers(parts, () =>
+      orchestrate(parts, async (next) => resumeBuild(hf, (await operator.build(id)) as BuildRow, next, warnings)),
+    );
+  });
 }
 
 async function findPipelineOf(
@@ -191,74 +180,80 @@ interface RunParts {
   hf: Holdfast;
   command: Command;
   wanted: Wanted;
-  show: BuildDisplay;
-  crew: WorkerProcesses;
+  display: BuildDisplay;
+  workers: WorkerProcesses;
   interrupts: Interrupts;
 }
 
-/** The exit code of leading builds, also where that is interrupted. The crew ends with it. */
-async function withWorkers({ crew, interrupts }: RunParts, lead: () => Promise<number>): Promise<number> {
+/** Runs builds, and stops the worker processes at the end. Returns the exit code, also after an interruption. */
+async function withWorkers({ workers, interrupts }: RunParts, run: () => Promise<number>): Promise<number> {
   using _ = new ExitGuard();
   try {
-    return await lead();
+    return await run();
   } catch (error) {
     if (error !== interrupts.signal.reason) throw error;
     return EXIT.interrupted;
   } finally {
-    await crew.end();
+    await workers.end();
   }
 }
 
-/** Leads one build to its end, or to where it has to be left; whoever sits at a terminal is asked for money. Answers the exit code. */
+/** Runs one build until it ends or pauses; on a terminal, asks for a larger budget. Returns the exit code. */
 async function orchestrate(parts: RunParts, begin: (wanted: Wanted) => Promise<Begun>): Promise<number> {
-  const { hf, command, show, interrupts } = parts;
+  const { hf, command, display, interrupts } = parts;
   const operator = new Operator(hf);
   for (let { wanted } = parts; ;) {
     const begun = await begin(wanted);
     const build = "paused" in begun ? begun.paused : await followBuild(parts, begun);
     const row = (await operator.build(build.id)) as BuildRow;
     if (build.state !== "BUDGET_PAUSE") {
-      show.end(build, () => `${buildSummary(build, operator.now())}\n${paint("dim", nextStep(build, wanted.again))}`.trimEnd());
+      display.end(build, () =>
+        `${buildSummary(build, operator.now())}\n${paint("dim", nextStep(build, wanted.again))}`.trimEnd(),
+      );
       return exitCode(build, interrupts.signal.aborted);
     }
-    const asks = !isJson(command) && process.stdin.isTTY === true && process.stdout.isTTY === true && !interrupts.signal.aborted;
+    const canAsk =
+      !isJson(command) && process.stdin.isTTY === true && process.stdout.isTTY === true && !interrupts.signal.aborted;
     const toFinish = await totalToFinish(hf, row, wanted);
-    show.end(build, () => {
+    display.end(build, () => {
       const paused = sayPaused(row, build, toFinish);
-      const said = "paused" in begun ? paused : `${buildSummary(build, operator.now())}\n${paused}`;
-      return asks ? said : `${said}\n${sayHow(row, wanted.again, build.token)}`;
+      const text = "paused" in begun ? paused : `${buildSummary(build, operator.now())}\n${paused}`;
+      return canAsk ? text : `${text}\n${sayHow(row, wanted.again, build.token)}`;
     });
-    const paid = asks ? await askForBudget(parts, row, build, wanted, toFinish) : null;
+    const paid = canAsk ? await askForBudget(parts, row, build, wanted, toFinish) : null;
     if (paid === null) return EXIT.paused;
     wanted = { ...parts.wanted, options: { ...parts.wanted.options, budget: paid.budget }, token: paid.token };
   }
 }
 
 async function askForBudget(
-  { hf, show, interrupts }: RunParts,
+  { hf, display, interrupts }: RunParts,
   row: BuildRow,
   build: Build,
   { options, again }: Wanted,
   toFinish: Amount | null,
 ): Promise<{ token: string; budget: Cost } | null> {
-  // What it was started with has not been enough.
+  // The budget that the build was started with was too small.
   const isNew = !isDeepStrictEqual(options.budget, fromBudget(row.budget));
   const budget = await askBudget(row, toFinish, isNew ? options.budget : undefined, interrupts.signal);
   if (budget !== null) return { token: await tokenFor(hf, build), budget };
-  show.say(sayHow(row, again, build.token));
+  display.say(sayHow(row, again, build.token));
   return null;
 }
 
-async function followBuild({ hf, show, crew, interrupts }: RunParts, begun: Exclude<Begun, { paused: Build }>): Promise<Build> {
+async function followBuild(
+  { hf, display, workers, interrupts }: RunParts,
+  begun: Exclude<Begun, { paused: Build }>,
+): Promise<Build> {
   const { handle, how, warnings } = begun;
-  if (how === "resumed") show.say(paint("dim", `Going on with build ${handle.id}.`));
-  for (const warning of warnings) show.say(paint("yellow", `warning: ${warning}`));
-  crew.start();
+  if (how === "resumed") display.say(paint("dim", `Going on with build ${handle.id}.`));
+  for (const warning of warnings) display.say(paint("yellow", `warning: ${warning}`));
+  workers.start();
   const stopping = (): void => {
-    show.say(
+    display.say(
       paint("yellow", "Stopping: what runs may finish within 10s, the rest is left for the next run. Again to exit at once."),
     );
-    void crew.end();
+    void workers.end();
   };
   if (interrupts.signal.aborted) stopping();
   else interrupts.signal.addEventListener("abort", stopping, { once: true });
@@ -266,7 +261,7 @@ async function followBuild({ hf, show, crew, interrupts }: RunParts, begun: Excl
     for await (const build of handle.progress()) {
       if (build.state !== "ACTIVE") continue;
       const row = await new Operator(hf).build(handle.id);
-      show.progress({ build, listing: row?.listing === "running", processes: crew.size + 1 });
+      display.progress({ build, listing: row?.listing === "running", processes: workers.size + 1 });
     }
     return await handle.done();
   } finally {
@@ -284,18 +279,18 @@ export interface Wanted {
   model: Model;
   options: BuildOptions;
   token?: string | undefined;
-  /** Abandons what was interrupted, and starts anew. */
+  /** Whether to abandon an interrupted build and start a new one. */
   fresh?: boolean | undefined;
-  /** How it is called again, for people. */
+  /** The command line that continues the build. */
   again: string;
-  /** How a build that was interrupted is abandoned and another started, where the command can. */
+  /** The command line that abandons an interrupted build and starts a new one, if the command has one. */
   anew?: string;
   signal: AbortSignal;
 }
 
 type Begun = { handle: BuildHandle; how: "started" | "resumed"; warnings: string[] } | { paused: Build };
 
-/** Starts a build, or goes on with the one that was interrupted, or with one that is paused, if somebody pays for it. */
+/** Starts a build, or resumes one that was interrupted, or one that is paused and has a new budget. */
 async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
   const { pipeline, model, options, signal } = wanted;
   const operator = new Operator(hf);
@@ -303,13 +298,13 @@ async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
   const open = await operator.unfinishedBuild(model.name);
   if (open === null || (wanted.fresh && open.state === "CRASHED")) {
     if (wanted.token !== undefined) throw nothingPaused(model.name);
-    // With the start a build that was interrupted is abandoned.
+    // `start` abandons an interrupted build.
     return { handle: await hf.builds.start(pipeline, { ...options, signal }), how: "started", warnings };
   }
   return resumeBuild(hf, open, wanted, warnings);
 }
 
-/** Goes on with this build, as it was started: what it refuses is said in the words of the command. */
+/** Resumes this build. Errors name the command that starts a new one. */
 async function resumeBuild(hf: Holdfast, row: BuildRow, wanted: Wanted, warnings: string[]): Promise<Begun> {
   const { pipeline, options, signal } = wanted;
   const isPaused = row.state === "BUDGET_PAUSE";
@@ -324,7 +319,7 @@ async function resumeBuild(hf: Holdfast, row: BuildRow, wanted: Wanted, warnings
   }
 }
 
-/** It is another pipeline than it was started with, or other options, or another host. */
+/** Errors of a build whose pipeline, options or host changed since it was started. */
 const NOT_RESUMABLE = new Set(["PIPELINE_CHANGED", "OPTION_INVALID", "TARGET_ELSEWHERE"]);
 
 function notResumable({ code, message }: HoldfastError, { id, state }: BuildRow, anew: string | undefined): HoldfastError {

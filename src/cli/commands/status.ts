@@ -6,16 +6,15 @@ import { type Duration, sayMillis, toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Schedule } from "../../core/schedule.ts";
 import { number, plural } from "../../core/words.ts";
-import type { Holdfast } from "../../runtime/holdfast.ts";
-import { Operator } from "../../runtime/operator.ts";
+import type { Operator } from "../../runtime/operator.ts";
 import { type Alarm, alarmsOf } from "../../runtime/status/alarms.ts";
 import { isLeft, type OpenBuild } from "../../runtime/status/open-builds.ts";
 import { isThere, type Overview, type ProcessStatus, workersIn } from "../../runtime/status/overview.ts";
 import type { LockView } from "../../store/locks.ts";
 import { isAddress } from "../../store/open-store.ts";
 import { configOf, namedConfig } from "../config.ts";
-import { openExisting, pathOf } from "../database.ts";
-import { answer, isJson, writeLine } from "../render/output.ts";
+import { pathOf } from "../database.ts";
+import { isJson, writeLine } from "../render/output.ts";
 import {
   buildStateText,
   buildStyle,
@@ -29,32 +28,32 @@ import {
 } from "../render/table.ts";
 import { Screen } from "../render/terminal.ts";
 import { untilInterrupted } from "../signals.ts";
-import { examples } from "../verb.ts";
+import { addCommand, onDatabase } from "../verb.ts";
 import { lastMinute, queueTable, type Rates, sayRate } from "./queues.ts";
 import { sayReport } from "./recover.ts";
 import { scheduleTable } from "./schedules.ts";
 
-/** Faster than this nobody reads, and looking is not free. */
+/** The shortest interval: each reading costs queries. */
 const MIN_INTERVAL_MS = 100;
 
 export function statusCommand(parent: Command): void {
-  parent
-    .command("status")
-    .summary("how the queues stand, and what needs attention")
-    .description(
+  addCommand(parent, "status", {
+    description:
       "Show the queues, builds that have not ended, who works on them, locks, schedules, what was recovered, and what needs attention: names that nobody " +
-        "works on, too. With --watch it is shown again and again until Ctrl-C, which exits 0; with --json that is a line each time.",
-    )
+      "works on, too. With --watch it is shown again and again until Ctrl-C, which exits 0; with --json that is a line each time.",
+    examples: ["holdfast status", "holdfast status --watch 5s", "holdfast status --db work.db --json"],
+  })
     .option("--watch [interval]", "show it again and again (default: every 2s)")
-    .addHelpText("after", examples("holdfast status", "holdfast status --watch 5s", "holdfast status --db work.db --json"))
-    .action(async (options: { watch?: string | true }, command: Command) => {
-      const interval = intervalOf(options.watch);
-      await using hf = await openExisting(command);
-      if (interval !== null) return await watch(hf, command, interval);
-      const overview = await new Operator(hf).overview();
-      const alarms = withAdvice(alarmsOf(overview), command);
-      answer(command, { ...overview, alarms }, () => statusPage(pathOf(command), overview, alarms));
-    });
+    .hook("preAction", (command) => void intervalOf(command.opts<{ watch?: string | true }>().watch))
+    .action(
+      onDatabase(async ({ operator, command }, options: { watch?: string | true }) => {
+        const interval = intervalOf(options.watch);
+        if (interval !== null) return await watch(operator, command, interval);
+        const overview = await operator.overview();
+        const alarms = withAdvice(alarmsOf(overview), command);
+        return [{ ...overview, alarms }, () => statusPage(pathOf(command), overview, alarms)];
+      }),
+    );
 }
 
 function intervalOf(given: string | true | undefined): number | null {
@@ -64,22 +63,22 @@ function intervalOf(given: string | true | undefined): number | null {
   throw new HoldfastError("DURATION_INVALID", `--watch is ${String(given)}.`, `Give at least ${MIN_INTERVAL_MS}ms, e.g. 2s.`);
 }
 
-/** One look, and what was seen of it since the look before. */
+/** One reading, and the rates since the one before. */
 interface Reading {
   overview: Overview;
   alarms: Alarm[];
-  /** Not with the first. */
+  /** Missing in the first reading. */
   rates?: Rates;
 }
 
-/** Until a signal, or until nobody reads it any more. */
-async function watch(hf: Holdfast, command: Command, interval: number): Promise<void> {
+/** Shows the status again and again, until a signal or until the reader closes the pipe. */
+async function watch(operator: Operator, command: Command, interval: number): Promise<void> {
   using over = untilInterrupted();
   const path = pathOf(command);
-  if (isJson(command)) return await writeEach(hf, command, interval, over, jsonLine);
+  if (isJson(command)) return await writeEach(operator, command, interval, over, jsonLine);
   if (!Screen.fits(process.stdout)) {
     return await writeEach(
-      hf,
+      operator,
       command,
       interval,
       over,
@@ -88,7 +87,7 @@ async function watch(hf: Holdfast, command: Command, interval: number): Promise<
   }
   using screen = Screen.take(process.stdout);
   const foot = paint("dim", `every ${sayMillis(interval)} · Ctrl-C ends`);
-  for await (const { overview, alarms, rates } of readings(hf, command, interval, over)) {
+  for await (const { overview, alarms, rates } of readings(operator, command, interval, over)) {
     screen.draw(() => `${statusPage(path, overview, alarms, rates)}\n\n${foot}`);
   }
 }
@@ -98,19 +97,19 @@ function jsonLine({ overview, alarms, rates }: Reading): string {
 }
 
 async function writeEach(
-  hf: Holdfast,
+  operator: Operator,
   command: Command,
   interval: number,
   over: AbortSignal,
   text: (look: Reading) => string,
 ): Promise<void> {
-  for await (const look of readings(hf, command, interval, over)) if (!(await writeLine(text(look)))) return;
+  for await (const look of readings(operator, command, interval, over)) if (!(await writeLine(text(look)))) return;
 }
 
-async function* readings(hf: Holdfast, command: Command, interval: number, over: AbortSignal): AsyncGenerator<Reading> {
+async function* readings(operator: Operator, command: Command, interval: number, over: AbortSignal): AsyncGenerator<Reading> {
   let before: { overview: Overview; at: number } | null = null;
   while (!over.aborted) {
-    const overview = await new Operator(hf).overview();
+    const overview = await operator.overview();
     const now = { overview, at: performance.now() };
     yield {
       overview,
@@ -122,7 +121,7 @@ async function* readings(hf: Holdfast, command: Command, interval: number, over:
   }
 }
 
-/** Ends a second, of queues that were there before. Wall clocks may jump in between. */
+/** Jobs finished in a second, by queue. Measured with the monotonic clock: wall clocks may jump. */
 function ratesBetween(before: { overview: Overview; at: number }, now: { overview: Overview; at: number }): Rates {
   const ended = new Map(before.overview.queues.map((queue) => [queue.name, queue.ended]));
   const seconds = (now.at - before.at) / 1_000;
@@ -131,7 +130,7 @@ function ratesBetween(before: { overview: Overview; at: number }, now: { overvie
   );
 }
 
-/** The alarms with hints that can be pasted into this shell: they name the same database and config as the command. */
+/** The alarms, with hints to paste into this shell: they name the same database and config as the command. */
 function withAdvice(alarms: readonly Alarm[], command: Command): Alarm[] {
   const hasModules = (configOf(command)?.modules.length ?? 0) > 0;
   const same = sameDatabase(command);
@@ -141,7 +140,7 @@ function withAdvice(alarms: readonly Alarm[], command: Command): Alarm[] {
 function adviceOf(hint: string, hasModules: boolean, same: string): string {
   const commands = hint.split(" && ").map((text) => {
     if (!text.startsWith("holdfast ")) return text;
-    // What a config does not name, the operator has to: a hint says where.
+    // Without modules in a config, the operator must name the files.
     const named = hasModules ? text.replace(/ FILES…$/, "") : text.replace(/^(holdfast builds resume \S+)$/, "$1 --file FILE");
     return named + same;
   });
@@ -150,22 +149,22 @@ function adviceOf(hint: string, hasModules: boolean, same: string): string {
 
 function sameDatabase(command: Command): string {
   const { db, schema } = command.optsWithGlobals<{ db?: string; schema?: string }>();
-  // The address of a server is shown without user and password: they come from PGUSER and PGPASSWORD then.
+  // The address is shown without user and password; PGUSER and PGPASSWORD supply them.
   const shown = db === undefined || !isAddress(db) ? db : `postgres://${pathOf(command)}`;
   const given = { db: shown, schema, config: namedConfig(command) };
   const options = Object.entries(given).filter(([, value]) => value !== undefined);
   return options.map(([name, value]) => ` --${name} ${quoted(value as string)}`).join("");
 }
 
-/** As one word of a shell. */
+/** Quotes a text as one word of a shell. */
 function quoted(text: string): string {
   return /^[\w./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** The next ticks are enough at a glance. */
+/** How many schedules are shown, those with the next ticks. */
 const SCHEDULES_SHOWN = 5;
 
-/** All of it, for a person who glances at it: what needs attention comes first. */
+/** The whole page; what needs attention comes first. */
 function statusPage(path: string, overview: Overview, alarms: readonly Alarm[], rates?: Rates): string {
   return [
     headline(path, overview, rates),
@@ -197,7 +196,7 @@ function headline(path: string, overview: Overview, rates: Rates | undefined): s
 function sayAlarms(alarms: readonly Alarm[]): string {
   const messages = alarms.map(({ message }) => oneLine(message));
   const width = Math.max(0, ...messages.map(({ length }) => length));
-  // A hint that does not fit beside its message stands below it, so that it can be copied as one line.
+  // A hint that does not fit beside its message goes below it, so that it can be copied as one line.
   const isNarrow = alarms.some(({ hint }) => width + hint.length + 4 > terminalWidth());
   return alarms
     .map(({ grave, hint }, i) => {
@@ -244,7 +243,7 @@ function schedules({ at, schedules }: Overview): string {
   return scheduleTable(soonest, at) + (more === 0 ? "" : `\n${paint("dim", `${number(more)} more: holdfast schedules`)}`);
 }
 
-/** The paused ones last. */
+/** The next tick; paused schedules are last. */
 function tickOrder({ paused, nextAt }: Schedule): number {
   return paused ? Number.MAX_SAFE_INTEGER : nextAt;
 }

@@ -1,72 +1,60 @@
 import type { Command } from "commander";
 import { age, ahead } from "../../core/age.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import { Operator, type OrchestratorLock } from "../../runtime/operator.ts";
+import type { Operator, OrchestratorLock } from "../../runtime/operator.ts";
 import type { LockView } from "../../store/locks.ts";
-import { openExisting } from "../database.ts";
-import { answer } from "../render/output.ts";
-import { type Column, oneLine, paint, table } from "../render/table.ts";
-import { examples } from "../verb.ts";
+import { type Column, oneLine, tableOr } from "../render/table.ts";
+import { addCommand, type Answer, onDatabase } from "../verb.ts";
 
 export function unlockCommand(parent: Command): void {
-  parent
-    .command("unlock")
-    .summary("remove a lock, or a pipeline's lead, that was left behind")
-    .description(
+  addCommand(parent, "unlock", {
+    description:
       "Remove a lock that was left behind, or the lead of a pipeline's build: the build is then CRASHED, and the next run goes " +
-        "on with it. One whose holder lives is refused with exit code 4. Without a name: show what is locked.",
-    )
+      "on with it. One whose holder lives is refused with exit code 4. Without a name: show what is locked.",
+    examples: ["holdfast unlock", "holdfast unlock nightly-index", "holdfast unlock docs --force"],
+  })
     .argument("[name]", "the lock's or the pipeline's name, as in `holdfast status`")
     .option("--force", "remove it even while it is held: the holder of a lock is not told, that of a lead stops")
-    .addHelpText("after", examples("holdfast unlock", "holdfast unlock nightly-index", "holdfast unlock docs --force"))
-    .action(async (name: string | undefined, options: { force?: boolean }, command: Command) => {
-      await using hf = await openExisting(command);
-      const operator = new Operator(hf);
-      if (name === undefined) return await show(operator, command);
-      const lock = await operator.lock(name);
-      if (lock !== null) return await unlock(operator, command, lock, options.force);
-      const orchestrators = await operator.orchestratorLocks();
-      const orchestrator = orchestrators.find(({ pipeline }) => pipeline === name);
-      if (orchestrator === undefined) throw noSuchLock(name, await operator.locks(), orchestrators);
-      await unlockPipeline(operator, command, orchestrator, options.force);
-    });
+    .action(
+      onDatabase(async ({ operator }, name: string | undefined, { force = false }: { force?: boolean }) => {
+        if (name === undefined) return await listLocks(operator);
+        const lock = await operator.lock(name);
+        if (lock !== null) return await unlock(operator, lock, force);
+        const orchestrators = await operator.orchestratorLocks();
+        const orchestrator = orchestrators.find(({ pipeline }) => pipeline === name);
+        if (orchestrator === undefined) throw noSuchLock(name, await operator.locks(), orchestrators);
+        return await unlockPipeline(operator, orchestrator, force);
+      }),
+    );
 }
 
-async function unlock(operator: Operator, command: Command, lock: LockView, force = false): Promise<void> {
-  const { name } = lock;
+async function unlock(operator: Operator, lock: LockView, force: boolean): Promise<Answer> {
+  const { name, holder, stale } = lock;
   // A process that acquired the lock after it was read holds it.
   if (!(await operator.breakLock(name, { stale: !force }))) throw held((await operator.lock(name)) ?? lock, operator.now());
-  answer(
-    command,
-    { name, holder: lock.holder, forced: !lock.stale },
-    () => `Unlocked ${oneLine(name)}: it was held by ${oneLine(lock.holder)}.`,
-  );
+  return [{ name, holder, forced: !stale }, () => `Unlocked ${oneLine(name)}: it was held by ${oneLine(holder)}.`];
 }
 
-async function unlockPipeline(operator: Operator, command: Command, lock: OrchestratorLock, force = false): Promise<void> {
+async function unlockPipeline(operator: Operator, lock: OrchestratorLock, force: boolean): Promise<Answer> {
   const isAlive = operator.mayLive(lock);
   if (isAlive && !force) throw orchestrated(lock, operator.now());
   const { pipeline, build, holder, pid, host, program } = lock;
   // A process that acquired the lock after it was read is alive.
   if (!(await operator.breakOrchestratorLock(pipeline, force ? undefined : holder))) throw taken(pipeline);
-  answer(
-    command,
+  return [
     { name: pipeline, build, pid, host, program, forced: isAlive },
     () => `Unlocked ${oneLine(pipeline)}: build ${build} was led by ${sayHolder(lock)}. The next run goes on with it.`,
-  );
+  ];
 }
 
 /** All locks, and the orchestrator locks of pipelines. */
-async function show(operator: Operator, command: Command): Promise<void> {
+async function listLocks(operator: Operator): Promise<Answer> {
   const [locks, leads] = await Promise.all([operator.locks(), operator.orchestratorLocks()]);
-  answer(command, { locks, leads }, () => {
-    if (locks.length + leads.length === 0) return paint("dim", "Nothing is locked.");
-    const rows: Held[] = [
-      ...locks.map(({ name, holder, acquiredAt, stale }) => ({ name, holder, acquiredAt, life: stale ? "expired" : "held" })),
-      ...leads.map((lead) => ({ name: lead.pipeline, holder: sayHolder(lead), acquiredAt: lead.acquiredAt, life: lead.life })),
-    ];
-    return table(columns(operator.now()), rows);
-  });
+  const rows: Held[] = [
+    ...locks.map(({ name, holder, acquiredAt, stale }) => ({ name, holder, acquiredAt, life: stale ? "expired" : "held" })),
+    ...leads.map((lead) => ({ name: lead.pipeline, holder: sayHolder(lead), acquiredAt: lead.acquiredAt, life: lead.life })),
+  ];
+  return [{ locks, leads }, () => tableOr("Nothing is locked.", columns(operator.now()), rows)];
 }
 
 interface Held {

@@ -17,23 +17,22 @@ import { definitionsIn, pipelinesIn } from "../modules.ts";
 import { answer, isJson, workerLog } from "../render/output.ts";
 import { oneLine, paint } from "../render/table.ts";
 import { ExitGuard, untilInterrupted } from "../signals.ts";
-import { examples } from "../verb.ts";
+import { addCommand } from "../verb.ts";
 
 interface WorkOptions {
   concurrency: number;
   drain: string;
-  /** Started by a run of this pipeline: it works on nothing else, and ends with it. */
+  /** The pipeline of the run that started this process: the process works on nothing else, and exits with that run. */
   forRun?: string;
 }
 
 export function workCommand(parent: Command): void {
-  parent
-    .command("work")
-    .summary("run jobs until a signal, or `holdfast stop`")
-    .description(
+  addCommand(parent, "work", {
+    description:
       "Run the jobs that these modules define, and the stages of their pipelines while somebody builds them, until a signal or " +
-        "`holdfast stop` ends it. A second signal exits at once, with 130.",
-    )
+      "`holdfast stop` ends it. A second signal exits at once, with 130.",
+    examples: ["holdfast work", "holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"],
+  })
     .argument(
       "[files...]",
       ".ts or .js modules that export jobs with their handlers, or pipelines (default: the config's modules)",
@@ -41,10 +40,6 @@ export function workCommand(parent: Command): void {
     .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)
     .option("--drain <duration>", "how long running jobs may finish after a signal; the rest is given back", "10s")
     .addOption(new Option("--for-run <pipeline>", "work on this pipeline alone, and end with who has started it").hideHelp())
-    .addHelpText(
-      "after",
-      examples("holdfast work", "holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"),
-    )
     .action(async (files: string[], options: WorkOptions, command: Command) => {
       const drain = toMillis(options.drain as Duration, "--drain");
       const modules = files.length > 0 ? files : modulesGiven(command);
@@ -53,7 +48,7 @@ export function workCommand(parent: Command): void {
       const exported = (await pipelinesIn(modules)).map(({ pipeline }) => pipeline);
       const pipelines = exported.filter(({ name }) => forRun === undefined || name === forRun);
       const definitions = withHandlers(defined, modules, pipelines.length > 0);
-      // A supervisor may be quick: from here on a signal must not be lost, or the jobs would wait for their leases.
+      // A supervisor may send a signal early. If it were lost, the jobs would stay leased until the leases expire.
       const { heard, stop } = listenForStop(drain, configOf(command)?.options.onStop, options.forRun !== undefined);
       await using hf = await openOrMake(command, {
         program: [programOf(command), ...files].join(" "),
@@ -111,7 +106,7 @@ function printWorking(
   });
 }
 
-/** By a signal, or asked by `holdfast stop`, which says how long. */
+/** A signal, or a request of `holdfast stop` with its own drain time. */
 type StopReason = { signal: NodeJS.Signals; drain: number } | { asked: true; drain: number };
 
 function stoppingText(reason: StopReason): string {
@@ -120,7 +115,7 @@ function stoppingText(reason: StopReason): string {
   return `Stopping, as \`holdfast stop\` asked: ${time} A signal exits at once.`;
 }
 
-/** Resolves with the first word to stop; a signal after it ends the process, whatever it is in the middle of. */
+/** Resolves with the first signal or request to stop. A later signal ends the process at once. */
 function listenForStop(
   drain: number,
   onStop: ((drain: number) => void) | undefined,
@@ -130,7 +125,7 @@ function listenForStop(
   let stopping = false;
   for (const name of SIGNALS) {
     process.on(name, (signal) => {
-      // A terminal sends it to both; the parent says when it is over.
+      // A terminal sends the signal to both processes; the parent decides when to stop.
       if (withParent && signal !== "SIGTERM") return;
       if (stopping && isImpatient(signal)) process.exit(EXIT.interrupted);
       stopping = true;
@@ -139,11 +134,11 @@ function listenForStop(
   }
   if (withParent) {
     process.once("disconnect", () => resolve({ asked: true, drain }));
-    // It may have died while this one was loading its modules.
+    // The parent may have died while this process loaded its modules.
     if (!process.connected) resolve({ asked: true, drain });
   }
   const stop = (asked: number) => {
-    // The config may have something of its own to stop.
+    // The config may have its own `onStop`.
     onStop?.(asked);
     stopping = true;
     resolve({ asked: true, drain: asked });
@@ -151,11 +146,11 @@ function listenForStop(
   return { heard: promise, stop };
 }
 
-/** What a process may take beyond its drain, to notice and to end. */
+/** The time beyond the drain in which a process notices the request and exits. */
 const STOP_GRACE_MS = 20_000;
 const POLL_MS = 200;
 
-/** A process, for the answer. */
+/** A process in the answer. */
 interface NamedProcess {
   pid: number;
   host: string;
@@ -163,32 +158,29 @@ interface NamedProcess {
 }
 
 export function stopCommand(parent: Command): void {
-  parent
-    .command("stop")
-    .summary("ask the workers to stop, and wait until they are gone")
-    .description(
+  addCommand(parent, "stop", {
+    description:
       "Ask every process that was started by `holdfast work` to stop gracefully, as a SIGTERM would, and wait until they are " +
-        "gone. They are asked through the database and no signal is sent, so it reaches workers in other containers and of other " +
-        "users, too. Programs with workers of their own do not heed it unless they open the database with `onStop`. Exit code 0 " +
-        "when nobody works any more, 1 when somebody goes on; those are named.",
-    )
+      "gone. They are asked through the database and no signal is sent, so it reaches workers in other containers and of other " +
+      "users, too. Programs with workers of their own do not heed it unless they open the database with `onStop`. Exit code 0 " +
+      "when nobody works any more, 1 when somebody goes on; those are named.",
+    examples: ["holdfast stop", "holdfast stop 4711 --drain 1m", "holdfast stop --wait 0s"],
+  })
     .argument("[pids...]", "only these, as in `holdfast status`", (text: string, all: number[] = []) => [
       ...all,
       atLeastOne(text),
     ])
     .option("--drain <duration>", "how long running jobs may finish; the rest is given back", "10s")
     .option("--wait <duration>", "how long to wait for them (default: 20s more than --drain)")
-    .addHelpText("after", examples("holdfast stop", "holdfast stop 4711 --drain 1m", "holdfast stop --wait 0s"))
     .action(async (pids: number[], options: { drain: string; wait?: string }, command: Command) => {
       const drain = toMillis(options.drain as Duration, "--drain");
       const wait = options.wait === undefined ? drain + STOP_GRACE_MS : toMillis(options.wait as Duration, "--wait");
       await using hf = await openExisting(command);
       const operator = new Operator(hf);
       const chosen = chooseProcesses(await operator.livingProcesses(), pids);
-      // Who only enqueues or looks is none of our business, unless it was named.
+      // Processes without workers are left alone, unless the operator named them.
       const unasked = chosen.filter((process) => !process.stoppable && (pids.length > 0 || process.works.length > 0));
       const asked = chosen.filter((process) => process.stoppable);
-      // Those that were asked before stop as they were told then.
       await operator.askToStop(
         asked.map(({ id }) => id),
         drain,
@@ -227,7 +219,7 @@ export function stopCommand(parent: Command): void {
     });
 }
 
-/** A typing mistake must not look like a success. In containers several may have the same pid: all of them are meant. */
+/** The processes with these pids. A mistyped pid is an error. In containers several processes may have the same pid. */
 function chooseProcesses(processes: ProcessView[], pids: readonly number[]): ProcessView[] {
   if (pids.length === 0) return processes;
   const missing = pids.find((pid) => !processes.some((process) => process.pid === pid));
@@ -240,7 +232,7 @@ function chooseProcesses(processes: ProcessView[], pids: readonly number[]): Pro
   );
 }
 
-/** One that ended or stopped working meanwhile, by itself or by a signal, does not go on. */
+/** Those of the processes that still run, and still work if they did. */
 async function stillThere(operator: Operator, unasked: readonly ProcessView[]): Promise<ProcessView[]> {
   if (unasked.length === 0) return [];
   const now = new Map((await operator.livingProcesses()).map((process) => [process.id, process]));
@@ -250,7 +242,7 @@ async function stillThere(operator: Operator, unasked: readonly ProcessView[]): 
   });
 }
 
-/** Those that are still there at the end. */
+/** Waits until the processes have exited. Returns those that have not. */
 async function untilGone(
   operator: Operator,
   asked: readonly ProcessView[],

@@ -3,14 +3,19 @@ import type { Log } from "../../runtime/log.ts";
 import { EXIT, exitCodeOf } from "../exit.ts";
 import { oneLine, paint, printable, type Style } from "./table.ts";
 
-/** A command's answer: one JSON document with --json, text for people otherwise. */
+/** Prints a command's answer: one JSON document with --json, otherwise text. */
 export function answer(command: Command, value: object | null, text: () => string): void {
   process.stdout.write(`${isJson(command) ? JSON.stringify(value) : text()}\n`);
 }
 
-/** False when nobody can read it any more: the other end of the pipe is closed. */
+/** Writes a line. Resolves to false if the reader has closed the pipe. */
 export function writeLine(text: string): Promise<boolean> {
   return new Promise((resolve) => process.stdout.write(`${text}\n`, (error) => resolve(error === null || error === undefined)));
+}
+
+/** Writes these lines to standard output. */
+export function writeLines(lines: readonly string[]): void {
+  if (lines.length > 0) process.stdout.write(`${lines.join("\n")}\n`);
 }
 
 export function isJson(command: Command): boolean {
@@ -21,12 +26,12 @@ const LEVELS = ["debug", "info", "warn", "error"] as const;
 type Level = (typeof LEVELS)[number];
 const LEVEL_STYLES: Record<Level, Style> = { debug: "dim", info: "blue", warn: "yellow", error: "red" };
 
-/** On standard error, from this level on. */
+/** A log on standard error, from this level on. */
 export function workerLog(from: Level): Log {
   return writtenLog(from, (line) => void process.stderr.write(`${line}\n`));
 }
 
-/** Line by line, to wherever it goes. */
+/** A log that writes lines with `write`. */
 export function writtenLog(from: Level, write: (line: string) => void): Log {
   const at = (level: Level) => {
     if (LEVELS.indexOf(level) < LEVELS.indexOf(from)) return () => {};
@@ -44,15 +49,15 @@ interface Failure {
   code: string;
   message: string;
   hint: string;
-  /** Only of errors that nobody foresaw. */
+  /** Only of unexpected errors. */
   stack?: string;
 }
 
-/** Says what went wrong, and returns the exit code for it. */
+/** Prints an error, and returns its exit code. */
 export function reportFailure(thrown: unknown, json: boolean): number {
-  // Help and the version come as exceptions too, after they were printed.
+  // Commander also throws after it printed help or the version.
   if (thrown instanceof CommanderError && thrown.exitCode === 0) return EXIT.done;
-  // A group of commands without one of them: its help was printed.
+  // A group was called without a command, and its help was printed.
   if (thrown instanceof CommanderError && thrown.code === "commander.help" && !json) return EXIT.usage;
   const failure = toFailure(thrown);
   if (json) process.stdout.write(`${JSON.stringify({ error: failure })}\n`);
@@ -77,7 +82,7 @@ function toFailure(thrown: unknown): Failure {
   };
 }
 
-/** By its shape: a user's module may bring another copy of this package. */
+/** Checks the shape: a user's module may import another copy of this package. */
 function isHoldfastError(thrown: unknown): thrown is Error & { code: string; hint: string } {
   if (!(thrown instanceof Error)) return false;
   const { code, hint } = thrown as { code?: unknown; hint?: unknown };

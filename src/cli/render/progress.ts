@@ -12,28 +12,28 @@ import { isJson, writtenLog } from "./output.ts";
 import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";
 import { LiveBlock, Screen } from "./terminal.ts";
 
-/** A build as it stands. */
+/** A build at one moment. */
 interface BuildSnapshot {
   build: Build;
-  /** The source is still being listed: nobody knows how much there is to do. */
+  /** Whether the source is still being listed, so that the amount of work is unknown. */
   listing: boolean;
-  /** That work on it. */
+  /** How many processes work on it. */
   processes: number;
 }
 
-/** How a run is shown while it lasts. */
+/** Shows builds while a command runs them. */
 export interface BuildDisplay extends Disposable {
   readonly log: Log;
-  /** A word to people; where programs read, it goes to standard error. */
+  /** Prints a message; with --json on standard error. */
   say(text: string): void;
   progress(seen: BuildSnapshot): void;
-  /** Its end: what programs read of it, or what people do. */
+  /** Prints the finished build: JSON with --json, otherwise the text. */
   end(build: Build, text: () => string): void;
 }
 
-/** No more often than this where nothing is drawn in place. */
+/** The shortest time between two progress lines. */
 const LINE_INTERVAL_MS = 1_000;
-/** A drawing with a clock in it moves, also when nothing happens. */
+/** The block shows elapsed time, so it is redrawn also without progress. */
 const REDRAW_INTERVAL_MS = 500;
 
 export function displayBuild(command: Command): BuildDisplay {
@@ -41,7 +41,7 @@ export function displayBuild(command: Command): BuildDisplay {
   return Screen.fits(process.stdout) ? new TerminalDisplay(process.stdout) : new LineDisplay(progressLine, false);
 }
 
-/** In a pipe, or for programs: a line now and then, and only when something has changed. */
+/** Prints a line when something has changed, for pipes and programs. */
 class LineDisplay implements BuildDisplay {
   readonly log = writtenLog("info", (line) => void process.stderr.write(`${line}\n`));
   readonly #line: (seen: BuildSnapshot, pace: BuildRate) => string;
@@ -80,7 +80,7 @@ class LineDisplay implements BuildDisplay {
   [Symbol.dispose](): void {}
 }
 
-/** On a terminal: a few lines that are drawn again in place. */
+/** Redraws a block of lines in place, on a terminal. */
 class TerminalDisplay implements BuildDisplay {
   readonly log = writtenLog("info", (line) => this.say(line));
   readonly #block: LiveBlock;
@@ -125,12 +125,12 @@ class TerminalDisplay implements BuildDisplay {
   }
 }
 
-/** A bar is as wide as there is room, up to this. */
+/** The widest progress bar, in columns. */
 const MAX_BAR_WIDTH = 30;
-/** Name, four counts and their gaps. */
+/** The width of the counts beside the bar, and of their gaps. */
 const BESIDE_BAR_WIDTH = 46;
 
-/** One line a stage, and one for all. */
+/** One line for each stage, and one for the whole build. */
 function progressBlock(seen: BuildSnapshot, pace: BuildRate, elapsed: number): string {
   const { build } = seen;
   const rows = stageRows(build);
@@ -146,7 +146,7 @@ function progressBlock(seen: BuildSnapshot, pace: BuildRate, elapsed: number): s
   ].join("\n");
 }
 
-/** As many of them as fit. */
+/** Joins as many parts as fit into one line. */
 function joinFitting(parts: readonly string[]): string {
   let line = "";
   let room = terminalWidth();
@@ -158,7 +158,7 @@ function joinFitting(parts: readonly string[]): string {
   return line;
 }
 
-/** The same in one line, for logs. */
+/** The progress in one line, for logs. */
 function progressLine(seen: BuildSnapshot, pace: BuildRate): string {
   const stages = stageRows(seen.build).map(({ name, ran, cached, failed, left }) => {
     const counts = [`${number(ran)} done`];
@@ -192,16 +192,16 @@ function barStyle({ failed, left, ran, cached }: StageRow): "yellow" | "green" |
   return left === 0 && ran + cached > 0 ? "green" : "cyan";
 }
 
-/** What is further back says little about what comes. */
+/** The rate is measured over this time. */
 const RATE_WINDOW_MS = 15_000;
-/** Of less nobody can tell. */
+/** A rate is only given after this time. */
 const RATE_MIN_MS = 1_000;
 
-/** How fast a build goes, and how long it will. */
+/** Measures a build's rate and estimates the time that is left. */
 class BuildRate {
   readonly #seen: { at: number; ended: number }[] = [];
 
-  /** `at` in milliseconds that never jump. */
+  /** Adds a measurement; `at` is monotonic time in milliseconds. */
   see(build: Build, at: number): void {
     const ended = sum(build, ({ ran, failed }) => ran + failed);
     if (this.#seen.at(-1)?.ended === ended && this.#seen.length > 1) this.#seen.pop();
@@ -209,14 +209,14 @@ class BuildRate {
     while (this.#seen.length > 2 && (this.#seen[1]?.at ?? at) < at - RATE_WINDOW_MS) this.#seen.shift();
   }
 
-  /** Pieces of work a second; null: nobody can tell yet. */
+  /** Finished targets in a second; null until enough was measured. */
   rate(): number | null {
     const [first, last] = [this.#seen[0], this.#seen.at(-1)];
     if (first === undefined || last === undefined || last.at - first.at < RATE_MIN_MS) return null;
     return ((last.ended - first.ended) * 1_000) / (last.at - first.at);
   }
 
-  /** In milliseconds. */
+  /** The estimated time left in milliseconds; null if it is unknown. */
   timeLeft(build: Build): number | null {
     const rate = this.rate();
     return rate === null || rate === 0 ? null : (sum(build, ({ left }) => left) * 1_000) / rate;
@@ -245,7 +245,7 @@ function stageColumns(): Column<StageRow>[] {
   ];
 }
 
-/** How a build was left: its state and why, what each stage has done, what it has cost, and what went wrong. */
+/** The state of a build and its reason, counts by stage, cost and errors. */
 export function buildSummary(build: Build, now: number): string {
   const rows = stageRows(build);
   const parts = [headline(build, now), rows.length === 0 ? "" : table(stageColumns(), rows), errorsOf(build)];
@@ -259,7 +259,7 @@ function headline(build: Build, now: number): string {
   return `${paint(buildStyle(state), buildStateText(build))} ${paint("bold", oneLine(pipeline))} ${paint("dim", about.join(" · "))}`;
 }
 
-/** In whole, so that one can look for them. */
+/** Error messages in full, so that they can be searched for. */
 function errorsOf({ errors, stages }: Build): string {
   if (errors.length === 0) return "";
   const failed = Object.values(stages).reduce((total, stage) => total + stage.failed, 0);
@@ -271,7 +271,7 @@ function errorsOf({ errors, stages }: Build): string {
   return lines.join("\n");
 }
 
-/** What comes next, in a word. */
+/** The command to run next. */
 export function nextStep({ id, state }: Pick<Build, "id" | "state">, again: string): string {
   switch (state as BuildState) {
     case "SUCCESS":

@@ -8,15 +8,15 @@ export interface Column<Row> {
   value: (row: Row) => string;
   right?: boolean;
   style?: (row: Row) => Style | null;
-  /** Gives way when the terminal is narrow, down to this width. */
+  /** The column shrinks down to this width on a narrow terminal. */
   least?: number;
-  /** Left out when the terminal is too narrow for all columns at their least widths; the last such column goes first. */
+  /** The column is left out if the columns do not fit at their least widths; the last optional column goes first. */
   optional?: boolean;
 }
 
 const GAP = 2;
 
-/** How many; nothing stands back. */
+/** A column of counts; zeros are dim. */
 export function count<Row>(
   title: string,
   of: (row: Row) => number,
@@ -30,7 +30,7 @@ export function count<Row>(
   };
 }
 
-/** Lines up columns. In a pipe the table keeps its full width, because programs read it. */
+/** Aligns columns. In a pipe the table keeps its full width, because programs read it. */
 export function table<Row>(given: readonly Column<Row>[], rows: readonly Row[], room = terminalWidth()): string {
   const columns = fitting(given, rows, room);
   const cells = rows.map((row) => columns.map((column) => oneLine(column.value(row))));
@@ -54,6 +54,17 @@ export function table<Row>(given: readonly Column<Row>[], rows: readonly Row[], 
   }
 }
 
+/** The table, or a note if it has no rows. */
+export function tableOr<Row>(note: string, columns: readonly Column<Row>[], rows: readonly Row[]): string {
+  return rows.length === 0 ? paint("dim", note) : table(columns, rows);
+}
+
+/** One line for each label that has a value. */
+export function labelled(entries: readonly (readonly [label: string, value: string | undefined])[], width = 10): string {
+  const lines = entries.flatMap(([label, value]) => (value === undefined ? [] : `${paint("dim", label.padEnd(width))}${value}`));
+  return lines.join("\n");
+}
+
 /** The columns that fit side by side at their least widths. */
 function fitting<Row>(columns: readonly Column<Row>[], rows: readonly Row[], room: number): readonly Column<Row>[] {
   const leastWidth = ({ title, value, least }: Column<Row>) => {
@@ -65,7 +76,7 @@ function fitting<Row>(columns: readonly Column<Row>[], rows: readonly Row[], roo
   return total <= room || last === -1 ? columns : fitting(columns.toSpliced(last, 1), rows, room);
 }
 
-/** The widest that may shrink gives way first. */
+/** Shrinks the widest shrinkable column until the table fits. */
 function fit<Row>(columns: readonly Column<Row>[], wanted: readonly number[], room: number): number[] {
   const widths = [...wanted];
   let excess = widths.reduce((sum, width) => sum + width + GAP, -GAP) - room;
@@ -82,36 +93,36 @@ function fit<Row>(columns: readonly Column<Row>[], wanted: readonly number[], ro
   return widths;
 }
 
-/** A terminal that nobody gave a size says 0. */
+/** The width of standard output: unlimited for a pipe; some terminals report 0. */
 export function terminalWidth(): number {
   const { columns } = process.stdout;
   return columns === undefined ? Number.POSITIVE_INFINITY : columns || 80;
 }
 
-/** A letter is a cell in these, and the next one never joins it. */
+/** Texts in which every character takes one cell. */
 const PLAIN = /^[ -~\u00a1-\u00ac\u00ae-\u00ff\u2010-\u2027]*$/;
-/** Made when a text needs it: to know about all languages costs a short command more than its tables. */
+/** Created on first use: its construction takes longer than a short command's tables. */
 let segmenter: Intl.Segmenter | undefined;
-/** East Asian wide letters, and symbols that terminals draw two cells wide. */
+/** Characters that terminals draw two cells wide: East Asian ones and emoji. */
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Emoji_Presentation}/u;
 
-/** Characters that change the direction of the text after them, and so what a reader takes it for. */
+/** Characters that change the direction of the following text, and can disguise it. */
 const BIDI_CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Removes what jobs carry and a terminal would obey: escape sequences, control characters, changes of direction. */
+/** Removes what a terminal would interpret: escape sequences, control characters, changes of direction. */
 export function printable(text: string): string {
   const plain = stripVTControlCharacters(text).replace(BIDI_CONTROLS, "");
   // oxlint-disable-next-line no-control-regex
   return plain.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "");
 }
 
-/** The same on one line. */
+/** A printable text on one line. */
 export function oneLine(text: string): string {
   return printable(text.replace(/\s+/g, " ")).trim();
 }
 
-/** In cells of a terminal. */
+/** The width in cells of a terminal. */
 export function widthOf(text: string): number {
   if (PLAIN.test(text)) return text.length;
   let width = 0;
@@ -119,7 +130,7 @@ export function widthOf(text: string): number {
   return width;
 }
 
-/** At most this wide, with … where something is missing. */
+/** Shortens a text to this width, with … at its end. */
 export function truncate(text: string, width: number): string {
   if (widthOf(text) <= width) return text;
   let kept = "";
@@ -140,7 +151,7 @@ function graphemes(text: string): Iterable<string> {
 
 export type Style = Parameters<typeof styleText>[0];
 
-/** Coloured where the stream shows colours: NO_COLOR, FORCE_COLOR and pipes are heeded. */
+/** Styles a text if the stream shows colours; follows NO_COLOR and FORCE_COLOR. */
 export function paint(style: Style | null, text: string, stream: NodeJS.WriteStream = process.stdout): string {
   return style === null ? text : styleText(style, text, { stream });
 }
@@ -155,7 +166,7 @@ const JOB_STYLES: Record<JobState, Style | null> = {
   quarantined: "red",
 };
 
-/** One colour a state, in every command. */
+/** The colour of a job state in all commands. */
 export function stateStyle(state: JobState): Style | null {
   return JOB_STYLES[state];
 }
@@ -170,7 +181,7 @@ const BUILD_STYLES: Record<BuildState, Style | null> = {
   ABANDONED: "dim",
 };
 
-/** A build that was stopped on purpose is CRASHED to programs; "stopped" is what happened. */
+/** A build that an operator stopped has the state CRASHED; people read "stopped". */
 export function buildStateText({ state, reason }: { state: BuildState; reason: string }): string {
   return state === "CRASHED" && reason === "stopped" ? "stopped" : state;
 }

@@ -3,21 +3,21 @@ import { bytes, number } from "../../core/words.ts";
 import type { Progress } from "../../store/backups.ts";
 
 const ESC = "\u001b[";
-/** No cursor, and long lines cut instead of wrapped: a wrapped line would be two to go up by. */
+/** Hides the cursor and turns off wrapping: the block counts lines to move the cursor up. */
 const NO_WRAP = `${ESC}?7l`;
 const WRAP = `${ESC}?7h`;
 const BEGIN_BLOCK = `${ESC}?25l${NO_WRAP}`;
 const END_BLOCK = `${WRAP}${ESC}?25h`;
 
 /**
- * Some lines at the bottom of a terminal that are drawn again in place. What is written meanwhile stands above them, also what
- * a handler writes with console.log.
+ * A block of lines at the bottom of a terminal that is redrawn in place. Other output goes above it, also what a handler writes
+ * with console.log.
  */
 export class LiveBlock implements Disposable {
   readonly #stream: WriteStream;
   #lines: string[] = [];
   #taken = false;
-  /** How to write where a drawing is: past whoever looks what others write. */
+  /** Writes without moving the block, unlike the patched `stream.write`. */
   #write: (text: string) => void;
   #free: (() => void)[] = [];
 
@@ -38,12 +38,12 @@ export class LiveBlock implements Disposable {
     this.#write(`${erase}${this.#block()}`);
   }
 
-  /** Above the block, for good and in whole. */
+  /** Writes lines above the block. */
   write(text: string): void {
     this.#above(() => this.#write(`${text}\n`));
   }
 
-  /** As if it had never been there. */
+  /** Removes the block. */
   clear(): void {
     this.#write(this.#erased());
     this.#lines = [];
@@ -65,7 +65,7 @@ export class LiveBlock implements Disposable {
     return this.#lines.map((line) => `${line}\n`).join("");
   }
 
-  /** What others write to this terminal. */
+  /** Patches the streams, so that other output goes above the block. */
   #watch(): void {
     const own = this.#stream.write.bind(this.#stream);
     this.#write = (text) => void own(text);
@@ -76,7 +76,7 @@ export class LiveBlock implements Disposable {
         let answer = true;
         this.#above(() => {
           answer = write(...given);
-          // A line that is not ended would be drawn over.
+          // The block would overwrite an unfinished line.
           if (!endsLine(given[0])) own("\n");
         });
         return answer;
@@ -86,7 +86,7 @@ export class LiveBlock implements Disposable {
     }
   }
 
-  /** Up to its first line, and nothing from there on. */
+  /** Moves the cursor to the first line of the block, and clears from there. */
   #erased(): string {
     return this.#lines.length === 0 ? "" : `${ESC}${this.#lines.length}A\r${ESC}0J`;
   }
@@ -99,11 +99,11 @@ export class LiveBlock implements Disposable {
     this.#write(END_BLOCK);
   };
 
-  /** What has scrolled off the top cannot be drawn again. */
+  /** Lines that have scrolled off the top cannot be redrawn, so the block must fit the terminal. */
   #fit(lines: string[]): string[] {
     const rows = this.#stream.rows || lines.length + 1;
     if (lines.length < rows) return lines;
-    // The last line says how it goes in all.
+    // Keep the last line, the summary.
     const room = Math.max(1, rows - 3);
     return [...lines.slice(0, room), `… ${lines.length - room - 1} more lines`, ...lines.slice(-1)];
   }
@@ -113,17 +113,17 @@ function endsLine(chunk: unknown): boolean {
   return chunk instanceof Uint8Array ? chunk.at(-1) === 10 : String(chunk).endsWith("\n");
 }
 
-/** The other screen, no cursor, and long lines cut instead of wrapped; and back. */
+/** Switches to the alternate screen, without cursor and wrapping; and back. */
 const ENTER_SCREEN = `${ESC}?1049h${ESC}?25l${ESC}?7l`;
 const LEAVE_SCREEN = `${ESC}?7h${ESC}?25h${ESC}?1049l`;
 
-/** The whole terminal, as long as something is watched. What was there before comes back with the end, however it comes. */
+/** The whole terminal while something is watched. The former content returns on disposal and on exit. */
 export class Screen implements Disposable {
   readonly #stream: WriteStream;
   #draw: () => string = () => "";
   #taken = true;
 
-  /** Whether there is a terminal that can be drawn on. */
+  /** Whether the stream is a terminal that understands escape sequences. */
   static fits(stream: NodeJS.WriteStream): stream is WriteStream {
     return stream.isTTY === true && process.env["TERM"] !== "dumb";
   }
@@ -139,7 +139,7 @@ export class Screen implements Disposable {
     process.once("exit", this.#giveBack);
   }
 
-  /** Drawn again when the terminal changes its size: the text is asked for, not given. */
+  /** Draws a text, and again when the terminal is resized; `text` then computes it anew. */
   draw(text: () => string): void {
     this.#draw = text;
     this.#redraw();
@@ -153,8 +153,8 @@ export class Screen implements Disposable {
 
   readonly #redraw = (): void => {
     const lines = this.#fit(this.#draw().split("\n"));
-    // Line by line over what is there, in one write: clearing it all first would flicker. Each is cleared before it is
-    // written, since behind a full line the cursor still stands on its last letter.
+    // Overwrite line by line in one write: clearing the screen first would flicker. Clear each line before its text, because after
+    // a full line the cursor is still on its last character.
     this.#stream.write(`${ESC}H${lines.map((line) => `${ESC}2K${line}`).join("\r\n")}${ESC}0J`);
   };
 
@@ -165,19 +165,19 @@ export class Screen implements Disposable {
   };
 
   #fit(lines: string[]): string[] {
-    // A terminal that nobody gave a size says 0: then it gets everything.
+    // Some terminals report 0 rows: draw everything.
     const rows = this.#stream.rows || lines.length;
     if (lines.length <= rows) return lines;
     return [...lines.slice(0, rows - 1), `… ${lines.length - rows + 1} more lines`];
   }
 }
 
-/** What takes less is not worth a word, in milliseconds. */
+/** Shorter work shows no notice. */
 const NOTICE_AFTER_MS = 1_000;
-/** Between two lines in a log. */
+/** The time between two notices in a log. */
 const NOTICE_INTERVAL_MS = 5_000;
 
-/** How far something is that takes long, on standard error: one line in place on a terminal, now and then one in a log. */
+/** Shows the progress of slow work on standard error: one line in place on a terminal, a line now and then in a log. */
 class SlowNotice implements Disposable {
   readonly #since = performance.now();
   readonly #block = process.stderr.isTTY ? new LiveBlock(process.stderr) : null;
@@ -197,7 +197,7 @@ class SlowNotice implements Disposable {
   }
 }
 
-/** With a word on how far it is, where it takes longer. */
+/** Runs work, and shows its progress if it is slow. */
 export async function withProgress<T>(work: (tell: (progress: Progress) => void) => Promise<T>): Promise<T> {
   using longer = new SlowNotice();
   return await work((progress) => longer.tell(progressText(progress)));
