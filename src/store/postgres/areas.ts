@@ -9,7 +9,8 @@ import { Recoveries, type WriteAheadLog } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/recovery-log.ts";
 import { Schedules } from "../sql/schedules.ts";
 import { Sinks } from "../sql/sinks.ts";
-import { auditGuards, BUILD_GUARD, EVENT_GUARD, SCHEDULE_GUARD } from "./guards.ts";
+import { Work } from "../sql/work/work.ts";
+import { auditGuards, BUILD_GUARD, EVENT_GUARD, RESULT_GUARD, SCHEDULE_GUARD, TARGET_GUARD } from "./guards.ts";
 import { ClaimLocks } from "./claim-locks.ts";
 import { dialectOf } from "./dialect.ts";
 import { Cancel } from "./cancel.ts";
@@ -27,7 +28,7 @@ import { scriptAccess, Statements } from "./scripts.ts";
 import type { ServerTime } from "./server-time.ts";
 import { Settle } from "./settle.ts";
 import { PostgresVitals } from "./vitals.ts";
-import { Work } from "./work/work.ts";
+import { WorkWriter } from "./work/work.ts";
 
 /** The server looks after its own log. */
 const NO_LOG: WriteAheadLog = {
@@ -92,7 +93,9 @@ export class Areas {
     this.auditLog = new AuditLog({ audit, guards: auditGuards(s) }, scripts);
     this.vitals = new PostgresVitals(s, access);
     this.builds = new Builds(dialect, { settings, events: intake.events, enqueue, audit, guard: BUILD_GUARD }, scripts);
-    this.work = new Work(s, { intake, settle: this.settle, cancel, notes: this.notes, reader, statements }, access);
+    const writes = new WorkWriter(s, { intake, settle: this.settle, cancel, notes: this.notes, reader }, access);
+    const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
+    this.work = new Work(dialect, { writes, guards }, scripts);
     const { settle, locks, processes, builds } = this;
     const recovered = { settle, events: intake.events, recoveryLog, locks, processes, audit, builds, log: NO_LOG };
     this.recoveries = new Recoveries(dialect, recovered, scripts);

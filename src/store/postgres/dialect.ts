@@ -10,6 +10,8 @@ export function dialectOf(s: string): Dialect {
       const typed = Object.entries(columns).map(([name, type]) => `"${name}" ${type}`);
       return `(select * from json_to_recordset(cast(${json} as json)) as item (${typed}))`;
     },
+    indexed: () => "",
+    firstRow: (table, as, which) => `cross join lateral (select one.* from ${table} as one ${which} limit 1) as ${as}`,
     inOrder: (...statements) => {
       const steps = statements.slice(0, -1).map((statement, i) => `step${i} as (${statement})`);
       return { before: [], last: `with ${steps} ${statements.at(-1)}` };

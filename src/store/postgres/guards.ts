@@ -2,6 +2,8 @@ import type { AuditGuards } from "../sql/audit.ts";
 import type { BuildGuard } from "../sql/builds/runs.ts";
 import type { EventGuard } from "../sql/event-log.ts";
 import type { ScheduleGuard } from "../sql/schedules.ts";
+import type { ResultGuard } from "../sql/work/results.ts";
+import type { TargetGuard } from "../sql/work/targets.ts";
 import { GUARDS } from "./schema/audit.ts";
 
 /** Triggers can be disabled without being dropped. */
@@ -31,4 +33,13 @@ export const SCHEDULE_GUARD: ScheduleGuard = {
   columns: "",
   check: () => {},
   saved: { columns: "", values: "", updates: "", params: () => ({}) },
+};
+
+export const TARGET_GUARD: TargetGuard = { columns: "", check: () => {} };
+
+export const RESULT_GUARD: ResultGuard = {
+  columns: "",
+  found: "result.output_hash, result.output_text, result.output_file, result.output_size",
+  isIntact: () => true,
+  check: () => {},
 };

@@ -49,7 +49,7 @@ import { RowCommits } from "./commit-rows.ts";
 import { Settling } from "./settling.ts";
 import type { Sinks } from "../sql/sinks.ts";
 import { ServerTime } from "./server-time.ts";
-import type { Work } from "./work/work.ts";
+import type { Work } from "../sql/work/work.ts";
 import type { Writer } from "./writer.ts";
 
 export interface PostgresStoreOptions {

@@ -14,6 +14,13 @@ export interface Dialect {
   readonly fence: string;
   /** Ends a `select` whose rows stay locked until the commit. */
   readonly locking: string;
+  /** Names the index to use; PostgreSQL's planner chooses by itself. */
+  indexed(index: string): string;
+  /**
+   * Joins, to each row before it, the first row of a table that has a `key`. `which` selects that row as `one`, from `where`
+   * to `order by`; `as` is its name in the join.
+   */
+  firstRow(table: string, as: string, which: string): string;
   /** The greatest of two numbers, leaving out nulls. */
   greatest(a: string, b: string): string;
   /** In the words that partial indexes are declared with. */

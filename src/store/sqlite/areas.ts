@@ -10,6 +10,7 @@ import { Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/recovery-log.ts";
 import { Schedules } from "../sql/schedules.ts";
 import { Sinks } from "../sql/sinks.ts";
+import { Work } from "../sql/work/work.ts";
 import { AUDIT_GUARDS } from "./audit-guards.ts";
 import { BUILD_GUARD } from "./build-guard.ts";
 import { Cancel } from "./cancel.ts";
@@ -36,7 +37,9 @@ import { Settle } from "./settle.ts";
 import { SqliteVitals } from "./vitals.ts";
 import { writeAheadLog } from "./wal/log.ts";
 import type { LogAtOpening } from "./wal/scan.ts";
-import { Work } from "./work/work.ts";
+import { RESULT_GUARD } from "./work/results.ts";
+import { TARGET_GUARD } from "./work/targets.ts";
+import { WorkWriter } from "./work/work.ts";
 
 interface Parts {
   path: string;
@@ -121,8 +124,9 @@ export class Areas {
     this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);
-    const working = { intake: this.intake, settle: this.settle, cancel, notes: this.notes, statements };
-    this.work = new Work(db, working, access);
+    const writes = new WorkWriter(db, { intake: this.intake, settle, cancel, notes: this.notes }, access);
+    const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
+    this.work = new Work(DIALECT, { writes, guards }, scripts);
     const opening = () => {
       const met = damage.opening;
       return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };

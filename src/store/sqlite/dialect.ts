@@ -6,6 +6,10 @@ export const DIALECT: Dialect = {
   items: (_, list) => `(select key as place, value from json_each(${list}))`,
   rows: (json, columns) =>
     `(select ${Object.keys(columns).map((name) => `value ->> '${name}' as "${name}"`)} from json_each(${json}))`,
+  // Left to itself, SQLite reads a whole segment by its primary key.
+  indexed: (index) => ` indexed by holdfast_${index}`,
+  firstRow: (table, as, which) =>
+    `cross join ${table} as ${as} on ${as}.key = (select one.key from ${table} as one ${which} limit 1)`,
   inOrder: (...statements) => ({ before: statements.slice(0, -1), last: statements.at(-1) as string }),
   fence: ":commit",
   locking: "",

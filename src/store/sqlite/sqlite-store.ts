@@ -60,7 +60,7 @@ import type { Schedules } from "../sql/schedules.ts";
 import type { Sinks } from "../sql/sinks.ts";
 import { framesIn, type LogAtOpening, walSize } from "./wal/scan.ts";
 import { Witness } from "./witness/witness.ts";
-import type { Work } from "./work/work.ts";
+import type { Work } from "../sql/work/work.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
 const NEEDS_CARE = 32 * 1024 * 1024;

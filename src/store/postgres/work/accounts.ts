@@ -1,7 +1,6 @@
-import type { CostHistory } from "../../../core/budget.ts";
 import type { BuildKey } from "../../../core/ids.ts";
-import { ACCOUNT, type Account, type AccountRow, Books, hasChanged, toAccount, toHistory } from "../../work/books.ts";
-import { listOf, type Rows } from "../driver.ts";
+import { ACCOUNT, type Account, type AccountRow, Books, hasChanged, toAccount } from "../../work/books.ts";
+import { listOf } from "../driver.ts";
 import type { Settings } from "../settings.ts";
 import type { Tx } from "../transaction.ts";
 import { listsOf } from "./columns.ts";
@@ -11,7 +10,7 @@ const MOST = Number.MAX_SAFE_INTEGER;
 /** The accounts of builds. Their rows are locked when they are read, in the order of their keys. */
 export class Accounts {
   readonly #settings: Settings;
-  readonly #sql: Record<"load" | "write" | "block" | "count" | "spend" | "histories", string>;
+  readonly #sql: Record<"load" | "write" | "block" | "count" | "spend", string>;
 
   constructor(s: string, settings: Settings) {
     this.#settings = settings;
@@ -46,7 +45,6 @@ export class Accounts {
           as new (pipeline, stage, attempts, micros, tokens) order by pipeline collate "C", stage collate "C"
         on conflict (pipeline, stage) do update set attempts = old.attempts + excluded.attempts,
           micros = least(old.micros + excluded.micros, ${MOST}), tokens = least(old.tokens + excluded.tokens, ${MOST})`,
-      histories: `select stage, attempts, micros, tokens from ${s}.stage_costs where pipeline = $1`,
     };
   }
 
@@ -54,11 +52,6 @@ export class Accounts {
   async load(tx: Tx, builds: readonly BuildKey[], jobs: readonly number[]): Promise<LoadedBooks> {
     const rows = await tx.rows<[BuildKey, ...AccountRow]>(this.#sql.load, listOf(builds), listOf(jobs));
     return new LoadedBooks(rows.map(([key, ...row]) => toAccount(key, row)));
-  }
-
-  async costs(rows: Rows, pipeline: string): Promise<Record<string, CostHistory>> {
-    const found = await rows<[string, number, number, number]>(this.#sql.histories, pipeline);
-    return Object.fromEntries(found.map(([stage, ...history]) => [stage, toHistory(history)]));
   }
 
   /** Once for each operation: it is forgotten then. */

@@ -1,12 +1,11 @@
 import type { BuildKey } from "../../../core/ids.ts";
-import { parseArtifactCursor, toArtifactRef } from "../../result-row.ts";
-import type { ArtifactRef, NamedArtifact } from "../../work.ts";
+import type { NamedArtifact } from "../../work.ts";
 import type { ArtifactRows } from "../../work/rows.ts";
-import { listOf, type Rows } from "../driver.ts";
+import { listOf } from "../driver.ts";
 import { LOCK_WAIT_MS } from "../mutexes.ts";
 import type { Reader } from "../reader.ts";
 import type { Tx } from "../transaction.ts";
-import { listsOf, named } from "./columns.ts";
+import { listsOf } from "./columns.ts";
 
 interface Ref extends NamedArtifact {
   build: BuildKey;
@@ -14,11 +13,9 @@ interface Ref extends NamedArtifact {
   path: string;
 }
 
-const REF = ["build", "stage", "path", "name", "hash", "size"];
-
 /** Which artifacts there must be, and why: nothing that is referenced here is swept. */
 export class ArtifactRefs {
-  readonly #sql: Record<"share" | "hold" | "add" | "page" | "of", string>;
+  readonly #sql: Record<"share" | "hold" | "add", string>;
   readonly #referenced: (hashes: readonly string[]) => string;
 
   constructor(s: string) {
@@ -29,13 +26,6 @@ export class ArtifactRefs {
         insert into ${s}.artifacts (build, stage, path, name, hash, size)
         select * from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[])
         on conflict (build, stage, path, name) do update set hash = excluded.hash, size = excluded.size`,
-      page: `
-        select $1::text, stage, path, name, hash, size from ${s}.artifacts
-        where build = (select key from ${s}.builds where id = $1) and (stage, path, name) > ($2, $3, $4)
-        order by stage, path, name limit $5`,
-      of: `
-        select name, hash, size from ${s}.artifacts
-        where build = (select key from ${s}.builds where id = $1) and stage = $2 and path = $3 and name <> '' order by name`,
     };
     // By artifacts_hash. A script takes no values.
     this.#referenced = (hashes) => `
@@ -61,17 +51,6 @@ export class ArtifactRefs {
       this.#referenced(hashes),
     );
     return new Set((answers.at(-1) as [string][]).map(([hash]) => hash));
-  }
-
-  /** Not the output's own. */
-  async of(rows: Rows, build: string, stage: string, path: string): Promise<NamedArtifact[]> {
-    return named<NamedArtifact>(["name", "hash", "size"], await rows(this.#sql.of, build, stage, path));
-  }
-
-  async page(rows: Rows, build: string, { after, limit }: { after?: string; limit: number }): Promise<ArtifactRef[]> {
-    const [stage, path, name] = parseArtifactCursor(after);
-    const found = await rows(this.#sql.page, build, stage, path, name, limit);
-    return named<ArtifactRef>(REF, found).map(toArtifactRef);
   }
 
   async write(tx: Tx, refs: readonly Ref[]): Promise<void> {

@@ -27,7 +27,7 @@ export type Spot = Pick<Item, "build" | "segment" | "path">;
  * does not know yet how many there are would walk all of them.
  */
 export class ItemTable {
-  readonly #sql: Record<"byJob" | "removing" | "at" | "twins" | "add" | "goOn" | "remove" | "held" | "reserve" | "save", string>;
+  readonly #sql: Record<"byJob" | "at" | "twins" | "add" | "goOn" | "remove" | "held" | "reserve" | "save", string>;
 
   constructor(s: string) {
     const held = (asked: string) => `
@@ -41,10 +41,6 @@ export class ItemTable {
     this.#sql = {
       byJob: `select ${ITEM} from ${s}.work as work where job = any($1::bigint[])`,
       // These by work_target.
-      removing: `
-        select work.job from ${s}.work as work where work.job = any($1::bigint[]) and work.kind = 'stage' and exists (
-          select 1 from ${s}.work as other where other.build = work.build and other.segment = work.segment
-            and other.path = work.path and other.kind = 'remove')`,
       at: `
         select ${ITEM} from ${s}.work as work where ${among}`,
       twins: `
@@ -80,11 +76,6 @@ export class ItemTable {
 
   async byJob(rows: Rows, jobs: readonly JobKey[]): Promise<Item[]> {
     return jobs.length === 0 ? [] : (await rows<ItemColumns>(this.#sql.byJob, listOf(jobs))).map(toItem);
-  }
-
-  /** Those of these stages' items of whose targets something is still to be removed. */
-  async removing(rows: Rows, jobs: readonly JobKey[]): Promise<Set<JobKey>> {
-    return new Set(jobs.length === 0 ? [] : (await rows<[JobKey]>(this.#sql.removing, listOf(jobs))).map(([job]) => job));
   }
 
   /** All that these targets have, and perhaps more. */

@@ -1,6 +1,5 @@
-import type { CostHistory } from "../../../core/budget.ts";
 import type { BuildKey } from "../../../core/ids.ts";
-import { ACCOUNT, type Account, type AccountRow, Books, hasChanged, isTooMuch, toAccount, toHistory } from "../../work/books.ts";
+import { ACCOUNT, type Account, type AccountRow, Books, hasChanged, isTooMuch, toAccount } from "../../work/books.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import type { Settings } from "../settings.ts";
@@ -12,7 +11,6 @@ export class Accounts extends Books {
   readonly #write: Statement;
   readonly #block: Statement;
   readonly #count: Statement;
-  readonly #histories: Statement;
   readonly #spend: Statement;
 
   constructor(db: Connection, settings: Settings) {
@@ -29,7 +27,6 @@ export class Accounts extends Books {
       `update holdfast_build_stages set ran = ran + ?, cached = cached + ?, failed = failed + ?, passed = passed + ?, open = open + ?
        where build = ? and stage = ?`,
     );
-    this.#histories = db.prepare("select stage, attempts, micros, tokens from holdfast_stage_costs where pipeline = ?");
     this.#spend = db.prepare(
       `insert into holdfast_stage_costs as old (pipeline, stage, attempts, micros, tokens) values (?, ?, ?, ?, ?)
        on conflict (pipeline, stage) do update set
@@ -37,11 +34,6 @@ export class Accounts extends Books {
          micros = min(old.micros + excluded.micros, ${Number.MAX_SAFE_INTEGER}),
          tokens = min(old.tokens + excluded.tokens, ${Number.MAX_SAFE_INTEGER})`,
     );
-  }
-
-  costs(pipeline: string): Record<string, CostHistory> {
-    const rows = this.#histories.rows(pipeline) as [string, number, number, number][];
-    return Object.fromEntries(rows.map(([stage, ...history]) => [stage, toHistory(history)]));
   }
 
   /** The last act of each operation, so that an undone one leaves nothing here. */

@@ -1,6 +1,5 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { parseArtifactCursor, toArtifactRef } from "../../result-row.ts";
-import type { ArtifactRef, NamedArtifact } from "../../work.ts";
+import type { NamedArtifact } from "../../work.ts";
 import type { ArtifactRows } from "../../work/rows.ts";
 import type { Connection, Statement } from "../driver.ts";
 
@@ -11,8 +10,6 @@ export class ArtifactRefs implements ArtifactRows {
   readonly #copy: Statement;
   readonly #drop: Statement;
   readonly #referenced: Statement;
-  readonly #page: Statement;
-  readonly #of: Statement;
 
   constructor(db: Connection) {
     this.#add = db.prepare(
@@ -31,17 +28,6 @@ export class ArtifactRefs implements ArtifactRows {
     // By holdfast_artifacts_hash.
     this.#referenced = db.prepare(
       "select value from json_each(?) as one where exists (select 1 from holdfast_artifacts where hash = one.value)",
-    );
-    this.#of = db.prepare(
-      `select name, hash, size from holdfast_artifacts
-       where build = (select key from holdfast_builds where id = :build) and stage = :stage and path = :path and name <> ''
-       order by name`,
-    );
-    this.#page = db.prepare(
-      `select build.id as build, stage, path, name, ref.hash, size
-       from holdfast_artifacts as ref join holdfast_builds as build on build.key = ref.build
-       where ref.build = (select key from holdfast_builds where id = :build) and (stage, path, name) > (:stage, :path, :name)
-       order by stage, path, name limit :limit`,
     );
   }
 
@@ -65,16 +51,5 @@ export class ArtifactRefs implements ArtifactRows {
 
   referenced(hashes: readonly string[]): ReadonlySet<string> {
     return new Set(this.#referenced.rows(JSON.stringify(hashes)).map(([hash]) => hash as string));
-  }
-
-  /** Not the output's own. */
-  of(build: string, stage: string, path: string): NamedArtifact[] {
-    const rows = this.#of.all<NamedArtifact>({ build, stage, path });
-    return rows.map(({ name, hash, size }) => ({ name, hash, size }));
-  }
-
-  page(build: string, { after, limit }: { after?: string; limit: number }): ArtifactRef[] {
-    const [stage, path, name] = parseArtifactCursor(after);
-    return this.#page.all<ArtifactRef>({ build, stage, path, name, limit }).map(toArtifactRef);
   }
 }

@@ -2,30 +2,18 @@ import type { BuildKey, ResultKey } from "../../../core/ids.ts";
 import { GONE } from "../../../core/segment.ts";
 import { trailText } from "../../../core/trail.ts";
 import { damagedRow } from "../../../core/errors.ts";
-import { TARGET, type TargetColumns, toTarget } from "../../target-row.ts";
-import type { ListedTarget, MemberPage, TargetPage, TargetRow } from "../../work.ts";
+import type { TargetGuard } from "../../sql/work/targets.ts";
+import type { TargetColumns } from "../../target-row.ts";
+import type { ListedTarget } from "../../work.ts";
 import type { Place, Standing, TargetRef, TargetRows } from "../../work/rows.ts";
 import { type CheckedRow, isIntact, rowChecksum } from "../checksum.ts";
-import type { Connection, Named, Statement } from "../driver.ts";
+import type { Connection, Statement } from "../driver.ts";
 
-const SELECT = `select pipeline, ${TARGET}, checksum from holdfast_targets`;
 const ONE = "pipeline = ? and segment = ? and path = ?";
-const OF = "where pipeline = :pipeline and segment = :segment";
-const AFTER = "and path >= coalesce(:after, '') and path is not :after";
-
 type Row = TargetColumns & CheckedRow<"holdfast_targets">;
 
 /** The targets of pipelines, by segment and path. */
 export class Targets implements TargetRows {
-  readonly #byPath: Statement;
-  readonly #page: Statement;
-  readonly #count: Statement;
-  readonly #unseen: Statement;
-  readonly #children: Statement;
-  readonly #unseenChildren: Statement;
-  readonly #ungrouped: Statement;
-  readonly #grouped: Statement;
-  readonly #groupsAfter: Statement;
   readonly #standing: Statement;
   readonly #standings: Statement;
   readonly #put: Statement;
@@ -37,22 +25,6 @@ export class Targets implements TargetRows {
   readonly #idOf: Statement;
 
   constructor(db: Connection) {
-    this.#byPath = db.prepare(`${SELECT} ${OF} and path in (select value from json_each(:paths)) order by path`);
-    this.#page = db.prepare(`${SELECT} ${OF} ${AFTER} order by path limit :limit`);
-    this.#unseen = db.prepare(`${SELECT} ${OF} ${AFTER} and seen <> :unseen order by path limit :limit`);
-    this.#count = db.prepare("select count(*) from holdfast_targets where pipeline = ? and segment = ?");
-    // Left to itself SQLite walks the whole segment by its primary key.
-    const children = `${SELECT} indexed by holdfast_targets_children ${OF} and parent = :parent ${AFTER}`;
-    this.#children = db.prepare(`${children} order by path limit :limit`);
-    this.#unseenChildren = db.prepare(`${children} and seen <> :unseen order by path limit :limit`);
-    this.#ungrouped = db.prepare(
-      `${SELECT} ${OF} ${AFTER} and member is not null and grouping is null order by path limit :limit`,
-    );
-    const groups = `${SELECT} indexed by holdfast_targets_groups ${OF} and member is not null and grouping is not null`;
-    this.#grouped = db.prepare(`${groups} and grouping = :group ${AFTER} order by path limit :limit`);
-    this.#groupsAfter = db.prepare(
-      `${groups} and grouping >= coalesce(:group, '') and grouping is not :group order by grouping, path limit :limit`,
-    );
     this.#standing = db.prepare(`select rev, failure from holdfast_targets where ${ONE}`);
     this.#standings = db.prepare(
       "select path, rev, failure from holdfast_targets where pipeline = ? and segment = ? and path in (select value from json_each(?))",
@@ -79,35 +51,6 @@ export class Targets implements TargetRows {
     );
     this.#remove = db.prepare(`delete from holdfast_targets where ${ONE}`);
     this.#idOf = db.prepare(`select id from holdfast_targets where ${ONE}`);
-  }
-
-  byPath(pipeline: string, segment: number, paths: readonly string[]): TargetRow[] {
-    return read(this.#byPath, { pipeline, segment, paths: JSON.stringify(paths) });
-  }
-
-  count(pipeline: string, segment: number): number {
-    return (this.#count.row(pipeline, segment) as [number])[0];
-  }
-
-  page({ pipeline, segment, after, limit, parent, unseen }: TargetPage): TargetRow[] {
-    const asked = { pipeline, segment, after: after ?? null, limit };
-    if (parent === undefined) return unseen === undefined ? read(this.#page, asked) : read(this.#unseen, { ...asked, unseen });
-    const children = { ...asked, parent };
-    return unseen === undefined ? read(this.#children, children) : read(this.#unseenChildren, { ...children, unseen });
-  }
-
-  /** First those of no group, then group by group. */
-  members({ pipeline, segment, after, group, limit }: MemberPage): TargetRow[] {
-    const of = { pipeline, segment };
-    const within = (one: string | null, path: string | null, most: number) =>
-      one === null
-        ? read(this.#ungrouped, { ...of, after: path, limit: most })
-        : read(this.#grouped, { ...of, group: one, after: path, limit: most });
-    if (group !== undefined) return within(group, after?.path ?? null, limit);
-    const members = within(after?.group ?? null, after?.path ?? null, limit);
-    const left = limit - members.length;
-    if (left > 0) members.push(...read(this.#groupsAfter, { ...of, group: after?.group ?? null, limit: left }));
-    return members;
   }
 
   standing({ pipeline, segment, path }: TargetRef): Standing | undefined {
@@ -165,9 +108,10 @@ export class Targets implements TargetRows {
   }
 }
 
-function read(statement: Statement, asked: Named): TargetRow[] {
-  return statement.all<Row>(asked).map((row) => {
-    if (!isIntact("holdfast_targets", row)) throw damagedRow(`The target ${row.path} of pipeline ${row.pipeline}`);
-    return toTarget(row);
-  });
-}
+export const TARGET_GUARD: TargetGuard = {
+  columns: ", pipeline, checksum",
+  check(row) {
+    const checked = row as Row;
+    if (!isIntact("holdfast_targets", checked)) throw damagedRow(`The target ${row.path} of pipeline ${checked.pipeline}`);
+  },
+};

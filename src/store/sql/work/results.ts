@@ -1,0 +1,135 @@
+import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import { retriedIn } from "../../build-row.ts";
+import { type OutputColumns, type ResultColumns, toOutput, toResult } from "../../result-row.ts";
+import type { FoundResult, Retry, StoredResult } from "../../work.ts";
+import type { Params, Reads } from "../access.ts";
+import type { Dialect } from "../dialect.ts";
+import type { Script } from "../script.ts";
+
+/** What a store adds to the rows of results so that damage to them is noticed. */
+export interface ResultGuard {
+  /** Begins with a comma. */
+  columns: string;
+  /** The columns of a result that is looked up by its hash. */
+  found: string;
+  isIntact(row: OutputColumns): boolean;
+  /** Throws if a row is not what was written. */
+  check(row: ResultColumns): void;
+}
+
+/** Reads what stages have made, and what went wrong. */
+export class Results {
+  readonly #guard: ResultGuard;
+  readonly #sql: ReturnType<typeof statements>;
+
+  constructor(dialect: Dialect, guard: ResultGuard) {
+    this.#guard = guard;
+    this.#sql = statements(dialect, guard);
+  }
+
+  *lookUp(
+    db: Reads,
+    pipeline: string,
+    keys: readonly { stage: string; hash: string; build?: BuildKey }[],
+  ): Script<(FoundResult | null)[]> {
+    type Found = OutputColumns & { place: number; result: ResultKey };
+    const found: (FoundResult | null)[] = keys.map(() => null);
+    const asked = keys.map(({ stage, hash, build }, place) => ({ place, stage, hash, build }));
+    // A damaged result counts as none: it is made again.
+    for (const row of yield* db.all<Found>(this.#sql.lookUp, { pipeline, keys: JSON.stringify(asked) }))
+      if (this.#guard.isIntact(row)) found[row.place] = { key: row.result, output: toOutput(row) };
+    return found;
+  }
+
+  byKey(db: Reads, keys: readonly ResultKey[]): Script<StoredResult[]> {
+    return this.#read(db, this.#sql.byKey, { keys });
+  }
+
+  *of(db: Reads, build: string, stage: string, path: string): Script<StoredResult | null> {
+    const [result] = yield* this.#read(db, this.#sql.of, { build, stage, path });
+    return result === undefined || (result.state as string) === "GONE" ? null : result;
+  }
+
+  *before(db: Reads, build: string, stage: string, path: string): Script<StoredResult | null> {
+    return (yield* this.#read(db, this.#sql.before, { build, stage, path }))[0] ?? null;
+  }
+
+  ofStage(db: Reads, build: string, stage: string, page: { after?: string; limit: number }): Script<StoredResult[]> {
+    const { after = null, limit } = page;
+    return this.#read(db, after === null ? this.#sql.ofStage.first : this.#sql.ofStage.next, { build, stage, after, limit });
+  }
+
+  failures(db: Reads, build: string, limit: number): Script<StoredResult[]> {
+    return this.#read(db, this.#sql.failures, { build, limit });
+  }
+
+  *retries(db: Reads, build: BuildKey, { after, limit }: { after: ResultKey | 0; limit: number }): Script<Retry[]> {
+    const rows = yield* db.all<Retry>(this.#sql.retries, { build: retriedIn(build), after, limit });
+    return rows.map((row) => Object.assign({}, row));
+  }
+
+  *#read(db: Reads, sql: string, params: Params): Script<StoredResult[]> {
+    return (yield* db.all<ResultColumns>(sql, params)).map((row) => {
+      this.#guard.check(row);
+      return toResult(row);
+    });
+  }
+}
+
+function statements({ table, rows, items, firstRow }: Dialect, guard: ResultGuard) {
+  const results = table("results");
+  const builds = table("builds");
+  const columns = `result.key, build.id as build, result.stage, result.path, result.target, result.state, result.hash, result.parts,
+    result.output_hash, result.output_text, result.output_file, result.output_size, result.micros, result.tokens, result.error,
+    result.at${guard.columns}`;
+  const andBuild = `left join ${builds} as build on build.key = result.build`;
+  const read = `select ${columns} from ${results} as result ${andBuild}`;
+  const own = `(select key from ${builds} where id = :build)`;
+  const pipeline = `(select pipeline from ${builds} where id = :build)`;
+  // By the index results_target; a build has one row at most.
+  const before = (state: string) => `
+    ${read} where result.pipeline = ${pipeline} and result.stage = :stage and result.path = :path
+      and result.build < ${own} and result.build > 0 and result.state <> '${state}'
+    order by result.build desc limit 1`;
+  const nextPath = (after: string) => `(
+    select path from ${results} where pipeline = ${pipeline} and stage = :stage ${after} order by path limit 1)`;
+  // From one path to the next, and of each path the build's own row, else the newest before it that is no failure.
+  const ofStage = (after: string) => `
+    with recursive paths (path) as (
+      select ${nextPath(after)}
+      union all
+      select ${nextPath("and path > paths.path")} from paths where paths.path is not null)
+    select ${columns} from paths ${firstRow(
+      results,
+      "result",
+      `where one.pipeline = ${pipeline} and one.stage = :stage and one.path = paths.path
+        and one.build <= ${own} and one.build > 0 and (one.state <> 'FAILED' or one.build = ${own})
+      order by one.build desc`,
+    )} ${andBuild}
+    where result.state in ('SUCCESS', 'REUSED') limit :limit`;
+  return {
+    // Each by the index results_hash, the newest first.
+    lookUp: `
+      select asked.place, result.key as result, ${guard.found}
+      from ${rows(":keys", { place: "bigint", stage: "text", hash: "text", build: "bigint" })} as asked ${firstRow(
+        results,
+        "result",
+        `where one.hash = asked.hash and one.state = 'SUCCESS' and one.pipeline = :pipeline and one.stage = asked.stage
+          and (asked.build is null or one.build = asked.build)
+        order by one.key desc`,
+      )}`,
+    byKey: `
+      select ${columns} from ${items("bigint", ":keys")} as asked join ${results} as result on result.key = asked.value
+      ${andBuild} order by asked.place`,
+    of: `
+      select * from (${read} where result.build = ${own} and result.stage = :stage and result.path = :path) as own
+      union all select * from (${before("FAILED")}) as earlier limit 1`,
+    before: before("GONE"),
+    ofStage: { first: ofStage(""), next: ofStage("and path > :after") },
+    // By the index results_failed.
+    failures: `${read} where result.build = ${own} and result.state = 'FAILED' order by result.key limit :limit`,
+    retries: `
+      select key, stage, path from ${results} where build = :build and state = 'FAILED' and key > :after
+      order by key limit :limit`,
+  };
+}
