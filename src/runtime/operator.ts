@@ -9,6 +9,7 @@ import type { WalReader } from "../core/wal.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
 import { backupName, backupsFolder } from "../store/backup-folder.ts";
 import type { Manifest } from "../store/backups.ts";
+import { noSuchBuild } from "../store/build-row.ts";
 import { type BuildRow, LEAD_TTL, type LeadView } from "../store/builds.ts";
 import type { EventQuery } from "../store/events.ts";
 import type { RecoveryTotals } from "../store/healing.ts";
@@ -47,8 +48,8 @@ export interface Checkpointed {
 }
 
 /**
- * What an operator can do with an open database beyond the public API. The command line uses these methods and the public API,
- * and never the engine or the store; `test/unit/layers.test.ts` checks it.
+ * What an operator can do with an open database beyond the public API. The command line works through these methods and the public
+ * API, and never touches the engine; `test/unit/layers.test.ts` checks it.
  *
  * An Operator holds no state: `new Operator(hf)` is free, and closing `hf` ends it.
  */
@@ -200,7 +201,7 @@ export class Operator {
   }
 
   /** Whether the orchestrator may be alive. One on another host counts as alive until its heartbeat is too old. */
-  mayLive({ life, beatAt }: OrchestratorLock): boolean {
+  canBeAlive({ life, beatAt }: OrchestratorLock): boolean {
     return life === "alive" || (life === "unknown" && this.now() - beatAt < LEAD_TTL);
   }
 
@@ -214,8 +215,11 @@ export class Operator {
 
   // Builds and artifacts
 
-  build(id: string): Promise<BuildRow | null> {
-    return this.#engine.store.builds.getBuild(id);
+  /** The build's row, with what `hf.builds.get` leaves out. Throws `NO_SUCH_BUILD`. */
+  async build(id: string): Promise<BuildRow> {
+    const row = await this.#engine.store.builds.getBuild(id);
+    if (row === null) throw noSuchBuild(id);
+    return row;
   }
 
   newestBuild(pipeline: string): Promise<BuildRow | null> {

@@ -10,7 +10,6 @@ import type { Holdfast } from "../../runtime/holdfast.ts";
 import type { Page } from "../../runtime/jobs.ts";
 import { isLeft, type OpenBuild } from "../../runtime/status/open-builds.ts";
 import type { AuditEntry } from "../../store/audit.ts";
-import { noSuchBuild } from "../../store/build-row.ts";
 import type { BuildRow, LeadView } from "../../store/builds.ts";
 import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../arguments.ts";
 import { openExisting } from "../database.ts";
@@ -125,12 +124,9 @@ function addShow(builds: Command): void {
     .argument("<id>", "the build's id")
     .action(
       onDatabase(async ({ hf, operator }, id: string, _options: object) => {
-        const [build, row, history] = await Promise.all([
-          hf.builds.get(id),
-          operator.build(id),
-          operator.auditEntries({ after: 0, limit: HISTORY_LIMIT, subject: id }),
-        ]);
-        if (build === null || row === null) throw noSuchBuild(id);
+        const build = (await hf.builds.get(id)) as Build;
+        const row = await operator.build(id);
+        const history = await operator.auditEntries({ after: 0, limit: HISTORY_LIMIT, subject: id });
         const lead = await operator.orchestratorLockOf(id, row.pipeline);
         const isDead = (await operator.openBuilds()).some((open) => open.id === id && isLeft(open));
         return [

@@ -12,7 +12,6 @@ import { warningsOf } from "../../runtime/builds/plan.ts";
 import { type BuildOptions, checkBuildOptions } from "../../runtime/builds/settings.ts";
 import type { Holdfast } from "../../runtime/holdfast.ts";
 import { Operator } from "../../runtime/operator.ts";
-import { noSuchBuild } from "../../store/build-row.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import {
   addChoiceOptions,
@@ -129,7 +128,6 @@ export function resumeCommand(parent: Command): void {
     });
     const operator = new Operator(hf);
     const row = await operator.build(id);
-    if (row === null) throw noSuchBuild(id);
     const { pipeline, file } = await findPipelineOf(row, options.file, command);
     const model = new Model(pipelineOf(pipeline), hostname());
     const workers = new WorkerProcesses({ command, pipeline, file, options, say: (text) => display.say(text) });
@@ -144,7 +142,7 @@ export function resumeCommand(parent: Command): void {
     const warnings = warningsOf(model, row);
     const parts = { hf, command, wanted, display, workers, interrupts };
     process.exitCode = await withWorkers(parts, () =>
-      orchestrate(parts, async (next) => resumeBuild(hf, (await operator.build(id)) as BuildRow, next, warnings)),
+      orchestrate(parts, async (next) => resumeBuild(hf, await operator.build(id), next, warnings)),
     );
   });
 }
@@ -205,7 +203,7 @@ async function orchestrate(parts: RunParts, begin: (wanted: Wanted) => Promise<B
   for (let { wanted } = parts; ;) {
     const begun = await begin(wanted);
     const build = "paused" in begun ? begun.paused : await followBuild(parts, begun);
-    const row = (await operator.build(build.id)) as BuildRow;
+    const row = await operator.build(build.id);
     if (build.state !== "BUDGET_PAUSE") {
       display.end(build, () =>
         `${buildSummary(build, operator.now())}\n${paint("dim", nextStep(build, wanted.again))}`.trimEnd(),
@@ -260,8 +258,8 @@ async function followBuild(
   try {
     for await (const build of handle.progress()) {
       if (build.state !== "ACTIVE") continue;
-      const row = await new Operator(hf).build(handle.id);
-      display.progress({ build, listing: row?.listing === "running", processes: workers.size + 1 });
+      const { listing } = await new Operator(hf).build(handle.id);
+      display.progress({ build, listing: listing === "running", processes: workers.size + 1 });
     }
     return await handle.done();
   } finally {

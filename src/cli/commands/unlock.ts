@@ -36,7 +36,7 @@ async function unlock(operator: Operator, lock: LockView, force: boolean): Promi
 }
 
 async function unlockPipeline(operator: Operator, lock: OrchestratorLock, force: boolean): Promise<Answer> {
-  const isAlive = operator.mayLive(lock);
+  const isAlive = operator.canBeAlive(lock);
   if (isAlive && !force) throw orchestrated(lock, operator.now());
   const { pipeline, build, holder, pid, host, program } = lock;
   // A process that acquired the lock after it was read is alive.

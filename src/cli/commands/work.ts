@@ -150,13 +150,6 @@ function listenForStop(
 const STOP_GRACE_MS = 20_000;
 const POLL_MS = 200;
 
-/** A process in the answer. */
-interface NamedProcess {
-  pid: number;
-  host: string;
-  program: string;
-}
-
 export function stopCommand(parent: Command): void {
   addCommand(parent, "stop", {
     description:
@@ -197,24 +190,12 @@ export function stopCommand(parent: Command): void {
       if (over.aborted) process.exitCode = EXIT.interrupted;
       else if (left.length + deaf.length > 0) process.exitCode = EXIT.failed;
       const gone = asked.filter(({ id }) => !left.some((one) => one.id === id));
-      answer(
-        command,
-        {
-          asked: asked.map(namedProcess),
-          gone: gone.map(namedProcess),
-          left: left.map(namedProcess),
-          deaf: deaf.map(namedProcess),
-        },
-        () =>
-          [
-            ...left.map((process) => `${paint("yellow", "still there")} ${processText(process)}`),
-            ...deaf.map((process) => `${paint("yellow", "goes on")} ${processText(process)}: it does not heed \`holdfast stop\``),
-            left.length + deaf.length > 0
-              ? "Not all of them have stopped."
-              : asked.length > 0
-                ? "Stopped."
-                : "No process to stop.",
-          ].join("\n"),
+      answer(command, { asked: named(asked), gone: named(gone), left: named(left), deaf: named(deaf) }, () =>
+        [
+          ...left.map((process) => `${paint("yellow", "still there")} ${processText(process)}`),
+          ...deaf.map((process) => `${paint("yellow", "goes on")} ${processText(process)}: it does not heed \`holdfast stop\``),
+          left.length + deaf.length > 0 ? "Not all of them have stopped." : asked.length > 0 ? "Stopped." : "No process to stop.",
+        ].join("\n"),
       );
     });
 }
@@ -263,8 +244,9 @@ async function untilGone(
   return left;
 }
 
-function namedProcess({ pid, host, program }: ProcessView): NamedProcess {
-  return { pid, host, program };
+/** Processes in the JSON answer. */
+function named(processes: readonly ProcessView[]): Pick<ProcessView, "pid" | "host" | "program">[] {
+  return processes.map(({ pid, host, program }) => ({ pid, host, program }));
 }
 
 function processText({ pid, host, program }: ProcessView): string {
