@@ -100,7 +100,7 @@ export class Operator {
     this.refuseDamaged();
     const before = await vitals.wal();
     if (before === null) return null;
-    await recoveries.emptyLog(waitMs);
+    await recoveries.checkpoint({ waitMs });
     const after = (await vitals.wal({ readers: true })) ?? before;
     return { before: before.bytes, after: after.bytes, readers: after.readers };
   }

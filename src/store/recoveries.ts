@@ -28,8 +28,8 @@ export interface RecoveryStore {
    * come back instead. Null: it is not his any more.
    */
   close(report: number, ending: Ending): Promise<StoredReport | { left: Left[] } | null>;
-  /** Its owner leaves before it is ended: whoever comes next goes on with it. */
-  handOn(report: number, owner: ProcessId): Promise<boolean>;
+  /** Gives up a report that is not ended; the next process that recovers continues it. False if it has another owner. */
+  transfer(report: number, owner: ProcessId): Promise<boolean>;
   /** Those with errors that nobody has acknowledged so far. An operator's act. */
   acknowledge(): Promise<StoredReport[]>;
   /** The newest first: those that are ended, or all, or those that stand open: under way, or with errors that nobody has acknowledged. */
@@ -37,12 +37,10 @@ export interface RecoveryStore {
   /** Sums of all reports that were ever ended, however long ago. It costs the same however many there were. */
   totals(): Promise<ReportTotals>;
   /**
-   * Copies what the write-ahead log holds into the database, off this thread: all of it where nobody else has it open, else
-   * if it is a lot, since others see to it. On a server there is nothing to do.
+   * Copies the write-ahead log into the database, off this thread. `alone`: no other process has the file open; if one has,
+   * a short log is left to it. `waitMs`: also empties the log, and waits this long for readers. A server needs none of it.
    */
-  shortenLog(alone: boolean): Promise<void>;
-  /** Copies all of a file's log into the database and empties it, as far as readers let it; they are waited for that long. */
-  emptyLog(waitMs: number): Promise<void>;
+  checkpoint(how: { alone: boolean } | { waitMs: number }): Promise<void>;
   /** What would be done about these. */
   preview(dead: readonly ProcessId[]): Promise<RecoveryPreview>;
 }

@@ -289,8 +289,8 @@ export function recoveryCases(check: Check): void {
     const [first, second, dead] = [await register(store), await register(store), await register(store)];
     const { report } = await begun(store, first, [dead]);
     assert.equal(await begin(store, second, []).then((one) => one?.owned), undefined, "while he is there it is his");
-    assert.equal(await store.recoveries.handOn(report, second), false);
-    assert.equal(await store.recoveries.handOn(report, first), true);
+    assert.equal(await store.recoveries.transfer(report, second), false);
+    assert.equal(await store.recoveries.transfer(report, first), true);
     const handed = await begun(store, second, []);
     assert.deepEqual([handed.report, handed.owned], [report, true]);
     await store.processes.unregister(second);

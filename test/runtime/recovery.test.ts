@@ -250,7 +250,7 @@ test("a report that somebody has left unended is ended by whoever works beside h
   const begun = await store.recoveries.begin({ dead: [{ id: dead, life: "dead" }], by: owner, opening: true, alone: false });
   const burial = { report: begun?.report as number, process: dead, spent: 0, cause: "it died" };
   await store.recoveries.bury({ ...burial, reason: "orchestrator_lost" });
-  await store.recoveries.handOn(burial.report, owner);
+  await store.recoveries.transfer(burial.report, owner);
   await store.processes.unregister(owner);
   hf.work([job<null, void>({ name: "idle", run: () => {} })]);
   await clock.advance("30s");

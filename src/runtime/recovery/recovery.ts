@@ -129,7 +129,7 @@ export class Recovery {
     this.#leaving.abort();
     if (this.#owned === null) return;
     await this.#store.recoveries
-      .handOn(this.#owned.report, this.#self)
+      .transfer(this.#owned.report, this.#self)
       .catch((error: unknown) => this.#log.warn("could not hand on a recovery", said(error)));
   }
 

@@ -34,8 +34,7 @@ import { WorkWriter } from "./work/work.ts";
 const NO_LOG: WriteAheadLog = {
   atOpening: () => ({ bytes: 0, frames: 0 }),
   size: () => 0,
-  shorten: async () => {},
-  empty: async () => {},
+  checkpoint: async () => {},
 };
 
 /** The areas of SQL of one schema, and who of them needs whom. */

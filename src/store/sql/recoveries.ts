@@ -44,10 +44,7 @@ export interface WriteAheadLog {
   /** As it was when this handle opened the file. */
   atOpening(): { bytes: number; frames: number };
   size(): number;
-  /** Copies the log into the database, if it is long or no other process has the file open. */
-  shorten(alone: boolean): Promise<void>;
-  /** Copies all of the log into the database and empties it; waits this long for readers. */
-  empty(waitMs: number): Promise<void>;
+  checkpoint: RecoveryStore["checkpoint"];
 }
 
 /** Reclaims what dead processes held, and reports it. One transaction at a time opens or ends reports. */
@@ -157,11 +154,11 @@ export class Recoveries implements RecoveryStore {
     return ended;
   }
 
-  handOn(report: number, owner: ProcessId): Promise<boolean> {
-    return this.#write("report", (tx) => this.#handOn(tx, report, owner));
+  transfer(report: number, owner: ProcessId): Promise<boolean> {
+    return this.#write("report", (tx) => this.#transfer(tx, report, owner));
   }
 
-  *#handOn(tx: Tx, report: number, owner: ProcessId): Script<boolean> {
+  *#transfer(tx: Tx, report: number, owner: ProcessId): Script<boolean> {
     if (!(yield* this.#isOwnedBy(tx, report, owner))) return false;
     return yield* this.#reports.setOwner(tx, report, null);
   }
@@ -188,12 +185,8 @@ export class Recoveries implements RecoveryStore {
     return this.#access.read((db) => this.#reports.totals(db));
   }
 
-  shortenLog(alone: boolean): Promise<void> {
-    return this.#parts.log.shorten(alone);
-  }
-
-  emptyLog(waitMs: number): Promise<void> {
-    return this.#parts.log.empty(waitMs);
+  checkpoint(how: { alone: boolean } | { waitMs: number }): Promise<void> {
+    return this.#parts.log.checkpoint(how);
   }
 
   preview(dead: readonly ProcessId[]): Promise<RecoveryPreview> {

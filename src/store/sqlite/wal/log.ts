@@ -21,14 +21,13 @@ export function writeAheadLog(db: Connection, { path, driver, access, atOpening 
   return {
     atOpening,
     size,
-    async shorten(alone) {
+    async checkpoint(how) {
       const bytes = size();
-      if (bytes === 0 || (bytes < LONG_BYTES && !alone)) return;
+      if (bytes === 0) return;
+      if ("waitMs" in how) return runTask("checkpoint", { driver, path, waitMs: how.waitMs });
+      if (bytes < LONG_BYTES && !how.alone) return;
       if (bytes < SHORT_BYTES) await access.read(() => copy.row());
       else await runTask("checkpoint", { driver, path });
-    },
-    async empty(waitMs) {
-      if (size() > 0) await runTask("checkpoint", { driver, path, waitMs });
     },
   };
 }
