@@ -58,7 +58,7 @@ wherever((stage, place) => {
       assert.ok(spent <= (many + 8) * PRICE + 1e-9, `${spent} was spent`);
     });
 
-    test("by one of its own targets, time and again, goes on without that one", async (t) => {
+    test("by one of its own targets, time and again, goes on without that one", inFile(place), async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 5);
       let id: string | undefined;
@@ -84,7 +84,7 @@ wherever((stage, place) => {
       assert.equal(died.length, 2, "it was tried as often as it may crash");
     });
 
-    test("again and again ends all the same, and pays no more than what was in flight", async (t) => {
+    test("again and again ends all the same, and pays no more than what was in flight", inFile(place), async (t) => {
       const scene = await stage(t);
       const site = await documentsOf(scene, 30);
       let id: string | undefined;
