@@ -12,7 +12,7 @@ import { SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
 
 const PIPELINES = ["a", "b", "c"];
-const TARGETS = LONG ? 1_000 : 30;
+const TARGETS = LONG ? 1_000 : 16;
 const WORKERS = 4;
 /** Each stops and resumes builds, or has their locks broken. */
 const LEADERS = 2;

@@ -19,7 +19,7 @@ const LOST = "orchestrator_lost";
 const SUCCEED = { move: "succeed", reason: "all_targets_done" } as const;
 /** How often many do the same at once. */
 const ROUNDS = LONG ? 8 : 4;
-const TURNS = LONG ? 200 : 20;
+const TURNS = LONG ? 200 : 10;
 
 describe("the tables of builds on PostgreSQL", () => {
   test("have exactly the transitions and the states of core's table", () => {

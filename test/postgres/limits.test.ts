@@ -12,7 +12,7 @@ import { noServer, type PostgresServer, startServer } from "./server.ts";
 import { SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
 
-const TURNS = LONG ? 400 : 40;
+const TURNS = LONG ? 400 : 20;
 const QUEUES = ["alpha", "beta", "gamma"];
 
 /** Two of a key at once, three of the queue, and for one of them a rate. */

@@ -20,7 +20,7 @@ import { LONG } from "../selection.ts";
 import { Hand } from "./hand.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
 
-const ROUNDS = LONG ? 2_000 : 60;
+const ROUNDS = LONG ? 2_000 : 30;
 
 describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;

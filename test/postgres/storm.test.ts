@@ -13,7 +13,7 @@ import { SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
 
 const HANDLES = 4;
-const ROUNDS = LONG ? 250 : 25;
+const ROUNDS = LONG ? 250 : 13;
 /** What the definition of one of the jobs says: two of each key at once. */
 const LIMITED = declaring([limitRule({ concurrency: 2 })], { queue: "q0", name: "n2" });
 /** One object, as a definition has: else each job is looked up before it goes in. */

@@ -26,7 +26,7 @@ import { noServer, type PostgresServer, startServer } from "./server.ts";
 import { SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
 
-const TURNS = LONG ? 300 : 25;
+const TURNS = LONG ? 300 : 13;
 const PIPELINES = ["a", "b", "c"];
 const OUTCOMES: Outcome[] = [
   SUCCEEDED,
