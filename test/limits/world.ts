@@ -12,7 +12,7 @@ import { LONG } from "../selection.ts";
 import { type JobRow, type LimitRows, type Look, usageOf } from "./rows.ts";
 
 /** Worlds of each seed. */
-const WORLDS = LONG ? 500 : 4;
+const WORLDS = LONG ? 25 : 1;
 const STEPS = 150;
 
 /** Two stores on one database, and what its rows say. */
