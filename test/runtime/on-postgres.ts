@@ -18,7 +18,7 @@ standOn({
   skips(name) {
     if (noServer !== false) return noServer;
     if (slow.delete(name)) return testAllOnly.skip ?? null;
-    return firstOf(every, met++).skip ?? null;
+    return firstOf(3 * every, met++).skip ?? null;
   },
   async fresh() {
     const home = server as PostgresServer;
@@ -32,7 +32,7 @@ standOn({
   shared: () => (server as PostgresServer).createDatabase(),
 });
 
-/** The tests of this file. `npm test` runs the first of each group of `every`, without those that take long on a server. */
+/** The tests of this file. `npm test` runs the first of each group of three times `every`, without those that take long on a server. */
 export async function take(suite: string, sample: { every: number; slow?: readonly string[] } = { every: 1 }): Promise<void> {
   every = sample.every;
   slow = new Set(sample.slow);

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { firstOf } from "../selection.ts";
 import { mutations } from "./mutations.ts";
 import { runSchedule } from "./schedule.ts";
 import { Violation } from "./violation.ts";
@@ -10,8 +11,8 @@ const SCHEDULES = 300;
 const TELLING = [17, 24, 42, 74];
 const SEEDS = [1, 2, 3, 4, 5, ...TELLING, ...Array.from({ length: SCHEDULES }, (_, i) => i + 6)];
 
-for (const [name, options] of Object.entries(mutations)) {
-  test(`a store that ${name} is found out`, async (t) => {
+for (const [position, [name, options]] of Object.entries(mutations).entries()) {
+  test(`a store that ${name} is found out`, firstOf(2, position), async (t) => {
     for (const seed of SEEDS) {
       const { failure } = await runSchedule(seed, options);
       if (failure === null) continue;
