@@ -3,7 +3,7 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { files, open, pipeline } from "../src/index.ts";
 import type { FilesSource } from "../src/core/source.ts";
-import { listFiles } from "../src/runtime/sources/files.ts";
+import { listFiles } from "../src/pipelines/sources/files.ts";
 
 const [folder = "", many = "1000"] = process.argv.slice(2);
 const targets = Number(many);

@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { job, type JobDef, open } from "../src/index.ts";
-import { systemClock } from "../src/runtime/system-clock.ts";
+import { systemClock } from "../src/engine/host.ts";
 import { locate, openStore } from "../src/store/open-store.ts";
 import { type Figure, kernelTime, median } from "./measure.ts";
 

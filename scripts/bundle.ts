@@ -12,7 +12,7 @@ export const ENTRIES: Record<string, string> = {
   index: "index.ts",
   testing: "testing/index.ts",
   cli: "cli/main.ts",
-  guest: "runtime/builds/isolated/guest.ts",
+  guest: "pipelines/isolated/guest.ts",
   "check-process": "store/sqlite/damage/check-process.ts",
   "power-cut-process": "testing/power-cut-process.ts",
   "memory-eater": "testing/memory-eater.ts",
@@ -74,7 +74,7 @@ const READABLE = {
  */
 async function bundleThreads(): Promise<string> {
   const entry = "holdfast:threads";
-  const [task, keeper] = ["store/sqlite/backup/thread.ts", "runtime/keeper-thread.ts"].map((path) =>
+  const [task, keeper] = ["store/sqlite/backup/thread.ts", "engine/keeper-thread.ts"].map((path) =>
     JSON.stringify(join(SRC, path)),
   );
   const code = `import { workerData } from "node:worker_threads"; if ("task" in workerData) import(${task}); else import(${keeper});`;

@@ -2,7 +2,7 @@ import { type Command, InvalidArgumentError, Option } from "commander";
 import type { Cost } from "../core/cost.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { JOB_STATES } from "../core/job.ts";
-import type { BuildOptions } from "../runtime/builds/settings.ts";
+import type { BuildOptions } from "../pipelines/model.ts";
 
 export function wholeNumber(text: string): number {
   if (/^-?\d{1,15}$/.test(text)) return Number(text);

@@ -4,8 +4,7 @@ import { pathToFileURL } from "node:url";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { refuseUnknown } from "../core/options.ts";
-import type { Config } from "../runtime/config.ts";
-import { OPEN_OPTIONS, type OpenOptions } from "../runtime/open-options.ts";
+import { type Config, OPEN_OPTIONS, type OpenOptions } from "../engine/open-options.ts";
 import { errorPlace } from "./modules.ts";
 
 /** Names of a config in the current folder; the first that exists is used. */

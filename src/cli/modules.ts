@@ -5,8 +5,8 @@ import { pathToFileURL } from "node:url";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/errors.ts";
 import { isPipeline, type Pipeline, pipelineOf } from "../core/pipeline.ts";
-import { loadedFrom } from "../runtime/builds/program.ts";
-import type { Definition } from "../runtime/definition.ts";
+import { loadedFrom } from "../pipelines/program.ts";
+import type { Definition } from "../engine/definition.ts";
 import { configOf, modulesOf } from "./config.ts";
 
 /** Every job definition that these modules export, by default or by name, alone or in an array. */

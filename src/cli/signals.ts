@@ -1,6 +1,5 @@
 import { writeSync } from "node:fs";
-import { closeAll } from "../runtime/shared-engine.ts";
-import { isImpatient, SIGNALS } from "../runtime/signals.ts";
+import { closeAll, isImpatient, SIGNALS } from "../engine/shared-engine.ts";
 import { EXIT } from "./exit.ts";
 
 /** A signal for commands that wait: aborts at the first SIGINT, SIGTERM or SIGHUP. A second one ends the process. */

@@ -1,12 +1,12 @@
 import { HoldfastError } from "../core/errors.ts";
 import { fromJson, toJson } from "../core/json.ts";
 import { parse } from "../core/schema.ts";
-import { addFollowUp, checkCommit } from "../runtime/attempt.ts";
-import type { JobContext } from "../runtime/context.ts";
-import { type Definition, definitionOf, type JobDef } from "../runtime/definition.ts";
-import { JobLog, quietLog } from "../runtime/log.ts";
-import { newJob } from "../runtime/new-job.ts";
-import { checkFraction } from "../runtime/progress.ts";
+import { addFollowUp, checkCommit } from "../engine/attempt.ts";
+import type { JobContext } from "../engine/context.ts";
+import { type Definition, definitionOf, type JobDef } from "../engine/definition.ts";
+import { JobLog, quietLog } from "../engine/log.ts";
+import { newJob } from "../engine/new-job.ts";
+import { checkFraction } from "../engine/executor.ts";
 import type { NewJob } from "../store/store.ts";
 
 let calls = 0;

@@ -1,8 +1,8 @@
 import type { Job } from "../core/job.ts";
 import type { Pipeline } from "../core/pipeline.ts";
-import type { JobDef } from "../runtime/definition.ts";
-import type { Holdfast } from "../runtime/holdfast.ts";
-import type { WorkerLoop } from "../runtime/worker.ts";
+import type { JobDef } from "../engine/definition.ts";
+import type { Holdfast } from "../holdfast.ts";
+import type { WorkerLoop } from "../engine/worker.ts";
 
 /**
  * Runs what is due with a real worker until nothing is, also what handlers enqueue meanwhile. No time is made to pass:

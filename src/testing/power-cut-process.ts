@@ -1,7 +1,7 @@
 /** Takes the image: in a process of its own, because whoever tests may have the database open. */
 import { hostname } from "node:os";
 import { HoldfastError } from "../core/errors.ts";
-import { bootId } from "../runtime/boot.ts";
+import { bootId } from "../engine/host.ts";
 import { cutPower, type PowerCutImage, type PowerCutOptions } from "../store/sqlite/power-cut.ts";
 
 export type PowerCutAnswer = { image: PowerCutImage } | { failure: { code: string; message: string; hint: string } };

@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from "node:util";
 import type { Job, JobState } from "../core/job.ts";
-import type { Holdfast } from "../runtime/holdfast.ts";
+import type { Holdfast } from "../holdfast.ts";
 
 /** A job as it was: all of it, or just what `enqueue` has answered. */
 export type JobBefore = Pick<Job, "id"> & Partial<Job>;

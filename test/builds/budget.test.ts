@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { type Build, items, open, pipeline } from "../../src/index.ts";
-import { verifyAudit } from "../../src/runtime/audit.ts";
+import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { counts, ONCE, refusal, test, type Yard, yard } from "./parts.ts";
 

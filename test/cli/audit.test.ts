@@ -3,7 +3,7 @@ import { userInfo } from "node:os";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, test } from "node:test";
 import { open } from "../../src/index.ts";
-import type { AuditVerdict } from "../../src/runtime/audit.ts";
+import type { AuditVerdict } from "../../src/engine/maintenance/check.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
 import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
 import { Place } from "./holdfast.ts";

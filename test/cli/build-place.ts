@@ -1,7 +1,7 @@
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Build } from "../../src/index.ts";
-import { openToLook } from "../../src/runtime/open.ts";
+import { openToLook } from "../../src/open.ts";
 import { fixture, Place } from "./holdfast.ts";
 
 export const DOCS = fixture("docs.ts");

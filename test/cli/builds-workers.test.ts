@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { openToLook } from "../../src/runtime/open.ts";
+import { openToLook } from "../../src/open.ts";
 import { DOCS, linesOf, newest, openGate, placeWith, shutGate, writeDoc } from "./build-place.ts";
 import type { Place, Running } from "./holdfast.ts";
 

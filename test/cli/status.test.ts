@@ -4,7 +4,7 @@ import { open as openFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import type { Overview } from "../../src/runtime/status/overview.ts";
+import type { Overview } from "../../src/operator/overview.ts";
 import { job, open } from "../../src/index.ts";
 import { drain } from "../../src/testing/index.ts";
 import { JOBS, Place } from "./holdfast.ts";

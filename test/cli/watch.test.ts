@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import type { Overview } from "../../src/runtime/status/overview.ts";
+import type { Overview } from "../../src/operator/overview.ts";
 import { type Holdfast, job, open } from "../../src/index.ts";
 import { Place } from "./holdfast.ts";
 

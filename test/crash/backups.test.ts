@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { existsSync, mkdirSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { describe, test } from "node:test";
-import { verifyWhole } from "../../src/runtime/backup.ts";
+import { verifyWhole } from "../../src/engine/maintenance/backups.ts";
 import { open } from "../../src/index.ts";
 import { STEPS } from "../../src/store/points.ts";
 import { workJob } from "./jobs.ts";

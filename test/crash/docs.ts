@@ -1,8 +1,8 @@
 import { appendFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { hasEnded } from "../../src/core/build.ts";
-import { Outputs } from "../../src/runtime/builds/outputs.ts";
-import { Values } from "../../src/runtime/builds/values.ts";
+import { Outputs } from "../../src/pipelines/outputs.ts";
+import { Values } from "../../src/pipelines/values.ts";
 import type { BuildRow } from "../../src/store/builds.ts";
 import { type Build, files, type Holdfast, NonRetryableError, pipeline, type Pipeline } from "../../src/index.ts";
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { FINISHED_STATES, type Job, JOB_MOVES, JOB_STATES, type JobState } from "../../src/core/job.ts";
 import type { Holdfast } from "../../src/index.ts";
-import { verifyAudit } from "../../src/runtime/audit.ts";
+import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import { after, workJob } from "./jobs.ts";
 import type { Scene } from "./scene.ts";
 import type { Witness } from "./witness.ts";

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { describe, test } from "node:test";
 import { open } from "../../src/index.ts";
-import { restoreWhole } from "../../src/runtime/restore.ts";
+import { restoreWhole } from "../../src/operator/restore.ts";
 import { workJob } from "./jobs.ts";
 import { Scene } from "./scene.ts";
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { describe, test } from "node:test";
 import { open } from "../../src/index.ts";
-import { verifyAudit } from "../../src/runtime/audit.ts";
+import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import { Scene } from "./scene.ts";
 import { schemaVersion } from "../../src/store/sqlite/migrate.ts";
 import { becomeLater, oldDatabase } from "../unit/old-database.ts";

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, describe, test } from "node:test";
-import { verifyAudit } from "../../src/runtime/audit.ts";
+import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import { checkDatabase, fillChecksums } from "../../src/store/sqlite/damage/check.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, test } from "node:test";
 import { items, job, open, pipeline } from "../../src/index.ts";
-import { salvageWhole } from "../../src/runtime/salvage.ts";
+import { salvageWhole } from "../../src/operator/restore.ts";
 import { offsetOf, PAGE, place, scribble, silent } from "./place.ts";
 import { LONG } from "../selection.ts";
 

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
 import { type Holdfast, job, open } from "../../src/index.ts";
-import { salvageWhole } from "../../src/runtime/salvage.ts";
+import { salvageWhole } from "../../src/operator/restore.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import type { SalvagedTable } from "../../src/store/sqlite/salvage/report.ts";
 import { TableCopy } from "../../src/store/sqlite/salvage/table-copy.ts";

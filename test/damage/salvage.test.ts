@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, describe, test, type TestContext } from "node:test";
 import { type Holdfast, type Job, job, open } from "../../src/index.ts";
-import { salvageWhole, type SalvageOptions } from "../../src/runtime/salvage.ts";
+import { salvageWhole, type SalvageOptions } from "../../src/operator/restore.ts";
 import { flip, offsetOf, PAGE, place, rootOf, scribble, silent, whereIs } from "./place.ts";
 
 const greet = job<{ name: string }, string>({ name: "greet", run: ({ input }) => `hello ${input.name}` });

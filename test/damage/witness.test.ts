@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, tru
 import { join } from "node:path";
 import { describe, test, type TestContext } from "node:test";
 import { open } from "../../src/index.ts";
-import { verifyAudit } from "../../src/runtime/audit.ts";
+import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import type { Finding } from "../../src/store/findings.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { type Known, knownIn } from "../../src/store/sqlite/epoch.ts";

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { after, before, beforeEach, describe, test } from "node:test";
 import { NO_ENTRY } from "../../src/core/audit-chain.ts";
-import { verifyAudit } from "../../src/runtime/audit.ts";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { verifyAudit } from "../../src/engine/maintenance/check.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { MIGRATIONS } from "../../src/store/postgres/migrate.ts";
 import * as audit from "../../src/store/postgres/schema/audit.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";

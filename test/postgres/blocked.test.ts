@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { ERROR, running, see, settle } from "../conformance/parts.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";

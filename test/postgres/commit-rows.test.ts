@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, test, type TestContext } from "node:test";
 import type { CommitRows } from "../../src/core/commit-rows.ts";
 import { HoldfastError } from "../../src/core/errors.ts";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { CommitRowsFailed } from "../../src/store/commit-rows.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { addOne, newJob } from "../conformance/parts.ts";
 import { firstOf, LONG, selectVariant } from "../selection.ts";

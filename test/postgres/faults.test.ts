@@ -9,7 +9,7 @@ import tls from "node:tls";
 import postgres from "postgres";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { ConnectionLost } from "../../src/store/postgres/faults.ts";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { refuseOld } from "../../src/store/postgres/open.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
 import { install, nodeOutput } from "../bundles/project.ts";

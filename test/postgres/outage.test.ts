@@ -3,7 +3,7 @@ import { after, before, beforeEach, describe, test, type TestContext } from "nod
 import { setTimeout as passes } from "node:timers/promises";
 import { Busy } from "../crash/busy.ts";
 import { HoldfastError } from "../../src/core/errors.ts";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Change, Store } from "../../src/store/store.ts";
 import { addOne, badJob, claim, claimOne, LEASE, newJob, running, see, SUCCEEDED } from "../conformance/parts.ts";

@@ -11,7 +11,7 @@ import { loadDriver } from "../../src/store/postgres/driver.ts";
 import { Numbering } from "../../src/store/postgres/numbering.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { Reader } from "../../src/store/postgres/reader.ts";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import type { Durability, Store } from "../../src/store/store.ts";
 import { newJob, register } from "../conformance/parts.ts";
 import { telling } from "../crash/jobs.ts";

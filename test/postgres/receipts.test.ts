@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { parseAddress } from "../../src/store/postgres/address.ts";
 import { loadDriver } from "../../src/store/postgres/driver.ts";
 import { codeOf } from "../../src/store/postgres/faults.ts";

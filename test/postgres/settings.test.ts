@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { openPostgres } from "../../src/store/postgres/open.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { testClock } from "../../src/testing/index.ts";

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
 import { type Finished, job, open } from "../../src/index.ts";
-import { Holdfast } from "../../src/runtime/holdfast.ts";
+import { Holdfast } from "../../src/holdfast.ts";
 import { selectFrom } from "../selection.ts";
 import { until } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";

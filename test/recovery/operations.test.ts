@@ -7,7 +7,7 @@ import { delimiter, join } from "node:path";
 import { describe, test } from "node:test";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { job, open } from "../../src/index.ts";
-import { ALARM_CODES } from "../../src/runtime/status/alarms.ts";
+import { ALARM_CODES } from "../../src/operator/overview.ts";
 import { Place } from "../cli/holdfast.ts";
 import { firstOf } from "../selection.ts";
 import { offsetOf, PAGE, rootOf, scribble } from "../damage/place.ts";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { describe } from "node:test";
 import { job, type JobContext, NonRetryableError } from "../../src/index.ts";
-import { definitionOf } from "../../src/runtime/definition.ts";
+import { definitionOf } from "../../src/engine/definition.ts";
 import { drain } from "../../src/testing/index.ts";
 import { code, file, memory, see, seeAll, stage, test, unchecked } from "./parts.ts";
 

@@ -16,8 +16,8 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { suite, test } from "node:test";
 import { items, job, open, pipeline } from "../../src/index.ts";
-import { verifyAudit } from "../../src/runtime/audit.ts";
-import { makeBackup, verifyWhole } from "../../src/runtime/backup.ts";
+import { verifyAudit } from "../../src/engine/maintenance/check.ts";
+import { makeBackup, verifyWhole } from "../../src/engine/maintenance/backups.ts";
 import type { Manifest } from "../../src/store/backups.ts";
 import { code, folder, memory, unchecked } from "./parts.ts";
 

@@ -6,9 +6,9 @@ import { after, before, test } from "node:test";
 import { type Build, files, items, open, pipeline } from "../../src/index.ts";
 import type { Clock } from "../../src/core/clock.ts";
 import { sourceOf } from "../../src/core/source.ts";
-import { quietLog } from "../../src/runtime/log.ts";
-import { SourceChanges } from "../../src/runtime/sources/changes.ts";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { quietLog } from "../../src/engine/log.ts";
+import { SourceChanges } from "../../src/pipelines/sources/changes.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { testClock } from "../../src/testing/index.ts";
 
 let root: string;

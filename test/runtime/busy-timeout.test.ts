@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { DatabaseSync } from "node:sqlite";
 import { job, open } from "../../src/index.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { newJob } from "../conformance/parts.ts";
 import { place, silent } from "../damage/place.ts";
 

@@ -1,5 +1,5 @@
 import type { Event } from "../../src/index.ts";
-import type { Holdfast } from "../../src/runtime/holdfast.ts";
+import type { Holdfast } from "../../src/holdfast.ts";
 import type { SinkView } from "../../src/store/sinks.ts";
 
 /** Operator's acts that are always told: something to deliver, called by these names. */

@@ -16,9 +16,9 @@ import { basename, dirname } from "node:path";
 import { describe, test, type TestContext } from "node:test";
 import type { Artifacts } from "../../src/artifacts/artifacts.ts";
 import type { Fingerprint } from "../../src/core/fingerprint.ts";
-import { fingerprintFile, statFile } from "../../src/runtime/sources/fingerprint-file.ts";
-import { ClaimedFile } from "../../src/runtime/targets/file-target.ts";
-import { snapshotFile } from "../../src/runtime/targets/snapshot.ts";
+import { fingerprintFile, statFile } from "../../src/pipelines/sources/fingerprint-file.ts";
+import { ClaimedFile } from "../../src/pipelines/sources/file-target.ts";
+import { snapshotFile } from "../../src/pipelines/sources/snapshot.ts";
 import { noise, Shelf } from "../artifacts/shelf.ts";
 import { asNobody, SourceTree } from "./source-tree.ts";
 

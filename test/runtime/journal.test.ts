@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { suite, test, type TestContext } from "node:test";
 import { type Holdfast, items, job, open, pipeline } from "../../src/index.ts";
-import { restoreWhole, type RestoredWhole } from "../../src/runtime/restore.ts";
+import { restoreWhole, type RestoredWhole } from "../../src/operator/restore.ts";
 import type { Manifest } from "../../src/store/backups.ts";
 import { keepUp } from "../../src/store/sqlite/changes/journal.ts";
 import { replay } from "../../src/store/sqlite/changes/replay.ts";

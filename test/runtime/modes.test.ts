@@ -3,7 +3,7 @@ import { chmodSync, existsSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, suite, test, type TestContext } from "node:test";
 import { items, job, open, type OpenOptions, pipeline } from "../../src/index.ts";
-import { restoreWhole } from "../../src/runtime/restore.ts";
+import { restoreWhole } from "../../src/operator/restore.ts";
 import type { NewFinding } from "../../src/store/findings.ts";
 import { copyFrom } from "../../src/store/sqlite/backup/copy.ts";
 import { connect, type Connection } from "../../src/store/sqlite/driver.ts";

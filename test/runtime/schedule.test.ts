@@ -3,7 +3,7 @@ import { suite } from "node:test";
 import { z } from "zod";
 import { type Holdfast, job, type Schedule } from "../../src/index.ts";
 import { drain } from "../../src/testing/index.ts";
-import type { ScheduleOptions } from "../../src/runtime/schedules.ts";
+import type { ScheduleOptions } from "../../src/engine/schedules.ts";
 import { code, file, memory, seeAll, stage, test, unchecked } from "./parts.ts";
 
 const MINUTE = 60_000;

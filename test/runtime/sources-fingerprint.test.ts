@@ -4,7 +4,7 @@ import { hash } from "node:crypto";
 import { appendFileSync, chmodSync, mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { describe, test } from "node:test";
 import { needsHash } from "../../src/core/fingerprint.ts";
-import { fingerprintFile, statFile } from "../../src/runtime/sources/fingerprint-file.ts";
+import { fingerprintFile, statFile } from "../../src/pipelines/sources/fingerprint-file.ts";
 import { noise } from "../artifacts/shelf.ts";
 import { asNobody, SourceTree } from "./source-tree.ts";
 

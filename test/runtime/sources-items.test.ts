@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { hash } from "node:crypto";
 import { describe, test } from "node:test";
 import { items, type ItemsSource, sourceOf } from "../../src/core/source.ts";
-import { type ListedItem, listItems } from "../../src/runtime/sources/items.ts";
+import { type ListedItem, listItems } from "../../src/pipelines/sources/items.ts";
 
 type Options = Parameters<typeof items<unknown>>[1];
 const BY_ID: Options = { id: (value) => (value as { id: string }).id };

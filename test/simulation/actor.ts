@@ -1,8 +1,8 @@
 import type { Clock } from "../../src/core/clock.ts";
 import type { JobKey, ProcessId } from "../../src/core/ids.ts";
 import type { LeaseRef } from "../../src/core/lease.ts";
-import type { Holdings } from "../../src/runtime/holdings.ts";
-import { Janitor } from "../../src/runtime/janitor.ts";
+import type { Holdings } from "../../src/engine/leases.ts";
+import { Janitor } from "../../src/engine/maintenance/janitor.ts";
 import type { Life } from "../../src/store/processes.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import type { CheckedStore } from "./checked-store.ts";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { StatementSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { ClaimSource, Store } from "../../src/store/store.ts";
 import { add, claim, SUCCEEDED, settle } from "../conformance/parts.ts";

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
 import { ExportNames, safePath } from "../../src/artifacts/export-names.ts";
-import { ExportPlaces, type ToPlace } from "../../src/runtime/builds/export.ts";
+import { ExportPlaces, type ToPlace } from "../../src/pipelines/export.ts";
 
 /** Pieces that meet each other: separators, dots, case, accents, escapes, endings. */
 const piece = fc.constantFrom(

@@ -3,8 +3,8 @@ import { once } from "node:events";
 import { test } from "node:test";
 import { Worker } from "node:worker_threads";
 import type { ProcessId } from "../../src/core/ids.ts";
-import { Holdings } from "../../src/runtime/holdings.ts";
-import type { KeeperThreadData } from "../../src/runtime/keeper-thread.ts";
+import { Holdings } from "../../src/engine/leases.ts";
+import type { KeeperThreadData } from "../../src/engine/keeper-thread.ts";
 
 /** The port of a thread as Deno has it: without `close`. */
 const WITHOUT_CLOSE = `
@@ -26,7 +26,7 @@ test("the keeper thread ends when it is told to, also where its port cannot be c
     holdings: new Holdings().buffer,
     alert: false,
   };
-  const keeper = new URL("../../src/runtime/keeper-thread.ts", import.meta.url).href;
+  const keeper = new URL("../../src/engine/keeper-thread.ts", import.meta.url).href;
   const thread = new Worker(WITHOUT_CLOSE, { eval: true, workerData: { ...data, keeper } });
   const ended = once(thread, "exit");
   assert.deepEqual(await once(thread, "message"), [{ type: "awake" }]);

@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Fence, JobKey } from "../../src/core/ids.ts";
-import { Holdings } from "../../src/runtime/holdings.ts";
-import { Keeper, type Loss } from "../../src/runtime/keeper.ts";
+import { Holdings, Keeper, type Loss } from "../../src/engine/leases.ts";
 import type { Fate, Settlement, Store } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 

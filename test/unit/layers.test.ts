@@ -5,14 +5,18 @@ import { test } from "node:test";
 
 const SRC = resolve(import.meta.dirname, "../../src");
 
-/** What each folder of src may import besides itself. "" is src/index.ts, the public names. */
+/** What each folder of src may import besides itself. "" is the public names and the handle: src/index.ts, open.ts and holdfast.ts. */
 const MAY_IMPORT: Record<string, readonly string[]> = {
-  "": ["runtime", "store", "artifacts", "core"],
-  cli: ["", "server", "runtime", "store", "artifacts", "core"],
-  server: ["", "runtime", "store", "artifacts", "core"],
+  "": ["pipelines", "engine", "store", "artifacts", "core"],
+  cli: ["", "server", "operator", "pipelines", "engine", "store", "artifacts", "core"],
+  server: ["", "operator", "pipelines", "engine", "store", "artifacts", "core"],
   // For users' own tests; nothing imports it.
-  testing: ["", "runtime", "store", "artifacts", "core"],
-  runtime: ["store", "artifacts", "core"],
+  testing: ["", "pipelines", "engine", "store", "artifacts", "core"],
+  // What the command line looks at and does beyond the public names.
+  operator: ["", "pipelines", "engine", "store", "artifacts", "core"],
+  // A plain job never runs code of pipelines.
+  pipelines: ["engine", "store", "artifacts", "core"],
+  engine: ["store", "artifacts", "core"],
   store: ["core"],
   artifacts: ["core"],
   core: [],
@@ -24,7 +28,7 @@ const MAY_USE: Record<string, (module: string) => boolean> = {
   // below for no more than that.
   core: (module) => ["croner", "picomatch", "node:crypto", "node:stream"].includes(module),
   // Reads the rules of ignore files.
-  runtime: (module) => ANY_NODE(module) || module === "ignore",
+  pipelines: (module) => ANY_NODE(module) || module === "ignore",
   store: (module) => module.startsWith("node:") || module === "better-sqlite3" || module === "postgres",
   cli: (module) => (module.startsWith("node:") && module !== "node:sqlite") || module === "commander",
 };

@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import type { Fence, JobKey } from "../../src/core/ids.ts";
-import { Holdings } from "../../src/runtime/holdings.ts";
-import { LeaseWatch } from "../../src/runtime/lease-watch.ts";
+import { Holdings, LeaseWatch } from "../../src/engine/leases.ts";
 import { testClock } from "../../src/testing/index.ts";
 
 const LEASE = 30_000;

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { exposition } from "../../src/core/exposition.ts";
 import { type Facts, familiesOf, METRICS } from "../../src/core/metrics.ts";
 import { NO_COUNTS } from "../../src/core/recovery-report.ts";
-import { unopened } from "../../src/runtime/metrics.ts";
+import { unopened } from "../../src/operator/metrics.ts";
 import { parseExposition } from "./exposition-parser.ts";
 
 const COUNTS = { waiting: 1, pending: 2, running: 3, succeeded: 4, failed: 5, cancelled: 6, quarantined: 7 };

@@ -7,7 +7,7 @@ import { DatabaseSync } from "node:sqlite";
 import { test, type TestContext } from "node:test";
 import { setImmediate as turn } from "node:timers/promises";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
-import { systemClock } from "../../src/runtime/system-clock.ts";
+import { systemClock } from "../../src/engine/host.ts";
 
 test("a commit of another handle is noticed by its signal alone, once for each commit", { timeout: 20_000 }, async (t) => {
   const path = await newPath(t);

@@ -1,7 +1,7 @@
 import { type Command, InvalidArgumentError } from "commander";
 import { clock } from "../../core/age.ts";
 import { number, plural } from "../../core/words.ts";
-import type { AuditVerdict } from "../../runtime/audit.ts";
+import type { AuditVerdict } from "../../engine/maintenance/check.ts";
 import type { AuditEntry, AuditHead } from "../../store/audit.ts";
 import { atLeastOne, definedOnly } from "../arguments.ts";
 import { EXIT } from "../exit.ts";

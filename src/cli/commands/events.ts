@@ -3,7 +3,7 @@ import { age, clock } from "../../core/age.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Event } from "../../core/event.ts";
 import { number } from "../../core/words.ts";
-import type { Operator } from "../../runtime/operator.ts";
+import type { Operator } from "../../operator/operator.ts";
 import type { SinkView } from "../../store/sinks.ts";
 import { atLeastOne, definedOnly } from "../arguments.ts";
 import { isJson, writeLines } from "../render/output.ts";

@@ -13,8 +13,8 @@ import {
   toAmount,
   UNITS,
 } from "../../core/cost.ts";
-import type { BuildSettings } from "../../runtime/builds/settings.ts";
-import type { Holdfast } from "../../runtime/holdfast.ts";
+import type { BuildSettings } from "../../pipelines/model.ts";
+import type { Holdfast } from "../../holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { parseCost } from "../arguments.ts";
 import { oneLine, paint } from "../render/table.ts";

@@ -6,12 +6,11 @@ import type { Build } from "../../core/build-view.ts";
 import type { Amount, Cost } from "../../core/cost.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
-import type { BuildHandle } from "../../runtime/builds/build-handle.ts";
-import { Model } from "../../runtime/builds/model.ts";
-import { warningsOf } from "../../runtime/builds/plan.ts";
-import { type BuildOptions, checkBuildOptions } from "../../runtime/builds/settings.ts";
-import type { Holdfast } from "../../runtime/holdfast.ts";
-import { Operator } from "../../runtime/operator.ts";
+import type { BuildHandle } from "../../pipelines/build-handle.ts";
+import { type BuildOptions, checkBuildOptions, Model } from "../../pipelines/model.ts";
+import { warningsOf } from "../../pipelines/plan.ts";
+import type { Holdfast } from "../../holdfast.ts";
+import { Operator } from "../../operator/operator.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import {
   addChoiceOptions,

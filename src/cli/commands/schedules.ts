@@ -1,8 +1,8 @@
 import type { Command } from "commander";
 import { age, ahead } from "../../core/age.ts";
 import type { Schedule } from "../../core/schedule.ts";
-import type { Holdfast } from "../../runtime/holdfast.ts";
-import { noSuchSchedule } from "../../runtime/schedules.ts";
+import type { Holdfast } from "../../holdfast.ts";
+import { noSuchSchedule } from "../../engine/schedules.ts";
 import { type Column, oneLine, tableOr } from "../render/table.ts";
 import { addCommand, onDatabase } from "../verb.ts";
 

@@ -6,10 +6,17 @@ import { type Duration, sayMillis, toMillis } from "../../core/duration.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Schedule } from "../../core/schedule.ts";
 import { number, plural } from "../../core/words.ts";
-import type { Operator } from "../../runtime/operator.ts";
-import { type Alarm, alarmsOf } from "../../runtime/status/alarms.ts";
-import { isLeft, type OpenBuild } from "../../runtime/status/open-builds.ts";
-import { isThere, type Overview, type ProcessStatus, workersIn } from "../../runtime/status/overview.ts";
+import type { Operator } from "../../operator/operator.ts";
+import {
+  type Alarm,
+  alarmsOf,
+  isLeft,
+  isThere,
+  type OpenBuild,
+  type Overview,
+  type ProcessStatus,
+  workersIn,
+} from "../../operator/overview.ts";
 import type { LockView } from "../../store/locks.ts";
 import { isAddress } from "../../store/open-store.ts";
 import { configOf, namedConfig } from "../config.ts";

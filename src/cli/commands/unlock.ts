@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { age, ahead } from "../../core/age.ts";
 import { HoldfastError } from "../../core/errors.ts";
-import type { Operator, OrchestratorLock } from "../../runtime/operator.ts";
+import type { Operator, OrchestratorLock } from "../../operator/operator.ts";
 import type { LockView } from "../../store/locks.ts";
 import { type Column, oneLine, tableOr } from "../render/table.ts";
 import { addCommand, type Answer, onDatabase } from "../verb.ts";

@@ -1,5 +1,5 @@
 import { type Command, CommanderError } from "commander";
-import type { Log } from "../../runtime/log.ts";
+import type { Log } from "../../engine/log.ts";
 import { EXIT, exitCodeOf } from "../exit.ts";
 import { oneLine, paint, printable, type Style } from "./table.ts";
 

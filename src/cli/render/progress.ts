@@ -6,7 +6,7 @@ import type { Build } from "../../core/build-view.ts";
 import type { BuildState } from "../../core/build.ts";
 import { saySpent } from "../../core/cost.ts";
 import { number, plural } from "../../core/words.ts";
-import type { Log } from "../../runtime/log.ts";
+import type { Log } from "../../engine/log.ts";
 import { sayRate } from "../commands/queues.ts";
 import { isJson, writtenLog } from "./output.ts";
 import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";

@@ -1,5 +1,5 @@
 import { open } from "../../../src/index.ts";
-import { makeBackup } from "../../../src/runtime/backup.ts";
+import { makeBackup } from "../../../src/engine/maintenance/backups.ts";
 import { crashAt } from "../../../src/testing/index.ts";
 import { say, told } from "./port.ts";
 

@@ -1,5 +1,5 @@
 import { HoldfastError } from "../../../src/index.ts";
-import { restoreWhole } from "../../../src/runtime/restore.ts";
+import { restoreWhole } from "../../../src/operator/restore.ts";
 import { crashAt } from "../../../src/testing/index.ts";
 import { say, told } from "./port.ts";
 

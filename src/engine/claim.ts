@@ -1,0 +1,379 @@
+import { hash, randomUUID } from "node:crypto";
+import type { Clock } from "../core/clock.ts";
+import type { CommitRows } from "../core/commit-rows.ts";
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError, LeaseLostError } from "../core/errors.ts";
+import type { Fence, JobKey } from "../core/ids.ts";
+import { type Job, toJobError } from "../core/job.ts";
+import { fromJson, toJson } from "../core/json.ts";
+import type { LeaseRef } from "../core/lease.ts";
+import { checkBoolean, checkName, checkOneOf, refuseUnknown } from "../core/options.ts";
+import type { Outcome } from "../core/retry.ts";
+import { parse } from "../core/schema.ts";
+import { refusePipelineName } from "../core/work.ts";
+import { type Definition, definitionOf, type JobDef } from "./definition.ts";
+import type { Engine } from "./engine.ts";
+import type { LossReason } from "./leases.ts";
+import { outcomeOf, unreadable } from "./outcome.ts";
+import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
+import type { ClaimSource, Claimed, Fate } from "../store/store.ts";
+import { abortReason, checkCommit } from "./attempt.ts";
+
+const LEASE = 30_000;
+/** How long between looks while waiting, when nothing is heard. */
+const LOOK_AGAIN = 5_000;
+
+export interface ClaimOptions {
+  /** Who claims, for people to read. */
+  worker: string;
+  lease?: Duration;
+  /** "manual" (the default): it is taken back after its lease, whoever lives. "auto": it is renewed while this process lives. */
+  renew?: "auto" | "manual";
+  /** Takes the queue's lock as long as the claim lasts: nobody else claims from it. */
+  exclusive?: boolean;
+  /** Wait this long for a job. */
+  wait?: Duration;
+}
+
+/** A job in hand. Disposing of it releases it, unless it was settled. */
+export interface Claim<In = unknown> extends AsyncDisposable {
+  readonly job: Job<In>;
+  readonly signal: AbortSignal;
+  renew(lease?: Duration): Promise<void>;
+  /**
+   * Records the success. `commit` writes rows of your own tables in the same transaction; what it throws is thrown, nothing is
+   * committed, and the claim is still held.
+   */
+  succeed(output?: unknown, options?: { commit?: CommitRows }): Promise<void>;
+  fail(error: unknown, options?: { retry?: boolean; delay?: Duration }): Promise<void>;
+  release(): Promise<void>;
+}
+
+/** Jobs of a name in whatever version: for whoever has no definition of it. */
+export interface AnyVersion {
+  anyVersionOf: string;
+}
+
+/** Claims one job by hand. */
+export async function claimByHand<In>(
+  engine: Engine,
+  from: string | JobDef<In> | AnyVersion,
+  given: ClaimOptions,
+  handle: { refuseClosed: () => void; over: AbortSignal },
+): Promise<Claim<In> | null> {
+  const def = typeof from === "string" || isAnyVersion(from) ? null : definitionOf(from);
+  // Programs without types may leave the options out.
+  const options: Partial<ClaimOptions> = given === undefined ? {} : given;
+  refuseUnknown(options, ["worker", "lease", "renew", "exclusive", "wait"], "claim");
+  const lease = options.lease === undefined ? (def?.lease ?? LEASE) : leaseOf(options.lease);
+  const { renew = "manual", exclusive = false } = options;
+  checkOneOf(renew, ["auto", "manual"], "renew");
+  checkBoolean(exclusive, "exclusive");
+  const source: ClaimSource = { ...(def === null ? named(from) : { name: def.name, version: def.version }), lease };
+  const worker = checkName(options.worker, "worker");
+  const wait = options.wait === undefined ? 0 : toMillis(options.wait, "wait");
+  const until = engine.clock.monotonic() + wait;
+  engine.requireKeeper();
+  // What it waits for may be held by a process that is about to die.
+  if (wait > 0) engine.janitor.start();
+  // Or be made by the next tick of a schedule.
+  if (wait > 0) engine.scheduler.start();
+  for (;;) {
+    const claim = await tryOnce(engine, source, def, worker, options);
+    if (claim !== null && !handle.over.aborted) return claim as unknown as Claim<In>;
+    await claim?.release();
+    handle.refuseClosed();
+    const left = until - engine.clock.monotonic();
+    if (left <= 0) return null;
+    await news(engine, source, left, handle.over);
+  }
+}
+
+function isAnyVersion(from: unknown): from is AnyVersion {
+  return typeof from === "object" && from !== null && "anyVersionOf" in from;
+}
+
+function named(from: unknown): { queue: string } | { name: string } {
+  if (typeof from === "string") return { queue: refusePipelineName(checkName(from, "The queue"), "The queue") };
+  return { name: checkName((from as AnyVersion).anyVersionOf, "The name") };
+}
+
+export function leaseOf(given: Duration): number {
+  const lease = toMillis(given, "lease");
+  if (lease >= 1) return lease;
+  throw new HoldfastError("DURATION_INVALID", "A lease of nothing holds nothing.", 'Give a lease, e.g. "30s".');
+}
+
+async function tryOnce(
+  engine: Engine,
+  source: ClaimSource,
+  def: Definition | null,
+  worker: string,
+  options: Partial<ClaimOptions>,
+): Promise<HandClaim | null> {
+  const auto = options.renew === "auto";
+  if (auto) await engine.kept();
+  if (auto && engine.room === 0) {
+    throw new HoldfastError(
+      "TOO_MANY_CLAIMS",
+      "This process holds as many leases as it can renew.",
+      "Settle or release some first.",
+    );
+  }
+  for (;;) {
+    await engine.janitor.heal();
+    await engine.scheduler.look();
+    const before = engine.clock.monotonic();
+    const [claimed] = await engine.store.claim({
+      from: [source],
+      max: 1,
+      holder: auto ? engine.self : null,
+      worker,
+      ...(options.exclusive ? { exclusive: randomUUID() } : {}),
+    });
+    if (claimed === undefined) return null;
+    const job = await engine.store.look.get(claimed.id);
+    if (job === null) return null;
+    const refused = def === null ? null : await misfit(def, claimed);
+    if (refused === null) return new HandClaim(engine, claimed, job, { auto, before });
+    await engine.store.settle([{ job: claimed.job, fence: claimed.fence, outcome: refused }]);
+  }
+}
+
+/** A stored input that the definition's schema no longer takes is quarantined, not handed out. */
+async function misfit(def: Definition, claimed: Claimed): Promise<Outcome | null> {
+  if (def.input === undefined) return null;
+  try {
+    await parse(def.input, fromJson(claimed.input), `The stored input of job ${claimed.id}`);
+    return null;
+  } catch (error) {
+    return unreadable(error);
+  }
+}
+
+/** Until something may have become claimable, but no longer than `most`. */
+async function news(engine: Engine, source: ClaimSource, most: number, over: AbortSignal): Promise<void> {
+  const { nextIn } = await engine.store.outlook([source]);
+  const due = nextIn === null ? LOOK_AGAIN : Math.max(1, nextIn);
+  await new Promise<void>((resolve) => {
+    // Somebody waits for this, so the process stays.
+    const stay = setInterval(() => {}, 2 ** 30);
+    const stop = engine.store.onChange(() => done());
+    over.addEventListener("abort", done, { once: true });
+    const cancel = engine.clock.after(Math.min(most, due, LOOK_AGAIN), () => done());
+    function done(): void {
+      over.removeEventListener("abort", done);
+      clearInterval(stay);
+      stop();
+      cancel();
+      resolve();
+    }
+  });
+}
+
+/** The right that a claim has, for whoever takes it along to another process. */
+function rightOf(claim: Claim): LeaseRef {
+  return (claim as HandClaim).right;
+}
+
+class HandClaim implements Claim {
+  readonly job: Job;
+  readonly #engine: Engine;
+  readonly #claimed: Claimed;
+  readonly #slot: number | null;
+  readonly #controller = new AbortController();
+  readonly #unwatch: () => void;
+  /** As it was set last, in milliseconds. */
+  #lease: number;
+  #over: "settled" | LossReason | null = null;
+
+  constructor(engine: Engine, claimed: Claimed, job: Job, how: { auto: boolean; before: number }) {
+    this.#engine = engine;
+    this.#claimed = claimed;
+    this.#lease = claimed.lease;
+    this.job = job;
+    engine.keep();
+    this.#slot = how.auto ? this.#hold(how.before) : null;
+    this.#unwatch = how.auto ? () => {} : watchLease(engine, claimed, (code) => this.#lose(code));
+  }
+
+  get right(): LeaseRef {
+    return { job: this.#claimed.job, fence: this.#claimed.fence };
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  async renew(lease?: Duration): Promise<void> {
+    const millis = lease === undefined ? this.#claimed.lease : leaseOf(lease);
+    this.#refuseOver("renewal");
+    const [fate] = await this.#engine.store.renew([{ job: this.#claimed.job, fence: this.#claimed.fence, lease: millis }]);
+    if (fate !== "held") this.#refuse(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", "renewal");
+    this.#lease = millis;
+  }
+
+  async succeed(output?: unknown, options: { commit?: CommitRows } = {}): Promise<void> {
+    refuseUnknown(options, ["commit"], "succeed");
+    const outcome: Outcome = { kind: "succeeded", output: toJson(output, "The output") };
+    if (options.commit === undefined) return this.#settle(outcome, "success");
+    const commit = [checkCommit(options.commit)];
+    // Nothing else renews the lease while the callback runs.
+    if (this.#slot === null) await this.renew(Math.max(this.#lease, 2 * COMMIT_LIMIT_MS));
+    await this.#settle(outcome, "success", commit);
+  }
+
+  async fail(error: unknown, options: { retry?: boolean; delay?: Duration } = {}): Promise<void> {
+    refuseUnknown(options, ["retry", "delay"], "claim.fail");
+    if (options.retry !== undefined) checkBoolean(options.retry, "retry");
+    await this.#settle(failureOf(error, options, this.#engine.clock), "failure");
+  }
+
+  async release(): Promise<void> {
+    await this.#settle({ kind: "released" }, "release");
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#over === null) await this.release().catch((error: unknown) => this.#ignoreLoss(error));
+  }
+
+  #lose(reason: LossReason): void {
+    if (this.#over !== null) return;
+    this.#over = reason;
+    this.#unwatch();
+    this.#controller.abort(abortReason(reason === "GIVEN_BACK" ? "LEASE_LOST" : reason, this.job.id));
+  }
+
+  #hold(before: number): number {
+    const slot = this.#engine.hold(this.#claimed, { lease: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
+    // By hand nothing times out: whoever holds it decides, as long as this process lives.
+    this.#engine.holdings.start(slot, Number.MAX_SAFE_INTEGER);
+    this.#engine.poke();
+    return slot;
+  }
+
+  async #settle(outcome: Outcome, what: string, commit?: CommitRows[]): Promise<void> {
+    this.#refuseOver(what);
+    const [fate] = await this.#engine.store.settle([{ ...this.right, outcome, commit }]).catch(throwCause);
+    if (fate !== "held") return this.#refuse(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", what);
+    this.#over = "settled";
+    this.#unwatch();
+    if (this.#slot !== null) this.#engine.release(this.#slot);
+  }
+
+  #refuseOver(what: string): void {
+    if (this.#over === null) return;
+    if (this.#over === "settled") {
+      throw new HoldfastError("ALREADY_SETTLED", `Job ${this.job.id} was settled by this claim already.`, "Settle a claim once.");
+    }
+    throw new LeaseLostError(this.job.id, what);
+  }
+
+  #refuse(code: LossReason, what: string): never {
+    if (this.#over === null && this.#slot !== null) this.#engine.release(this.#slot);
+    this.#lose(code);
+    throw new LeaseLostError(this.job.id, what);
+  }
+
+  #ignoreLoss(error: unknown): void {
+    if (!(error instanceof LeaseLostError)) throw error;
+  }
+}
+
+/** What a `commit` callback threw reaches the caller as it was thrown. */
+function throwCause(error: unknown): never {
+  throw error instanceof CommitRowsFailed ? error.cause : error;
+}
+
+/** What the holder says about trying again goes before what the error says. */
+function failureOf(error: unknown, options: { retry?: boolean; delay?: Duration }, clock: Clock): Outcome {
+  let outcome = outcomeOf(error, clock);
+  if (options.retry !== undefined || options.delay !== undefined) outcome = { kind: "error", error: toJobError(error) };
+  if (outcome.kind === "error" && options.retry === false) outcome.retry = false;
+  if (outcome.kind === "error" && options.delay !== undefined) outcome.delay = toMillis(options.delay, "delay");
+  return outcome;
+}
+
+/** Nobody renews a lease held by hand, so nobody would notice its loss: look when something was committed. */
+function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) => void): () => void {
+  let looking = false;
+  return engine.store.onChange(() => {
+    if (looking) return;
+    looking = true;
+    engine.store
+      .inspect([lease])
+      .then(([fate]) => {
+        if (fate === "cancelled") lose("CANCELLED");
+        else if (fate !== "held") lose("LEASE_LOST");
+      })
+      .catch(() => {})
+      .finally(() => (looking = false));
+  });
+}
+
+/** A claim that was made in another process, long gone by now: whoever has its token holds the job. */
+export interface HeldClaim {
+  /** The job's. */
+  readonly id: string;
+  /** Answers until when, about. */
+  renew(lease: Duration): Promise<{ expiresAt: number }>;
+  succeed(output?: unknown): Promise<void>;
+  fail(error: unknown, options?: { retry?: boolean; delay?: Duration }): Promise<void>;
+  release(): Promise<void>;
+}
+
+/** A claim as a text. It names the attempt, so that a late one settles nothing, and the database, so that no other takes it. */
+export function tokenOf(engine: Engine, claim: Claim): string {
+  const { job, fence } = rightOf(claim);
+  const right = `${job.toString(32)}.${fence.toString(32)}.${encode(claim.job.id)}`;
+  return `${right}.${seal(engine, right)}`;
+}
+
+/** Takes up what a token stands for. Whether the lease is still held shows with the first thing that is done. */
+export function heldBy(engine: Engine, token: string): HeldClaim {
+  const { lease, id } = parseToken(engine, token);
+  const settle = async (outcome: Outcome, what: string) => {
+    const [fate] = await engine.store.settle([{ ...lease, outcome }]);
+    refuseLost(fate, id, what);
+  };
+  return {
+    id,
+    async renew(given) {
+      const millis = leaseOf(given);
+      const [fate] = await engine.store.renew([{ ...lease, lease: millis }]);
+      refuseLost(fate, id, "renewal");
+      return { expiresAt: engine.clock.now() + millis };
+    },
+    succeed: async (output) => settle({ kind: "succeeded", output: toJson(output, "The output") }, "success"),
+    fail: async (error, options = {}) => settle(failureOf(error, options, engine.clock), "failure"),
+    release: () => settle({ kind: "released" }, "release"),
+  };
+}
+
+function refuseLost(fate: Fate | undefined, id: string, what: string): void {
+  if (fate !== "held") throw new LeaseLostError(id, what);
+}
+
+function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: string } {
+  const [, right, job, fence, id, sealed] =
+    /^(([0-9a-v]{1,11})\.([0-9a-v]{1,11})\.([\w%~-]+))\.([0-9a-f]{12})$/.exec(token) ?? [];
+  if (right === undefined || sealed !== seal(engine, right)) {
+    throw new HoldfastError(
+      "CLAIM_INVALID",
+      `"${token}" is no claim of this database.`,
+      "Give the claim as `holdfast claim` printed it, whole, and the same --db.",
+    );
+  }
+  const lease = { job: Number.parseInt(job as string, 32) as JobKey, fence: Number.parseInt(fence as string, 32) as Fence };
+  return { lease, id: decodeURIComponent(id as string) };
+}
+
+/** Against typing mistakes and other databases, where the same numbers are another job. No secret: whoever can write the file can do anything. */
+function seal(engine: Engine, right: string): string {
+  return hash("sha256", `${engine.store.databaseId} ${right}`).slice(0, 12);
+}
+
+/** Without a letter that means something to a shell, or ends a part. */
+function encode(id: string): string {
+  return encodeURIComponent(id).replace(/[.!'()*]/g, (letter) => `%${letter.charCodeAt(0).toString(16).toUpperCase()}`);
+}

@@ -1,0 +1,200 @@
+import type { JobContext, JobDef, Run } from "../core/context.ts";
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { FINISHED_STATES, type FinishedState, JOB_STATES, type JobState, toJobError } from "../core/job.ts";
+import { checkLimits, type Limit } from "../core/limit-options.ts";
+import { checkBoolean, checkCount, checkFunction, checkName, describeValue, refuseUnknown } from "../core/options.ts";
+import type { Keep, QueueSettings } from "../core/queue.ts";
+import { checkRunOptions, type RunOptions, type RunSettings } from "../core/run-options.ts";
+import type { StandardSchema } from "../core/schema.ts";
+import { checkStorable } from "../core/text.ts";
+import { refusePipelineName } from "../core/work.ts";
+import type { Declaration } from "../store/store.ts";
+import type { Attempt } from "./attempt.ts";
+
+export type { JobDef, Run, RunOptions };
+
+export interface JobOptions<In = unknown> extends RunOptions<In> {
+  name: string;
+  /** Default: the job's name. */
+  queue?: string | QueueOptions;
+  /**
+   * What becomes of it when its worker goes away in the middle: "resume" (the default) runs it again with its last
+   * checkpoint, "retry" runs it again from the start, "fail" fails it.
+   */
+  onInterrupt?: "retry" | "fail" | "resume";
+}
+
+/** The definition as the engine reads it. */
+export interface Definition extends JobDef, RunSettings {
+  readonly input: StandardSchema | undefined;
+  readonly output: StandardSchema | undefined;
+  readonly run: Run<unknown, unknown> | undefined;
+  readonly declared: Declared;
+  /** Instead of `run`: the engine's own, which also says what belongs to the attempt's end. */
+  readonly perform?: (attempt: Attempt, context: JobContext<unknown>) => Promise<void>;
+  /** It is claimed from its queue only. */
+  readonly bound?: boolean;
+  /** What there is of it is for others, for now: it is not claimed. */
+  readonly isResting?: () => boolean;
+}
+
+const JOB_OPTIONS = "name queue version retry crashes lease timeout concurrency limit onInterrupt input output run".split(" ");
+
+/**
+ * Defines a kind of job.
+ *
+ * ```ts
+ * const resize = job({ name: "resize", input: z.object({ url: z.url() }), run: async ({ input, signal }) => fetch(input.url, { signal }) });
+ * ```
+ */
+export function job<In, Parsed, Out = unknown>(
+  options: JobOptions<Parsed> & { input: StandardSchema<In, Parsed>; output?: StandardSchema<Out>; run?: Run<Parsed, Out> },
+): JobDef<In, Out, Parsed>;
+export function job<In = unknown, Out = unknown>(options: JobOptions<In> & { run: Run<In, Out> }): JobDef<In, Out, In>;
+export function job(
+  options: JobOptions & { input?: StandardSchema; output?: StandardSchema; run?: Run<never, unknown> },
+): JobDef<never, unknown, never> {
+  refuseUnknown(options, JOB_OPTIONS, "job");
+  const name = refusePipelineName(checkName(options.name, "A job's name"), "A job's name");
+  const where = `job "${name}"`;
+  const queue = options.queue === undefined ? name : checkQueue(queueName(options.queue), where);
+  const definition: Definition = {
+    name,
+    queue,
+    declared: declared(name, options.queue ?? queue, options.limit, where),
+    ...checkRunOptions(options, where),
+    input: checkSchema(options.input, `The input of ${where}`),
+    output: checkSchema(options.output, `The output of ${where}`),
+    run: checkRun(options.run, where),
+    handle: (run) => ({ ...definition, run: checkRun(run, where) }),
+  };
+  return definition as unknown as JobDef<never, unknown, never>;
+}
+
+/** The engine's view of what a user passed. */
+export function definitionOf(def: unknown): Definition {
+  const candidate = def as Partial<Definition> | null;
+  if (
+    typeof candidate !== "object" ||
+    candidate === null ||
+    typeof candidate.policy !== "object" ||
+    typeof candidate.name !== "string"
+  ) {
+    throw new HoldfastError("NOT_A_JOB", "This is not a job definition.", "Make one with job({ name, run }).");
+  }
+  return candidate as Definition;
+}
+
+function checkQueue(name: unknown, where: string): string {
+  const what = `The queue of ${where}`;
+  return refusePipelineName(checkName(name, what), what);
+}
+
+function checkRun(run: unknown, where: string): Run<unknown, unknown> | undefined {
+  return run === undefined ? undefined : checkFunction(run as Run<unknown, unknown>, `\`run\` of ${where}`);
+}
+
+function queueName(queue: NonNullable<JobOptions["queue"]>): unknown {
+  return typeof queue === "string" ? queue : queue?.name;
+}
+
+function checkSchema(schema: StandardSchema | undefined, what: string): StandardSchema | undefined {
+  if (schema === undefined || typeof schema?.["~standard"]?.validate === "function") return schema;
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `${what} must be a Standard Schema, got ${describeValue(schema)}.`,
+    "Give a schema of zod, valibot, arktype or another (standardschema.dev).",
+  );
+}
+
+export type { Limit };
+
+/** A named lane of jobs, and what holds for all of it. The newest process's word counts. */
+export interface QueueOptions {
+  name: string;
+  limit?: Limit | Limit[];
+  /** What happens to its jobs is told to sinks and subscribers. Default false. */
+  events?: boolean;
+  /** How long finished jobs are kept, and how many of them; what is not named is kept for ever. */
+  keep?: Partial<Record<JobState, Duration | { age?: Duration; count?: number }>>;
+}
+
+/** A definition's limits and its word about its queue, and the keys that its inputs have under the limits. */
+export interface Declared {
+  declaration: Declaration;
+  /** Nothing beyond the defaults: its jobs need not carry it. */
+  empty: boolean;
+  /** Undefined where a limit has no key. */
+  keys: readonly (((input: unknown) => string) | undefined)[];
+}
+
+function declared(name: string, queue: string | QueueOptions, limit: unknown, where: string): Declared {
+  const options = typeof queue === "string" ? undefined : queue;
+  if (options !== undefined) refuseUnknown(options, ["name", "limit", "events", "keep"], `The queue of ${where}`);
+  const spoken = options !== undefined && Object.keys(options).length > 1;
+  const all = [...checkLimits(limit, "job", where), ...checkLimits(options?.limit, "queue", `the queue of ${where}`)];
+  // The narrow ones first: what waits for its own key must not stand in the way of others before the wide ones.
+  const limits = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
+  const declaration: Declaration = { queue: options?.name ?? (queue as string), name, limits: limits.map(({ rule }) => rule) };
+  if (spoken) declaration.settings = settingsOf(options, where);
+  return { declaration, empty: limits.length === 0 && !spoken, keys: limits.map(({ key }) => key) };
+}
+
+/** Each limit's key for this input, as its schema makes it. */
+export function limitKeys({ keys }: Declared, input: unknown, name: string): string[] {
+  return keys.map((key) => (key === undefined ? "" : checkKey(keyOf(key, input, name), name)));
+}
+
+function settingsOf(options: QueueOptions, where: string): QueueSettings {
+  const { keep: given = {}, events = false } = options;
+  const keep: QueueSettings["keep"] = {};
+  refuseUnknown(given, JOB_STATES, `\`keep\` of the queue of ${where}`);
+  for (const [state, one] of Object.entries(given)) keep[checkState(state, where)] = checkKeep(one, state, where);
+  return { events: checkBoolean(events, `\`events\` of the queue of ${where}`), keep };
+}
+
+function checkState(state: string, where: string): FinishedState {
+  if ((FINISHED_STATES as readonly string[]).includes(state)) return state as FinishedState;
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `\`keep\` of the queue of ${where} names "${state}", and only finished jobs are ever removed.`,
+    `Give some of ${FINISHED_STATES.join(", ")}.`,
+  );
+}
+
+function checkKeep(given: NonNullable<QueueOptions["keep"]>[JobState], state: string, where: string): Keep {
+  const what = `keep.${state} of the queue of ${where}`;
+  if (typeof given !== "object") return { age: toMillis(given as Duration, what) };
+  refuseUnknown(given, ["age", "count"], what);
+  const keep: Keep = {};
+  if (given.age !== undefined) keep.age = toMillis(given.age, what);
+  if (given.count !== undefined) keep.count = checkCount(given.count, what, 0);
+  return keep;
+}
+
+function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): unknown {
+  try {
+    return key(input);
+  } catch (cause) {
+    throw new HoldfastError(
+      "LIMIT_KEY_INVALID",
+      `The key of a limit of job "${name}" threw for this input: ${toJobError(cause).message}`,
+      "Make `key` answer a text for every input that the job takes.",
+      { cause },
+    );
+  }
+}
+
+function checkKey(key: unknown, name: string): string {
+  if (typeof key === "string" && key.length <= 1_000 && key.isWellFormed())
+    return checkStorable(key, `The key of a limit of job "${name}"`);
+  // Nobody else will look at what becomes of it.
+  if (key instanceof Promise) key.catch(() => {});
+  const said = typeof key === "string" ? `a text of ${key.length} characters that cannot be kept` : `no text but ${typeof key}`;
+  throw new HoldfastError(
+    "LIMIT_KEY_INVALID",
+    `The key of a limit of job "${name}" is ${said} for this input.`,
+    "Make `key` answer a well-formed text of at most 1,000 characters, and no promise of it.",
+  );
+}

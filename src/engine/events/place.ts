@@ -1,0 +1,226 @@
+import type { Clock } from "../../core/clock.ts";
+import type { Fence, ProcessId } from "../../core/ids.ts";
+import type { Store } from "../../store/store.ts";
+
+/** How long the right to deliver lasts without a sign of life; a holder that died is replaced sooner, see `FREE` in the store. */
+const TTL = 30_000;
+const RENEW = TTL / 3;
+/** Events that were not asked for are passed over; how far is written down this often. */
+const LAZY = 1_000;
+
+/** Where a relay stands among the events, and its right to go on from there. */
+export interface Place {
+  readonly cursor: number;
+  /** Aborts when the right is gone. */
+  readonly lost: AbortSignal;
+  /** Becomes known; resolves when what happens from now on is certain to reach it. */
+  open(): Promise<void>;
+  /** True when it may deliver what comes after `cursor`. False: somebody else does. */
+  take(): Promise<boolean>;
+  /** Everything up to here was delivered. It is written down in the background, as `saved` tells. */
+  passed(seq: number): void;
+  /** The same for what nobody here asked for: it need not be written down each time. */
+  skipped(seq: number): void;
+  /** False when somebody else has taken over meanwhile. */
+  saved(): Promise<boolean>;
+  failed(error: string): Promise<void>;
+  /** Nothing to do for now: the right may run out, and costs nothing. */
+  rest(): void;
+  leave(): Promise<void>;
+}
+
+/** Of a subscriber without a name: nothing is stored, and nobody else can have it. */
+export class PassingPlace implements Place {
+  readonly lost: AbortSignal = new AbortController().signal;
+  readonly #start: () => Promise<number>;
+  #cursor = 0;
+
+  constructor(start: () => Promise<number>) {
+    this.#start = start;
+  }
+
+  get cursor(): number {
+    return this.#cursor;
+  }
+
+  async open(): Promise<void> {
+    this.#cursor = await this.#start();
+  }
+
+  async take(): Promise<boolean> {
+    return true;
+  }
+
+  passed(seq: number): void {
+    this.#cursor = seq;
+  }
+
+  skipped(seq: number): void {
+    this.#cursor = seq;
+  }
+
+  async saved(): Promise<boolean> {
+    return true;
+  }
+
+  async failed(): Promise<void> {}
+
+  rest(): void {}
+
+  async leave(): Promise<void> {}
+}
+
+/**
+ * Of a sink or a durable subscriber: a row in the store, which one relay at a time holds, in whichever process. The
+ * token that came with the hold guards the cursor, so a relay that slept too long moves nothing.
+ */
+export class DurablePlace implements Place {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #self: ProcessId;
+  readonly #name: string;
+  readonly #kind: string;
+  #token: Fence | null = null;
+  #cursor = 0;
+  #stored = 0;
+  #saving: Promise<void> | null = null;
+  #trouble: unknown = null;
+  #lost = new AbortController();
+  /** When the right was last seen to be ours, on the monotonic clock. */
+  #since = 0;
+  #busy = false;
+  #renewal: (() => void) | null = null;
+  #lazy: (() => void) | null = null;
+
+  constructor(parts: { store: Store; clock: Clock; self: ProcessId; name: string; kind: string }) {
+    this.#store = parts.store;
+    this.#clock = parts.clock;
+    this.#self = parts.self;
+    this.#name = parts.name;
+    this.#kind = parts.kind;
+  }
+
+  get cursor(): number {
+    return this.#cursor;
+  }
+
+  get lost(): AbortSignal {
+    return this.#lost.signal;
+  }
+
+  async open(): Promise<void> {
+    this.#cursor = this.#stored = await this.#store.sinks.open(this.#name, this.#kind);
+  }
+
+  async take(): Promise<boolean> {
+    const isFresh = this.#token !== null && this.#clock.monotonic() - this.#since < RENEW;
+    if (!isFresh && !(await this.#hold())) return false;
+    this.#busy = true;
+    this.#keep();
+    return true;
+  }
+
+  passed(seq: number): void {
+    this.#cursor = seq;
+    this.#saving ??= this.#save().finally(() => (this.#saving = null));
+  }
+
+  skipped(seq: number): void {
+    this.#cursor = seq;
+    this.#lazy ??= this.#clock.after(LAZY, () => {
+      this.#lazy = null;
+      this.passed(this.#cursor);
+    });
+  }
+
+  async saved(): Promise<boolean> {
+    while (this.#saving !== null) await this.#saving;
+    const trouble = this.#trouble;
+    this.#trouble = null;
+    if (trouble !== null) throw trouble;
+    return this.#token !== null;
+  }
+
+  async failed(error: string): Promise<void> {
+    const token = this.#token;
+    if (token === null) return;
+    if (await this.#store.sinks.fail(this.#name, token, error, TTL)) this.#since = this.#clock.monotonic();
+    else this.#lose();
+  }
+
+  rest(): void {
+    this.#busy = false;
+    this.#renewal?.();
+    this.#renewal = null;
+  }
+
+  async leave(): Promise<void> {
+    this.rest();
+    this.#lazy?.();
+    this.passed(this.#cursor);
+    await this.saved();
+    if (this.#token !== null) await this.#store.sinks.release(this.#name, this.#token);
+    this.#token = null;
+  }
+
+  async #hold(): Promise<boolean> {
+    const before = this.#clock.monotonic();
+    const held = await this.#store.sinks.hold(this.#name, { holder: this.#self, ttl: TTL, token: this.#token });
+    if (held === null) {
+      // An operator has had it forgotten while it was in use here: it starts from now on, like a new one.
+      this.#lose();
+      await this.open();
+      return false;
+    }
+    if (held.token === null || held.token !== this.#token) {
+      this.#lose();
+      this.#cursor = this.#stored = held.cursor;
+    }
+    this.#token = held.token;
+    this.#since = before;
+    return held.token !== null;
+  }
+
+  /** A delivery may take long, and so may the pause after one that failed. */
+  #keep(): void {
+    this.#renewal ??= this.#clock.after(RENEW, () => {
+      this.#renewal = null;
+      const token = this.#token;
+      if (token === null) return;
+      void this.#store.sinks
+        .hold(this.#name, { holder: this.#self, ttl: TTL, token })
+        .then((held) => {
+          if (this.#token !== token) return;
+          if (held?.token !== token) return this.#lose();
+          this.#since = this.#clock.monotonic();
+        })
+        // The file may be locked for a moment; should the right run out meanwhile, the cursor's own write is refused.
+        .catch(() => {})
+        .finally(() => this.#busy && this.#keep());
+    });
+  }
+
+  /** One write at a time, of the newest place there is by then: a quick subscriber does not wait for a commit each. */
+  async #save(): Promise<void> {
+    try {
+      while (this.#token !== null && this.#stored < this.#cursor) {
+        const seq = this.#cursor;
+        const token = this.#token;
+        if (await this.#store.sinks.advance(this.#name, token, seq, TTL)) {
+          this.#stored = seq;
+          this.#since = this.#clock.monotonic();
+        } else if (this.#token === token) this.#lose();
+      }
+    } catch (error) {
+      this.#trouble = error;
+    }
+  }
+
+  #lose(): void {
+    this.rest();
+    if (this.#token === null) return;
+    this.#token = null;
+    this.#lost.abort();
+    this.#lost = new AbortController();
+  }
+}

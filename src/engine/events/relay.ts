@@ -1,0 +1,281 @@
+import type { Clock } from "../../core/clock.ts";
+import { type Event, isAskedFor, redeliverAfter } from "../../core/event.ts";
+import { HeldEvents } from "../../core/held-events.ts";
+import type { Place } from "./place.ts";
+import { type Sink, SinkDown } from "./sink.ts";
+import { passPoint } from "../../store/points.ts";
+import type { Store } from "../../store/store.ts";
+import { said } from "../failure-log.ts";
+import type { Log } from "../log.ts";
+
+/** Read at once. */
+const PAGE = 500;
+/** While somebody else has something to deliver, it is looked this often whether that one still does; a janitor strikes off the dead. */
+const STANDBY = 400;
+/** A sink that refuses so many new events in a row is down: it is left alone for a while. */
+const REFUSALS_IN_A_ROW = 5;
+/**
+ * An event that the sink leaves unanswered again is held back for so many times the time that it took: others are delivered
+ * most of the time.
+ */
+const UNANSWERED_PAUSE_FACTOR = 4;
+/** An event is logged from its fourth refusal on: a sink that now and then refuses one must not fill the log. */
+const REFUSALS_LOGGED = 4;
+/** When a process leaves, a delivery in flight may take this long. */
+const GRACE = 5_000;
+
+export interface RelayParts {
+  store: Store;
+  clock: Clock;
+  log: Log;
+  /** What it is called in the log. */
+  name: string;
+  place: Place;
+  sink: Sink;
+  types?: readonly string[] | undefined;
+  random?: () => number;
+}
+
+/**
+ * Brings events to one sink: reads from its place on, delivers in order, and moves its place after that. Dying in
+ * between means delivering again, never skipping. It runs by itself and waits for nobody but its sink.
+ */
+export class Relay {
+  readonly #parts: RelayParts;
+  readonly #over: Promise<void>;
+  readonly #abort = new AbortController();
+  readonly #opened: Promise<void>;
+  #stopping = false;
+  #abandoned = false;
+  #fresh = false;
+  #listening = false;
+  #wake: (() => void) | null = null;
+  #failures = 0;
+  /** Of a sink that refuses single events. */
+  #held: HeldEvents | null = null;
+  #refusedInARow = 0;
+
+  constructor(parts: RelayParts) {
+    this.#parts = parts;
+    this.#opened = parts.place.open();
+    // Whoever awaits `opened` hears of it, and `run` tries again.
+    this.#opened.catch(() => {});
+    this.#over = this.#run();
+  }
+
+  /** Resolves when what happens from now on is certain to reach the sink. */
+  get opened(): Promise<void> {
+    return this.#opened;
+  }
+
+  /** Resolves when the delivery in flight is done, and its place is kept. */
+  async stop(): Promise<void> {
+    this.#stopping = true;
+    this.#wake?.();
+    if (!this.#abandoned) await this.#over;
+  }
+
+  /** The same, but who does not come to an end is left behind; its events come again next time. */
+  async stopSoon(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    // Real time, and the process stays for it: nobody may be left to move another clock on.
+    const timer = setTimeout(() => {
+      this.#abort.abort();
+      // A moment for a sink that heeds it; a subscriber may be deaf.
+      setImmediate(resolve);
+    }, GRACE);
+    await Promise.race([this.stop(), promise.then(() => this.abandon())]);
+    clearTimeout(timer);
+  }
+
+  /** From here on the store is not touched any more. */
+  abandon(): void {
+    this.#stopping = true;
+    this.#abandoned = true;
+    this.#parts.place.rest();
+    this.#wake?.();
+  }
+
+  async #run(): Promise<void> {
+    const { store, place } = this.#parts;
+    const unlisten = store.onChange(() => this.#hear());
+    let opening: (() => Promise<void>) | null = () => this.#opened;
+    while (!this.#stopping) {
+      try {
+        await opening?.();
+        opening = null;
+        await (this.#parts.sink.refusesOne ? this.#roundPastRefused() : this.#round());
+      } catch (error) {
+        if (this.#abandoned) break;
+        if (opening !== null) opening = () => place.open();
+        await this.#fail(error);
+      }
+    }
+    unlisten();
+    if (!this.#abandoned) await place.leave().catch((error: unknown) => this.#warn("could not be left in order", error));
+  }
+
+  /** One page, or a wait for it. */
+  async #round(): Promise<void> {
+    const { store, place } = this.#parts;
+    this.#fresh = false;
+    const from = place.cursor;
+    const page = await store.events.page({ after: from, limit: PAGE });
+    if (page.length === 0) {
+      place.rest();
+      return this.#news();
+    }
+    if (!(await place.take())) return this.#news(STANDBY);
+    // Somebody else has delivered meanwhile.
+    if (place.cursor !== from) return;
+    await this.#deliver(page);
+    await place.saved();
+  }
+
+  /**
+   * One page, and the refused events that are due, or a wait for either. The place moves to before the oldest event held
+   * back, so that a crash delivers again what came after it, and loses nothing.
+   */
+  async #roundPastRefused(): Promise<void> {
+    const { store, place, clock } = this.#parts;
+    this.#fresh = false;
+    const from = place.cursor;
+    if (this.#held?.delivered !== from) this.#held = new HeldEvents(from);
+    const held = this.#held as HeldEvents;
+    const due = held.due(clock.monotonic());
+    const page = held.hasRoom ? await store.events.page({ after: held.readTo, limit: PAGE }) : [];
+    if (due.length + page.length === 0) {
+      if (held.isEmpty) place.rest();
+      return this.#news(held.nextIn(clock.monotonic()));
+    }
+    if (!(await place.take())) return this.#news(STANDBY);
+    // Another process has delivered meanwhile.
+    if (place.cursor !== from) return;
+    // The signal of this hold: once it is lost, the place has another signal, for the next hold.
+    const { lost } = place;
+    await this.#offerAll(held, due, page, lost).finally(() => {
+      if (!lost.aborted && place.cursor < held.delivered) place.skipped(held.delivered);
+    });
+    await place.saved();
+  }
+
+  async #offerAll(held: HeldEvents, due: readonly Event[], page: readonly Event[], lost: AbortSignal): Promise<void> {
+    for (const event of due) {
+      const answer = await this.#offer(held, event, lost);
+      if (answer === "stop") return;
+      // Either the sink is down, or this event is what it cannot answer: a new event shows which.
+      if (answer === "unanswered") break;
+    }
+    for (const event of page) {
+      if (!isAskedFor(event.type, this.#parts.types)) held.passed(event);
+      else if (!held.holdsBack(event) && (await this.#offer(held, event, lost)) === "stop") return;
+    }
+  }
+
+  /** "stop": nothing more is to be delivered now. Throws if the sink is down. */
+  async #offer(held: HeldEvents, event: Event, lost: AbortSignal): Promise<"stop" | "answered" | "unanswered"> {
+    const { place, sink, clock, random = Math.random } = this.#parts;
+    if (this.#stopping || lost.aborted) return "stop";
+    passPoint("deliver", "begun");
+    const begunAt = clock.monotonic();
+    try {
+      await sink.deliver([event], AbortSignal.any([lost, this.#abort.signal]));
+    } catch (error) {
+      if (this.#abandoned || lost.aborted) return "stop";
+      const now = clock.monotonic();
+      const isUnanswered = error instanceof SinkDown && error.isDown;
+      const atLeast = isUnanswered ? Math.max(error.after, UNANSWERED_PAUSE_FACTOR * (now - begunAt)) : 0;
+      const refusals = held.refused(event, now, random(), atLeast);
+      // Only first refusals count: an event that is refused again and again must not stop those of other jobs.
+      if (refusals === 1) this.#refusedInARow++;
+      const isDown = refusals === 1 && (isUnanswered || this.#refusedInARow >= REFUSALS_IN_A_ROW);
+      if (isDown || !(error instanceof SinkDown)) throw error;
+      await this.#noteRefusal(event, refusals, error);
+      return isUnanswered ? "unanswered" : "answered";
+    }
+    if (this.#abandoned) return "stop";
+    passPoint("deliver", "written");
+    this.#failures = 0;
+    this.#refusedInARow = 0;
+    if (lost.aborted) return "stop";
+    held.accepted(event);
+    if (place.cursor < held.delivered) place.passed(held.delivered);
+    return "answered";
+  }
+
+  async #noteRefusal({ seq, type, job, build }: Event, refusals: number, error: unknown): Promise<void> {
+    if (refusals >= REFUSALS_LOGGED)
+      this.#warn("an event is refused again and again; others are delivered", error, { seq, type, job, build, refusals });
+    await this.#parts.place
+      .failed(textOf(error))
+      .catch((more: unknown) => this.#warn("a failure could not be written down", more));
+  }
+
+  async #deliver(page: readonly Event[]): Promise<void> {
+    const { place, sink, types } = this.#parts;
+    const { lost } = place;
+    const signal = AbortSignal.any([lost, this.#abort.signal]);
+    let batch: Event[] = [];
+    for (const [i, event] of page.entries()) {
+      if (isAskedFor(event.type, types)) batch.push(event);
+      if (batch.length < sink.atOnce && (i < page.length - 1 || batch.length === 0)) continue;
+      if (this.#stopping || lost.aborted) return;
+      passPoint("deliver", "begun");
+      await sink.deliver(batch, signal);
+      if (this.#abandoned) return;
+      passPoint("deliver", "written");
+      this.#failures = 0;
+      if (lost.aborted) return;
+      place.passed((batch.at(-1) as Event).seq);
+      batch = [];
+    }
+    const { seq } = page.at(-1) as Event;
+    if (place.cursor < seq) place.skipped(seq);
+  }
+
+  /** The sink is left alone for a while. The right to deliver is kept: another process would get the same answer. */
+  async #fail(trouble: unknown): Promise<void> {
+    const { place, clock, random = Math.random } = this.#parts;
+    const asked = trouble instanceof SinkDown ? trouble.after : 0;
+    const pause = Math.max(redeliverAfter(++this.#failures, random()), asked);
+    this.#warn("delivering events failed; it is tried again", trouble, { failures: this.#failures, after: pause });
+    await place.saved().catch(() => {});
+    await place.failed(textOf(trouble)).catch((more: unknown) => this.#warn("a failure could not be written down", more));
+    if (!this.#stopping) await this.#wait(clock, pause);
+  }
+
+  /** Waits for a commit of anybody, or this long. */
+  async #news(atMost?: number): Promise<void> {
+    if (this.#fresh || this.#stopping) return;
+    this.#listening = true;
+    await this.#wait(this.#parts.clock, atMost);
+    this.#listening = false;
+  }
+
+  async #wait(clock: Clock, atMost?: number): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const cancel = atMost === undefined ? () => {} : clock.after(atMost, resolve);
+    this.#wake = resolve;
+    await promise;
+    this.#wake = null;
+    cancel();
+  }
+
+  #hear(): void {
+    this.#fresh = true;
+    if (this.#listening) this.#wake?.();
+  }
+
+  #warn(message: string, error: unknown, data: object = {}): void {
+    if (this.#abandoned) return;
+    this.#parts.log.warn(message, { sink: this.#parts.name, ...said(error), error: textOf(error), ...data });
+  }
+}
+
+const LONGEST_TEXT = 500;
+
+/** For people; a subscriber may throw anything. */
+function textOf(error: unknown): string {
+  const text = error instanceof Error ? error.message || error.name : String(error);
+  return text.length > LONGEST_TEXT ? `${text.slice(0, LONGEST_TEXT)}…` : text;
+}

@@ -1,0 +1,188 @@
+import { AsyncLocalStorage } from "node:async_hooks";
+import type { Clock } from "../../core/clock.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import type { Event } from "../../core/event.ts";
+import type { ProcessId } from "../../core/ids.ts";
+import { checkFunction, checkName, describeValue, invalidOption, refuseUnknown } from "../../core/options.ts";
+import type { Janitor } from "../maintenance/janitor.ts";
+import { DurablePlace, PassingPlace } from "./place.ts";
+import type { SinkSettings } from "./settings.ts";
+import type { Sink } from "./sink.ts";
+import type { Store } from "../../store/store.ts";
+import type { Log } from "../log.ts";
+import { Relay } from "./relay.ts";
+
+interface Parts {
+  store: Store;
+  clock: Clock;
+  log: Log;
+  self: ProcessId;
+  janitor: Janitor;
+  /** Of files that sinks create. */
+  mode: () => number;
+}
+
+/** A sink of this process, shared by the handles that were opened with it. */
+interface Shared {
+  settings: SinkSettings;
+  relay: Relay;
+  users: number;
+}
+
+/** Everybody in this process whom events are brought to. */
+export class Relays {
+  readonly #parts: Parts;
+  readonly #sinks = new Map<string, Shared>();
+  /** Names of durable subscribers that this process has, or had. */
+  readonly #subscribers = new Set<string>();
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  /** Starts the sinks that a handle was opened with; the answer lets go of them again. */
+  async use(sinks: ReadonlyMap<string, SinkSettings>): Promise<() => Promise<void>> {
+    for (const [name, settings] of sinks) {
+      const known = this.#sinks.get(name);
+      if (known !== undefined && !known.settings.isSame(settings)) throw sinkDiffers(name);
+      if (this.#subscribers.has(name)) throw nameTaken(name, "subscriber");
+    }
+    const used = [...sinks].map(([name, settings]) => this.#share(name, settings));
+    const letGo = async () => {
+      await Promise.all(used.map((name) => this.#letGo(name)));
+    };
+    try {
+      await Promise.all(used.map((name) => this.#sinks.get(name)?.relay.opened));
+    } catch (error) {
+      await letGo();
+      throw error;
+    }
+    return letGo;
+  }
+
+  /** `from` is for those who have seen what is before it; left out, it is what happens from now on. */
+  subscribe(on: OnEvent, options: SubscribeOptions, from?: number): Subscription {
+    const { name, types } = checkSubscription(on, options);
+    if (name !== undefined && this.#sinks.has(name)) throw nameTaken(name, "sink");
+    const { store, clock, log } = this.#parts;
+    const subscriber = new Subscriber(on);
+    const place =
+      name === undefined
+        ? new PassingPlace(() => (from === undefined ? store.events.newest() : Promise.resolve(from)))
+        : this.#place(name, subscriber.kind);
+    const relay = new Relay({ store, clock, log, name: name ?? "a subscriber", place, sink: subscriber, types });
+    if (name !== undefined) this.#subscribers.add(name);
+    return new Subscription(relay, subscriber);
+  }
+
+  #share(name: string, settings: SinkSettings): string {
+    const known = this.#sinks.get(name);
+    if (known !== undefined) known.users++;
+    else {
+      const { store, clock, log } = this.#parts;
+      const sink = settings.make(clock, this.#parts.mode());
+      const relay = new Relay({ store, clock, log, name, place: this.#place(name, sink.kind), sink });
+      this.#sinks.set(name, { settings, relay, users: 1 });
+    }
+    return name;
+  }
+
+  async #letGo(name: string): Promise<void> {
+    const shared = this.#sinks.get(name);
+    if (shared === undefined || --shared.users > 0) return;
+    this.#sinks.delete(name);
+    await shared.relay.stopSoon();
+  }
+
+  /** Whoever delivered before may have died; the janitor finds that out, and keeps the outbox short. */
+  #place(name: string, kind: string): DurablePlace {
+    const { store, clock, self, janitor } = this.#parts;
+    janitor.start();
+    return new DurablePlace({ store, clock, self, name, kind });
+  }
+}
+
+/** It keeps the process alive, as a worker does: a program that only listens has nothing else to do. */
+export class Subscription {
+  readonly #relay: Relay;
+  readonly #subscriber: Subscriber;
+  readonly #stay = setInterval(() => {}, 2 ** 30);
+
+  constructor(relay: Relay, subscriber: Subscriber) {
+    this.#relay = relay;
+    this.#subscriber = subscriber;
+  }
+
+  /** Resolves when the call in flight is done; who asks from inside that call does not wait for itself. */
+  async end(): Promise<void> {
+    clearInterval(this.#stay);
+    const over = this.#relay.stop();
+    if (!this.#subscriber.isCalling) await over;
+  }
+
+  /** Resolves soon, whatever the subscriber does. */
+  async endSoon(): Promise<void> {
+    clearInterval(this.#stay);
+    if (this.#subscriber.isCalling) this.#relay.abandon();
+    else await this.#relay.stopSoon();
+  }
+}
+
+/** They would share one place, and each event would reach one of them. */
+function nameTaken(name: string, kind: string): HoldfastError {
+  return new HoldfastError("NAME_TAKEN", `There is a ${kind} of the name "${name}" already.`, "Give it another name.");
+}
+
+function sinkDiffers(name: string): HoldfastError {
+  return new HoldfastError(
+    "SINK_DIFFERS",
+    `This process has the sink "${name}" open with other settings.`,
+    "Give it the same settings wherever the database is opened, or another name.",
+  );
+}
+
+export interface SubscribeOptions {
+  /** Makes it durable: what happens while it is away reaches it when it is back. */
+  name?: string;
+  /** Only these: `"job.failed"`, or all that begin so, `"job.*"`. */
+  types?: string[];
+}
+
+export type OnEvent = (event: Event) => void | Promise<void>;
+
+function checkSubscription(on: OnEvent, options: SubscribeOptions): SubscribeOptions {
+  refuseUnknown(options, ["name", "types"], "subscribe");
+  checkFunction(on, "The first argument of subscribe");
+  const { name, types } = options;
+  if (name !== undefined) checkName(name, "The name of a subscriber");
+  const isList =
+    Array.isArray(types) && types.length > 0 && types.every((type) => typeof type === "string" && /^[^*]+\*?$|^\*$/.test(type));
+  if (types !== undefined && !isList) {
+    throw invalidOption(
+      `\`types\` must be a non-empty array of event types, got ${describeValue(types)}.`,
+      'Give a list such as ["job.failed", "queue.*"]; a * may stand at the end only. Leave it out to get all.',
+    );
+  }
+  return { ...(name === undefined ? {} : { name }), ...(types === undefined ? {} : { types: [...types] }) };
+}
+
+/** A function of this process as a sink: one event at a time, the next when it is done with the last. */
+class Subscriber implements Sink {
+  readonly kind = "subscriber";
+  readonly atOnce = 1;
+  readonly #on: OnEvent;
+  readonly #inside = new AsyncLocalStorage<true>();
+
+  constructor(on: OnEvent) {
+    this.#on = on;
+  }
+
+  /** Whether it is the subscriber itself that asks, from inside its own call: it cannot be waited for. */
+  get isCalling(): boolean {
+    return this.#inside.getStore() === true;
+  }
+
+  async deliver(events: readonly Event[]): Promise<void> {
+    for (const event of events) await this.#inside.run(true, async () => this.#on(event));
+  }
+}

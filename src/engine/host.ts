@@ -1,0 +1,53 @@
+import { readFileSync, readlinkSync } from "node:fs";
+import { hostname, uptime } from "node:os";
+import type { Clock } from "../core/clock.ts";
+
+/** Names this run of the host: jobs that a reboot interrupted are charged no crash. */
+export function bootId(): string {
+  try {
+    return readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
+  } catch {
+    // Elsewhere: the time of the boot, coarse enough that reading it twice gives the same.
+    return `booted-${Math.round((Date.now() / 1_000 - uptime()) / 60)}`;
+  }
+}
+
+/** The same for all threads of this process and for no other process, whatever namespaces and reused pids there are. */
+export function processIdentity(): string {
+  try {
+    const stat = readFileSync("/proc/self/stat", "utf8");
+    // The name in it may hold anything, so count from its closing bracket: the start time is the 20th field after it.
+    const startTime = stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19];
+    return `${readlinkSync("/proc/self/ns/pid")} ${process.pid} ${startTime}`;
+  } catch {
+    return `${hostname()} ${process.pid}`;
+  }
+}
+
+/** Real time. Monotonic time is the kernel's, so threads of one process agree on it. */
+export const systemClock: Clock = {
+  now: () => Date.now(),
+  monotonic,
+  after(millis, call) {
+    let timer: NodeJS.Timeout;
+    // Node's own timers reach 24 days; longer ones are made of several.
+    const wait = (left: number) => {
+      const step = Math.min(left, 2 ** 31 - 1);
+      timer = setTimeout(() => (left > step ? wait(left - step) : call()), step).unref();
+    };
+    wait(millis);
+    return () => clearTimeout(timer);
+  },
+};
+
+/** A user's clock may tell only the time of day; timers and intervals then stay real. */
+export function clockFrom(given: { now(): number } | undefined): Clock {
+  if (given === undefined) return systemClock;
+  if ("monotonic" in given && "after" in given) return given as Clock;
+  return { ...systemClock, now: () => Math.round(given.now()) };
+}
+
+function monotonic(): number {
+  const [seconds, nanos] = process.hrtime();
+  return seconds * 1_000 + nanos / 1_000_000;
+}

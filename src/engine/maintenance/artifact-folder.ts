@@ -1,0 +1,88 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { Artifacts } from "../../artifacts/artifacts.ts";
+import type { Clock } from "../../core/clock.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { Alive } from "../../store/alive.ts";
+import type { StoreLocation } from "../../store/open-store.ts";
+import { modeLike } from "../../store/sqlite/modes.ts";
+import type { Store } from "../../store/store.ts";
+
+/** The artifacts of a database: opened when they are first needed, in a folder beside it, or where it was said. */
+export class ArtifactFolder {
+  readonly #store: Store;
+  readonly #location: StoreLocation;
+  readonly #clock: Clock;
+  readonly #given: string | undefined;
+  #opened: Promise<Artifacts> | null = null;
+  #artifacts: Artifacts | null = null;
+  #temporary: string | null = null;
+
+  constructor(store: Store, location: StoreLocation, clock: Clock, given: string | undefined) {
+    this.#store = store;
+    this.#location = location;
+    this.#clock = clock;
+    this.#given = given;
+  }
+
+  /** Where it is, or would be; null: nobody has said, and there is no place beside the database. */
+  get path(): string | null {
+    if (this.#given !== undefined) return resolve(this.#given);
+    if (this.#location.kind === "postgres") return null;
+    return this.#location.path === ":memory:" ? this.#temporary : `${this.#location.path}-artifacts`;
+  }
+
+  /** For those who cannot wait, and know that it is open. */
+  get opened(): Artifacts {
+    if (this.#artifacts === null) throw new Error("the folder of artifacts is not open yet");
+    return this.#artifacts;
+  }
+
+  open(): Promise<Artifacts> {
+    this.#opened ??= this.#open().catch((error: unknown) => {
+      this.#opened = null;
+      throw error;
+    });
+    return this.#opened;
+  }
+
+  async close(): Promise<void> {
+    const opened = this.#opened;
+    if (opened === null) return;
+    (await opened.catch(() => null))?.close();
+    if (this.#temporary !== null) await rm(this.#temporary, { recursive: true, force: true });
+  }
+
+  async #open(): Promise<Artifacts> {
+    if (this.#location.kind === "sqlite" && this.#location.path === ":memory:" && this.#given === undefined) {
+      this.#temporary ??= await mkdtemp(join(tmpdir(), "holdfast-artifacts-"));
+    }
+    const { path } = this;
+    if (path === null) throw noFolder();
+    const driver = this.#location.kind === "sqlite" ? this.#location.driver : "node:sqlite";
+    const mode = this.#mode();
+    const artifacts = await Artifacts.open(path, {
+      alive: (folder) => new Alive(folder, driver, "", () => modeLike(path)),
+      clock: this.#clock,
+      ...(mode === undefined ? {} : { mode }),
+    });
+    this.#store.work.watchArtifacts((hashes) => artifacts.missing(hashes));
+    this.#artifacts = artifacts;
+    return artifacts;
+  }
+
+  /** Like the database. On a server nothing is known of those who share the folder: then the umask decides. */
+  #mode(): number | undefined {
+    if (this.#location.kind === "sqlite" && this.#location.path !== ":memory:") return modeLike(this.#location.path);
+    return this.#location.mode;
+  }
+}
+
+function noFolder(): HoldfastError {
+  return new HoldfastError(
+    "ARTIFACTS_NEEDED",
+    "Large outputs, bytes and snapshots need a folder for artifacts, and on PostgreSQL nobody can guess where.",
+    "Give open(address, { artifacts: folder }), or --artifacts to a command: the same folder for all workers.",
+  );
+}

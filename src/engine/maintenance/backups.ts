@@ -1,0 +1,203 @@
+import { randomUUID } from "node:crypto";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { lacking } from "../../artifacts/collect.ts";
+import { type BackupPlan, dueIn, type KnownBackup, retired } from "../../core/backup-plan.ts";
+import { backupName, backupsIn, removeBackup } from "../../store/backup-folder.ts";
+import { artifactsPath } from "../../store/backup-manifest.ts";
+import type { BackupArtifacts, BackupReason, Manifest, OnProgress, StagedBackup } from "../../store/backups.ts";
+import { damaged, type VerifiedBackup, verifyBackup } from "../../store/sqlite/backup/verify.ts";
+import { createFolder, modeLike } from "../../store/sqlite/modes.ts";
+import type { Engine } from "../engine.ts";
+import { said } from "../failure-log.ts";
+
+/** The lock of whoever makes one: of all processes with the same database, one at a time. */
+const LOCK = "holdfast.backups";
+const TTL = 60_000;
+/** However long until the next one: look again by then, since clocks are set and folders are emptied. */
+const LOOK_AGAIN = 3_600_000;
+/** While another process makes one, and after trouble. */
+const TRY_AGAIN = 60_000;
+
+/** Makes backups by a plan, and removes those that need not be kept. Whoever dies on the way has made none; the next look finds that. */
+export class ScheduledBackups {
+  readonly #engine: Engine;
+  readonly #plan: BackupPlan;
+  #cancel: (() => void) | null = null;
+  #looking: Promise<void> | null = null;
+  #stopped = false;
+  /** What was said already: it is tried again and again. */
+  #trouble: string | null = null;
+
+  constructor(engine: Engine, plan: BackupPlan) {
+    this.#engine = engine;
+    this.#plan = plan;
+  }
+
+  start(): void {
+    this.#cancel?.();
+    this.#looking ??= this.#look().finally(() => (this.#looking = null));
+    this.#engine.clock.during?.(this.#looking);
+  }
+
+  /** One that is being made comes to its end first. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    this.#cancel?.();
+    await this.#looking;
+  }
+
+  async #look(): Promise<void> {
+    let wait: number;
+    try {
+      wait = await this.#make();
+      this.#trouble = null;
+    } catch (error) {
+      wait = Math.min(TRY_AGAIN, this.#plan.every);
+      await this.#tell(error);
+    }
+    if (!this.#stopped) this.#cancel = this.#engine.clock.after(Math.min(wait, LOOK_AGAIN), () => this.start());
+  }
+
+  /** How long until it is worth looking again. */
+  async #make(): Promise<number> {
+    const { store, clock, program } = this.#engine;
+    const due = () => dueIn(this.#plan, this.#counting(), clock.now());
+    if (due() > 0 || this.#stopped || store.damage.damaged !== null) return Math.max(due(), TRY_AGAIN);
+    const token = randomUUID();
+    if (!(await store.locks.acquire(LOCK, program, token, TTL))) return TRY_AGAIN;
+    const renewal = this.#keep(token);
+    try {
+      // Somebody may have made it between the look and the lock.
+      if (due() === 0) await this.#makeOne();
+    } finally {
+      renewal();
+      await store.locks.release(LOCK, token);
+    }
+    return due();
+  }
+
+  async #makeOne(): Promise<void> {
+    const { location, clock, log } = this.#engine;
+    const { folder, artifacts } = this.#plan;
+    // The last part of it alone: where more is missing, a disk may not be mounted.
+    const source = location.kind === "sqlite" && location.path !== ":memory:" ? location.path : "holdfast";
+    if (!existsSync(folder)) createFolder(folder, modeLike(source), { recursive: false });
+    const file = backupName(source, clock.now());
+    const { findings, size } = await makeBackup(this.#engine, join(folder, file), { artifacts, reason: "scheduled" });
+    log.info("a backup was made", { path: join(folder, file), size });
+    for (const old of retired(this.#plan, this.#known())) removeBackup(folder, old);
+    const { store } = this.#engine;
+    await store.backups.trimJournal(backupsIn(folder, store.databaseId));
+    if (findings.length > 0) throw new Error(`the database is damaged, and so is its backup: ${findings[0]}`);
+  }
+
+  /** After a restore the journal leads on from none of before: the next is due at once. */
+  #counting(): KnownBackup[] {
+    const { journaled, epoch } = this.#engine.store.backups;
+    return journaled ? this.#known().filter((one) => one.epoch === epoch) : this.#known();
+  }
+
+  #known(): KnownBackup[] {
+    return backupsIn(this.#plan.folder, this.#engine.store.databaseId).map(
+      ({ file, takenAt, epoch, commits, reason, findings }) => ({
+        file,
+        takenAt,
+        epoch,
+        commits,
+        scheduled: reason === "scheduled",
+        whole: findings.length === 0 && existsSync(join(this.#plan.folder, file)),
+      }),
+    );
+  }
+
+  /** A large one takes longer than any lock should last by itself. */
+  #keep(token: string): () => void {
+    const timer = setInterval(() => void this.#engine.store.locks.extend(LOCK, token, TTL).catch(() => {}), TTL / 3).unref();
+    return () => clearInterval(timer);
+  }
+
+  /** In the log each time it is another; in the audit and to all who listen, when it begins. */
+  async #tell(failure: unknown): Promise<void> {
+    const { log, store } = this.#engine;
+    const error = failure instanceof Error ? failure.message : String(failure);
+    const { folder } = this.#plan;
+    if (this.#trouble !== error) log.error("a backup failed; it is tried again", { folder, ...said(failure), error });
+    const begins = this.#trouble === null;
+    this.#trouble = error;
+    if (!begins || store.damage.damaged !== null) return;
+    const act = { action: "backup.failed", name: folder, after: { error } };
+    await store.audit.record(act).catch((trouble: unknown) => log.warn("that could not be written down", said(trouble)));
+  }
+}
+
+export interface BackupOptions {
+  /** Copy the artifacts, too; default false: the backup knows what they are called, and that they must be there. */
+  artifacts?: boolean;
+  /** Called now and then while it is made. */
+  onProgress?: OnProgress;
+}
+
+/** A copy of all that is there at one instant, checked, under its name only when it is whole. Nobody is held up by it. */
+export async function makeBackup(
+  engine: Engine,
+  path: string,
+  { artifacts = false, onProgress = () => {}, reason = "asked" }: BackupOptions & { reason?: BackupReason } = {},
+): Promise<Manifest> {
+  const staged = await engine.store.backups.stage(path, { reason, onProgress });
+  try {
+    const collected = await (artifacts ? include(engine, staged, onProgress) : refer(engine, staged));
+    const manifest = await staged.publish(collected);
+    await writeDown(engine, path, manifest);
+    return manifest;
+  } catch (error) {
+    await staged.discard();
+    throw error;
+  }
+}
+
+/** It is there by now, whatever becomes of its entry in the audit; and what is damaged is not written to. */
+async function writeDown({ store, log }: Engine, path: string, { size, sha256, reason }: Manifest): Promise<void> {
+  if (store.damage.damaged !== null) return;
+  await store.audit
+    .record({ action: "backup.made", name: path, after: { size, sha256, reason } })
+    .catch((error: unknown) => log.warn("a backup was made, and could not be written down", { path, ...said(error) }));
+}
+
+/** The file, and the artifacts that came with it. */
+export async function verifyWhole(
+  path: string,
+  driver: "node:sqlite" | "better-sqlite3",
+  tell: OnProgress,
+): Promise<VerifiedBackup> {
+  const verified = await verifyBackup(path, driver, tell);
+  await verifyArtifacts(verified.path, verified.manifest, tell);
+  return verified;
+}
+
+/** Throws if an artifact that came with the backup is missing or damaged. */
+export async function verifyArtifacts(backup: string, manifest: Manifest | null, tell: OnProgress): Promise<void> {
+  if (manifest === null || !manifest.artifacts.included) return;
+  const { hashes } = manifest.artifacts;
+  const bad = await lacking(hashes, artifactsPath(backup), (done) => tell({ step: "artifacts", done, total: hashes.length }));
+  if (bad.length > 0) throw damaged(backup, `of its artifacts ${bad.length} are missing or damaged, ${bad[0]} among them`);
+}
+
+async function include(engine: Engine, staged: StagedBackup, onProgress: OnProgress): Promise<BackupArtifacts> {
+  const hashes = [...staged.hashes];
+  const tell = (done: number) => onProgress({ step: "artifacts", done, total: hashes.length });
+  const opened = await engine.artifacts();
+  const { bytes, missing } = await opened.collect(hashes, staged.artifactFolder, tell);
+  const gone = new Set(missing);
+  return { included: true, hashes: hashes.filter((hash) => !gone.has(hash)), bytes, missing };
+}
+
+/** Whether they are there is looked at all the same: to know it now is better than after a restore. */
+async function refer(engine: Engine, staged: StagedBackup): Promise<BackupArtifacts> {
+  const hashes = [...staged.hashes];
+  const { path } = engine.artifactFolder;
+  if (hashes.length === 0) return { included: false, hashes, bytes: 0, missing: [] };
+  const missing = path === null || !existsSync(path) ? hashes : (await engine.artifacts()).missing(hashes);
+  const gone = new Set(missing);
+  return { included: false, hashes: hashes.filter((hash) => !gone.has(hash)), bytes: 0, missing: [...missing] };
+}

@@ -1,0 +1,91 @@
+import { existsSync } from "node:fs";
+import { NO_ENTRY } from "../../core/audit-chain.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import type { AuditFault, AuditHead } from "../../store/audit.ts";
+import type { Thoroughness } from "../../store/findings.ts";
+import type { Store } from "../../store/store.ts";
+import type { Engine } from "../engine.ts";
+
+/** How many missing artifacts are named; the others are counted. */
+const NAMED = 5;
+/** So many are looked for at a time: what else this process does comes in between. */
+const STEP = 500;
+
+/** What is wrong with a database and what it refers to, in sentences. */
+export async function checkAll(engine: Engine, how: Thoroughness, signal?: AbortSignal): Promise<string[]> {
+  const { damage } = engine.store;
+  const known = damage.damaged;
+  const standing = (await damage.findings()).filter(({ severity }) => severity === "damage").map(({ id }) => id);
+  const { findings, references, artifacts, isComplete } = await damage.check(how);
+  signal?.throwIfAborted();
+  const missing = await missingOf(engine, artifacts);
+  const audit = how === "whole" ? await auditOf(engine) : [];
+  const [first] = missing;
+  const named = missing.slice(0, NAMED).join(", ");
+  const more = missing.length > NAMED ? ` and ${missing.length - NAMED} more` : "";
+  // Only what was known before the check: it says nothing about what was found while it looked.
+  const isClean = isComplete && findings.length + audit.length === 0;
+  const stays = known !== null && isClean ? await damage.clear(standing) : known;
+  return [
+    ...(stays === null ? [] : [stays]),
+    ...findings,
+    ...audit,
+    ...references,
+    ...(first === undefined ? [] : [`Artifacts that something refers to are missing: ${named}${more}.`]),
+  ];
+}
+
+/** What pages that cannot be read mean for it was found with them. */
+async function auditOf({ store }: Engine): Promise<string[]> {
+  try {
+    const { fault } = await verifyAudit(store);
+    return fault === null ? [] : [`The audit is not as it was written. ${fault.message}`];
+  } catch (error) {
+    if (error instanceof HoldfastError && error.code === "DAMAGED") return [];
+    throw error;
+  }
+}
+
+async function missingOf(engine: Engine, hashes: readonly string[]): Promise<readonly string[]> {
+  if (hashes.length === 0) return [];
+  const { path } = engine.artifactFolder;
+  // On a server nobody may have said where they are: then nobody can look.
+  if (path === null) return engine.location.kind === "postgres" ? [] : hashes;
+  if (!existsSync(path)) return hashes;
+  const artifacts = await engine.artifacts();
+  const missing: string[] = [];
+  for (let at = 0; at < hashes.length; at += STEP) {
+    missing.push(...artifacts.missing(hashes.slice(at, at + STEP)));
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  return missing;
+}
+
+/** Entries that are looked at in one go: others of this process come in between. */
+const PAGE = 1_000;
+
+export interface AuditVerdict {
+  ok: boolean;
+  /** How many are whole, or were looked at until one was not. */
+  entries: number;
+  /** Up to here it is whole. */
+  head: AuditHead;
+  fault: AuditFault | null;
+}
+
+/** The whole of the audit, from the first entry on. `kept`: heads that were kept elsewhere, beside those that Holdfast keeps. */
+export async function verifyAudit(
+  { audit, damage }: Pick<Store, "audit" | "damage">,
+  kept: readonly AuditHead[] = [],
+): Promise<AuditVerdict> {
+  const known = [...(await damage.auditHeads()), ...kept];
+  let entries = 0;
+  for (let from = NO_ENTRY; ;) {
+    const check = await audit.verify({ from, limit: PAGE, known });
+    entries += check.entries;
+    const { head, fault } = check;
+    if (!check.more) return { ok: fault === null, entries, head, fault };
+    from = head;
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}

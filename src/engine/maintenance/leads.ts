@@ -1,0 +1,73 @@
+import type { Clock } from "../../core/clock.ts";
+import type { LockToken } from "../../store/builds.ts";
+import type { Store } from "../../store/store.ts";
+import { said } from "../failure-log.ts";
+import type { Log } from "../log.ts";
+
+/** How often an orchestrator says that it lives. */
+export const BEAT = 5_000;
+
+/** The locks of pipelines that this process holds. They are kept by the keeper's thread, where there is one: a handler that blocks the event loop must not lose them. */
+export class Leads {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #log: Log;
+  /** True: the thread has it. */
+  readonly #send: (message: LeadMessage) => boolean;
+  readonly #held = new Map<string, { lock: LockToken; onLost: () => void }>();
+  #timer: (() => void) | null = null;
+
+  constructor(parts: { store: Store; clock: Clock; log: Log; send: (message: LeadMessage) => boolean }) {
+    this.#store = parts.store;
+    this.#clock = parts.clock;
+    this.#log = parts.log;
+    this.#send = parts.send;
+  }
+
+  /** Until the answer is called, or the lock is lost. */
+  watch(lock: LockToken, onLost: () => void): () => void {
+    this.#held.set(lock.token, { lock, onLost });
+    if (!this.#send({ lead: lock })) this.#beatSoon();
+    return () => {
+      if (!this.#held.delete(lock.token)) return;
+      this.#send({ leave: lock.token });
+      if (this.#held.size === 0) this.#stop();
+    };
+  }
+
+  /** A new thread knows nothing of them. */
+  resend(): void {
+    for (const { lock } of this.#held.values()) this.#send({ lead: lock });
+  }
+
+  lost(token: string): void {
+    const held = this.#held.get(token);
+    this.#held.delete(token);
+    held?.onLost();
+  }
+
+  #beatSoon(): void {
+    this.#timer ??= this.#clock.after(BEAT, () => {
+      this.#timer = null;
+      void this.#beat();
+    });
+  }
+
+  async #beat(): Promise<void> {
+    for (const { lock } of this.#held.values()) {
+      try {
+        if (!(await this.#store.builds.beat(lock))) this.lost(lock.token);
+      } catch (error) {
+        this.#log.warn("a build's lock could not be kept; it is tried again", said(error));
+      }
+    }
+    if (this.#held.size > 0) this.#beatSoon();
+  }
+
+  #stop(): void {
+    this.#timer?.();
+    this.#timer = null;
+  }
+}
+
+export type LeadMessage = { lead: LockToken } | { leave: string };

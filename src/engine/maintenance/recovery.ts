@@ -1,0 +1,324 @@
+import { existsSync } from "node:fs";
+import type { BuildReason } from "../../core/build.ts";
+import type { Clock } from "../../core/clock.ts";
+import type { ProcessId } from "../../core/ids.ts";
+import { endedBy, isProven } from "../../core/lease.ts";
+import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery-report.ts";
+import { checkAll } from "./check.ts";
+import type { Finding } from "../../store/findings.ts";
+import type { Life, ProcessView } from "../../store/processes.ts";
+import type { Left, StoredReport } from "../../store/recoveries.ts";
+import type { Store } from "../../store/store.ts";
+import type { Engine } from "../engine.ts";
+import { said } from "../failure-log.ts";
+import type { Log } from "../log.ts";
+
+/** At most this many jobs in one transaction. */
+const CHUNK = 10_000;
+/** How long a process that leaves waits for what is being checked; after that it leaves it to the next. In milliseconds. */
+const GRACE = 2_000;
+
+export interface Dead {
+  process: ProcessView;
+  life: Life;
+}
+
+/** What is known when somebody is found dead. */
+interface Circumstances {
+  opening: boolean;
+  /** Nobody else has the database open. */
+  alone: boolean;
+  /** What is wrong with the database itself: worth a report though nobody may have died. */
+  met?: readonly Finding[];
+  /** At most so many jobs in the first transaction: somebody waits for it. */
+  first?: number;
+  /** At whose word, where it was somebody's: he stands in the audit. */
+  asked?: string;
+}
+
+/** What was given back. */
+interface Recovered {
+  entries: number;
+  locks: number;
+}
+
+/** A report that this process has to end. */
+interface Owned {
+  report: number;
+  reason: BuildReason;
+  context: CheckCircumstances;
+  /** By the checks; null: they are to be made. */
+  found: Findings | null;
+  jobsPending: number;
+  asked: string | undefined;
+}
+
+/**
+ * The one way in which dead processes are buried: their jobs go back, their builds are CRASHED, their locks are free, and one
+ * report tells it. Each step is a transaction that adds to the report what it did; wherever it is killed, the next goes on.
+ */
+export class Recovery {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #log: Log;
+  readonly #self: ProcessId;
+  readonly #check: ((context: CheckCircumstances) => Promise<Findings | null>) | null;
+  readonly #grace: number;
+  readonly #leaving = new AbortController();
+  /** One burial after the other. */
+  #turn: Promise<unknown> = Promise.resolve();
+  /** The report that this process has to end. */
+  #owned: Owned | null = null;
+  #ending: Promise<void> | null = null;
+
+  constructor(parts: {
+    store: Store;
+    clock: Clock;
+    log: Log;
+    self: ProcessId;
+    check?: (context: CheckCircumstances) => Promise<Findings | null>;
+    grace?: number;
+  }) {
+    this.#store = parts.store;
+    this.#clock = parts.clock;
+    this.#log = parts.log;
+    this.#self = parts.self;
+    this.#check = parts.check ?? null;
+    this.#grace = parts.grace ?? GRACE;
+  }
+
+  /**
+   * Buries them; `all` resolves when everything that they had in hand is back, `some` when the first of it is. What is checked
+   * after that is waited for by `settled`.
+   */
+  start(dead: readonly Dead[], circumstances: Circumstances): { some: Promise<void>; all: Promise<Recovered> } {
+    const { promise: some, resolve } = Promise.withResolvers<void>();
+    const all = this.#turn.then(() => this.#run(dead, circumstances, resolve)).finally(resolve);
+    this.#turn = all.catch(() => {});
+    return { some, all };
+  }
+
+  run(dead: readonly Dead[], circumstances: Circumstances): Promise<Recovered> {
+    return this.start(dead, circumstances).all;
+  }
+
+  /** A report that somebody has left unended, beside whom this process lives. Costs a look when there is none. */
+  async takeOver(circumstances: Circumstances): Promise<void> {
+    if (this.#owned === null) await this.run([], circumstances);
+  }
+
+  /** Ends a report that could not be ended when it should have been. */
+  goOn(): void {
+    const owned = this.#owned;
+    if (owned === null || this.#ending !== null) return;
+    this.#ending = this.#end(owned).finally(() => {
+      this.#ending = null;
+      if (this.#owned !== owned) this.goOn();
+    });
+  }
+
+  /** Resolves when nothing is being recovered or checked by this process. */
+  async settled(): Promise<void> {
+    await this.#turn;
+    await this.#ending;
+  }
+
+  /** This process leaves. */
+  async stop(): Promise<void> {
+    const grace = setTimeout(() => this.#leaving.abort(), this.#grace);
+    await this.settled();
+    clearTimeout(grace);
+    this.#leaving.abort();
+    if (this.#owned === null) return;
+    await this.#store.recoveries
+      .transfer(this.#owned.report, this.#self)
+      .catch((error: unknown) => this.#log.warn("could not hand on a recovery", said(error)));
+  }
+
+  async #run(dead: readonly Dead[], circumstances: Circumstances, onSome: () => void): Promise<Recovered> {
+    const { opening, alone, met = [] } = circumstances;
+    const recovered: Recovered = { entries: 0, locks: 0 };
+    const since = this.#clock.monotonic();
+    const recovering = await this.#store.recoveries.begin({
+      dead: dead.map(({ process, life }) => ({ id: process.id, life })),
+      by: this.#self,
+      opening,
+      alone,
+      ...(met.length === 0 ? {} : { findings: findingsOf(met) }),
+    });
+    if (recovering === null) return recovered;
+    // It stands in the report from now on.
+    if (met.length > 0) await this.#store.damage.reported(met.map(({ id }) => id));
+    const { report, owned, left } = recovering;
+    const burial = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
+    const quick = circumstances.first;
+    for (const one of left) {
+      // Somebody has locked a job of his for the moment: he is found again.
+      if (!(await this.#bury(one, burial, recovered, { ...(quick === undefined ? {} : { quick }), onSome }))) return recovered;
+    }
+    if (!owned) return recovered;
+    const rebooted = dead.some(({ life }) => life === "rebooted");
+    const jobsPending = (await this.#store.look.counts({})).pending;
+    const context = { opening, alone, rebooted, signal: this.#leaving.signal };
+    const { asked } = circumstances;
+    if (this.#owned?.report === report) Object.assign(this.#owned, { jobsPending, asked: asked ?? this.#owned.asked });
+    else this.#owned = { report, reason: burial.reason, context, found: null, jobsPending, asked };
+    this.goOn();
+    if (this.#check === null) await this.#ending;
+    return recovered;
+  }
+
+  /** A dead process's jobs go back, then all else that it had, and its name is struck off. False: not all of it, yet. */
+  async #bury(
+    { id, life, pid, host, program }: Left,
+    { report, spent, reason }: { report: number; spent: () => number; reason: BuildReason },
+    recovered: Recovered,
+    { quick, onSome }: { quick?: number; onSome?: () => void } = {},
+  ): Promise<boolean> {
+    const { recoveries } = this.#store;
+    const cause = `process ${pid} on ${host} died (${program})`;
+    const as = isProven(life) ? endedBy(life) : "crashed";
+    let jobs = 0;
+    for (let limit = quick ?? CHUNK; ; limit = CHUNK) {
+      const { entries, locks } = await recoveries.takeBack({ report, process: id, as, limit, spent: spent(), cause });
+      jobs += entries;
+      recovered.entries += entries;
+      recovered.locks += locks;
+      if (entries > 0) onSome?.();
+      if (entries < limit) break;
+    }
+    const buried = await recoveries.bury({ report, process: id, reason, spent: spent(), cause });
+    if (buried === null) return false;
+    recovered.locks += buried.locks;
+    this.#log.info("a process died; what it had in hand is free again", { pid, host, jobs, ...buried });
+    return true;
+  }
+
+  /** Looks closer, then ends the report. Where that fails, it is tried again, or left to whoever comes next. */
+  async #end(owned: Owned): Promise<void> {
+    try {
+      owned.found ??= await this.#checked(owned.context);
+      if (owned.found === null) return;
+      for (;;) {
+        const { report, jobsPending, found, asked } = owned;
+        const ending = { by: this.#self, jobsPending, ...found, ...(asked === undefined ? {} : { asked }) };
+        const ended = await this.#store.recoveries.close(report, ending);
+        if (ended !== null && "left" in ended) {
+          await this.#others(owned, ended.left);
+          continue;
+        }
+        if (this.#owned === owned) this.#owned = null;
+        if (ended !== null) this.#tell(ended);
+        return;
+      }
+    } catch (error) {
+      this.#log.warn("a recovery could not be ended; it is tried again", said(error));
+    }
+  }
+
+  /** Whoever waits for the opening comes first: to start a thread, or to copy a short log, takes some milliseconds. */
+  async #checked(context: CheckCircumstances): Promise<Findings | null> {
+    if (this.#check !== null) await new Promise((resolve) => setImmediate(resolve));
+    const found = this.#check === null ? NO_FINDINGS : await this.#check(context);
+    return found && addFindings(found, { commitsMissing: await this.#store.damage.commitsMissing() });
+  }
+
+  /** Somebody else has found them dead meanwhile, and may be about to bury them. */
+  async #others({ report, reason }: Owned, left: readonly Left[]): Promise<void> {
+    for (const one of left) {
+      if (await this.#bury(one, { report, reason, spent: () => 0 }, { entries: 0, locks: 0 })) continue;
+      throw new Error(`process ${one.pid} on ${one.host} still has jobs in hand`);
+    }
+  }
+
+  #tell({ id, errors, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs }: StoredReport): void {
+    const data = { recovery: id, crashed: crashed.length, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs };
+    if (errors.length === 0) this.#log.info("recovered from a crash", data);
+    else this.#log.error("recovered from a crash, and something is wrong", { ...data, errors, hint: SEEN });
+  }
+}
+
+const SEEN = "`holdfast recover --last` shows all of it; `holdfast recover --acknowledge` says that somebody has seen it.";
+
+function reasonOf({ opening }: Circumstances): BuildReason {
+  return opening ? "orphaned_at_startup" : "orchestrator_lost";
+}
+
+/** What has gone by since it was asked last, in whole milliseconds; of those who only help, nothing. */
+function stopwatch(clock: Clock | null, since: number): () => number {
+  let last = since;
+  return () => {
+    const millis = clock === null ? 0 : Math.floor(clock.monotonic() - last);
+    last += millis;
+    return millis;
+  };
+}
+
+/** Under what circumstances the dead were found. */
+export interface CheckCircumstances {
+  /** The database has just been opened here. */
+  opening: boolean;
+  /** Nobody else has it open. */
+  alone: boolean;
+  /** The host was started anew since one of the dead was. */
+  rebooted: boolean;
+  /** Aborts when this process leaves; whoever opens next checks again. */
+  signal: AbortSignal;
+}
+
+/**
+ * Looks closer, after everything was given back. It must not hold up this thread: what takes long goes into one of its own. What
+ * it throws is an error of the report.
+ */
+export type Check = (engine: Engine, circumstances: CheckCircumstances) => Promise<Partial<Findings>>;
+
+/** In this order, after each recovery. A server looks after its own log and pages; artifacts are Holdfast's on both. */
+export const CHECKS: readonly Check[] = [shortenLog, clearTemporary, checkPages];
+
+/** All that they find. Null: the process leaves before they are done. */
+export async function runChecks(
+  checks: readonly Check[],
+  engine: Engine,
+  circumstances: CheckCircumstances,
+): Promise<Findings | null> {
+  const { signal } = circumstances;
+  const left = new Promise<null>((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
+  let found = NO_FINDINGS;
+  for (const check of checks) {
+    const findings = await Promise.race([attempt(check, engine, circumstances), left]);
+    if (findings === null || signal.aborted) return null;
+    found = addFindings(found, findings);
+  }
+  return found;
+}
+
+/** What could not be checked is not known to be well. */
+async function attempt(check: Check, engine: Engine, circumstances: CheckCircumstances): Promise<Partial<Findings>> {
+  try {
+    return await check(engine, circumstances);
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error);
+    return { errors: [`The database could not be checked after the crash: ${message}`] };
+  }
+}
+
+/** A log that a crash has left long makes every opening slow until somebody copies it. */
+async function shortenLog({ store }: Engine, { alone }: CheckCircumstances): Promise<Partial<Findings>> {
+  await store.recoveries.checkpoint({ alone });
+  return {};
+}
+
+/** What the dead were writing into the folder of artifacts, which may have been open here long before. */
+async function clearTemporary(engine: Engine): Promise<Partial<Findings>> {
+  const { path } = engine.artifactFolder;
+  if (path !== null && existsSync(path)) await (await engine.artifacts()).clear();
+  return {};
+}
+
+/** With the artifacts that something refers to. Where others live, they would have met damage; they have just been reading. */
+async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCircumstances): Promise<Partial<Findings>> {
+  if (!alone && !rebooted) return {};
+  // There is nothing to look for on a server where nobody has said where artifacts are.
+  if (engine.location.kind === "postgres" && engine.artifactFolder.path === null) return {};
+  return { errors: await checkAll(engine, "quick", signal) };
+}

@@ -1,0 +1,206 @@
+import { hostname } from "node:os";
+import { resolve } from "node:path";
+import { actorText } from "../core/audit.ts";
+import { type BackupPlan, type BackupsOptions, checkBackups } from "../core/backup-plan.ts";
+import type { Clock } from "../core/clock.ts";
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import {
+  checkBoolean,
+  checkFunction,
+  checkOneOf,
+  checkText,
+  describeValue,
+  invalidOption,
+  refuseUnknown,
+} from "../core/options.ts";
+import type { SinkOptions } from "./events/settings.ts";
+import { backupsFolder } from "../store/backup-folder.ts";
+import type { StoreLocation } from "../store/open-store.ts";
+import type { Durability } from "../store/store.ts";
+import { type Log, quietLog, silentLog } from "./log.ts";
+
+export interface OpenOptions {
+  /** "power" (the default): what is acknowledged survives a power cut. "process": a crash of the process, faster. */
+  durability?: Durability;
+  /** The library for files; default "node:sqlite". */
+  driver?: "node:sqlite" | "better-sqlite3";
+  /** Of a PostgreSQL database: the schema for Holdfast's own tables; default "holdfast". */
+  schema?: string;
+  /** False: refuse (`NO_DATABASE`) instead of making a database where there is none. Default true. */
+  create?: boolean;
+  /**
+   * "manual": where a crash has left something to recover, the database is only read, and every write is refused
+   * (`RECOVERY_PENDING`) until `holdfast recover --apply` has been run. Default "auto": it is recovered at once.
+   */
+  recovery?: "auto" | "manual";
+  /**
+   * Of a file: how long a write waits for another process's transaction before it is rejected with `BUSY`; default "5s". The
+   * first handle of a file in a process decides. On PostgreSQL the server queues writers.
+   */
+  busyTimeout?: Duration;
+  /** Default: warnings and errors on standard error. False: nothing is logged. */
+  log?: Log | false;
+  clock?: { now(): number };
+  /** Where events go, by name; of several processes with the same sink one delivers at a time. */
+  sinks?: Record<string, SinkOptions>;
+  /** The folder of artifacts; default: beside the file. On PostgreSQL to be given, and shared by all workers. */
+  artifacts?: string;
+  /**
+   * Backups by themselves, of a file: `{ folder, every: "6h", keep: 28 }`. Of several processes with the same one makes each.
+   */
+  backups?: BackupsOptions;
+  /**
+   * True: every change is also written to a journal beside the file, so that `holdfast restore --at` can go back to any
+   * instant. It is the database's own, and stays until somebody says false. Left out: as it is.
+   */
+  journal?: boolean;
+  /**
+   * The mode of a database file that `open` creates, and of everything beside it; folders get the matching x bits. Default
+   * 0o600. A database that exists keeps its mode, and what is beside it follows that. Exports follow the umask.
+   */
+  mode?: number;
+  /** What this process is called in `status` and in what recovery reports; default: the script's path. */
+  program?: string;
+  /** Who acts through this process, for the audit; default: the process alone. */
+  user?: string;
+  /** Called when `holdfast stop` asks this process to stop; it may take that long over its running jobs, in milliseconds. */
+  onStop?: (drain: number) => void;
+}
+
+/** What `open` knows, and a config file. */
+export const OPEN_OPTIONS = [
+  "durability",
+  "driver",
+  "schema",
+  "create",
+  "recovery",
+  "busyTimeout",
+  "log",
+  "clock",
+  "sinks",
+  "artifacts",
+  "backups",
+  "journal",
+  "mode",
+  "program",
+  "user",
+  "onStop",
+];
+
+/** Checks the options that mean the same for every kind of database. */
+export function checkOpenOptions(options: OpenOptions): void {
+  refuseUnknown(options, OPEN_OPTIONS, "open");
+  const { durability, driver, create, recovery, busyTimeout, log, clock, artifacts, mode, program, user, onStop } = options;
+  if (durability !== undefined) checkOneOf(durability, ["power", "process"], "durability");
+  if (driver !== undefined) checkOneOf(driver, ["node:sqlite", "better-sqlite3"], "driver");
+  if (create !== undefined) checkBoolean(create, "create");
+  if (recovery !== undefined) checkOneOf(recovery, ["auto", "manual"], "recovery");
+  if (busyTimeout !== undefined) toMillis(busyTimeout, "busyTimeout");
+  if (log !== undefined && log !== false) checkLog(log);
+  if (clock !== undefined) checkClock(clock);
+  if (artifacts !== undefined) checkText(artifacts, "artifacts");
+  if (mode !== undefined) checkMode(mode);
+  if (program !== undefined) checkText(program, "program");
+  if (user !== undefined) checkText(user, "user");
+  if (onStop !== undefined) checkFunction(onStop, "onStop");
+}
+
+function checkMode(mode: unknown): void {
+  if (typeof mode === "number" && Number.isInteger(mode) && (mode & ~0o666) === 0 && (mode & 0o600) === 0o600) return;
+  const given = typeof mode === "number" && Number.isInteger(mode) ? `0o${mode.toString(8)}` : describeValue(mode);
+  throw invalidOption(
+    `mode must be a file mode that lets the owner read and write, without x bits, got ${given}.`,
+    "Give 0o600 (the default), or 0o660 to share the database with a group.",
+  );
+}
+
+function checkLog(log: unknown): void {
+  const missing = ["debug", "info", "warn", "error"].filter((level) => typeof property(log, level) !== "function");
+  if (missing.length === 0) return;
+  throw invalidOption(
+    `log must have the methods debug, info, warn and error, got ${describeValue(log)} without ${missing.join(", ")}.`,
+    "Give `console`, another object with these methods, or false; leave it out for warnings and errors on standard error.",
+  );
+}
+
+function checkClock(clock: unknown): void {
+  const now = property(clock, "now");
+  const time: unknown = typeof now === "function" ? Reflect.apply(now, clock, []) : undefined;
+  if (typeof time === "number" && Number.isFinite(time)) return;
+  throw invalidOption(
+    `clock must have a method now() that returns milliseconds since 1970, got ${describeValue(typeof now === "function" ? time : clock)}.`,
+    "Give an object such as { now: () => Date.now() }.",
+  );
+}
+
+function property(value: unknown, name: string): unknown {
+  const isHolder = (typeof value === "object" && value !== null) || typeof value === "function";
+  return isHolder ? (value as Record<string, unknown>)[name] : undefined;
+}
+
+export function logOf({ log = quietLog }: OpenOptions): Log {
+  return log === false ? silentLog : log;
+}
+
+export function checkJournal({ kind, key, name }: StoreLocation, given: unknown): boolean {
+  const journal = checkBoolean(given, "`journal`");
+  if (!journal || (kind === "sqlite" && key !== null)) return journal;
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `A journal of changes is for files, and ${name} is none.`,
+    "Leave `journal` out. A server goes back to an instant by its own archive of the log (PITR).",
+  );
+}
+
+export function planOf(location: StoreLocation, { backups }: OpenOptions): BackupPlan | null {
+  if (location.kind === "sqlite") {
+    const plan = checkBackups(backups, location.path === ":memory:" ? null : backupsFolder(location.path));
+    return plan === null ? null : { ...plan, folder: resolve(plan.folder) };
+  }
+  if (backups === undefined) return null;
+  throw new HoldfastError(
+    "BACKUP_BY_SERVER",
+    `Holdfast makes no backups of a database on a server (${location.name}).`,
+    "Leave `backups` out, and let the server's own tools make them: pg_dump, pg_basebackup, continuous archiving.",
+  );
+}
+
+/**
+ * The default export of `holdfast.config.ts`: where the commands find the database and the definitions.
+ *
+ * ```ts
+ * export default { db: "work.db", modules: ["./jobs.ts"] } satisfies Config;
+ * ```
+ */
+export interface Config extends OpenOptions {
+  /** A path from the config's folder. `--db` and HOLDFAST_DB come before it; default ".holdfast/work.db". */
+  db?: string;
+  /** Modules that export jobs, as paths or globs from the config's folder. */
+  modules: string[];
+}
+
+export interface EngineOptions {
+  clock: Clock;
+  log: Log;
+  program: string;
+  /** Who has started it, where it was started by hand. */
+  user?: string;
+  /** "later": opening recovers nothing; whoever works does. "manual": where there is something to recover, it is only read. */
+  recovery?: "auto" | "manual" | "later";
+  onStop?: (drain: number) => void;
+  /** The folder of artifacts; default: beside the file. */
+  artifacts?: string;
+  /** Whether a backup is made before the schema is changed; default true. */
+  backsUp?: boolean;
+  /** Whether a file is to have a journal of changes; left out: as it is. */
+  journal?: boolean;
+  /** How long a write to a file waits for another process's transaction; left out: the store's default. */
+  writeWaitMs?: number;
+  /** Only looks: it does not even say that it is there, so nothing is written. */
+  looks?: boolean;
+}
+
+export function actorOf({ program, user }: EngineOptions): string {
+  return actorText({ program, pid: process.pid, host: hostname(), ...(user === undefined ? {} : { user }) });
+}

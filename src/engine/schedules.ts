@@ -1,0 +1,252 @@
+import type { Clock } from "../core/clock.ts";
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { checkBoolean, checkName, checkOneOf, checkText, refuseUnknown } from "../core/options.ts";
+import { type Missed, nextTick, type Schedule, ticksOf } from "../core/schedule.ts";
+import type { ScheduleDraft, StoredSchedule } from "../store/schedules.ts";
+import type { Store } from "../store/store.ts";
+import type { Enqueued } from "./context.ts";
+import { definitionOf } from "./definition.ts";
+import type { Engine } from "./engine.ts";
+import { said, Trouble } from "./failure-log.ts";
+import type { Log } from "./log.ts";
+import { newJob } from "./new-job.ts";
+import { type ReadOptions, refuseMissing } from "./readable.ts";
+
+export interface ScheduleOptions<In = unknown> {
+  /** One schedule of this key; default: the job's name. */
+  key?: string;
+  /** Minute, hour, day of the month, month, weekday; a second in front if need be; or `@hourly`, `@daily` and so on. */
+  cron: string;
+  /** Default "UTC". */
+  timezone?: string;
+  input: In;
+  /** Ticks that nobody was there for: "skip" them, run the newest "once" (the default), or "all". */
+  missed?: Missed;
+  /** How late a missed tick may still run. Default: for "once" as late as it likes, for "all" a day. */
+  within?: Duration;
+  /** False: a tick is skipped while the last job is unfinished. Default true. */
+  overlap?: boolean;
+}
+
+const KNOWN: readonly (keyof ScheduleOptions)[] = ["key", "cron", "timezone", "input", "missed", "within", "overlap"];
+
+/** `hf.schedules`. */
+export class Schedules {
+  readonly #engine: Engine;
+  readonly #refuseClosed: () => void;
+
+  /** @internal */
+  constructor(engine: Engine, refuseClosed: () => void) {
+    this.#engine = engine;
+    this.#refuseClosed = refuseClosed;
+  }
+
+  /** @internal `hf.schedule`: makes it, or changes the one with that key. */
+  async save(def: unknown, options: ScheduleOptions): Promise<Schedule> {
+    this.#refuseClosed();
+    const draft = await draftOf(def, options, this.#engine.clock.now());
+    this.#refuseClosed();
+    const { declared } = definitionOf(def);
+    if (!declared.empty) await this.#engine.store.queues.declare([declared.declaration]);
+    const saved = await this.#engine.store.schedules.save(draft);
+    this.#engine.scheduler.start();
+    this.#engine.scheduler.changed();
+    return shown(saved);
+  }
+
+  /** By key. */
+  async list(options: ReadOptions = {}): Promise<Schedule[]> {
+    this.#refuseClosed();
+    await refuseMissing(this.#engine.store.damage, options, "schedules.list", "Schedules cannot be listed");
+    return (await this.#engine.store.schedules.all()).map(shown);
+  }
+
+  /** Its jobs stay. False when there is no such schedule. */
+  async remove(key: string): Promise<boolean> {
+    this.#refuseClosed();
+    return this.#engine.store.schedules.remove(checkKey(key));
+  }
+
+  /** No more ticks, until `resume`; in this and any other process, also after a restart. */
+  async pause(key: string): Promise<void> {
+    this.#refuseClosed();
+    if (!(await this.#engine.store.schedules.pause(checkKey(key)))) throw await this.#noSuch(key);
+  }
+
+  /** Goes on with the next tick: those that fell into the pause were not missed. */
+  async resume(key: string): Promise<void> {
+    this.#refuseClosed();
+    const { store, clock, scheduler } = this.#engine;
+    for (;;) {
+      const schedule = await store.schedules.get(checkKey(key));
+      if (schedule === null) throw await this.#noSuch(key);
+      if (!schedule.paused) return;
+      // Refused when it was saved with another pattern meanwhile: then that one decides.
+      if (await store.schedules.resume(schedule, nextTick(schedule.cron, schedule.timezone, clock.now())))
+        return scheduler.changed();
+    }
+  }
+
+  /** One job now, besides those of the ticks. With `overlap: false` an unfinished last job is the answer instead. */
+  async trigger(key: string): Promise<Enqueued> {
+    this.#refuseClosed();
+    const answer = await this.#engine.store.schedules.trigger(checkKey(key));
+    if (answer === null) throw await this.#noSuch(key);
+    // A template has no id that could be taken, and comes after nothing.
+    return answer as Enqueued;
+  }
+
+  async #noSuch(key: string): Promise<HoldfastError> {
+    return noSuchSchedule(key, await this.#engine.store.schedules.all());
+  }
+}
+
+function checkKey(key: unknown): string {
+  return checkText(key, "The key of a schedule");
+}
+
+export function noSuchSchedule(key: string, schedules: readonly Schedule[]): HoldfastError {
+  const some = schedules.slice(0, 20).map((schedule) => schedule.key);
+  if (schedules.length > some.length) some.push("…");
+  const hint = some.length === 0 ? "There are none; hf.schedule makes one." : `There are: ${some.join(", ")}.`;
+  return new HoldfastError("NO_SUCH_SCHEDULE", `There is no schedule ${String(key)}.`, hint);
+}
+
+/** Checks everything there is to check, before anything is written. */
+async function draftOf(def: unknown, options: ScheduleOptions, now: number): Promise<ScheduleDraft> {
+  const definition = definitionOf(def);
+  refuseUnknown(options, KNOWN, "schedule");
+  const { cron, timezone = "UTC", missed = "once", within, overlap = true } = options;
+  checkOneOf(missed, ["skip", "once", "all"], "missed");
+  checkBoolean(overlap, "overlap");
+  const template = await newJob(definition, options.input);
+  // By the time of a tick somebody may have said otherwise.
+  if (template.declares !== undefined) template.declares = { ...template.declares, old: true };
+  return {
+    key: checkName(options.key === undefined ? definition.name : options.key, "The key of a schedule"),
+    cron,
+    timezone,
+    missed,
+    within: within === undefined ? null : toMillis(within, "within"),
+    overlap,
+    nextAt: nextTick(cron, timezone, now),
+    template,
+  };
+}
+
+function shown({ key, job, cron, timezone, paused, lastAt, nextAt }: Schedule): Schedule {
+  return { key, job, cron, timezone, paused, ...(lastAt === undefined ? {} : { lastAt }), nextAt };
+}
+
+/** However far away the next tick is, look again by then: clocks are set, and other processes change schedules. */
+const LOOK_AGAIN = 5_000;
+/** After trouble: soon enough for the tick to be on time. */
+const TRY_AGAIN = 1_000;
+/** Schedules whose ticks share a commit. */
+const TOGETHER = 100;
+
+/**
+ * Makes jobs of ticks. Every process with a worker has one, and all of them see the same tick: the store lets one of them
+ * have it. Whoever dies before that commit has done nothing, and the others are still there for it.
+ */
+export class Scheduler {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #log: Log;
+  #state: "idle" | "running" | "stopped" = "idle";
+  #cancel: (() => void) | null = null;
+  #looking: Promise<void> | null = null;
+  /** Somebody asked while it was looking: what it has read may be older than that. */
+  #again = false;
+  readonly #trouble = new Trouble();
+  /** What was said in the log already: it is tried again every second. */
+  readonly #troubles = new Map<string, string>();
+
+  constructor(parts: { store: Store; clock: Clock; log: Log }) {
+    this.#store = parts.store;
+    this.#clock = parts.clock;
+    this.#log = parts.log;
+  }
+
+  /** From now on it keeps an eye on the schedules by itself. */
+  start(): void {
+    if (this.#state !== "idle") return;
+    this.#state = "running";
+    void this.look();
+  }
+
+  /** A schedule was changed here: the next tick may be another. */
+  changed(): void {
+    if (this.#state === "running") void this.look();
+  }
+
+  async stop(): Promise<void> {
+    this.#state = "stopped";
+    this.#cancel?.();
+    await this.#looking;
+  }
+
+  /** Everything that is due becomes jobs, now. Never throws: a worker or a claim goes on without it. */
+  look(): Promise<void> {
+    this.#again = true;
+    this.#looking ??= this.#look()
+      .then(
+        (wait) => {
+          this.#trouble.over();
+          return wait;
+        },
+        (error: unknown) => {
+          const news = this.#trouble.news(error);
+          if (news !== null) this.#log.warn("looking for ticks of schedules failed; it is tried again", news);
+          return TRY_AGAIN;
+        },
+      )
+      .then((wait) => {
+        this.#looking = null;
+        this.#alarm(wait);
+      });
+    return this.#looking;
+  }
+
+  #alarm(wait: number): void {
+    this.#cancel?.();
+    if (this.#state !== "running") return;
+    this.#cancel = this.#clock.after(Math.max(1, Math.min(LOOK_AGAIN, wait)), () => void this.look());
+  }
+
+  /** How long until it is to look again. What is due is for the store's clock to say: this process's may be wrong. */
+  async #look(): Promise<number> {
+    for (;;) {
+      this.#again = false;
+      if (this.#store.damage.damaged !== null) return LOOK_AGAIN;
+      const { due, nextAt, now } = await this.#store.schedules.due();
+      if (this.#state === "stopped" || (due.length === 0 && !this.#again)) return nextAt === null ? LOOK_AGAIN : nextAt - now;
+      let troubles = 0;
+      for (let at = 0; at < due.length; at += TOGETHER) {
+        const ticked = await Promise.all(due.slice(at, at + TOGETHER).map((schedule) => this.#tick(schedule, now)));
+        troubles += ticked.filter((done) => !done).length;
+      }
+      // They are still due: to look again at once would be to look for ever.
+      if (troubles > 0 && troubles === due.length) return TRY_AGAIN;
+    }
+  }
+
+  /** False when it could not be done. One schedule's trouble (a time zone that is unknown here, say) is not the others'. */
+  async #tick(schedule: StoredSchedule, now: number): Promise<boolean> {
+    const { key, revision, nextAt: from } = schedule;
+    try {
+      const due = ticksOf(schedule, now);
+      // When it is refused, another process was quicker.
+      if (due !== null) await this.#store.schedules.tick({ key, revision, from, ...due });
+      this.#troubles.delete(key);
+      return true;
+    } catch (error) {
+      if (this.#troubles.get(key) !== String(error)) {
+        this.#log.warn("a schedule could not tick; it is tried again", { schedule: key, ...said(error) });
+      }
+      this.#troubles.set(key, String(error));
+      return false;
+    }
+  }
+}

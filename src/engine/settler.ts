@@ -1,0 +1,196 @@
+import { isPassing } from "../core/errors.ts";
+import { toJobError } from "../core/job.ts";
+import type { Outcome } from "../core/retry.ts";
+import { CommitRowsFailed } from "../store/commit-rows.ts";
+import { PartlySettled } from "../store/partly-settled.ts";
+import type { Fate } from "../store/store.ts";
+import type { Attempt } from "./attempt.ts";
+import type { Engine } from "./engine.ts";
+import { MEND, said } from "./failure-log.ts";
+import { outcomeOf, unwritable } from "./outcome.ts";
+
+/** What could not be written (a full disk, a locked file, a server that is gone) is tried again, after twice as long each time. */
+const AGAIN = 250;
+const LONGEST_AGAIN = 5_000;
+
+export interface SettlerOptions {
+  /** Its end is written, or was refused because its lease is gone. */
+  onSettled: (attempt: Attempt) => void;
+  /** Something that was under way is not any more. */
+  onRest: () => void;
+}
+
+/**
+ * Writes how attempts ended, until it is written. The leases are still held and renewed meanwhile; those that are lost are
+ * refused by the store then.
+ */
+export class Settler {
+  readonly #engine: Engine;
+  readonly #options: SettlerOptions;
+  #recorded: Attempt[] = [];
+  /** On their way to the disk. */
+  #underWay = 0;
+  /** Could not be written, and are tried again by themselves. */
+  #refused: Attempt[] = [];
+  #retries = 0;
+  #retrying = false;
+
+  constructor(engine: Engine, options: SettlerOptions) {
+    this.#engine = engine;
+    this.#options = options;
+  }
+
+  get hasRecorded(): boolean {
+    return this.#recorded.length > 0;
+  }
+
+  get isQuiet(): boolean {
+    return this.#recorded.length + this.#underWay + this.#refused.length === 0;
+  }
+
+  /** To be written with the next turn. */
+  record(attempt: Attempt, outcome: Outcome): void {
+    attempt.outcome = outcome;
+    if (outcome.kind !== "succeeded") attempt.followUps = attempt.commit = undefined;
+    this.#recorded.push(attempt);
+  }
+
+  /** Its lease is gone, so there is nothing to write any more. */
+  drop(attempt: Attempt): void {
+    this.#recorded = this.#recorded.filter((one) => one !== attempt);
+    this.#refused = this.#refused.filter((one) => one !== attempt);
+  }
+
+  /** All that is recorded, as one. */
+  write(): void {
+    const batch = this.#recorded.splice(0);
+    if (!batch.some(hasRows)) return this.#write(batch);
+    const others = batch.filter((attempt) => !hasRows(attempt));
+    if (others.length > 0) this.#write(others);
+    // Each in a transaction of its own: the callbacks of one must not undo, or delay, what others have done.
+    for (const attempt of batch.filter(hasRows)) this.#write([attempt]);
+  }
+
+  #write(batch: readonly Attempt[]): void {
+    void this.#settle(batch).then((failed) => {
+      if (failed !== null) this.#unrecorded(failed.left, failed.error);
+      this.#options.onRest();
+    });
+  }
+
+  /** Null when it is written; else what of it is not, and why. */
+  async #settle(batch: readonly Attempt[]): Promise<{ left: readonly Attempt[]; error: unknown } | null> {
+    this.#underWay += batch.length;
+    try {
+      this.#told(batch, await this.#engine.store.settle(batch));
+      return null;
+    } catch (error) {
+      if (!(error instanceof PartlySettled)) return { left: batch, error };
+      this.#told(batch, error.fates);
+      return { left: batch.filter((_, i) => error.fates[i] === null), error: error.cause };
+    } finally {
+      this.#underWay -= batch.length;
+    }
+  }
+
+  #told(batch: readonly Attempt[], fates: readonly (Fate | null)[]): void {
+    for (let i = 0; i < batch.length; i++) if (fates[i] !== null) this.#settled(batch[i] as Attempt, fates[i] === "held");
+  }
+
+  #settled(attempt: Attempt, kept: boolean): void {
+    if (attempt.lost !== null) return;
+    this.#options.onSettled(attempt);
+    if (kept) return;
+    const { id: job, name } = attempt.claimed;
+    const hint = "It was cancelled, or is run again. Where this process stood still for so long, give the job a longer `lease`.";
+    this.#engine.log.warn("a job's result was refused: its lease was gone", { job, name, hint });
+  }
+
+  /**
+   * What may pass is waited out. What is refused for itself is one attempt's fault: it has failed. Whose it is shows when
+   * each is written alone, and none of the others waits for it.
+   */
+  #unrecorded(batch: readonly Attempt[], error: unknown): void {
+    if (this.#engine.store.damage.damaged !== null) return this.#giveUp(batch);
+    if (error instanceof CommitRowsFailed) return this.#fail(batch, error.cause);
+    this.#complain(batch.length, error);
+    const lasting = !isPassing(error);
+    for (const attempt of batch) this.#refuse(attempt, lasting && batch.length === 1 ? error : null);
+    if (lasting) void this.#retry();
+    else this.#retryLater();
+  }
+
+  /** A `commit` callback threw: the attempt fails as if its handler had thrown. */
+  #fail(batch: readonly Attempt[], thrown: unknown): void {
+    for (const attempt of batch) {
+      if (attempt.lost !== null) continue;
+      withoutSuccess(attempt);
+      attempt.outcome = outcomeOf(thrown, this.#engine.clock);
+      this.#recorded.push(attempt);
+    }
+    if (this.hasRecorded) this.write();
+  }
+
+  /** To be written again; with what can be written, where its own end never can. */
+  #refuse(attempt: Attempt, lasting: unknown): void {
+    if (attempt.lost !== null) return;
+    if (lasting !== null) {
+      const { id: job, name } = attempt.claimed;
+      this.#engine.log.error("the end of a job can never be written, so it has failed", { job, name, ...said(lasting) });
+      attempt.outcome = unwritable(attempt.outcome, toJobError(lasting));
+      withoutSuccess(attempt);
+    }
+    this.#refused.push(attempt);
+  }
+
+  #retryLater(): void {
+    if (this.#retrying || this.#refused.length === 0) return;
+    this.#retrying = true;
+    this.#engine.clock.after(Math.min(LONGEST_AGAIN, AGAIN * 2 ** this.#retries++), () => {
+      this.#retrying = false;
+      void this.#retry();
+    });
+  }
+
+  /** All at once, and each by itself: the store makes one commit of those that can be written. */
+  async #retry(): Promise<void> {
+    const batch = this.#refused.splice(0);
+    const failures = await Promise.all(batch.map((attempt) => this.#settle([attempt])));
+    for (const [i, failure] of failures.entries())
+      if (failure?.error instanceof CommitRowsFailed) {
+        this.#fail([batch[i] as Attempt], failure.error.cause);
+        failures[i] = null;
+      }
+    const failed = failures.filter((failure) => failure !== null);
+    if (failed.length > 0 && this.#engine.store.damage.damaged !== null)
+      return this.#giveUp(batch.filter((_, i) => failures[i] !== null));
+    if (failed.length > 0) this.#complain(failed.length, failed[0]?.error);
+    for (const [i, failure] of failures.entries())
+      if (failure !== null) this.#refuse(batch[i] as Attempt, isPassing(failure.error) ? null : failure.error);
+    if (this.#refused.length === 0) this.#retries = 0;
+    this.#retryLater();
+    this.#options.onRest();
+  }
+
+  /** Nothing can be written any more. Where the database is put back, they run again. */
+  #giveUp(batch: readonly Attempt[]): void {
+    const jobs = batch.map(({ claimed }) => claimed.id);
+    this.#engine.log.error("finished jobs cannot be recorded: the database is damaged", { jobs, hint: MEND });
+    for (const attempt of batch) if (attempt.lost === null) this.#options.onSettled(attempt);
+    this.#options.onRest();
+  }
+
+  #complain(jobs: number, error: unknown): void {
+    this.#engine.log.error("finished jobs could not be recorded; it is tried again", { jobs, ...said(error) });
+  }
+}
+
+function hasRows({ commit }: Attempt): boolean {
+  return commit !== undefined;
+}
+
+/** Only a success takes these along. */
+function withoutSuccess(attempt: Attempt): void {
+  attempt.followUps = attempt.commit = undefined;
+  if (attempt.work !== undefined) attempt.work = { ...attempt.work, result: null, target: null };
+}

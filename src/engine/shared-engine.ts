@@ -1,0 +1,117 @@
+import { inspect } from "node:util";
+import { HoldfastError } from "../core/errors.ts";
+import type { Engine } from "./engine.ts";
+
+/** Open databases of this process, by their location's key. Kept on globalThis, so that a hot reload or a second copy of this package shares them. */
+interface Shared {
+  opened: Promise<Engine>;
+  users: number;
+  /** Set by the last to leave: whoever opens meanwhile waits, since another driver must not touch the file before. */
+  closing?: Promise<void>;
+}
+const REGISTRY = Symbol.for("holdfast.open");
+const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= begun()) as Map<string, Shared>;
+
+function begun(): Map<string, Shared> {
+  process.on("beforeExit", goodbye);
+  return new Map();
+}
+
+/** The engine of a database in this process: the one that is there, or that `start` makes. Whoever has it leaves it in the end. */
+export async function sharedEngine(
+  key: string,
+  start: () => Promise<Engine>,
+): Promise<{ engine: Engine; leave: () => Promise<void> }> {
+  for (let last = registry.get(key); last?.closing !== undefined; last = registry.get(key)) {
+    await last.closing.catch(() => {});
+  }
+  const shared = registry.get(key) ?? { opened: start(), users: 0 };
+  registry.set(key, shared);
+  // Counted before anything is waited for, so that whoever closes meanwhile is not the last.
+  shared.users++;
+  const engine = await shared.opened.catch((error: unknown) => {
+    if (registry.get(key) === shared) registry.delete(key);
+    throw error;
+  });
+  return { engine, leave: () => leave(key, shared, engine) };
+}
+
+async function leave(key: string, shared: Shared, engine: Engine): Promise<void> {
+  if (--shared.users > 0) return;
+  shared.closing ??= end(key, shared, engine);
+  await shared.closing;
+}
+
+function end(key: string, shared: Shared, engine: Engine): Promise<void> {
+  return engine.close().finally(() => {
+    if (registry.get(key) === shared) registry.delete(key);
+  });
+}
+
+/** A program that has nothing more to do, and closed nothing, says goodbye all the same: it has not crashed. */
+function goodbye(): void {
+  closeAll().catch(() => {});
+}
+
+/** @internal Everything that this process has open, whoever uses it. */
+export async function closeAll(): Promise<void> {
+  await Promise.all([...registry].map(([key, shared]) => close(key, shared)));
+}
+
+async function close(key: string, shared: Shared): Promise<void> {
+  const engine = await shared.opened.catch(() => null);
+  if (engine !== null) await (shared.closing ??= end(key, shared, engine));
+}
+
+/** Those that ask to end. A terminal that was closed ends every program of Node's, `nohup` or not: better in good order. */
+export const SIGNALS = ["SIGHUP", "SIGINT", "SIGTERM"] as const;
+const CODES: Partial<Record<NodeJS.Signals, number>> = { SIGHUP: 129, SIGINT: 130, SIGTERM: 143 };
+
+/** A second one asks to end at once; but a closed terminal is told by its kernel and by its shell, and means the same. */
+export function isImpatient(signal: NodeJS.Signals): boolean {
+  return signal !== "SIGHUP";
+}
+
+/** Everybody in this process who wants to stop gracefully. */
+const stoppers = new Set<() => Promise<void>>();
+let stopping = false;
+
+/**
+ * The first signal stops everybody gracefully, and the process exits when the last of them is done; the second exits at
+ * once. Returns the way to be left alone again.
+ */
+export function onSignals(stop: () => Promise<void>): () => void {
+  if (stoppers.size === 0) for (const signal of SIGNALS) process.on(signal, heard);
+  stoppers.add(stop);
+  return () => {
+    stoppers.delete(stop);
+    if (stoppers.size === 0 && !stopping) for (const signal of SIGNALS) process.off(signal, heard);
+  };
+}
+
+function heard(signal: NodeJS.Signals): void {
+  const code = CODES[signal] ?? 143;
+  if (stopping && isImpatient(signal)) process.exit(code);
+  if (stopping) return;
+  stopping = true;
+  process.on("uncaughtException", uncaught);
+  void stopAll().then((isClean) => process.exit(isClean ? code : 1));
+}
+
+/** Handles that listen to no signal are closed last: a process that exits with one open counts as crashed. */
+async function stopAll(): Promise<boolean> {
+  const ends = await Promise.allSettled([...stoppers].map((stop) => stop()));
+  const [closed] = await Promise.allSettled([closeAll()]);
+  return [...ends, closed].every(({ status }) => status === "fulfilled");
+}
+
+/**
+ * A loop of the program that enqueues is rejected with CLOSED while the signal stops everything. If nothing catches that
+ * error, it must not end the process before all is closed. Every other error ends it, as without this listener.
+ */
+function uncaught(error: unknown): void {
+  if (error instanceof HoldfastError && error.code === "CLOSED") return;
+  if (process.listenerCount("uncaughtException") > 1) return;
+  process.stderr.write(`Uncaught ${inspect(error)}\n`);
+  process.exit(1);
+}

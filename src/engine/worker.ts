@@ -1,0 +1,447 @@
+import { type Duration, toMillis } from "../core/duration.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { refuseUnknown } from "../core/options.ts";
+import type { Outcome } from "../core/retry.ts";
+import { checkConcurrency } from "../core/run-options.ts";
+import type { Change, ClaimSource, Claimed, Declaration, Outlook } from "../store/store.ts";
+import { Attempt } from "./attempt.ts";
+import type { Definition } from "./definition.ts";
+import type { Engine } from "./engine.ts";
+import { Executor, type ProgressWriter, Runnables } from "./executor.ts";
+import { logFailure, said, Trouble } from "./failure-log.ts";
+import { Settler } from "./settler.ts";
+
+const CONCURRENCY = 10;
+/** The most that is claimed at once: a commit costs as much as some dozen jobs. */
+const BATCH = 512;
+/** The most that is claimed beyond the concurrency: while one batch runs, the store has the next to work on. */
+const AHEAD = 2 * BATCH;
+/** Handlers may keep one turn of the event loop this busy, in milliseconds. */
+const TURN = 5;
+const DRAIN = 10_000;
+/** A handler that does not end after its lease is gone no longer counts against the concurrency after this long. */
+const ZOMBIE = 5_000;
+/** However far away the next delayed job is, look again by then: clocks are set. */
+const LOOK_AGAIN = 5_000;
+/** A claim that failed (a full disk, a locked file, a server that is gone) is tried again after this. */
+const CLAIM_AGAIN = 250;
+const DECLARE_AGAIN = 1_000;
+/** Leases shorter than this are claimed only once the keeper is at work: on a busy machine it takes a while to start. */
+const BRIEF = 10_000;
+
+export interface Worker extends AsyncDisposable {
+  /** Stops claiming, lets running jobs finish for `drain` (default: the worker's own), then gives the rest back uncharged. */
+  stop(options?: { drain?: Duration }): Promise<void>;
+}
+
+export interface WorkOptions {
+  /** How many jobs run at once in this worker; default 10. */
+  concurrency?: number;
+  /** How long running jobs may go on when it stops, also by a signal or `close`; default 10 s. */
+  drain?: Duration;
+}
+
+/** What a worker has run. */
+export interface Drained {
+  /** Attempts that were begun. */
+  ran: number;
+  /** Those that did not succeed, in the order in which they ended. */
+  readonly ended: Attempt[];
+}
+
+/**
+ * Claims, runs, settles. One turn of the event loop is one commit: what is done is settled, and what is next is
+ * claimed, together.
+ */
+export class WorkerLoop implements Worker {
+  readonly #engine: Engine;
+  readonly #progress: ProgressWriter;
+  readonly #executor: Executor;
+  readonly #settler: Settler;
+  readonly #runnables: Runnables;
+  readonly #concurrency: number;
+  readonly #drain: number;
+  readonly #brief: boolean;
+  readonly #unlisten: () => void;
+  readonly #retire: () => void;
+  readonly #stayAlive: NodeJS.Timeout;
+  #waiting: Attempt[] = [];
+  /** A batch that has come while another was under way: it waits for its own turn. */
+  #arrived: Attempt[] = [];
+  readonly #running = new Set<Attempt>();
+  /** Claimed beyond the concurrency. It grows while a whole batch is done within its turn, and shrinks otherwise. */
+  #ahead = 0;
+  #freshAt = 0;
+  #turning = false;
+  #pumping = false;
+  #claiming = false;
+  #peeking = false;
+  /** Nothing to claim, as far as is known; `#wakes` counts what may have changed that. */
+  #dry = false;
+  #wakes = 0;
+  /** There is something that may not be taken now (a second suspect, say): any commit of this process may free it. */
+  #blocked = false;
+  /** Of this process, counted as they are told. */
+  #commits = 0;
+  #alarm: (() => void) | null = null;
+  #stopping: Promise<void> | null = null;
+  #quiet: (() => void)[] = [];
+  /** What the last claim failed with. */
+  #trouble: unknown = null;
+  readonly #claims = new Trouble();
+  readonly #looks = new Trouble();
+  /** What was run since somebody began to drain; null as long as nobody does. */
+  #drained: Drained | null = null;
+
+  constructor(engine: Engine, progress: ProgressWriter, defs: readonly Definition[], options: WorkOptions) {
+    this.#engine = engine;
+    this.#progress = progress;
+    this.#executor = new Executor(engine, progress, (attempt, outcome) => this.#finish(attempt, outcome));
+    this.#settler = new Settler(engine, {
+      onSettled: (attempt) => this.#settled(attempt),
+      onRest: () => this.#hush(),
+    });
+    this.#concurrency = checkConcurrency(options.concurrency === undefined ? CONCURRENCY : options.concurrency, "concurrency");
+    this.#drain = toMillis(options.drain === undefined ? DRAIN : options.drain, "drain");
+    this.#brief = defs.some(({ lease }) => lease < BRIEF);
+    this.#runnables = new Runnables(defs);
+    const unlisten = [
+      engine.store.onChange((change) => this.#onChange(change)),
+      engine.store.onIncoming(() => this.#onIncoming()),
+    ];
+    this.#unlisten = () => unlisten.forEach((stop) => stop());
+    // A worker with nothing to do is still a worker.
+    this.#stayAlive = setInterval(() => {}, 2 ** 30);
+    engine.keep();
+    engine.janitor.start();
+    engine.scheduler.start();
+    // In the commit before the first claim: the limits of the newest code count from here on.
+    this.#declare(defs.map(({ declared }) => declared.declaration));
+    this.#retire = engine.announce(defs.map(({ queue, name, version }) => ({ queue, name, version })));
+    this.#soon();
+  }
+
+  stop(options: { drain?: Duration } = {}): Promise<void> {
+    refuseUnknown(options, ["drain"], "worker.stop");
+    this.#stopping ??= this.#stop(options.drain === undefined ? this.#drain : toMillis(options.drain, "drain"));
+    return this.#stopping;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop();
+  }
+
+  /**
+   * @internal For tests: resolves when nothing is left that is due. Nothing runs here, every end is on the disk, and a
+   * claim would find nothing. What is delayed stays so: no time is made to pass.
+   */
+  async drained(): Promise<Drained> {
+    const drained = (this.#drained = { ran: 0, ended: [] as Attempt[] });
+    for (;;) {
+      const before = drained.ran;
+      // Whatever is believed so far: a claim also takes back what dead holders have left.
+      this.#wake();
+      await new Promise((resolve) => setImmediate(resolve));
+      await this.#untilQuiet(Number.POSITIVE_INFINITY);
+      if (this.#stopping !== null) throw new HoldfastError("CLOSED", "Its worker was stopped.", "Close later.");
+      if (this.#trouble !== null) throw this.#trouble;
+      const [{ ready }, timedOut] = await Promise.all([
+        this.#engine.store.outlook(this.#runnables.sources()),
+        // The keeper says first that they are lost, and writes it then.
+        this.#engine.store.inspect(drained.ended.filter(({ lost }) => lost === "TIMEOUT")),
+      ]);
+      const isWritten = !timedOut.includes("held");
+      if (!ready && isWritten && this.#isQuiet()) return drained;
+      // Due, but not to be had yet (a second suspect, say): somebody else has to do something first, in real time.
+      if (drained.ran === before) await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+  }
+
+  #declare(declarations: readonly Declaration[]): void {
+    this.#engine.store.queues.declare(declarations).catch((error: unknown) => {
+      if (this.#stopping !== null || this.#engine.store.damage.damaged !== null) return;
+      this.#engine.log.warn("limits could not be declared; it is tried again", said(error));
+      this.#engine.clock.after(DECLARE_AGAIN, () => this.#declare(declarations));
+    });
+  }
+
+  // ── turns ──
+
+  #soon(): void {
+    if (this.#turning) return;
+    this.#turning = true;
+    setImmediate(() => this.#turn());
+  }
+
+  #turn(): void {
+    this.#turning = false;
+    if (this.#settler.hasRecorded) {
+      const allDone = this.#running.size + this.#waiting.length === 0;
+      this.#ahead = allDone && !this.#isTired() ? Math.min(AHEAD, this.#ahead * 2 + this.#concurrency) : this.#ahead >> 1;
+      // The last report of a job goes before its end, in the same commit.
+      this.#progress.flush();
+      this.#settler.write();
+    }
+    this.#freshAt = performance.now();
+    this.#pump();
+    this.#next();
+  }
+
+  /** Claims what there is room for: at most half of it at once as soon as more is wanted than can run. */
+  #next(): void {
+    if (this.#dry || this.#claiming || this.#stopping !== null) return;
+    const most = Math.max(this.#concurrency, Math.min(this.#concurrency + this.#ahead, AHEAD));
+    const batch = Math.max(this.#concurrency, Math.min(BATCH, most >> 1));
+    const held = this.#running.size + this.#waiting.length + this.#arrived.length;
+    const want = Math.min(most - held, batch, this.#engine.room);
+    if (want > 0) void this.#claim(want);
+  }
+
+  /** Its end is written, or refused: the lease is over, one way or the other. */
+  #settled(attempt: Attempt): void {
+    this.#engine.release(attempt.slot);
+    logFailure(this.#engine.log, attempt.claimed, attempt.outcome, attempt.decided);
+    const { runnable } = attempt;
+    if (runnable.held-- === runnable.def.concurrency) this.#wake();
+    if (attempt.outcome.kind !== "succeeded") this.#drained?.ended.push(attempt);
+  }
+
+  async #claim(max: number): Promise<void> {
+    this.#claiming = true;
+    let left: Outlook | null = null;
+    try {
+      this.#engine.requireKeeper();
+      if (this.#brief) await this.#engine.kept();
+      const [wakes, before] = [this.#wakes, this.#engine.clock.monotonic()];
+      const from = this.#runnables.sources();
+      const by = { holder: this.#engine.self, worker: "" };
+      const claimed = await this.#engine.store.claim({ from, max, ...by, left: (outlook) => (left = outlook) });
+      this.#trouble = null;
+      this.#claims.over();
+      if (claimed.length > 0) this.#hold(claimed, before);
+      if (claimed.length === max && max > this.#concurrency) return this.#overlap();
+      this.#begin();
+      // What comes back now is claimed next; whoever waits for a job that is there does not wait for that.
+      if (claimed.length < max && !(await this.#engine.janitor.heal()) && wakes === this.#wakes)
+        await this.#rest(from, wakes, left);
+    } catch (error) {
+      this.#trouble = error;
+      this.#dry = true;
+      const refusal = this.#engine.store.damage.claimRefusal();
+      // Where every claim is refused, the engine has logged why.
+      const news = refusal === null ? this.#claims.news(error) : null;
+      if (news !== null) this.#engine.log.error("claiming failed; it is tried again", news);
+      // A finding of damage may be cleared; lost locks and replaced files stay lost.
+      if (refusal === null || refusal.code === "DAMAGED") this.#alarmIn(CLAIM_AGAIN);
+    }
+    this.#claiming = false;
+    if (!this.#dry) this.#soon();
+    this.#hush();
+  }
+
+  /**
+   * There is more than can run at once: the store is given its next work first, so that it is busy while handlers run. What
+   * goes to a server leaves with the next turn of the event loop, and they would keep it waiting.
+   */
+  #overlap(): void {
+    this.#claiming = false;
+    this.#next();
+    setImmediate(() => setImmediate(() => this.#begin()));
+  }
+
+  #hold(claimed: Claimed[], before: number): void {
+    for (const job of claimed) {
+      const runnable = this.#runnables.of(job);
+      const attempt = new Attempt(job, runnable, this.#onLoss);
+      attempt.slot = this.#engine.hold(job, attempt, before);
+      runnable.held++;
+      this.#arrived.push(attempt);
+    }
+    this.#engine.poke();
+  }
+
+  #begin(): void {
+    this.#waiting.push(...this.#arrived.splice(0));
+    this.#freshAt = performance.now();
+    if (this.#stopping !== null) this.#giveBack();
+    else this.#pump();
+  }
+
+  /** Nothing there: sleep until somebody enqueues, or the next delayed job is due. */
+  async #rest(from: ClaimSource[], wakes: number, left: Outlook | null): Promise<void> {
+    const commits = this.#commits;
+    const { ready, nextIn } = left ?? (await this.#engine.store.outlook(from));
+    // What may not be taken now may have been freed while a server was asked.
+    if (wakes !== this.#wakes || (ready && commits !== this.#commits)) return;
+    this.#ahead = 0;
+    this.#blocked = ready;
+    if (ready && from.some(({ max }) => max !== 0) && this.#waiting.length === 0 && this.#running.size === 0)
+      return this.#alarmIn(50);
+    this.#dry = true;
+    if (nextIn !== null) this.#alarmIn(Math.min(LOOK_AGAIN, Math.max(1, nextIn)));
+  }
+
+  #alarmIn(millis: number): void {
+    this.#alarm?.();
+    this.#dry = true;
+    this.#alarm = this.#engine.clock.after(millis, () => this.#wake());
+  }
+
+  #wake(): void {
+    this.#wakes++;
+    if (this.#stopping !== null) return;
+    const atRest = this.#dry && !this.#settler.hasRecorded;
+    this.#dry = false;
+    // There is nothing that a turn would be shared with.
+    if (atRest) this.#now();
+    else this.#soon();
+  }
+
+  #now(): void {
+    if (this.#turning) return;
+    this.#turning = true;
+    queueMicrotask(() => this.#turn());
+  }
+
+  #onChange(change: Change): void {
+    if (change.own) this.#commits++;
+    if (change.ready === null) this.#peek();
+    else if (change.ready.size > 0 || this.#blocked) this.#wake();
+  }
+
+  /** Claimed in the very commit that brings them, jobs start as soon as their producer has its answer. */
+  #onIncoming(): void {
+    if (!this.#dry || this.#claiming || this.#stopping !== null || this.#running.size >= this.#concurrency) return;
+    this.#wakes++;
+    this.#dry = false;
+    queueMicrotask(() => this.#turn());
+  }
+
+  /** Somebody else has committed something: look before asking for the write lock. */
+  #peek(): void {
+    if (!this.#dry || this.#peeking) return void this.#wakes++;
+    this.#peeking = true;
+    const wakes = ++this.#wakes;
+    this.#engine.store
+      .outlook(this.#runnables.sources())
+      .then(({ ready, nextIn }) => {
+        this.#looks.over();
+        if (ready) this.#wake();
+        else if (nextIn !== null && wakes === this.#wakes) this.#alarmIn(Math.max(1, Math.min(LOOK_AGAIN, nextIn)));
+      })
+      .catch((error: unknown) => {
+        const news = this.#looks.news(error);
+        if (news !== null) this.#engine.log.warn("looking for jobs failed; it is tried again", news);
+      })
+      .finally(() => (this.#peeking = false));
+  }
+
+  // ── running ──
+
+  #pump(): void {
+    if (this.#pumping) return;
+    this.#pumping = true;
+    const now = this.#engine.clock.monotonic();
+    let next = 0;
+    while (next < this.#waiting.length && this.#running.size < this.#concurrency && !this.#isTired()) {
+      this.#start(this.#waiting[next++] as Attempt, now);
+    }
+    this.#waiting = this.#waiting.slice(next);
+    this.#pumping = false;
+    if (next > 0) this.#engine.poke();
+    if (this.#waiting.length > 0 && this.#isTired()) this.#soon();
+  }
+
+  /** Handlers that compute have had enough of this turn: what is done wants to be on the disk. */
+  #isTired(): boolean {
+    return performance.now() - this.#freshAt > TURN;
+  }
+
+  #start(attempt: Attempt, now: number): void {
+    if (attempt.lost !== null) return;
+    // False: the keeper has just given it back, and is about to say so.
+    if (!this.#engine.holdings.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
+    this.#running.add(attempt);
+    if (this.#drained !== null) this.#drained.ran++;
+    this.#executor.run(attempt);
+  }
+
+  #finish(attempt: Attempt, outcome: Outcome): void {
+    if (!this.#running.delete(attempt)) return;
+    attempt.over = true;
+    if (attempt.lost === null) this.#settler.record(attempt, outcome);
+    this.#soon();
+    this.#pump();
+    this.#hush();
+  }
+
+  /** The lease is gone. The handler was told; it may take a while to end, but not for ever. */
+  readonly #onLoss = (attempt: Attempt): void => {
+    attempt.runnable.held--;
+    this.#drained?.ended.push(attempt);
+    this.#waiting = this.#waiting.filter((one) => one !== attempt);
+    this.#arrived = this.#arrived.filter((one) => one !== attempt);
+    this.#settler.drop(attempt);
+    if (this.#running.has(attempt)) {
+      this.#engine.clock.after(ZOMBIE, () => {
+        if (!this.#running.delete(attempt)) return;
+        this.#engine.log.warn("a handler goes on although its lease is gone", {
+          job: attempt.claimed.id,
+          name: attempt.claimed.name,
+          hint: "Have it end when its `signal` is aborted: nothing more of it is kept, and somebody else may run the job.",
+        });
+        this.#pump();
+        this.#wake();
+        this.#hush();
+      });
+    }
+    this.#wake();
+    this.#hush();
+  };
+
+  // ── stopping ──
+
+  async #stop(drain: number): Promise<void> {
+    await Promise.resolve();
+    this.#alarm?.();
+    this.#giveBack();
+    await this.#untilQuiet(drain);
+    for (const attempt of this.#running) attempt.abort("STOPPING");
+    // Handlers that heed the signal end by themselves in these turns.
+    for (let turn = 0; turn < 3 && this.#running.size > 0; turn++) await new Promise((resolve) => setImmediate(resolve));
+    for (const attempt of this.#running) this.#finish(attempt, { kind: "interrupted" });
+    this.#progress.flush();
+    await this.#untilQuiet(DRAIN);
+    this.#unlisten();
+    this.#retire();
+    clearInterval(this.#stayAlive);
+  }
+
+  /** What was claimed ahead and has not started. */
+  #giveBack(): void {
+    const waiting = [...this.#waiting.splice(0), ...this.#arrived.splice(0)];
+    for (const attempt of waiting) if (attempt.lost === null) this.#settler.record(attempt, { kind: "released" });
+    this.#soon();
+  }
+
+  /** Until nothing runs and everything is on the disk, or the time is over. */
+  #untilQuiet(most: number): Promise<void> {
+    return new Promise((resolve) => {
+      if (this.#isQuiet()) return resolve();
+      const cancel = this.#engine.clock.after(most, resolve);
+      this.#quiet.push(() => {
+        cancel();
+        resolve();
+      });
+    });
+  }
+
+  #isQuiet(): boolean {
+    const held = this.#running.size + this.#waiting.length + this.#arrived.length;
+    return !this.#claiming && held === 0 && this.#settler.isQuiet;
+  }
+
+  #hush(): void {
+    if (this.#quiet.length > 0 && this.#isQuiet()) for (const resolve of this.#quiet.splice(0)) resolve();
+  }
+}

@@ -1,0 +1,368 @@
+import type { TransactionHandle } from "./core/commit-rows.ts";
+import { type Duration, toMillis } from "./core/duration.ts";
+import { HoldfastError, idTaken, noUpstream } from "./core/errors.ts";
+import { checkBoolean, checkFunction, checkText, refuseUnknown } from "./core/options.ts";
+import { isPipeline, type Pipeline } from "./core/pipeline.ts";
+import { type CrashRecoveryReport, unrecordedReport } from "./core/recovery-report.ts";
+import type { Schedule } from "./core/schedule.ts";
+import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./engine/claim.ts";
+import type { EnqueueOptions, Enqueued } from "./engine/context.ts";
+import { type Definition, definitionOf, type JobDef } from "./engine/definition.ts";
+import type { Engine } from "./engine/engine.ts";
+import type { OnEvent, SubscribeOptions, Subscription } from "./engine/events/relays.ts";
+import { ProgressWriter } from "./engine/executor.ts";
+import { Jobs } from "./engine/jobs.ts";
+import { type Lock, lockOf } from "./engine/lock.ts";
+import { type BackupOptions, makeBackup } from "./engine/maintenance/backups.ts";
+import { checkAll } from "./engine/maintenance/check.ts";
+import type { RecoveryStats, StaleStats } from "./engine/maintenance/janitor.ts";
+import { previewOf, recoveryPending, type RecoveryPlan } from "./engine/maintenance/preview.ts";
+import { newJob } from "./engine/new-job.ts";
+import { Queues } from "./engine/queues.ts";
+import { readable } from "./engine/readable.ts";
+import { type ScheduleOptions, Schedules } from "./engine/schedules.ts";
+import { onSignals } from "./engine/shared-engine.ts";
+import { enqueueWithin, type PostgresTx, type SqliteTx, transact } from "./engine/transaction.ts";
+import { type Worker, WorkerLoop, type WorkOptions } from "./engine/worker.ts";
+import { Builds } from "./pipelines/builds.ts";
+import { reportOf } from "./store/recoveries.ts";
+import type { Enqueued as StoreEnqueued, NewJob } from "./store/store.ts";
+
+/** More than are kept, but for those with errors. */
+const REPORTS_SHOWN = 2_000;
+
+/** An open database. */
+export class Holdfast implements AsyncDisposable {
+  readonly jobs: Jobs;
+  readonly queues: Queues;
+  readonly schedules: Schedules;
+  readonly builds: Builds;
+  readonly recovery: {
+    /** Recovers now what would be recovered by itself in a moment. */
+    recoverStale(): Promise<RecoveryStats>;
+    /** What was recovered so far, by any process, and when last; and how much a recovery would take back now. */
+    stats(): Promise<StaleStats>;
+    /** Takes back leases that expired at least this long ago. */
+    reclaimStale(expiredFor: Duration): Promise<RecoveryStats>;
+    /**
+     * What was found after the last crash, and what was done about it; null: there was none. Of a database that is damaged,
+     * or lacks commits that no report has yet: what was found.
+     */
+    lastReport(): Promise<CrashRecoveryReport | null>;
+    /** The same of all crashes, the newest first. */
+    history(): Promise<CrashRecoveryReport[]>;
+    /** What there is to recover now, and what would be done about it; null: nothing. */
+    preview(): Promise<RecoveryPlan | null>;
+    /** Reports with errors stand open until somebody who has seen them says so; the answer is which ones. */
+    acknowledge(): Promise<CrashRecoveryReport[]>;
+  };
+  readonly events: {
+    /**
+     * Calls `on` with each event, one at a time and in order. With a `name` it is durable: its place is kept in the
+     * database, so each event reaches it at least once, over restarts and crashes. Without one it gets what happens
+     * while it is there. The answer ends it.
+     */
+    subscribe(on: OnEvent, options?: SubscribeOptions): () => Promise<void>;
+  };
+  readonly #engine: Engine;
+  readonly #progress: ProgressWriter;
+  readonly #leave: (engine: Engine) => Promise<void>;
+  readonly #workers = new Set<WorkerLoop>();
+  readonly #subscriptions = new Set<Subscription>();
+  /** Aborts when this handle has nothing running any more, and whoever waits with it waits in vain. */
+  readonly #over = new AbortController();
+  readonly #claiming = new Set<Promise<unknown>>();
+  #ignoreSignals: (() => void) | null = null;
+  #closed: Promise<void> | null = null;
+
+  /** @internal Use `open`. */
+  constructor(engine: Engine, leave: (engine: Engine) => Promise<void>) {
+    this.#engine = engine;
+    this.#leave = leave;
+    this.#progress = new ProgressWriter(engine);
+    this.jobs = new Jobs(engine, () => this.#refuseClosed(), this.#over.signal);
+    this.queues = new Queues(engine, () => this.#refuseClosed());
+    this.schedules = new Schedules(engine, () => this.#refuseClosed());
+    this.builds = new Builds(engine, {
+      refuseClosed: () => this.#refuseClosed(),
+      refuseClosing: () => this.#refuseClosing(),
+      work: (defs, concurrency) => this.#work(defs, { concurrency }),
+    });
+    this.events = {
+      subscribe: (on, options = {}) => {
+        this.#refuseClosing();
+        const subscription = engine.relays.subscribe(on, options);
+        this.#subscriptions.add(subscription);
+        return () => {
+          this.#subscriptions.delete(subscription);
+          return subscription.end();
+        };
+      },
+    };
+    this.recovery = {
+      recoverStale: async () => {
+        this.#refuseClosed();
+        return engine.janitor.recover(engine.actor);
+      },
+      stats: async () => {
+        this.#refuseClosed();
+        const { locksCleaned, entriesReclaimed, recoveredAt } = await engine.store.healing.totals();
+        const plan = await previewOf(engine.store, engine.janitor);
+        return {
+          locksCleaned,
+          entriesReclaimed,
+          recoveryTimestamp: recoveredAt,
+          staleLocks: plan === null ? 0 : plan.locks.length + plan.expired.locks.length,
+          staleEntries: plan === null ? 0 : plan.jobs + plan.expired.jobs,
+        };
+      },
+      reclaimStale: async (expiredFor) => {
+        this.#refuseClosed();
+        return engine.janitor.reclaimStale(toMillis(expiredFor, "expiredFor"), engine.actor);
+      },
+      lastReport: async () => (await this.#reports(1))[0] ?? null,
+      history: () => this.#reports(REPORTS_SHOWN),
+      preview: () => {
+        this.#refuseClosed();
+        return previewOf(engine.store, engine.janitor);
+      },
+      acknowledge: async () => {
+        this.#refuseClosed();
+        return (await engine.store.recoveries.acknowledge()).map(reportOf);
+      },
+    };
+  }
+
+  /** What this process is about to report is waited for. */
+  async #reports(limit: number): Promise<CrashRecoveryReport[]> {
+    this.#refuseClosed();
+    await this.#engine.janitor.recovery.settled();
+    const { damage, recoveries } = this.#engine.store;
+    const recorded = (await readable(() => recoveries.reports({ limit }))) ?? [];
+    // A database that is only read cannot hold the report of why.
+    const unrecorded = damage.incomplete === null ? null : unrecordedReport(await damage.findings());
+    return [...(unrecorded === null ? [] : [unrecorded]), ...recorded.map(reportOf)].slice(0, limit);
+  }
+
+  /** @internal The parts, for the commands. */
+  get engine(): Engine {
+    return this.#engine;
+  }
+
+  /**
+   * Resolves when the job is durable. With a SQLite `tx` it is synchronous: the job is there when that transaction
+   * commits, and what it throws is thrown at once, so that the transaction rolls back.
+   */
+  enqueue<In, Out>(def: JobDef<In, Out>, input: NoInfer<In>, options: EnqueueOptions & { tx: SqliteTx }): Enqueued<Out>;
+  enqueue<In, Out>(
+    def: JobDef<In, Out>,
+    input: NoInfer<In>,
+    options?: EnqueueOptions & { tx?: PostgresTx },
+  ): Promise<Enqueued<Out>>;
+  enqueue<Out>(
+    def: JobDef<never, Out>,
+    input: unknown,
+    options?: EnqueueOptions & { tx?: unknown },
+  ): Enqueued<Out> | Promise<Enqueued<Out>> {
+    if (options?.tx === undefined) return this.#enqueue(def, input, withoutTx(options));
+    if (this.#engine.location.kind === "sqlite") return this.#enqueueWithin(def, input, options);
+    // On a server whatever is refused is refused by the promise.
+    return (async () => this.#enqueueWithin(def, input, options))();
+  }
+
+  #enqueueWithin<Out>(
+    def: JobDef<never, Out>,
+    input: unknown,
+    { tx, ...options }: EnqueueOptions & { tx?: unknown },
+  ): Enqueued<Out> | Promise<Enqueued<Out>> {
+    this.#refuseClosed();
+    const definition = definitionOf(def);
+    const answer = enqueueWithin(this.#engine.store, tx, newJob(definition, input, options));
+    return answer instanceof Promise ? answer.then((one) => accepted(one, definition)) : accepted(answer, definition);
+  }
+
+  async #enqueue<Out>(def: JobDef<never, Out>, input: unknown, options?: EnqueueOptions): Promise<Enqueued<Out>> {
+    this.#refuseClosed();
+    const drafted = newJob(definitionOf(def), input, options);
+    const job = drafted instanceof Promise ? await drafted : drafted;
+    this.#refuseClosed();
+    const [answer] = await this.#engine.store.enqueue([job]);
+    return accepted(answer as StoreEnqueued, job);
+  }
+
+  /** All of them, or none. */
+  async enqueueMany<In, Out>(
+    def: JobDef<In, Out>,
+    inputs: NoInfer<In>[],
+    options?: EnqueueOptions | ((input: In, index: number) => EnqueueOptions),
+  ): Promise<Enqueued<Out>[]> {
+    this.#refuseClosed();
+    const definition = definitionOf(def);
+    if (!Array.isArray(inputs)) throw notAList("enqueueMany takes a list of inputs.");
+    const jobs: NewJob[] = [];
+    for (const [i, input] of inputs.entries()) {
+      const drafted = newJob(definition, input, withoutTx(typeof options === "function" ? options(input, i) : options));
+      jobs.push(drafted instanceof Promise ? await drafted : drafted);
+    }
+    this.#refuseClosed();
+    const answers = await this.#engine.store.enqueue(jobs, { whole: true });
+    return answers.map((answer, i) => accepted(answer, jobs[i] as NewJob));
+  }
+
+  /**
+   * Your rows and your jobs in one commit, or neither. The callback is synchronous and is called once, when nobody else
+   * writes; what it throws undoes all of it. Resolves when the commit is durable. SQLite only.
+   *
+   * ```ts
+   * await hf.transaction(({ db }) => {
+   *   const { id } = addOrder(db, order);
+   *   hf.enqueue(ship, { order: id }, { tx: db });
+   * });
+   * ```
+   */
+  async transaction<R>(run: (tx: { db: TransactionHandle }) => R extends PromiseLike<unknown> ? never : R): Promise<R> {
+    this.#refuseClosed();
+    return transact<R>(this.#engine.store, run);
+  }
+
+  /** Runs these jobs here until it is stopped. Signals are left alone unless `signals` is true. */
+  work(defs: (JobDef | Pipeline)[], options: WorkOptions & { signals?: boolean } = {}): Worker {
+    this.#refuseClosing();
+    refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
+    if (options.signals !== undefined) checkBoolean(options.signals, "signals");
+    if (!Array.isArray(defs)) throw notAList("work takes a list of jobs and pipelines.");
+    if (this.#engine.isSealed) throw recoveryPending(this.#engine.location.name);
+    const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def)]));
+    const worker = this.#work(all, options);
+    if (options.signals) this.#ignoreSignals ??= onSignals(() => this.close());
+    return worker;
+  }
+
+  #work(defs: readonly Definition[], options: WorkOptions): Worker {
+    this.#engine.refuseDamaged();
+    this.#engine.requireKeeper();
+    const worker = new WorkerLoop(this.#engine, this.#progress, defs, options);
+    this.#workers.add(worker);
+    return worker;
+  }
+
+  /** Enqueues this job at each tick of a cron pattern: one job a tick, however many processes there are. Upsert by `key`. */
+  async schedule<In>(def: JobDef<In>, options: ScheduleOptions<NoInfer<In>>): Promise<Schedule> {
+    return this.schedules.save(def, options);
+  }
+
+  /** One job in hand, or null when there is none: of a queue, of a definition, or of a name in any version. */
+  async claim<In = unknown>(from: string | JobDef<In> | AnyVersion, options: ClaimOptions): Promise<Claim<In> | null> {
+    this.#refuseClosing();
+    const handle = { refuseClosed: () => this.#refuseClosed(), over: this.#over.signal };
+    const claim = claimByHand(this.#engine, from, options, handle);
+    this.#claiming.add(claim);
+    return claim.finally(() => this.#claiming.delete(claim));
+  }
+
+  lock(name: string): Lock {
+    return lockOf(this.#engine, name, () => this.#refuseClosed());
+  }
+
+  /**
+   * A copy of the whole database as it is now, checked, while everybody goes on working; beside it a manifest,
+   * `<path>.json`. Your own tables are in it, too. Refused where there is something at `path` already. SQLite only.
+   *
+   * ```ts
+   * await hf.backup("backups/monday.db");
+   * ```
+   */
+  async backup(path: string, options: BackupOptions = {}): Promise<void> {
+    this.#refuseClosed();
+    refuseUnknown(options, ["artifacts", "onProgress"], "backup");
+    if (options.artifacts !== undefined) checkBoolean(options.artifacts, "artifacts");
+    if (options.onProgress !== undefined) checkFunction(options.onProgress, "onProgress");
+    checkText(path, "The path of a backup");
+    const { findings } = await this.#during(makeBackup(this.#engine, path, options));
+    // It is there, and may be all there is; but nobody should take it for a good one.
+    if (findings.length > 0) throw madeOfDamaged(path, findings);
+  }
+
+  /**
+   * Looks at every page, index and row, and whether the artifacts that are referred to are there, while everybody goes on
+   * working. Damage that it finds makes the database be only read from then on, by all processes.
+   *
+   * ```ts
+   * const { ok, findings } = await hf.check();
+   * ```
+   */
+  async check(): Promise<{ ok: boolean; findings: string[] }> {
+    this.#refuseClosed();
+    const findings = await this.#during(checkAll(this.#engine, "whole"));
+    return { ok: findings.length === 0, findings };
+  }
+
+  /** Closing waits for it. */
+  #during<T>(work: Promise<T>): Promise<T> {
+    this.#claiming.add(work);
+    return work.finally(() => this.#claiming.delete(work));
+  }
+
+  /** Stops this handle's workers, then lets go of the database. */
+  close(): Promise<void> {
+    this.#closed ??= this.#close();
+    return this.#closed;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  async #close(): Promise<void> {
+    await this.builds.stopAll();
+    await Promise.all([...this.#workers].map((worker) => worker.stop()));
+    this.#progress.flush();
+    await Promise.all([...this.#subscriptions].map((subscription) => subscription.endSoon()));
+    this.#over.abort(closed());
+    // A claim on its way gives back what it gets.
+    await Promise.allSettled(this.#claiming);
+    await this.#leave(this.#engine);
+    this.#ignoreSignals?.();
+  }
+
+  /** While workers drain, their handlers may go on using this handle. */
+  #refuseClosed(): void {
+    if (this.#over.signal.aborted) throw closed();
+    this.#engine.refuseClosed();
+  }
+
+  /** Nothing new is begun once closing has. */
+  #refuseClosing(): void {
+    if (this.#closed !== null) throw closed();
+    this.#refuseClosed();
+  }
+}
+
+/** `{ tx: undefined }` means no transaction. A `tx` with a value stays, and is refused where none can be used. */
+function withoutTx(options: (EnqueueOptions & { tx?: unknown }) | undefined): EnqueueOptions | undefined {
+  if (typeof options !== "object" || options === null || !("tx" in options) || options.tx !== undefined) return options;
+  const { tx: _, ...rest } = options;
+  return rest;
+}
+
+function notAList(message: string): HoldfastError {
+  return new HoldfastError("OPTION_INVALID", message, "Put it into an array.");
+}
+
+function madeOfDamaged(path: string, findings: readonly string[]): HoldfastError {
+  return new HoldfastError(
+    "DAMAGED",
+    `${path} was made, and is as damaged as the database: ${findings.join("; ")}.`,
+    "Keep the backups from before. Stop all workers, and restore one of them: holdfast restore.",
+  );
+}
+
+function closed(): HoldfastError {
+  return new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
+}
+
+function accepted<Out>(answer: StoreEnqueued, job: { name: string }): Enqueued<Out> {
+  if ("taken" in answer) throw idTaken(answer.id, answer.taken, job.name);
+  if ("missing" in answer) throw noUpstream(answer.id, job.name);
+  return answer;
+}

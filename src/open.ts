@@ -1,0 +1,138 @@
+import { dirname } from "node:path";
+import type { BackupPlan } from "./core/backup-plan.ts";
+import { toMillis } from "./core/duration.ts";
+import { HoldfastError } from "./core/errors.ts";
+import { DEFAULT_FILE_MODE } from "./core/file-mode.ts";
+import { describeValue, invalidOption } from "./core/options.ts";
+import { checkStorable, storable } from "./core/text.ts";
+import { Engine } from "./engine/engine.ts";
+import { checkSinks } from "./engine/events/settings.ts";
+import { clockFrom } from "./engine/host.ts";
+import { ScheduledBackups } from "./engine/maintenance/backups.ts";
+import { recoveryPending } from "./engine/maintenance/preview.ts";
+import { checkJournal, checkOpenOptions, logOf, type OpenOptions, planOf } from "./engine/open-options.ts";
+import { sharedEngine } from "./engine/shared-engine.ts";
+import { Holdfast } from "./holdfast.ts";
+import { locate } from "./store/open-store.ts";
+import { createFolder } from "./store/sqlite/modes.ts";
+
+const DEFAULT_PATH = ".holdfast/work.db";
+
+/**
+ * Opens a database, and makes it when it does not exist: a file, or on a PostgreSQL server a schema of its own.
+ *
+ * ```ts
+ * const hf = await open("work.db");
+ * ```
+ */
+export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
+  checkOpenOptions(options);
+  return openAs(where, options, options.recovery ?? "auto");
+}
+
+/** @internal For who operates: unless said otherwise, what a crash has left is shown as it is, and left to the workers. */
+export async function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
+  checkOpenOptions(options);
+  return openAs(where, options, options.recovery ?? "later");
+}
+
+async function openAs(where: string | undefined, options: OpenOptions, recovery: "auto" | "manual" | "later"): Promise<Holdfast> {
+  if (where !== undefined && typeof where !== "string") {
+    throw invalidOption(`\`where\` must be a string, got ${describeValue(where)}.`, 'Give a path, ":memory:" or "postgres://…".');
+  }
+  const path = checkStorable(where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH), "`where`");
+  if (path === DEFAULT_PATH && options.create !== false) createFolder(dirname(path), options.mode ?? DEFAULT_FILE_MODE);
+  const sinks = checkSinks(options.sinks);
+  const location = locate(path, options);
+  const backups = planOf(location, options);
+  const program = storable(options.program ?? process.argv[1] ?? process.title);
+  const log = logOf(options);
+  const start = () =>
+    Engine.open(location, {
+      clock: clockFrom(options.clock),
+      log,
+      program,
+      recovery,
+      ...(options.user === undefined ? {} : { user: storable(options.user) }),
+      ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
+      ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
+      backsUp: options.backups?.beforeMigration !== false,
+      ...(options.busyTimeout === undefined ? {} : { writeWaitMs: toMillis(options.busyTimeout, "busyTimeout") }),
+      ...(options.journal === undefined ? {} : { journal: checkJournal(location, options.journal) }),
+    });
+  const { key } = location;
+  if (key === null) {
+    const engine = await start();
+    const letGo = await serve(engine, sinks, backups);
+    return new Holdfast(engine, () => letGo().then(() => engine.close()));
+  }
+
+  const { engine, leave } = await sharedEngine(key, start);
+  try {
+    refuseOther(engine, options, recovery);
+    const letGo = await serve(engine, sinks, backups);
+    return new Holdfast(engine, () => letGo().then(leave));
+  } catch (error) {
+    await leave();
+    throw error;
+  }
+}
+
+/** @internal What is there, for a command that only looks: nothing is written, and nothing is recovered. */
+export async function openToLook(where: string, options: OpenOptions): Promise<Holdfast> {
+  const { artifacts, driver, schema } = options;
+  const located = { create: false, ...(driver === undefined ? {} : { driver }), ...(schema === undefined ? {} : { schema }) };
+  const engine = await Engine.open(locate(where, located), {
+    clock: clockFrom(options.clock),
+    log: logOf(options),
+    program: storable(options.program ?? process.title),
+    looks: true,
+    backsUp: options.backups?.beforeMigration !== false,
+    ...(artifacts === undefined ? {} : { artifacts }),
+  });
+  return new Holdfast(engine, () => engine.close());
+}
+
+/** What is damaged, or sealed, is only read: how far a delivery has got could not be kept. */
+async function serve(
+  engine: Engine,
+  sinks: ReturnType<typeof checkSinks>,
+  plan: BackupPlan | null,
+): Promise<() => Promise<void>> {
+  if (engine.store.damage.damaged !== null || engine.isSealed) return async () => {};
+  const letGo = await engine.relays.use(sinks);
+  if (plan === null) return letGo;
+  const backups = new ScheduledBackups(engine, plan);
+  backups.start();
+  return async () => {
+    await backups.stop();
+    await letGo();
+  };
+}
+
+/** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
+function refuseOther(engine: Engine, { driver, durability, journal }: OpenOptions, recovery: "auto" | "manual" | "later"): void {
+  const { location, store } = engine;
+  if (engine.isSealed && recovery !== "manual") throw recoveryPending(location.name);
+  if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {
+    throw new HoldfastError(
+      "DRIVER_DIFFERS",
+      `This process has ${location.name} open with "${location.driver}" already, and "${driver}" was asked for.`,
+      "Use one driver for a file in one process.",
+    );
+  }
+  if (journal !== undefined && journal !== store.backups.journaled) {
+    throw new HoldfastError(
+      "JOURNAL_DIFFERS",
+      `This process has ${location.name} open ${journal ? "without" : "with"} a journal already.`,
+      "Say it where the database is opened first, or leave `journal` out.",
+    );
+  }
+  if (durability !== undefined && durability !== store.durability) {
+    throw new HoldfastError(
+      "DURABILITY_DIFFERS",
+      `${location.name} is open with durability "${store.durability}", and "${durability}" was asked for.`,
+      "Leave `durability` out to use what the database has.",
+    );
+  }
+}

@@ -1,0 +1,144 @@
+import { existsSync, statfsSync, statSync } from "node:fs";
+import { dirname, resolve } from "node:path";
+import { countOrphans } from "../artifacts/sweep.ts";
+import { type Circumstance, diagnose, type Diagnosis } from "../core/diagnosis.ts";
+import { isProven } from "../core/lease.ts";
+import type { CrashRecoveryReport } from "../core/recovery-report.ts";
+import { bootId } from "../engine/host.ts";
+import { verifyAudit } from "../engine/maintenance/check.ts";
+import { readable } from "../engine/readable.ts";
+import type { Holdfast } from "../holdfast.ts";
+import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
+import type { StoreLocation } from "../store/open-store.ts";
+import { reportOf } from "../store/recoveries.ts";
+import { Arrival } from "../store/sqlite/damage/arrival.ts";
+import { Findings } from "../store/sqlite/damage/findings.ts";
+import { networkFileSystem } from "../store/sqlite/file-system.ts";
+import { schemaAt } from "../store/sqlite/schema-at.ts";
+import type { Store } from "../store/store.ts";
+import type { Vitals } from "../store/vitals.ts";
+
+/** What is stored and not referenced yet may belong to an attempt that is under way. */
+const JUST_STORED = 86_400_000;
+/** So many entries of the audit are looked at for a clock that went back. */
+const ENTRIES = 500;
+/** Two processes that write in turn may differ by that much, in milliseconds. */
+const BACK = 1_000;
+
+export interface Examination {
+  seen: Circumstance;
+  /** The newest report of a crash; null: there was none. */
+  lastReport: CrashRecoveryReport | null;
+  /** Name and version of the database, for example "SQLite 3.51.3". */
+  storeVersion: string | null;
+  databaseId: string | null;
+  found: Diagnosis[];
+}
+
+export interface ExamineOptions {
+  location: StoreLocation;
+  /** Null if the database could not be opened, or opening would change it. */
+  hf: Holdfast | null;
+  backups: { folder?: string; every?: number };
+  now: number;
+}
+
+/** Looks at everything that there is to see, and says what stands out. Nothing is changed. */
+export async function examine({ location, hf, backups, now }: ExamineOptions): Promise<Examination> {
+  const engine = hf?.engine ?? null;
+  const store = engine?.store ?? null;
+  const vitals = store && (await readable(() => store.vitals.look()));
+  const checked = store && (await readable(() => store.damage.check("quick")));
+  const folder = engine?.artifactFolder.path ?? null;
+  const audit = store && (await readable(() => verifyAudit(store)));
+  const seen: Circumstance = {
+    now,
+    disk: diskOf(location),
+    file: fileOf(location),
+    size: vitals?.size ?? null,
+    schema: vitals?.schema ?? schemaOf(location),
+    settings: vitals?.settings ?? [],
+    wal: store && (await readable(() => store.vitals.wal({ readers: true }))),
+    processes: (store && (await readable(() => processesOf(store)))) ?? [],
+    locks: (store && (await readable(() => store.locks.all()))) ?? [],
+    stuck: vitals?.stuck ?? [],
+    artifacts:
+      checked === null || folder === null ? null : await countOrphans(folder, new Set(checked.artifacts), now - JUST_STORED),
+    audit: audit && { entries: audit.entries, fault: audit.fault?.message ?? null },
+    backups: backupsOf(location, store?.databaseId ?? null, backups),
+    journal: store && (await readable(() => store.backups.journalLag())),
+    clock: vitals &&
+      store && { latest: vitals.latest, store: vitals.now, stepsBack: (await readable(() => stepsBack(store))) ?? [] },
+    reports: (store && (await readable(() => store.recoveries.reports({ limit: 20, which: "open" })))) ?? [],
+    // The check may have added to them.
+    findings: location.kind === "sqlite" ? new Findings(location.path).all() : [],
+    checked: checked?.findings ?? [],
+    transactions: vitals?.transactions ?? [],
+  };
+  const [last] = (store && (await readable(() => store.recoveries.reports({ limit: 1 })))) ?? [];
+  return {
+    seen,
+    lastReport: last === undefined ? null : reportOf(last),
+    storeVersion: (vitals as Vitals | null)?.engine ?? null,
+    databaseId: store?.databaseId ?? null,
+    found: diagnose(seen),
+  };
+}
+
+function fileOf(location: StoreLocation): Circumstance["file"] {
+  if (location.kind !== "sqlite" || process.platform === "win32") return null;
+  const mode = statSync(location.path, { throwIfNoEntry: false })?.mode;
+  return mode === undefined ? null : { path: location.path, mode };
+}
+
+async function processesOf(store: Store): Promise<Circumstance["processes"]> {
+  const running = await store.processes.running();
+  return (await store.processes.probe(bootId())).map(({ process: { id, pid, host, program }, life }) => {
+    return { pid, host, program, dead: isProven(life), running: running.get(id) ?? 0 };
+  });
+}
+
+/** Entries are numbered in the order of their commits: one with an earlier time than the one before it was written by an earlier clock. */
+async function stepsBack({ audit }: Store): Promise<{ at: number; by: number }[]> {
+  const entries = await audit.page({ after: 0, limit: ENTRIES, last: true });
+  return entries.flatMap(({ at }, i) => {
+    const by = (entries[i - 1]?.at ?? at) - at;
+    return by > BACK ? [{ at, by }] : [];
+  });
+}
+
+/** The disk that a file is on; null: it is none. */
+export function diskOf(location: StoreLocation): Circumstance["disk"] {
+  if (location.kind !== "sqlite" || location.path === ":memory:") return null;
+  const folder = dirname(location.path);
+  const { bavail, bsize } = statfsSync(folder);
+  return { folder, network: networkFileSystem(folder), free: bavail * bsize };
+}
+
+/** Whole backups of a database, in the folder where they are by its config, or by default. */
+export function backupsOf(
+  location: StoreLocation,
+  databaseId: string | null,
+  { folder, every }: { folder?: string; every?: number },
+): Circumstance["backups"] {
+  // A server's own tools make them, and only they know.
+  if (location.kind !== "sqlite" || location.path === ":memory:") return null;
+  const where = resolve(folder ?? backupsFolder(location.path));
+  const whole = backupsIn(where, databaseId).filter(({ findings }) => findings.length === 0);
+  const newest = whole.length === 0 ? null : Math.max(...whole.map(({ takenAt }) => takenAt));
+  return { folder: where, count: whole.length, newest, every: every ?? null };
+}
+
+/** Of a file, whether or not it can be opened. */
+export function schemaOf(location: StoreLocation): Circumstance["schema"] {
+  if (location.kind !== "sqlite" || !existsSync(location.path)) return null;
+  return schemaAt(location.path, location.driver);
+}
+
+/** To open it would bring it up to date. Behind a damaged log the schema may be newer than it looks: that one is only read. */
+export async function isOfBefore(location: StoreLocation): Promise<boolean> {
+  const schema = schemaOf(location);
+  if (location.kind !== "sqlite" || schema === null || schema.version === 0 || schema.version >= schema.known) return false;
+  const arrival = await Arrival.at(location.path, { driver: location.driver, identity: "", boot: bootId() });
+  return !arrival.isLogDamaged;
+}

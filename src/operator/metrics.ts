@@ -1,0 +1,94 @@
+import type { Facts } from "../core/metrics.ts";
+import { readable } from "../engine/readable.ts";
+import type { Holdfast } from "../holdfast.ts";
+import type { Life } from "../store/processes.ts";
+import { backupsOf, diskOf } from "./doctor.ts";
+import { ALARM_CODES, alarmsOf, overviewOf, workersIn } from "./overview.ts";
+
+const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
+
+/**
+ * What is measured. It is gathered by reads that cost what is there and unfinished, and nothing for what was. Of a damaged
+ * database it is what can be read.
+ */
+export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { folder?: string } } = {}): Promise<Facts> {
+  const { store, location, clock, isSealed } = hf.engine;
+  // All of them: a queue that is empty by now has ended jobs, too.
+  const counted = store.look.queues();
+  const [overview, queues, builds, schedules, sinks, stats, reports, last, gauged, wal] = await Promise.all([
+    // What is empty only because it could not be read is no figure.
+    overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
+    readable(() => counted),
+    readable(() => store.builds.newestBuilds()),
+    readable(() => store.schedules.all()),
+    readable(() => store.sinks.all()),
+    readable(() => hf.recovery.stats()),
+    readable(() => store.recoveries.totals()),
+    readable(() => store.recoveries.reports({ limit: 1 })),
+    readable(() => store.vitals.gauge()),
+    readable(() => store.vitals.wal()),
+  ]);
+  const alarms = overview && alarmsOf(overview);
+  return {
+    at: clock.now(),
+    database: { id: store.databaseId, store: location.kind, durability: store.durability },
+    // Reading may have found it out just now.
+    isDamaged: overview === null || store.damage.damaged !== null,
+    isPending: isSealed,
+    isHealthy: alarms !== null && !alarms.some(({ grave }) => grave),
+    alarms: alarms && countedBy(ALARM_CODES, alarms, ({ code }) => code),
+    queues,
+    expiredLeases: gauged && gauged.expiredLeases,
+    processes: overview && countedBy(LIVES, overview.processes, ({ life }) => life),
+    workers: overview && workersIn(overview).length,
+    builds,
+    schedules,
+    sinks,
+    healed: stats && { leases: stats.entriesReclaimed, locks: stats.locksCleaned },
+    stale: stats && { entries: stats.staleEntries, locks: stats.staleLocks },
+    reports,
+    lastReport: last?.[0] ?? null,
+    size: gauged && gauged.size,
+    wal,
+    diskFree: diskOf(location)?.free ?? null,
+    backups: backupsOf(location, store.databaseId, backups),
+  };
+}
+
+/** The same of one that cannot be opened: that it cannot. */
+export function unopened({ at, isDamaged }: Pick<Facts, "at" | "isDamaged">): Facts {
+  return {
+    at,
+    isDamaged,
+    database: null,
+    isPending: false,
+    isHealthy: false,
+    alarms: null,
+    queues: null,
+    expiredLeases: null,
+    stale: null,
+    processes: null,
+    workers: null,
+    builds: null,
+    schedules: null,
+    sinks: null,
+    healed: null,
+    reports: null,
+    lastReport: null,
+    size: null,
+    wal: null,
+    diskFree: null,
+    backups: null,
+  };
+}
+
+/** Those that there are none of, too. */
+function countedBy<Key extends string, One>(
+  keys: readonly Key[],
+  all: readonly One[],
+  keyOf: (one: One) => Key,
+): Record<Key, number> {
+  const counts = Object.fromEntries(keys.map((key) => [key, 0])) as Record<Key, number>;
+  for (const one of all) counts[keyOf(one)]++;
+  return counts;
+}

@@ -1,0 +1,303 @@
+import { join, resolve } from "node:path";
+import type { Readable } from "node:stream";
+import type { Swept } from "../artifacts/sweep.ts";
+import type { Event } from "../core/event.ts";
+import type { ProcessId } from "../core/ids.ts";
+import type { Facts } from "../core/metrics.ts";
+import type { CrashRecoveryReport } from "../core/recovery-report.ts";
+import type { WalReader } from "../core/wal.ts";
+import { type Claim, heldBy, type HeldClaim, tokenOf } from "../engine/claim.ts";
+import type { Engine } from "../engine/engine.ts";
+import type { OnEvent, Subscription } from "../engine/events/relays.ts";
+import { bootId } from "../engine/host.ts";
+import { type BackupOptions, makeBackup } from "../engine/maintenance/backups.ts";
+import { type AuditVerdict, verifyAudit } from "../engine/maintenance/check.ts";
+import { incompleteOf } from "../engine/readable.ts";
+import { unfinished } from "../pipelines/build-handle.ts";
+import type { Holdfast } from "../holdfast.ts";
+import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
+import { backupName, backupsFolder } from "../store/backup-folder.ts";
+import type { Manifest } from "../store/backups.ts";
+import { noSuchBuild } from "../store/build-row.ts";
+import { type BuildRow, LEAD_TTL, type LeadView } from "../store/builds.ts";
+import type { EventQuery } from "../store/events.ts";
+import type { RecoveryTotals } from "../store/healing.ts";
+import type { LockView } from "../store/locks.ts";
+import type { QueueOverview } from "../store/look.ts";
+import type { StoreLocation } from "../store/open-store.ts";
+import type { Life, ProcessView } from "../store/processes.ts";
+import { reportOf } from "../store/recoveries.ts";
+import type { SinkView } from "../store/sinks.ts";
+import { createFolder, modeLike } from "../store/sqlite/modes.ts";
+import { factsOf } from "./metrics.ts";
+import { type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
+
+/** A pipeline's orchestrator lock and the state of its process; `gone`: no process is registered under its id. */
+export interface OrchestratorLock extends LeadView {
+  life: Life | "gone";
+}
+
+/** The result of a checkpoint that an operator asked for: bytes of the log in use before and after, and its readers. */
+export interface Checkpointed {
+  before: number;
+  after: number;
+  readers: readonly WalReader[];
+}
+
+/**
+ * What an operator can do with an open database beyond the public API. The command line works through these methods and the public
+ * API, and never touches the engine; `test/unit/layers.test.ts` checks it.
+ *
+ * An Operator holds no state: `new Operator(hf)` is free, and closing `hf` ends it.
+ */
+export class Operator {
+  readonly #hf: Holdfast;
+
+  constructor(hf: Holdfast) {
+    this.#hf = hf;
+  }
+
+  get #engine(): Engine {
+    return this.#hf.engine;
+  }
+
+  // The database
+
+  /** The database's own time, which differs from this host's where the clocks do. */
+  now(): number {
+    return this.#engine.clock.now();
+  }
+
+  get databaseId(): string {
+    return this.#engine.store.databaseId;
+  }
+
+  get location(): StoreLocation {
+    return this.#engine.location;
+  }
+
+  /** Throws `DAMAGED` if the database is read-only because it is damaged. */
+  refuseDamaged(): void {
+    this.#engine.refuseDamaged();
+  }
+
+  /** The `incomplete` flag of a list: why rows may be missing. Empty if none are known to be. */
+  incomplete(): { incomplete?: string } {
+    return incompleteOf(this.#engine.store.damage);
+  }
+
+  /** What was found wrong with the database: damaged pages ("damage"), or acknowledged commits that are missing ("loss"). */
+  async findings(severity: "damage" | "loss"): Promise<{ id: string; what: string }[]> {
+    return (await this.#engine.store.damage.findings()).filter((finding) => finding.severity === severity);
+  }
+
+  /** Copies the write-ahead log into the database and empties it, waiting this long for readers. Null on a server. */
+  async checkpoint(waitMs: number): Promise<Checkpointed | null> {
+    const { recoveries, vitals } = this.#engine.store;
+    this.refuseDamaged();
+    const before = await vitals.wal();
+    if (before === null) return null;
+    await recoveries.checkpoint({ waitMs });
+    const after = (await vitals.wal({ readers: true })) ?? before;
+    return { before: before.bytes, after: after.bytes, readers: after.readers };
+  }
+
+  /** Makes a backup as `hf.backup` does, and returns its manifest, also where the database is damaged. */
+  backup(path: string, options: BackupOptions): Promise<Manifest> {
+    return makeBackup(this.#engine, path, options);
+  }
+
+  /** A new name in this folder, or in the default folder beside the database, which is created. */
+  backupPath(folder: string | undefined): string {
+    const { location } = this.#engine;
+    const source = location.kind === "sqlite" ? location.path : "holdfast";
+    const path = resolve(folder ?? backupsFolder(source));
+    if (folder === undefined && location.kind === "sqlite") createFolder(path, modeLike(source));
+    return join(path, backupName(source, this.now()));
+  }
+
+  // Status
+
+  overview(): Promise<Overview> {
+    return overviewOf(this.#hf);
+  }
+
+  openBuilds(): Promise<OpenBuild[]> {
+    return openBuilds(this.#hf);
+  }
+
+  metrics(options: { backups?: { folder?: string } }): Promise<Facts> {
+    return factsOf(this.#hf, options);
+  }
+
+  queues(): Promise<QueueOverview[]> {
+    return this.#engine.store.look.queues();
+  }
+
+  // Queues and jobs
+
+  /** False if the queue was in that state already. */
+  setPaused(queue: string, paused: boolean): Promise<boolean> {
+    const { queues } = this.#engine.store;
+    return paused ? queues.pause(queue) : queues.resume(queue);
+  }
+
+  /** Removes a quarantined job and its input. False if there is no quarantined job with this id. */
+  async purge(id: string): Promise<boolean> {
+    return (await this.#engine.store.prune({ state: "quarantined", ids: [id], limit: 1 })) === 1;
+  }
+
+  /** A claim as text, for another process to settle with `claimOf`. */
+  tokenOf(claim: Claim): string {
+    return tokenOf(this.#engine, claim);
+  }
+
+  /** The claim that a token names. The first renewal or settle shows whether its lease is still held. */
+  claimOf(token: string): HeldClaim {
+    return heldBy(this.#engine, token);
+  }
+
+  // Processes and locks
+
+  /** Processes that have the database open and are not proven dead. */
+  async livingProcesses(): Promise<ProcessView[]> {
+    const probed = await this.#engine.store.processes.probe();
+    return probed.filter(({ life }) => life === "alive" || life === "unknown").map(({ process }) => process);
+  }
+
+  /** Asks these processes to stop. A process that was asked before keeps its first drain time. */
+  async askToStop(ids: readonly ProcessId[], drainMs: number): Promise<void> {
+    await this.#engine.store.processes.askToStop(ids, drainMs);
+  }
+
+  locks(): Promise<LockView[]> {
+    return this.#engine.store.locks.all();
+  }
+
+  lock(name: string): Promise<LockView | null> {
+    return this.#engine.store.locks.get(name);
+  }
+
+  /** Removes a lock. With `stale`, only if it has expired by then; the result says whether it was removed. */
+  breakLock(name: string, options: { stale: boolean }): Promise<boolean> {
+    return this.#engine.store.locks.break(name, options);
+  }
+
+  async orchestratorLocks(): Promise<OrchestratorLock[]> {
+    const { builds, processes } = this.#engine.store;
+    const [locks, probed] = await Promise.all([builds.leads(), processes.probe(bootId())]);
+    const lifeOf = (holder: ProcessId): OrchestratorLock["life"] =>
+      probed.find(({ process }) => process.id === holder)?.life ?? "gone";
+    return locks.map((lock) => Object.assign({}, lock, { life: lifeOf(lock.holder) }));
+  }
+
+  /** The orchestrator lock of this build; null if its pipeline has none, or it is another build's. */
+  async orchestratorLockOf(build: string, pipeline: string): Promise<LeadView | null> {
+    const lock = await this.#engine.store.builds.getLead(pipeline);
+    return lock?.build === build ? lock : null;
+  }
+
+  /** Whether the orchestrator may be alive. One on another host counts as alive until its heartbeat is too old. */
+  canBeAlive({ life, beatAt }: OrchestratorLock): boolean {
+    return life === "alive" || (life === "unknown" && this.now() - beatAt < LEAD_TTL);
+  }
+
+  /**
+   * Removes a pipeline's orchestrator lock; its build becomes CRASHED. With `holder`, only if that process still holds it: another
+   * may have acquired the lock since it was read.
+   */
+  breakOrchestratorLock(pipeline: string, holder?: ProcessId): Promise<boolean> {
+    return this.#engine.store.builds.breakLead(pipeline, this.#engine.actor, holder);
+  }
+
+  // Builds and artifacts
+
+  /** The build's row, with what `hf.builds.get` leaves out. Throws `NO_SUCH_BUILD`. */
+  async build(id: string): Promise<BuildRow> {
+    const row = await this.#engine.store.builds.getBuild(id);
+    if (row === null) throw noSuchBuild(id);
+    return row;
+  }
+
+  newestBuild(pipeline: string): Promise<BuildRow | null> {
+    return this.#engine.store.builds.newestBuild(pipeline);
+  }
+
+  /** The pipeline's build that is paused for its budget, or else the one that crashed. */
+  unfinishedBuild(pipeline: string): Promise<BuildRow | null> {
+    return unfinished(this.#engine.store.builds, pipeline);
+  }
+
+  /** The bytes of an artifact, verified while they are read. */
+  async readArtifact(hash: string): Promise<Readable> {
+    return (await this.#engine.artifacts()).stream(hash);
+  }
+
+  /** Removes artifacts that no build references and that no process stored within `olderThan` milliseconds. */
+  async sweepArtifacts(olderThan: number): Promise<Swept> {
+    const { store, artifactFolder } = this.#engine;
+    const artifacts = await this.#engine.artifacts();
+    const swept = await artifacts.sweep((hashes) => store.work.referenced(hashes), { olderThan });
+    const { removed, bytes } = swept;
+    if (removed > 0) {
+      await store.audit.record({
+        action: "artifacts.swept",
+        name: String(artifactFolder.path),
+        after: { removed, bytes, olderThan },
+      });
+    }
+    return swept;
+  }
+
+  // Events and audit
+
+  events(query: EventQuery): Promise<Event[]> {
+    return this.#engine.store.events.page(query);
+  }
+
+  /** The `seq` of the newest event. */
+  newestEvent(): Promise<number> {
+    return this.#engine.store.events.newest();
+  }
+
+  /** Calls `on` with each event after `from`. The subscription is not stored. */
+  followEvents(on: OnEvent, options: { types?: string[] }, from: number): Subscription {
+    return this.#engine.relays.subscribe(on, options, from);
+  }
+
+  /** Sinks and durable subscribers, with the events that each has not received yet. */
+  sinks(): Promise<SinkView[]> {
+    return this.#engine.store.sinks.all();
+  }
+
+  /** False if there is no sink or durable subscriber of this name. */
+  forgetSink(name: string): Promise<boolean> {
+    return this.#engine.store.sinks.drop(name);
+  }
+
+  auditEntries(query: AuditQuery): Promise<AuditEntry[]> {
+    return this.#engine.store.audit.page(query);
+  }
+
+  /** Verifies the whole audit, also against heads that were stored elsewhere. */
+  verifyAudit(heads: readonly AuditHead[]): Promise<AuditVerdict> {
+    return verifyAudit(this.#engine.store, heads);
+  }
+
+  // Recovery
+
+  /** How many leases have expired and were not reclaimed, at most `limit`. */
+  async expiredLeases(limit: number): Promise<number> {
+    return (await this.#engine.store.healing.stale({ dead: [], skewed: false, limit })).length;
+  }
+
+  recoveryTotals(): Promise<RecoveryTotals> {
+    return this.#engine.store.healing.totals();
+  }
+
+  /** Recovery reports with errors that no operator has acknowledged. */
+  async failedReports(limit: number): Promise<CrashRecoveryReport[]> {
+    const open = await this.#engine.store.recoveries.reports({ limit, which: "open" });
+    return open.filter(({ state }) => state === "failed").map(reportOf);
+  }
+}

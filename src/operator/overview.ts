@@ -1,0 +1,404 @@
+import { age } from "../core/age.ts";
+import type { Build } from "../core/build-view.ts";
+import { hasEnded } from "../core/build.ts";
+import { saySpent } from "../core/cost.ts";
+import { JOB_STATES, type JobState } from "../core/job.ts";
+import type { CrashRecoveryReport } from "../core/recovery-report.ts";
+import type { Schedule } from "../core/schedule.ts";
+import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "../core/wal.ts";
+import { bytes, number, plural } from "../core/words.ts";
+import { bootId } from "../engine/host.ts";
+import { isOfCrash, type RecoveryPlan } from "../engine/maintenance/preview.ts";
+import { isDamage } from "../engine/readable.ts";
+import type { Holdfast } from "../holdfast.ts";
+import type { LeadView } from "../store/builds.ts";
+import type { RecoveryTotals } from "../store/healing.ts";
+import type { LockView } from "../store/locks.ts";
+import type { LaneOverview, QueueOverview } from "../store/look.ts";
+import type { Life, ProcessView, Works } from "../store/processes.ts";
+import { reportOf, type StoredReport } from "../store/recoveries.ts";
+import type { SinkView } from "../store/sinks.ts";
+import type { Durability } from "../store/store.ts";
+
+/** A process that has the database open; `dead` ones are there until somebody recovers what they left behind. */
+export interface ProcessStatus {
+  pid: number;
+  host: string;
+  program: string;
+  startedAt: number;
+  life: Life;
+  /** Empty for those who only enqueue or look. */
+  works: readonly Works[];
+  running: number;
+  /** It was asked to stop. */
+  stopping: boolean;
+}
+
+/** Jobs that no process says it works on. */
+interface Unworked {
+  name: string;
+  version: number;
+  /** Waiting ones, too. */
+  pending: number;
+}
+
+/** How a database stands, at one moment. */
+export interface Overview {
+  at: number;
+  database: { path: string; id: string; durability: Durability };
+  /** Why it is only read; null: it is whole, as far as is known. */
+  damaged: string | null;
+  /** What of the rest cannot be read for that, and is left empty. */
+  unreadable: string[];
+  /** What was acknowledged, is not there, and stands in no report yet. */
+  lost: string[];
+  counts: Record<JobState, number>;
+  queues: QueueOverview[];
+  processes: ProcessStatus[];
+  /** Running, claimed by hand. */
+  byHand: number;
+  /** Whether some job could start now. */
+  ready: boolean;
+  unworked: Unworked[];
+  /** Those that have not ended. */
+  builds: OpenBuild[];
+  locks: LockView[];
+  schedules: Schedule[];
+  /** Who is told of events, and how far behind each is. */
+  sinks: SinkView[];
+  recovery: RecoveryTotals;
+  /** Its write-ahead log; null: the server's own. */
+  wal: WalView | null;
+  /** The newest report of a crash, and those that stand open. */
+  crashes: { last: CrashRecoveryReport | null; open: StoredReport[] };
+  /** What a crash has left waits for an operator's word. */
+  pending: RecoveryPlan | null;
+}
+
+/** `counted`: all queues, where they were asked for already: what is pending is counted one by one. */
+export async function overviewOf(hf: Holdfast, counted = hf.engine.store.look.queues()): Promise<Overview> {
+  const { store, clock, location } = hf.engine;
+  const read = new PartialReading();
+  const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
+    await Promise.all([
+      read.of("queues", [], () => counted),
+      read.of("names", [], () => store.look.lanes()),
+      read.of("processes", [], () => store.processes.probe(bootId())),
+      read.of("running jobs", new Map(), () => store.processes.running()),
+      read.of("locks", [], () => store.locks.all()),
+      read.of("schedules", [], () => hf.schedules.list({ incomplete: true })),
+      read.of("sinks", [], () => store.sinks.all()),
+      read.of("recoveries", NO_RECOVERY, () => store.healing.totals()),
+      read.of("builds", [], () => openBuilds(hf)),
+      read.of("reports", [], () => store.recoveries.reports({ limit: 1 })),
+      read.of("open reports", [], () => store.recoveries.reports({ limit: 20, which: "open" })),
+      read.of("log", null, () => store.vitals.wal()),
+      store.damage.findings(),
+    ]);
+  const asked = queues.map(({ name }) => ({ queue: name, lease: 1 }));
+  const { ready } = await read.of("what could start", { ready: false, nextIn: null }, () => store.outlook(asked));
+  const processes = probed
+    .map(({ process, life }): ProcessStatus => {
+      const { id, pid, host, program, startedAt, works, stop } = process;
+      return { pid, host, program, startedAt, life, works, running: running.get(id) ?? 0, stopping: stop !== null };
+    })
+    .filter((process) => !isPassing(process));
+  return {
+    at: clock.now(),
+    database: { path: location.name, id: store.databaseId, durability: store.durability },
+    damaged: store.damage.damaged,
+    unreadable: read.unreadable,
+    lost: findings.filter(({ severity }) => severity === "loss").map(({ what }) => what),
+    counts: sum(queues),
+    queues: queues.filter(({ paused, counts }) => paused || JOB_STATES.some((state) => counts[state] > 0)),
+    processes,
+    byHand: running.get(null) ?? 0,
+    ready,
+    unworked: unworkedIn(lanes, queues, processes),
+    builds,
+    locks,
+    schedules,
+    sinks,
+    recovery,
+    wal,
+    crashes: { last: last === undefined ? null : reportOf(last), open },
+    pending: hf.engine.isSealed ? await crashPending(hf) : null,
+  };
+}
+
+const NO_RECOVERY: RecoveryTotals = { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] };
+
+/** Of a damaged database, what can be read; what cannot is named. */
+class PartialReading {
+  readonly unreadable: string[] = [];
+
+  async of<T>(what: string, otherwise: T, look: () => Promise<T>): Promise<T> {
+    try {
+      return await look();
+    } catch (error) {
+      if (!isDamage(error)) throw error;
+      this.unreadable.push(what);
+      return otherwise;
+    }
+  }
+}
+
+/** As far as can be told from here: one elsewhere may live. */
+export function isThere({ life }: ProcessStatus): boolean {
+  return life === "alive" || life === "unknown";
+}
+
+/** A process that only enqueues is no worker. */
+export function workersIn({ processes }: { processes: readonly ProcessStatus[] }): ProcessStatus[] {
+  return processes.filter((process) => isThere(process) && process.works.length > 0);
+}
+
+/** Commands that stay, also while they have nothing to do: `run --watch` waits for a change of its source. */
+const STAYING = /^holdfast (?:work|run)\b/;
+
+/** Another command like this one, gone in a moment. */
+function isPassing({ program, running, works }: ProcessStatus): boolean {
+  return program.startsWith("holdfast ") && !STAYING.test(program) && running === 0 && works.length === 0;
+}
+
+/** What is paused is not worked on for a reason that is shown. A worker takes its names from whatever queue they are in. */
+function unworkedIn(
+  lanes: readonly LaneOverview[],
+  queues: readonly QueueOverview[],
+  processes: readonly ProcessStatus[],
+): Unworked[] {
+  const paused = new Set(queues.filter((queue) => queue.paused).map(({ name }) => name));
+  const worked = new Set(workersIn({ processes }).flatMap(({ works }) => works.map(idOf)));
+  const found = new Map<string, Unworked>();
+  for (const lane of lanes) {
+    if (lane.pending === 0 || paused.has(lane.queue) || worked.has(idOf(lane))) continue;
+    const { name, version } = lane;
+    const pending = lane.pending + (found.get(idOf(lane))?.pending ?? 0);
+    found.set(idOf(lane), { name, version, pending });
+  }
+  return [...found.values()].sort((a, b) => b.pending - a.pending);
+}
+
+function idOf({ name, version }: { name: string; version: number }): string {
+  return `${version} ${name}`;
+}
+
+function sum(queues: readonly QueueOverview[]): Record<JobState, number> {
+  const total = Object.fromEntries(JOB_STATES.map((state) => [state, 0])) as Record<JobState, number>;
+  for (const { counts } of queues) for (const state of JOB_STATES) total[state] += counts[state];
+  return total;
+}
+
+async function crashPending(hf: Holdfast): Promise<RecoveryPlan | null> {
+  const plan = await hf.recovery.preview();
+  return plan !== null && isOfCrash(plan) ? plan : null;
+}
+
+/** A build that has not ended, and who leads it. */
+export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "reason" | "budget" | "spent" | "createdAt"> {
+  /** Pieces of work that have yet to run, as far as they are known. */
+  left: number;
+  failed: number;
+  /** A budget was approved, and the next run goes on. */
+  approved: boolean;
+  lead: { pid: number; host: string; program: string; programHash: string; beatAt: number; life: Life | "gone" } | null;
+}
+
+/** More are nobody's at a glance. */
+const MOST = 150;
+
+export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
+  const { builds } = hf.engine.store;
+  const [leads, probed, newest] = await Promise.all([
+    builds.leads(),
+    hf.engine.store.processes.probe(bootId()),
+    builds.newestBuilds(),
+  ]);
+  const unended = newest.filter(({ state }) => !hasEnded(state)).toSorted((a, b) => a.key - b.key);
+  return Promise.all(
+    unended.slice(0, MOST).map(async ({ id, approved }): Promise<OpenBuild> => {
+      const build = (await hf.builds.get(id)) as Build;
+      const lead = leads.find((one) => one.build === id);
+      const { pipeline, state, reason, budget, spent, createdAt, stages } = build;
+      const total = (of: "left" | "failed") => Object.values(stages).reduce((sum, stage) => sum + stage[of], 0);
+      return {
+        id,
+        pipeline,
+        state,
+        reason,
+        budget,
+        spent,
+        createdAt,
+        approved,
+        left: total("left"),
+        failed: total("failed"),
+        lead: lead === undefined ? null : leadOf(lead, probed),
+      };
+    }),
+  );
+}
+
+function leadOf(
+  { holder, pid, host, program, programHash, beatAt }: LeadView,
+  probed: readonly { process: ProcessView; life: Life }[],
+): OpenBuild["lead"] {
+  const life = probed.find(({ process }) => process.id === holder)?.life ?? "gone";
+  return { pid, host, program, programHash, beatAt, life };
+}
+
+/** It says that it is being built, and nobody does: the next run finds that out. */
+export function isLeft({ state, lead }: OpenBuild): boolean {
+  return state === "ACTIVE" && lead?.life !== "alive" && lead?.life !== "unknown";
+}
+
+export const ALARM_CODES = [
+  "DAMAGED",
+  "COMMITS_MISSING",
+  "BUILD_PAUSED",
+  "BUILD_CRASHED",
+  "NOBODY_WORKS",
+  "NAME_NOT_WORKED",
+  "LEFT_BEHIND",
+  "RECOVERY_FAILED",
+  "RECOVERY_PENDING",
+  "RECOVERY_STUCK",
+  "QUARANTINED",
+  "FAILED",
+  "WAITING_LONG",
+  "SINK_BEHIND",
+  "WAL_LONG",
+] as const;
+type AlarmCode = (typeof ALARM_CODES)[number];
+
+/** Something an operator should know. Only a `grave` one makes `health` say "not ok". */
+export interface Alarm {
+  code: AlarmCode;
+  grave: boolean;
+  message: string;
+  hint: string;
+}
+
+/** More names than this that nobody works on are summed up. */
+const NAMES = 4;
+/** A recovery that takes longer than this is stuck. */
+const STUCK = 60_000;
+/** A sink that is further behind is worth a word. */
+const LAG = 60_000;
+
+export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): Alarm[] {
+  const { counts, processes, ready, byHand } = overview;
+  const alarms: Alarm[] = [];
+  if (overview.damaged !== null) {
+    const message = `the database is damaged, and is only read: ${overview.damaged}`;
+    alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast doctor --recheck" });
+  }
+  for (const what of overview.lost) {
+    alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: "holdfast recover && holdfast recover --last" });
+  }
+  const gone = processes.filter((process) => !isThere(process));
+  const open = overview.queues.filter(({ paused }) => !paused);
+  const noWorker = workersIn(overview).length === 0;
+  // Whoever claims by hand is somebody who works, though nobody knows on what.
+  if (ready && noWorker && byHand === 0) {
+    const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
+    const message = `${plural(pending, "job is", "jobs are")} pending and nobody works`;
+    alarms.push({ code: "NOBODY_WORKS", grave: true, message, hint: "holdfast work FILES…" });
+  } else {
+    alarms.push(...notWorked(overview.unworked));
+  }
+  const left = gone.reduce((total, { running }) => total + running, 0);
+  if (left > 0) {
+    const message = `${plural(left, "job was", "jobs were")} left running by a process that died`;
+    // Any worker takes them back within a second, so this stands only while there is none.
+    alarms.push({ code: "LEFT_BEHIND", grave: noWorker, message, hint: "holdfast recover" });
+  }
+  alarms.push(...ofRecoveries(overview));
+  if (counts.quarantined > 0) {
+    const message = `${plural(counts.quarantined, "job is", "jobs are")} quarantined`;
+    alarms.push({ code: "QUARANTINED", grave: true, message, hint: "holdfast quarantine list" });
+  }
+  const waited = overview.at - Math.min(...open.map(({ oldestAt }) => oldestAt ?? Number.POSITIVE_INFINITY));
+  if (limits.oldest !== undefined && waited > limits.oldest) {
+    const message = `the oldest job has waited for ${age(waited)}`;
+    alarms.push({ code: "WAITING_LONG", grave: true, message, hint: "holdfast jobs list --state pending" });
+  }
+  for (const { name, behind, oldestAt, failures } of overview.sinks) {
+    const lag = oldestAt === null ? 0 : overview.at - oldestAt;
+    if (failures === 0 && lag < LAG) continue;
+    const message = `sink ${name} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${age(lag)}`;
+    // It holds up only itself.
+    alarms.push({ code: "SINK_BEHIND", grave: false, message, hint: "holdfast events sinks" });
+  }
+  if (overview.wal !== null && isLong(overview.wal)) alarms.push(ofWal(overview.wal));
+  alarms.push(...ofBuilds(overview.builds));
+  if (counts.failed > 0) {
+    const message = `${plural(counts.failed, "job")} failed`;
+    alarms.push({ code: "FAILED", grave: false, message, hint: "holdfast jobs list --state failed" });
+  }
+  return alarms;
+}
+
+function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
+  const alarms: Alarm[] = [];
+  if (pending !== null) {
+    const message = `what a crash has left waits for your word: ${plural(pending.jobs, "job")}, ${plural(pending.builds.length, "build")}`;
+    alarms.push({ code: "RECOVERY_PENDING", grave: true, message, hint: "holdfast recover && holdfast recover --apply" });
+  }
+  for (const { state, errors, begunAt } of crashes.open) {
+    if (state === "failed") {
+      const more = errors.length === 1 ? "" : ` and ${errors.length - 1} more`;
+      const message = `after a crash something was found to be wrong: ${errors[0] ?? ""}${more}`;
+      alarms.push({
+        code: "RECOVERY_FAILED",
+        grave: true,
+        message,
+        hint: "holdfast recover --last && holdfast recover --acknowledge",
+      });
+    } else if (at - begunAt > STUCK) {
+      const message = `a recovery is under way for ${age(at - begunAt)}`;
+      alarms.push({ code: "RECOVERY_STUCK", grave: true, message, hint: "holdfast recover" });
+    }
+  }
+  return alarms;
+}
+
+/** It grows for as long as somebody reads what was; and where nobody does, nobody copies it into the database. */
+function ofWal({ bytes: size, readers }: WalView): Alarm {
+  const who = sayReaders(readers);
+  const message = `the write-ahead log has ${bytes(size)}${who === null ? "" : `: ${who} reads an earlier state`}`;
+  const hint = who === null ? "holdfast doctor" : "end that transaction, or that program";
+  return { code: "WAL_LONG", grave: size >= VERY_LONG_WAL, message, hint };
+}
+
+/** Not grave: a process that is started again would not help one that waits for money, and is what helps the other. */
+function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
+  return builds.flatMap((build): Alarm[] => {
+    const { id, pipeline, state, approved, spent, budget } = build;
+    if (state === "CRASHED" || isLeft(build) || (state === "BUDGET_PAUSE" && approved)) {
+      const message = `a build of ${pipeline} ${approved ? "was approved" : "was interrupted"} and waits for its next run`;
+      return [{ code: "BUILD_CRASHED", grave: false, message, hint: `holdfast builds resume ${id}` }];
+    }
+    if (state !== "BUDGET_PAUSE") return [];
+    const message = `a build of ${pipeline} is paused for its budget: ${saySpent(spent, budget)} spent`;
+    return [{ code: "BUILD_PAUSED", grave: false, message, hint: `holdfast builds show ${id}` }];
+  });
+}
+
+/**
+ * Not grave: the workers that are there do what they can, and such jobs may be claimed by hand, or wait for a new version
+ * that is being rolled out. Those that wait for too long are what `--oldest` finds.
+ */
+function notWorked(unworked: readonly Unworked[]): Alarm[] {
+  // One more than fits is as long as the line that would sum it up.
+  const shown = unworked.length > NAMES + 1 ? unworked.slice(0, NAMES) : unworked;
+  const others = unworked.slice(shown.length);
+  const messages = shown.map(({ name, version, pending }) => {
+    return `nobody works on ${name}${version === 1 ? "" : ` v${version}`} (${number(pending)} pending)`;
+  });
+  if (others.length > 0) {
+    const pending = others.reduce((total, one) => total + one.pending, 0);
+    messages.push(`nobody works on ${others.length} other names (${number(pending)} pending)`);
+  }
+  const hint = "holdfast work FILES…";
+  return messages.map((message) => ({ code: "NAME_NOT_WORKED", grave: false, message, hint }));
+}

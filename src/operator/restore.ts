@@ -1,0 +1,114 @@
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { Artifacts } from "../artifacts/artifacts.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { verifyArtifacts } from "../engine/maintenance/backups.ts";
+import { Alive } from "../store/alive.ts";
+import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
+import { artifactsPath } from "../store/backup-manifest.ts";
+import type { OnProgress } from "../store/backups.ts";
+import { databaseAt, restore, type Restored, type RestoreRequest } from "../store/sqlite/backup/restore.ts";
+import { damaged, type VerifiedBackup, verifyBackup } from "../store/sqlite/backup/verify.ts";
+import type { DriverName } from "../store/sqlite/driver.ts";
+import { modeLike } from "../store/sqlite/modes.ts";
+import { canonicalPath } from "../store/sqlite/open.ts";
+import { salvage, type SalvagedDatabase, type SalvageRequest } from "../store/sqlite/salvage/salvage.ts";
+
+export { databaseAt };
+
+export interface RestoredWhole extends Restored {
+  artifacts: {
+    /** Brought back from the backup. */
+    restored: number;
+    /** Referenced, and nowhere to be had. */
+    missing: string[];
+  };
+}
+
+/** The database of a backup, and the artifacts that came with it: those come first, since they harm nobody. */
+export async function restoreWhole(request: RestoreRequest & { artifacts?: string }): Promise<RestoredWhole> {
+  let artifacts: RestoredWhole["artifacts"] = { restored: 0, missing: [] };
+  const restored = await restore(request, async (found) => {
+    artifacts = await bringBack(found, request);
+  });
+  return { ...restored, artifacts };
+}
+
+async function bringBack(
+  { hashes, backup, manifest, path }: Restored,
+  { artifacts: given, driver, onProgress = () => {} }: RestoreRequest & { artifacts?: string },
+): Promise<RestoredWhole["artifacts"]> {
+  await verifyArtifacts(backup, manifest, onProgress);
+  if (hashes.length === 0) return { restored: 0, missing: [] };
+  const folder = given ?? `${path}-artifacts`;
+  const included = manifest?.artifacts.included === true;
+  if (!included && !existsSync(folder)) return { restored: 0, missing: hashes };
+  const opened = await Artifacts.open(folder, { alive: (place) => new Alive(place, driver), mode: modeLike(path) });
+  try {
+    const gone = opened.missing(hashes);
+    const missing: string[] = [];
+    for (const [i, hash] of gone.entries()) {
+      const file = join(artifactsPath(backup), hash.slice(0, 2), hash.slice(2));
+      if (!included || !existsSync(file)) missing.push(hash);
+      else if ((await opened.put({ path: file })).hash !== hash) throw damaged(backup, `its artifact ${hash} has other bytes`);
+      onProgress({ step: "artifacts", done: i + 1, total: gone.length });
+    }
+    return { restored: gone.length - missing.length, missing };
+  } finally {
+    opened.close();
+  }
+}
+
+export interface SalvageOptions extends Omit<SalvageRequest, "backup"> {
+  /** The backup that fills what cannot be read; null: none; left out: the newest that is whole. */
+  backup?: string | null;
+  /** Where to look for one, beside the usual folder. */
+  folder?: string;
+}
+
+/** Makes a new database of what can be read of a damaged one, and of its newest backup. */
+export function salvageWhole({ backup, folder, ...request }: SalvageOptions): Promise<SalvagedDatabase> {
+  const { driver, onProgress } = request;
+  return salvage({
+    ...request,
+    backup: async ({ databaseId }) => {
+      if (backup === null) return null;
+      if (backup === undefined) return await newest(request.path, folder, databaseId, driver, onProgress);
+      const verified = await verifyBackup(backup, driver, onProgress);
+      if (databaseId !== null && verified.facts.databaseId !== databaseId) throw other(verified.path, request.path);
+      return verified;
+    },
+  });
+}
+
+/** One that is damaged, too, is passed over. */
+async function newest(
+  path: string,
+  given: string | undefined,
+  databaseId: string | null,
+  driver: DriverName,
+  tell: OnProgress | undefined,
+): Promise<VerifiedBackup | null> {
+  const folders = new Set([backupsFolder(canonicalPath(path)), ...(given === undefined ? [] : [given])]);
+  const found = [...folders]
+    .flatMap((folder) => backupsIn(folder, databaseId).map((manifest) => ({ manifest, path: join(folder, manifest.file) })))
+    .filter((one) => existsSync(one.path))
+    // Not by clocks; and one of before a restore has what was done away with by it.
+    .sort(({ manifest: a }, { manifest: b }) => b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt);
+  for (const one of found) {
+    try {
+      return await verifyBackup(one.path, driver, tell);
+    } catch (error) {
+      if (!(error instanceof HoldfastError)) throw error;
+    }
+  }
+  return null;
+}
+
+function other(backup: string, path: string): HoldfastError {
+  return new HoldfastError(
+    "OTHER_DATABASE",
+    `${backup} is a backup of another database than the one at ${path}. Nothing was changed.`,
+    "Give a backup of this database, or --no-backup to do without one.",
+  );
+}

@@ -1,0 +1,394 @@
+import { randomUUID } from "node:crypto";
+import { hostname } from "node:os";
+import { fromBudget, toBudget } from "../core/budget.ts";
+import type { Build } from "../core/build-view.ts";
+import { BUILD_STATES, type BuildState, hasEnded } from "../core/build.ts";
+import { isRefusedUse, TOKEN_BYTES, tokenOf } from "../core/confirmation-token.ts";
+import type { Cost } from "../core/cost.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { checkCount, checkOneOf, checkText, refuseUnknown } from "../core/options.ts";
+import { type Pipeline, pipelineOf } from "../core/pipeline.ts";
+import type { Why } from "../core/why.ts";
+import type { Definition } from "../engine/definition.ts";
+import type { Engine } from "../engine/engine.ts";
+import { said } from "../engine/failure-log.ts";
+import type { Page } from "../engine/jobs.ts";
+import { incompleteOf, notReadable } from "../engine/readable.ts";
+import type { Worker } from "../engine/worker.ts";
+import { definitionsOf } from "./definitions.ts";
+import { exportBuild } from "./export.ts";
+import { Orchestrator } from "./orchestrator.ts";
+import { explainBuild, Outputs, viewBuild } from "./outputs.ts";
+import { askFirst, type Plan, plan } from "./plan.ts";
+import { programHash } from "./program.ts";
+import { Values } from "./values.ts";
+import { Worksite } from "./worksite.ts";
+import type { SourceChanges } from "./sources/changes.ts";
+import type { BuildRow, LeadView, LedBuild, LockConflict, NewLead } from "../store/builds.ts";
+import { BuildHandle, sourceChanges, watchBuilds } from "./build-handle.ts";
+import { type BuildOptions, type BuildSettings, checkBuildOptions, type CheckedOptions, checkNames, Model } from "./model.ts";
+
+interface BuildsParts {
+  refuseClosed: () => void;
+  refuseClosing: () => void;
+  work: (defs: readonly Definition[], concurrency: number) => Worker;
+}
+
+/** Runs of pipelines. */
+export class Builds {
+  readonly #engine: Engine;
+  readonly #parts: BuildsParts;
+  readonly #sites = new Map<string, Worksite>();
+  readonly #led = new Set<Orchestrator>();
+
+  /** @internal */
+  constructor(engine: Engine, parts: BuildsParts) {
+    this.#engine = engine;
+    this.#parts = parts;
+  }
+
+  /** Starts a build here: this process leads it and works on it. What an earlier build has made and still holds is reused. */
+  async start<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): Promise<BuildHandle<All>> {
+    this.#parts.refuseClosing();
+    const site = this.#site(pipeline);
+    const checked = checkBuildOptions(site.model, options, "builds.start");
+    checked.signal?.throwIfAborted();
+    // Refused before there is a build that could only fail.
+    await site.ready();
+    await askFirst(site, checked, checked.signal ?? new AbortController().signal);
+    const { model } = site;
+    const lead = await this.#lead(model);
+    const answer = await this.#engine.store.builds.start({
+      pipeline: model.name,
+      queue: model.queue,
+      hash: model.hash,
+      description: JSON.stringify(model.description),
+      options: JSON.stringify(checked.settings),
+      budget: checked.budget,
+      maxFailures: checked.maxFailures,
+      stages: [...model.places].map(({ stage }) => stage.name),
+      lead,
+      listing: model.listingJob(null, 0),
+    });
+    if ("paused" in answer) throw paused(model.name, answer.paused);
+    return this.#leading(site, answer, lead, checked);
+  }
+
+  /** Goes on with a build that was stopped, has crashed, or is paused: that one with a token and a new budget. */
+  async resume<T, I, O, All>(
+    pipeline: Pipeline<T, I, O, All>,
+    id: string,
+    options: BuildOptions & { token?: string } = {},
+  ): Promise<BuildHandle<All>> {
+    this.#parts.refuseClosing();
+    const site = this.#site(pipeline);
+    const checked = checkBuildOptions(site.model, options, "builds.resume");
+    checked.signal?.throwIfAborted();
+    await site.ready();
+    const { model } = site;
+    const row = await this.#need(id);
+    refuseElsewhere(row, model);
+    refuseOtherOptions(row, options, checked);
+    const lead = await this.#lead(model);
+    const approval =
+      options.token === undefined ? {} : { approval: { token: options.token, budget: options.budget ?? fromBudget(row.budget) } };
+    const resume = () =>
+      this.#engine.store.builds.resume({
+        build: id,
+        hash: model.hash,
+        description: JSON.stringify(model.description),
+        lead,
+        ...approval,
+      });
+    const answer = await (options.token === undefined ? resume() : watched(this.#engine, id, resume));
+    return this.#leading(site, answer, lead, checked);
+  }
+
+  /**
+   * Builds, waits until the source has changed, and builds again: each build as it was left. It ends when the signal is
+   * aborted. What was interrupted is gone on with; a build that paused for its budget waits for an approval.
+   */
+  watch<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): AsyncIterable<Build> {
+    this.#parts.refuseClosing();
+    const site = this.#site(pipeline);
+    const { signal = new AbortController().signal } = checkBuildOptions(site.model, options, "builds.watch");
+    const { concurrency } = options;
+    return watchBuilds({
+      site,
+      signal,
+      start: (isFirst) => this.start(pipeline, isFirst ? options : { ...options, rerun: [] }),
+      resume: (id) => this.resume(pipeline, id, { signal, ...(concurrency === undefined ? {} : { concurrency }) }),
+    });
+  }
+
+  /** Token and budget, without running anything: the next resume goes on. */
+  async approve(id: string, options: { token: string; budget: Cost }): Promise<Build> {
+    this.#parts.refuseClosed();
+    refuseUnknown(options, ["token", "budget"], "builds.approve");
+    const { token, budget } = options;
+    checkText(id, "The id of a build");
+    checkText(token, "token");
+    toBudget(budget, "The new budget");
+    const { store, actor } = this.#engine;
+    const row = await watched(this.#engine, id, () => store.builds.approve(id, { token, budget }, actor));
+    return this.#view(row ?? (await this.#need(id)));
+  }
+
+  /** Another confirmation token for a paused build; those before it do not count any more. */
+  async mintToken(id: string): Promise<string> {
+    this.#parts.refuseClosed();
+    checkText(id, "The id of a build");
+    const bytes = crypto.getRandomValues(new Uint8Array(TOKEN_BYTES));
+    if ((await this.#engine.store.builds.mintToken(id, { bytes }, this.#engine.actor)) === null) throw noBuild(id);
+    return tokenOf(bytes);
+  }
+
+  async get(id: string): Promise<Build | null> {
+    this.#parts.refuseClosed();
+    checkText(id, "The id of a build");
+    const row = await this.#engine.store.builds.getBuild(id);
+    const { damaged } = this.#engine.store.damage;
+    if (row === null && damaged !== null) throw notReadable(`Build ${id}`, damaged);
+    return row === null ? null : this.#view(row);
+  }
+
+  /** In creation order. */
+  async list(options: { pipeline?: string; state?: BuildState; limit?: number; after?: string } = {}): Promise<Page<Build>> {
+    this.#parts.refuseClosed();
+    refuseUnknown(options, ["pipeline", "state", "limit", "after"], "builds.list");
+    const { pipeline, state, limit = 50, after } = options;
+    if (pipeline !== undefined) checkText(pipeline, "pipeline");
+    if (state !== undefined) checkOneOf(state, BUILD_STATES, "state");
+    if (after !== undefined) checkText(after, "after");
+    const page = await this.#engine.store.builds.listBuilds({ ...options, limit: checkCount(limit, "limit", 1) });
+    const items = await Promise.all(page.items.map((row) => this.#view(row)));
+    return { items, ...(page.next === undefined ? {} : { next: page.next }), ...incompleteOf(this.#engine.store.damage) };
+  }
+
+  /** Ends a build that will not be gone on with. What it has made is reused by the next. */
+  async abandon(id: string, reason: string): Promise<Build> {
+    const { store, actor } = this.#engine;
+    return this.#end(id, reason, () => store.builds.abandon(id, reason, actor));
+  }
+
+  /** Refuses a paused build more money: it ends FAILED, for the reason `budget_refused`. The next build reuses its results. */
+  async refuse(id: string, reason: string): Promise<Build> {
+    const { store, actor } = this.#engine;
+    const refused = { move: "fail", reason: "budget_refused", note: reason } as const;
+    return this.#end(id, reason, () => store.builds.move(id, refused, { by: actor }));
+  }
+
+  /** An operator ends a build that no process will continue. */
+  async #end(id: string, reason: string, move: () => Promise<BuildRow | null>): Promise<Build> {
+    this.#parts.refuseClosed();
+    checkText(id, "The id of a build");
+    checkText(reason, "The reason");
+    const row = await move();
+    if (row === null) throw noBuild(id);
+    await this.#engine.janitor.clear(row.pipeline);
+    return this.#view(row);
+  }
+
+  /** What a build would run now, what it would reuse, and what that is estimated to cost. Changes nothing. */
+  async plan<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): Promise<Plan> {
+    this.#parts.refuseClosed();
+    const site = this.#site(pipeline);
+    const checked = checkBuildOptions(site.model, options, "builds.plan");
+    return plan(site, checked, checked.signal ?? new AbortController().signal);
+  }
+
+  /** Why a stage ran for a target in a build, or was reused, input by input. */
+  async why(id: string, stage: string, target: string): Promise<Why> {
+    this.#parts.refuseClosed();
+    checkText(stage, "The name of a stage");
+    checkText(target, "The id of a target");
+    return explainBuild(this.#engine.store, await this.#need(id), stage, target);
+  }
+
+  /** What a stage has made of a target; a stage with one target needs none named. */
+  async output(id: string, stage: string, target?: string): Promise<unknown> {
+    this.#parts.refuseClosed();
+    checkText(stage, "The name of a stage");
+    if (target !== undefined) checkText(target, "The id of a target");
+    return this.#outputs().one(await this.#need(id), stage, target);
+  }
+
+  /** A folder with all that its stages have made, whole or not at all; answers where. */
+  async export(id: string, dir: string, options: { stages?: string[] } = {}): Promise<string> {
+    this.#parts.refuseClosed();
+    refuseUnknown(options, ["stages"], "builds.export");
+    if (options.stages !== undefined) checkNames(options.stages, "stages");
+    checkText(dir, "The folder of an export");
+    const artifacts = await this.#engine.artifacts();
+    return exportBuild({ store: this.#engine.store, artifacts }, await this.#need(id), dir, options.stages);
+  }
+
+  /** @internal What wakes whoever builds it again and again. */
+  changes(pipeline: Pipeline): SourceChanges {
+    return sourceChanges(this.#site(pipeline));
+  }
+
+  /** @internal A pipeline's stages, for a worker. */
+  definitions(pipeline: Pipeline): Definition[] {
+    return definitionsOf(this.#site(pipeline));
+  }
+
+  /** @internal */
+  async stopAll(): Promise<void> {
+    await Promise.all([...this.#led].map((orchestrator) => orchestrator.stop()));
+  }
+
+  #site(pipeline: unknown): Worksite {
+    const definition = pipelineOf(pipeline);
+    const known = this.#sites.get(definition.name);
+    if (known?.model.definition === definition) return known;
+    const site = new Worksite(this.#engine, new Model(definition, hostname()));
+    this.#sites.set(definition.name, site);
+    return site;
+  }
+
+  #leading<All>(
+    site: Worksite,
+    answer: LedBuild | LockConflict,
+    { token }: NewLead,
+    { concurrency, signal }: CheckedOptions,
+  ): BuildHandle<All> {
+    if ("conflict" in answer) throw conflict(answer.conflict);
+    const handle = new BuildHandle<All>(this.#engine, answer, this.#outputs());
+    const orchestrator = new Orchestrator({
+      engine: this.#engine,
+      model: site.model,
+      row: answer,
+      lock: { pipeline: site.model.name, token },
+      worker: this.#parts.work(definitionsOf(site), concurrency),
+      onLeave: site.lead(answer.key),
+      onRow: (row) => handle.saw(row),
+    });
+    this.#led.add(orchestrator);
+    void orchestrator.ended.then(() => this.#led.delete(orchestrator));
+    handle.ledBy(orchestrator, signal);
+    return handle;
+  }
+
+  async #lead({ definition }: Model): Promise<NewLead> {
+    // Before there is a build that this process cannot work on.
+    this.#engine.requireKeeper();
+    return {
+      token: randomUUID(),
+      holder: this.#engine.self,
+      pid: process.pid,
+      host: hostname(),
+      program: this.#engine.program,
+      programHash: await programHash(definition),
+    };
+  }
+
+  #outputs(): Outputs {
+    return new Outputs(this.#engine.store, new Values(() => this.#engine.artifacts()));
+  }
+
+  async #need(id: string): Promise<BuildRow> {
+    checkText(id, "The id of a build");
+    const row = await this.#engine.store.builds.getBuild(id);
+    if (row === null) throw noBuild(id);
+    return row;
+  }
+
+  #view(row: BuildRow): Promise<Build> {
+    return viewBuild(this.#engine.store, row);
+  }
+}
+
+/**
+ * That somebody has tried a confirmation token is written down also where it is refused: who, on which build, and why. The
+ * token is not, whatever it was. It is a transaction of its own, since the one that was refused has left nothing.
+ */
+async function watched<T>(engine: Engine, build: string, use: () => Promise<T>): Promise<T> {
+  try {
+    return await use();
+  } catch (error) {
+    if (error instanceof HoldfastError && isRefusedUse(error.code)) await writeDown(engine, build, error.code);
+    throw error;
+  }
+}
+
+/** The same refusal of the same build is recorded once in this time: a script that guesses tokens must not fill the audit. */
+const FOLD_MS = 3_600_000;
+
+async function writeDown({ store, log, clock }: Engine, build: string, code: string): Promise<void> {
+  const isRepeat = async (): Promise<boolean> => {
+    const newest = await store.audit.page({ subject: build, after: 0, limit: 20, last: true });
+    return newest.some(({ action, at, after }) => {
+      if (action !== "build.token_refused" || Math.abs(clock.now() - at) >= FOLD_MS) return false;
+      return (after as { refused?: unknown } | null)?.refused === code;
+    });
+  };
+  await isRepeat()
+    .then((repeat) => (repeat ? undefined : record(store, build, code)))
+    .catch((error: unknown) => log.warn("that a token was refused could not be written down", { build, code, ...said(error) }));
+}
+
+function record(store: Engine["store"], build: string, code: string): Promise<void> {
+  return store.audit.record({ action: "build.token_refused", name: build, build, after: { refused: code } });
+}
+
+function paused(pipeline: string, id: string): HoldfastError {
+  return new HoldfastError(
+    "BUDGET_PAUSED",
+    `Pipeline "${pipeline}" has a build that is paused for its budget: ${id}.`,
+    `Resume it with a token and a new budget, or abandon it: builds.mintToken("${id}") makes a token.`,
+  );
+}
+
+function conflict({ pipeline, build, pid, host, program, programHash, acquiredAt }: LeadView): HoldfastError {
+  const since = new Date(acquiredAt).toISOString();
+  return new HoldfastError(
+    "LOCK_CONFLICT",
+    `Build ${build} of pipeline "${pipeline}" is led by process ${pid} on ${host} (${program}, program hash ${programHash.slice(0, 12) || "unknown"}), since ${since}.`,
+    "Wait until it is done, or stop that process. If it hangs: holdfast unlock.",
+  );
+}
+
+/** Its targets are files of another host, and so is its queue. */
+function refuseElsewhere({ id, pipeline, queue, state }: BuildRow, model: Model): void {
+  if (queue === model.queue || pipeline !== model.name || hasEnded(state)) return;
+  throw new HoldfastError(
+    "TARGET_ELSEWHERE",
+    `The targets of build ${id} are files of another host (${queue.slice(queue.lastIndexOf("@") + 1)}).`,
+    "Resume it there; or abandon it and start one here. With `snapshot: true` and shared artifacts any host can work on them.",
+  );
+}
+
+/** A build goes on as it was started. Its budget is changed with a token, and nothing else of it is. */
+function refuseOtherOptions(
+  row: BuildRow,
+  options: BuildOptions & { token?: string },
+  { settings, maxFailures, budget }: CheckedOptions,
+): void {
+  const before = JSON.parse(row.options) as BuildSettings;
+  const other =
+    (options.rerun !== undefined && differs(settings.rerun, before.rerun) && "rerun") ||
+    (options.only !== undefined && differs(settings.only, before.only) && "only") ||
+    (options.maxFailures !== undefined && maxFailures !== row.maxFailures && "maxFailures");
+  if (other) {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `Build ${row.id} was started with another \`${other}\`, and goes on as it was started.`,
+      `Leave \`${other}\` out, or abandon the build and start a new one: all that succeeded is reused.`,
+    );
+  }
+  if (options.token !== undefined || options.budget === undefined || !differs(budget, row.budget)) return;
+  throw new HoldfastError(
+    "TOKEN_NEEDED",
+    `The budget of build ${row.id} is another, and it is changed only with a confirmation token.`,
+    `Leave \`budget\` out; or give a token, which a build has when it is paused for its budget.`,
+  );
+}
+
+function noBuild(id: string): HoldfastError {
+  return new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "Look at builds.list().");
+}
+
+function differs(a: unknown, b: unknown): boolean {
+  return JSON.stringify(a) !== JSON.stringify(b);
+}

@@ -1,0 +1,242 @@
+import { LeaseLostError } from "../core/errors.ts";
+import { compareIds } from "../core/id-order.ts";
+import type { ResultKey } from "../core/ids.ts";
+import type { LeaseRef } from "../core/lease.ts";
+import { GONE, type Segment } from "../core/segment.ts";
+import type { Step, Trail } from "../core/trail.ts";
+import { asParent, type BuildScope, type LiveTargets, type Reader, type Traveller } from "./live-targets.ts";
+import { listedTarget, Walker } from "./walker.ts";
+import type { NewJob } from "../store/store.ts";
+import type { ListedBatch, ListedTarget, NamedArtifact, Retry, TargetPage, TargetRow } from "../store/work.ts";
+import type { Model } from "./model.ts";
+
+/** Targets that are written down in one commit. */
+export const BATCH = 500;
+
+const NOBODY: ReadonlySet<string> = new Set();
+
+/** A target that was found, and what of it is in artifacts. */
+export type Found = Traveller & { artifacts?: readonly NamedArtifact[] };
+
+/** Who is told which targets there are. */
+export interface Register {
+  rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>>;
+  /** Those that were found, with what is known of them so far. `cursor`: where a listing goes on after them. */
+  enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void>;
+  /** All were found that there are; those that were not are gone. */
+  gone(segment: Segment): Promise<void>;
+  /** All in this range were looked for again: those that this build had found there before, and which are not there, are gone. */
+  goneSince(segment: Segment, there: ReadonlySet<string>, range?: PathRange): Promise<void>;
+}
+
+/** Of paths, in the order of their bytes. */
+export interface PathRange {
+  after?: string | undefined;
+  upTo: string;
+}
+
+/**
+ * Writes down which targets there are and what becomes of each, batch by batch, under the lease of the job that found
+ * them: a listing, or an expand. What it has written once is found so again: after a crash it may all be found anew.
+ */
+export class Enlister implements Register {
+  readonly walker: Walker;
+  readonly #scope: BuildScope;
+  readonly #lease: LeaseRef & { id: string };
+  readonly #targets: LiveTargets;
+
+  constructor(scope: BuildScope, lease: LeaseRef & { id: string }, reader: Reader, targets: LiveTargets) {
+    this.#scope = scope;
+    this.#lease = lease;
+    this.#targets = targets;
+    this.walker = new Walker(scope, reader, (parent, trail) => this.#expanded(parent, trail));
+  }
+
+  async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
+    const rows = await this.#scope.store.work.targets(this.#scope.model.name, segment.index, paths);
+    return new Map(rows.map((row) => [row.path, row]));
+  }
+
+  async enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void> {
+    const listed = await Promise.all(found.map((traveller) => this.#look(segment, traveller, rows.get(traveller.path))));
+    const targets = listed.filter((target) => target !== null);
+    await this.#write({ segment: segment.index, targets, ...(cursor === undefined ? {} : { cursor }) });
+  }
+
+  /** What was there and is not any more: what its stages have made is removed by them, where they know how. */
+  async gone(segment: Segment): Promise<void> {
+    for await (const rows of this.#pages(segment, { unseen: this.#scope.build.key })) await this.#forget(segment, rows);
+  }
+
+  async goneSince(segment: Segment, there: ReadonlySet<string>, range?: PathRange): Promise<void> {
+    for await (const rows of this.#pages(segment, range?.after === undefined ? {} : { after: range.after })) {
+      const within = range === undefined ? rows : rows.filter(({ path }) => compareIds(path, range.upTo) <= 0);
+      const others = within.filter((row) => this.#isSeen(row) && !there.has(row.path));
+      if (others.length > 0) await this.#forget(segment, others);
+      if (within.length < rows.length) return;
+    }
+  }
+
+  /** Of one's children, where it is known which there are: others may have been found earlier in this build. */
+  async goneBut(segment: Segment, parent: string, there: ReadonlySet<string>): Promise<void> {
+    for await (const rows of this.#pages(segment, { parent })) {
+      const others = rows.filter(({ id }) => !there.has(id));
+      if (others.length > 0) await this.#forget(segment, others);
+    }
+  }
+
+  /** Lists again those targets of a round that failed before the build was resumed. `proceed` is called before each batch. */
+  async retryFailed(round: number, proceed: () => void): Promise<void> {
+    const { store, build, model } = this.#scope;
+    for (let after: ResultKey | 0 = 0; ;) {
+      proceed();
+      const retries: Retry[] = await store.work.retries(build.key, { after, limit: BATCH });
+      if (retries.length === 0) return;
+      after = (retries.at(-1) as Retry).key;
+      for (const segment of model.segments) if (segment.round === round) await this.#retry(segment, retries);
+    }
+  }
+
+  async #retry(segment: Segment, retries: readonly Retry[]): Promise<void> {
+    // The `by` of the gather behind a segment fails for targets of the segment.
+    const stages = new Set([...segment.stages, ...(segment.gather === null ? [] : [segment.gather])].map(({ name }) => name));
+    const own = retries.filter(({ stage }) => stages.has(stage));
+    const paths = [...new Set(own.map(({ path }) => path))];
+    const rows = paths.length === 0 ? new Map<string, TargetRow>() : await this.rows(segment, paths);
+    const isNamed = ({ key, path }: Retry) => rows.get(path)?.failure === key;
+    const failed = own.filter(isNamed).map(({ stage, path }) => ({ stage, row: rows.get(path) as TargetRow }));
+    const gone = failed.filter(({ row }) => row.done === GONE).map(({ row }) => row);
+    if (gone.length > 0) await this.#forget(segment, gone);
+    const stopped = failed.filter(({ row }) => row.done === null);
+    const targets = await Promise.all(stopped.map(({ stage, row }) => this.#from(segment, stage, row)));
+    // A failure that its target does not name any more is out of date. One of the gather may be of the gather's own segment.
+    const retried = own.filter((retry) => retry.stage !== segment.gather?.name || isNamed(retry)).map(({ key }) => key);
+    if (retried.length > 0) await this.#write({ segment: segment.index, targets, retried });
+  }
+
+  /** From the stage where a target failed: what it went through before is counted already. */
+  async #from(segment: Segment, failed: string, row: TargetRow): Promise<ListedTarget> {
+    const traveller = await this.#targets.of(row);
+    const index = segment.stages.findIndex(({ name }) => name === failed);
+    const from = index < 0 ? segment.stages.length : index;
+    const open = new Set(segment.stages.slice(from).map(({ name }) => name));
+    const trail = row.trail.filter(({ stage }) => !open.has(stage));
+    return listedTarget(traveller, row.rev, await this.walker.walk(traveller, segment, from, trail, row.trail));
+  }
+
+  async #forget(segment: Segment, found: readonly TargetRow[]): Promise<void> {
+    const below = segmentBelow(this.#scope.model, segment);
+    const rows = await this.#withdrawn(segment, found);
+    // Children first: as long as their parent is there, a crash in between is made up for.
+    const parents = new Set<string>();
+    for (const { path } of below === null ? [] : rows) {
+      await this.goneBut(below as Segment, path, NOBODY);
+      if (await hasChildren(this.#scope, path, below as Segment)) parents.add(path);
+    }
+    const own = new Set(segment.stages.map(({ name }) => name));
+    const gone = rows.map(({ path, rev, trail }) => {
+      const had = trail.filter(({ stage }) => own.has(stage)).map(({ stage }) => stage);
+      return { path, rev, had, removals: this.#removals(segment, path, trail), keep: parents.has(path) };
+    });
+    await this.#write({ segment: segment.index, targets: [], gone });
+  }
+
+  /**
+   * As they are when nothing is under way for them any more. What this build itself has found may be worked on just now: a
+   * step that ends meanwhile makes another row of it, and an expand adds to its children.
+   */
+  async #withdrawn(segment: Segment, found: readonly TargetRow[]): Promise<TargetRow[]> {
+    const others: TargetRow[] = [];
+    const paths: string[] = [];
+    for (const row of found) {
+      if (this.#isSeen(row) && row.done !== GONE) paths.push(row.path);
+      else others.push(row);
+    }
+    if (paths.length === 0) return others;
+    for (;;) {
+      const rows = await this.#scope.store.work.targets(this.#scope.model.name, segment.index, paths);
+      const open = rows.filter(({ done }) => done !== GONE);
+      if (open.length === 0) return [...others, ...rows];
+      const gone = open.map(({ path, rev }) => ({ path, rev, removals: [], keep: true }));
+      await this.#write({ segment: segment.index, targets: [], gone });
+    }
+  }
+
+  #isSeen({ seen }: TargetRow): boolean {
+    return seen === this.#scope.build.key;
+  }
+
+  #removals(segment: Segment, path: string, trail: Trail): NewJob[] {
+    const own = new Set(segment.stages.filter(({ remove }) => remove !== null).map(({ name }) => name));
+    const { model, build } = this.#scope;
+    return trail
+      .filter(({ stage, result }) => own.has(stage) && result !== null)
+      .map(({ stage, result }) => {
+        const work = { build: build.key, path, segment: segment.index };
+        return model.removeJob(model.place(stage), work, { result: result as ResultKey, gone: true });
+      });
+  }
+
+  /** Null: this build has it already. */
+  async #look(segment: Segment, traveller: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
+    const isSeen = row !== undefined && this.#isSeen(row);
+    if (isSeen && row.done !== GONE && row.hash === traveller.hash && row.value.hash === traveller.value.hash) return null;
+    const rev = row?.rev ?? 0;
+    const artifacts = traveller.artifacts === undefined ? {} : { artifacts: traveller.artifacts };
+    if (row !== undefined && row.fingerprint === traveller.fingerprint && this.walker.isUnchanged(row, traveller, segment)) {
+      const { path, id, parent, hash, fingerprint, value } = traveller;
+      const passed = this.walker.unchanged(row, segment);
+      return { path, id, parent, hash, fingerprint, value, rev, passed, flow: null };
+    }
+    const old = row === undefined ? [] : row.done === GONE ? row.trail.map(undone) : row.trail;
+    const walked = await this.walker.walk(traveller, segment, 0, traveller.inherited, old);
+    return { ...listedTarget(traveller, rev, walked), ...artifacts };
+  }
+
+  /** The parent would be expanded into the same again, so its children go on from what is known of them. */
+  async #expanded(parent: Traveller, trail: Trail): Promise<void> {
+    const segment = this.#scope.model.segments[parent.segment + 1] as Segment;
+    const from = asParent(parent, trail);
+    for await (const rows of this.#pages(segment, { parent: parent.path })) {
+      const there = rows.filter(({ done }) => done !== GONE);
+      const found = there.map((row) => this.#targets.child(row, from));
+      await this.enlist(segment, found, new Map(there.map((row) => [row.path, row])));
+      // What is still to be removed of those that were there once: an earlier build has not come to it.
+      const left = rows.filter(({ done }) => done === GONE);
+      if (left.length > 0) await this.#forget(segment, left);
+    }
+  }
+
+  async *#pages({ index }: Segment, which: Pick<TargetPage, "parent" | "unseen" | "after">): AsyncIterable<TargetRow[]> {
+    for (let page: TargetPage = { ...which, pipeline: this.#scope.model.name, segment: index, limit: BATCH }; ;) {
+      const rows = await this.#scope.store.work.targetPage(page);
+      if (rows.length === 0) return;
+      yield rows;
+      page = { ...page, after: (rows.at(-1) as TargetRow).path };
+    }
+  }
+
+  async #write(batch: Omit<ListedBatch, "build" | "pipeline">): Promise<void> {
+    const { store, build, model } = this.#scope;
+    if (batch.targets.length === 0 && batch.gone === undefined && batch.retried === undefined && batch.cursor === undefined)
+      return;
+    const fate = await store.work.listed(this.#lease, { ...batch, build: build.key, pipeline: model.name });
+    if (fate !== "held") throw new LeaseLostError(this.#lease.id, "listing");
+  }
+}
+
+/** Of a target that is back: what its stages have done outside is not there any more, or will not be. */
+function undone(step: Step): Step {
+  return { ...step, undone: true };
+}
+
+/** The segment of the children of this one's targets. */
+export function segmentBelow({ segments }: Model, { index, ends }: Segment): Segment | null {
+  return ends === "expand" ? (segments[index + 1] as Segment) : null;
+}
+
+/** Whether a target has children that are not forgotten. Their stages remove what they made of them with their parent at hand. */
+export async function hasChildren({ store, model }: BuildScope, parent: string, below: Segment): Promise<boolean> {
+  const page = await store.work.targetPage({ pipeline: model.name, segment: below.index, parent, limit: 1 });
+  return page.length > 0;
+}

@@ -1,0 +1,253 @@
+import { hash } from "node:crypto";
+import { NOTHING } from "../core/cost.ts";
+import { HoldfastError } from "../core/errors.ts";
+import type { Fingerprint } from "../core/fingerprint.ts";
+import { toJobError } from "../core/job.ts";
+import { toJson } from "../core/json.ts";
+import type { Segment } from "../core/segment.ts";
+import { checkTargetId, pathOf } from "../core/target-id.ts";
+import { childrenOf, stepOf } from "../core/trail.ts";
+import { CALM, type Unrest, waitAfter } from "../core/unrest.ts";
+import { type KeptValue, NO_VALUE } from "../core/value.ts";
+import { type Attempt, Ending } from "../engine/attempt.ts";
+import { said } from "../engine/failure-log.ts";
+import { failForGood } from "../engine/outcome.ts";
+import { asParent, type Parent } from "./live-targets.ts";
+import type { Task } from "./stage-runner.ts";
+import { ChildListWriter, readChildList, type Values, type Yielded } from "./values.ts";
+import { listedTarget, type Walked } from "./walker.ts";
+import type { Worksite } from "./worksite.ts";
+import { fingerprintFile, statNow } from "./sources/fingerprint-file.ts";
+import type { FoundResult, ListedTarget } from "../store/work.ts";
+import { BATCH, type Found } from "./enlister.ts";
+
+/** Writes down what an expand yields, child by child. They are targets only when it has ended well. */
+export class Expansion {
+  readonly #task: Task;
+  readonly #seen = new Set<string>();
+  readonly #list: ChildListWriter;
+
+  constructor(site: Worksite, task: Task) {
+    this.#task = task;
+    this.#list = new ChildListWriter(site.hasArtifacts ? site.artifacts : null);
+  }
+
+  /** All that it yields. */
+  async run(yielded: unknown): Promise<void> {
+    for await (const one of this.#iterate(yielded)) await this.add(one);
+  }
+
+  async add(one: unknown): Promise<void> {
+    this.#task.attempt.signal.throwIfAborted();
+    await this.#list.add(this.#child(one));
+  }
+
+  /** There are no more. */
+  end(): Promise<KeptValue> {
+    return this.#list.end();
+  }
+
+  drop(): void {
+    this.#list.drop();
+  }
+
+  #child(one: unknown): Yielded {
+    const where = `of the expand "${this.#task.place.stage.name}"`;
+    if (typeof one !== "object" || one === null || !("id" in one) || !("value" in one)) {
+      throw new HoldfastError(
+        "TARGET_INVALID",
+        `A target ${where} has no id or no value.`,
+        "Yield objects such as { id, value }.",
+      );
+    }
+    const id = checkTargetId(one.id, `The id of a target ${where}`);
+    if (this.#seen.size === this.#seen.add(id).size) {
+      throw new HoldfastError(
+        "TARGET_TWICE",
+        `Two targets ${where} have the id ${JSON.stringify(id)}.`,
+        "Give each target of one parent an id of its own.",
+      );
+    }
+    return { id, text: toJson(one.value, `The value of target ${JSON.stringify(id)} ${where}`) };
+  }
+
+  #iterate(yielded: unknown): Iterable<unknown> | AsyncIterable<unknown> {
+    if (typeof yielded === "object" && yielded !== null && (Symbol.asyncIterator in yielded || Symbol.iterator in yielded)) {
+      return yielded as Iterable<unknown> | AsyncIterable<unknown>;
+    }
+    throw new HoldfastError(
+      "TARGET_INVALID",
+      `The expand "${this.#task.place.stage.name}" answered nothing that can be iterated.`,
+      "Make it a generator, or answer an array of { id, value }.",
+    );
+  }
+}
+
+/** The targets that a list of children stands for, batch by batch. */
+export async function* childrenIn(list: KeptValue, parent: Parent, site: Worksite, values: Values): AsyncIterable<Found[]> {
+  const segment = site.model.segments[parent.segment + 1] as Segment;
+  let batch: Found[] = [];
+  for await (const { id, text } of readChildList(list, site.artifacts)) {
+    const value = text === null ? NO_VALUE : await values.keepText(text);
+    const path = pathOf(parent.path, id);
+    const child = { segment: segment.index, path, id, hash: hash("sha256", value.hash), value };
+    const found = site.targets.child(child, parent);
+    const { artifact, size } = value;
+    batch.push(artifact === null ? found : { ...found, artifacts: [{ name: "value", hash: artifact, size }] });
+    if (batch.length < BATCH) continue;
+    yield batch;
+    batch = [];
+  }
+  if (batch.length > 0) yield batch;
+}
+
+/** Of an artifact: it will not be there again, nor as it was. */
+const LOST = new Set(["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"]);
+
+/**
+ * Makes targets of what an expand has yielded, now or once. What it yields is kept with its result, and is seen by nobody
+ * before that is committed; then a job of its own makes targets of it, batch by batch, however often it has to begin anew.
+ */
+export class Offspring {
+  readonly #site: Worksite;
+  readonly #task: Task;
+  /** The expand itself ran just before, and was counted then. */
+  readonly #isOwn: boolean;
+
+  constructor(site: Worksite, task: Task) {
+    this.#site = site;
+    this.#task = task;
+    this.#isOwn = isChildren(task.attempt);
+  }
+
+  /** The way of a target whose expand has just run. */
+  get next(): Walked {
+    const { scope, place, row, trail } = this.#task;
+    const steps = [...trail, { stage: place.stage.name, result: null, output: "none" as const }];
+    const job = this.#site.model.childrenJob(place, { build: scope.build.key, path: row.path });
+    return { flow: { to: "work", trail: steps, job }, passed: [] };
+  }
+
+  /** What was yielded; null: the expand has to run. */
+  async find(): Promise<FoundResult | null> {
+    const { attempt, scope, place, context, row } = this.#task;
+    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
+    const found = await walker.lookUpChildren(place, context, row.trail, this.#isOwn);
+    if (found === null || found.output.artifact === null) return found;
+    try {
+      await (await this.#site.artifacts()).path(found.output.artifact);
+      return found;
+    } catch (error) {
+      if (!(error instanceof HoldfastError) || !LOST.has(error.code)) throw error;
+      this.#site.engine.log.warn("what an expand had yielded cannot be read; it is run again", said(error));
+      return null;
+    }
+  }
+
+  /** All of them are known then, and their parent is at its end. */
+  async enlist(found: FoundResult): Promise<void> {
+    const { attempt, scope, place, row, traveller, trail, context } = this.#task;
+    await this.#children(found);
+    const stage = place.stage.name;
+    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
+    const steps = [...trail, { stage, result: found.key, output: childrenOf(context.hash) }];
+    const walked = await walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
+    const isOther = stepOf(row.trail, stage)?.result !== found.key;
+    if (!this.#isOwn) walked.passed.unshift({ stage, as: "cached", ...(isOther ? { result: found.key } : {}) });
+    attempt.work = { cost: NOTHING, result: null, target: listedTarget(traveller, row.rev, carryOn(attempt, walked)) };
+  }
+
+  /** Those that were there before and are not among them are gone. */
+  async #children({ output }: FoundResult): Promise<void> {
+    const { attempt, scope, traveller, trail } = this.#task;
+    const parent = asParent(traveller, trail);
+    const segment = this.#site.model.segments[parent.segment + 1] as Segment;
+    const enlister = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
+    const there = new Set<string>();
+    for await (const found of childrenIn(output, parent, this.#site, this.#site.values)) {
+      attempt.signal.throwIfAborted();
+      for (const { id } of found) there.add(id);
+      const paths = found.map(({ path }) => path);
+      await enlister.enlist(segment, found, await enlister.rows(segment, paths));
+    }
+    await enlister.goneBut(segment, parent.path, there);
+  }
+}
+
+function isChildren({ claimed }: Attempt): boolean {
+  return (JSON.parse(claimed.input as string) as { children?: boolean }).children === true;
+}
+
+/** What a work item knows of earlier changes of its target's bytes. */
+export function unrestOf({ claimed }: Attempt): Unrest {
+  return (JSON.parse(claimed.input as string) as { unrest?: Unrest }).unrest ?? CALM;
+}
+
+/** The same way on after a step that went well; the next work item knows how often the bytes have changed so far. */
+export function carryOn(attempt: Attempt, walked: Walked): Walked {
+  return withUnrest(walked, { ...unrestOf(attempt), waited: false });
+}
+
+function withUnrest(walked: Walked, unrest: Unrest, when: { delay?: number; priority?: number } = {}): Walked {
+  const { flow } = walked;
+  if (flow.to !== "work" || unrest.times === 0) return walked;
+  const input = JSON.stringify({ ...(JSON.parse(flow.job.input as string) as object), unrest });
+  return { ...walked, flow: { ...flow, job: { ...flow.job, ...when, input } } };
+}
+
+/** A file has other bytes than those that its work is for: they get work of their own, from the first stage on. */
+export class Supersession {
+  readonly #site: Worksite;
+  readonly #task: Task;
+
+  constructor(site: Worksite, task: Task) {
+    this.#site = site;
+    this.#task = task;
+  }
+
+  /** It changed while it was worked on. The answer is the target as it goes on: later, the more often that was. */
+  async during(): Promise<ListedTarget> {
+    const { attempt, row } = this.#task;
+    const times = unrestOf(attempt).times + 1;
+    const delay = waitAfter(times);
+    if (delay === null) throw new Ending(failForGood(toJobError(restless(row.id, times))));
+    return this.#as(await this.#fingerprint(), { times, waited: true }, { delay });
+  }
+
+  /** It changed while its work waited, which is why it had to wait: what it is by now is worked on before anything else. */
+  async afterWait(): Promise<ListedTarget> {
+    const { times } = unrestOf(this.#task.attempt);
+    const priority = 2 * this.#site.model.definition.stages.length;
+    return this.#as(await this.#fingerprint(), { times, waited: false }, { priority });
+  }
+
+  async #as(fingerprint: Fingerprint | null, unrest: Unrest, when: { delay?: number; priority?: number }): Promise<ListedTarget> {
+    const { attempt, scope, row, place, traveller } = this.#task;
+    if (fingerprint === null) {
+      // It is gone; the next listing finds that, and has it removed.
+      const flow = { to: "end" as const, trail: row.trail, done: null, group: null, member: null };
+      return listedTarget(traveller, row.rev, { flow, passed: [] });
+    }
+    const now = this.#site.targets.file(row.id, fingerprint);
+    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
+    const walked = await walker.walk(now, place.segment, 0, [], row.trail);
+    return listedTarget(now, row.rev, withUnrest(walked, unrest, when));
+  }
+
+  /** Of the file as it is now; null: it is gone. */
+  async #fingerprint(): Promise<Fingerprint | null> {
+    const path = this.#site.pathOf(this.#task.row.id);
+    const stat = statNow(path);
+    // A link that leads out of the root by now is no file of it.
+    if (stat === null || !this.#site.isInside(path)) return null;
+    return fingerprintFile(path, stat, this.#site.engine.clock);
+  }
+}
+
+function restless(id: string, times: number): HoldfastError {
+  return new HoldfastError(
+    "BYTES_CHANGED",
+    `${id} changed while it was worked on, ${times} times; the next build takes it up again.`,
+    "Leave files that never hold still out of the source, or take `snapshot: true`.",
+  );
+}

@@ -1,0 +1,137 @@
+import { type ChildProcess, fork } from "node:child_process";
+import type { JobContext } from "../../core/context.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { type JobError, toJobError } from "../../core/job.ts";
+import { Ending } from "../../engine/attempt.ts";
+import type { FromGuest, Member, ToGuest, ToldTask } from "./messages.ts";
+import { inheritedArguments, ownFile } from "../../store/own-file.ts";
+import type { NewJob } from "../../store/store.ts";
+import type { HandedContext } from "../session.ts";
+
+/** A handler that does not heed its signal is ended by force after this. */
+const GRACE = 5_000;
+
+/** How a handler in a process of its own came back. */
+export interface Returned {
+  output: unknown;
+  isUnchanged: boolean;
+  followUps: NewJob[];
+}
+
+export interface Guests {
+  /** The next members of a gather. */
+  members: () => Promise<Member[]>;
+  /** Targets that an expand has yielded. */
+  targets: (yielded: unknown[]) => Promise<void>;
+}
+
+/**
+ * Runs a stage's handler in a process of its own. If that process dies, the attempt has crashed, and this one goes on: a
+ * handler that runs out of memory takes nobody with it.
+ */
+export async function runIsolated(
+  task: ToldTask,
+  handed: HandedContext,
+  job: JobContext<unknown>,
+  guests: Guests,
+): Promise<Returned> {
+  const entry = ownFile({ here: import.meta.url, name: "./guest", runs: 'the process of a stage with isolate: "process"' });
+  // What it prints is for people: standard output may be somebody's JSON.
+  const child = fork(entry, [], {
+    serialization: "advanced",
+    stdio: ["ignore", 2, 2, "ipc"],
+    execArgv: inheritedArguments(),
+  });
+  const end = Promise.withResolvers<Returned>();
+  const send = (message: ToGuest): void => void (child.connected && child.send(message, () => {}));
+  child.on("message", (message: FromGuest) => hear(message, { task, handed, guests, send, end }));
+  child.on("error", (error) => end.reject(error));
+  // Whatever it was, it was this attempt's doing. What it said before may still be on its way.
+  const died = (): void => end.reject(new Ending({ kind: "crashed" }));
+  child.on("exit", () => (child.connected ? child.once("disconnect", died) : setImmediate(died)));
+  const abort = onAbort(child, job.signal, send);
+  try {
+    return await end.promise;
+  } finally {
+    job.signal.removeEventListener("abort", abort.listener);
+    clearTimeout(abort.timer());
+    if (child.exitCode === null && child.signalCode === null) child.kill("SIGKILL");
+  }
+}
+
+interface Talk {
+  task: ToldTask;
+  handed: HandedContext;
+  guests: Guests;
+  send: (message: ToGuest) => void;
+  end: PromiseWithResolvers<Returned>;
+}
+
+function hear(message: FromGuest, talk: Talk): void {
+  switch (message.type) {
+    case "ready":
+      return talk.send({ type: "run", task: talk.task });
+    case "call":
+      return void answer(message, talk);
+    case "tell":
+      return tell(message, talk.handed, talk.end.reject);
+    case "returned": {
+      const { output, isUnchanged, followUps } = message;
+      return talk.end.resolve({
+        output: typeof output === "string" ? JSON.parse(output) : (output ?? undefined),
+        isUnchanged,
+        followUps,
+      });
+    }
+    case "threw": {
+      const { outcome } = message;
+      const error = "error" in outcome ? outcome.error : null;
+      return talk.end.reject(error?.code === "BYTES_CHANGED" ? toThrow(error) : new Ending(outcome));
+    }
+  }
+}
+
+async function answer({ call, name, args }: FromGuest & { type: "call" }, { handed, guests, send }: Talk): Promise<void> {
+  const calls: Record<string, (...args: never[]) => unknown> = {
+    load: () => handed.checkpoint.load(),
+    save: (value: unknown) => handed.checkpoint.save(value),
+    artifact: (title: string, data: Uint8Array | string | { path: string }) => handed.artifact(title, data),
+    members: guests.members,
+    targets: guests.targets,
+  };
+  try {
+    send({ type: "answer", call, value: await calls[name]?.(...(args as never[])) });
+  } catch (error) {
+    send({ type: "refusal", call, error: toJobError(error) });
+  }
+}
+
+/** What it says wrongly is the handler's fault, and its end. */
+function tell({ name, args }: FromGuest & { type: "tell" }, handed: HandedContext, fail: (error: unknown) => void): void {
+  try {
+    if (name === "cost") handed.cost(args[0] as Parameters<HandedContext["cost"]>[0]);
+    else if (name === "progress") handed.progress(args[0] as number, args[1] as string | undefined);
+    else {
+      const [level, message, data] = args as ["debug" | "info" | "warn" | "error", string, object | undefined];
+      handed.log[level](message, data);
+    }
+  } catch (error) {
+    fail(error);
+  }
+}
+
+function onAbort(child: ChildProcess, signal: AbortSignal, send: (message: ToGuest) => void) {
+  let timer: NodeJS.Timeout | undefined;
+  const listener = (): void => {
+    const { name, message, code = "STOPPING" } = toJobError(signal.reason);
+    send({ type: "abort", reason: { name, code, message, hint: (signal.reason as HoldfastError).hint ?? "" } });
+    timer = setTimeout(() => child.kill("SIGKILL"), GRACE);
+  };
+  if (signal.aborted) listener();
+  else signal.addEventListener("abort", listener, { once: true });
+  return { listener, timer: () => timer };
+}
+
+function toThrow({ code, message }: JobError): HoldfastError {
+  return new HoldfastError(code ?? "BYTES_CHANGED", message, "The new bytes get work of their own.");
+}

@@ -1,0 +1,303 @@
+import type { Artifacts } from "../artifacts/artifacts.ts";
+import type { Clock } from "../core/clock.ts";
+import { type Fingerprint, needsHash } from "../core/fingerprint.ts";
+import { compareIds } from "../core/id-order.ts";
+import { toJobError } from "../core/job.ts";
+import { MembersHash } from "../core/members-hash.ts";
+import { Only } from "../core/only.ts";
+import { gatherSegment, type Segment } from "../core/segment.ts";
+import type { FilesSource, ItemsSource } from "../core/source.ts";
+import { checkTargetId } from "../core/target-id.ts";
+import { type KeptValue, NO_VALUE } from "../core/value.ts";
+import { Ending } from "../engine/attempt.ts";
+import type { BuildScope, LiveTargets } from "./live-targets.ts";
+import type { Values } from "./values.ts";
+import type { SkippedFile } from "./sources/databases.ts";
+import { type ListedFile, listFiles } from "./sources/files.ts";
+import { fingerprintFile } from "./sources/fingerprint-file.ts";
+import { type ListedItem, listItems } from "./sources/items.ts";
+import { snapshotFile } from "./sources/snapshot.ts";
+import type { TargetRow } from "../store/work.ts";
+import { BATCH, type Found, type Register } from "./enlister.ts";
+
+/** Files that are read at the same time. */
+const READ_AT_ONCE = 16;
+
+/** Of the first files so many bytes are read, and the one that goes beyond. */
+const READ_AT_FIRST = 16 * 1024 * 1024;
+
+/** A listing that is left to others: another worker of this very process is not to take it again and again. */
+const LEFT = 200;
+
+/** What is known of a listing that was begun before: it goes on behind this; null: it cannot. Undefined: nothing was written. */
+type Cursor = string | null | undefined;
+
+type ListedItems = { found: Found; cursor: string | null }[];
+
+/** Where relative roots begin, and what no listing of files looks into. */
+export interface Folders {
+  cwd: string;
+  skip: readonly string[];
+}
+
+export interface ListerParts {
+  scope: BuildScope;
+  register: Register;
+  targets: LiveTargets;
+  values: Values;
+  clock: Clock;
+  artifacts: () => Promise<Artifacts>;
+  folders: Folders;
+  signal: AbortSignal;
+  /** It need not go on: another will, behind the cursor. */
+  isLeaving?: () => boolean;
+  /** Nothing is to be written: no snapshots are taken. */
+  dry?: boolean;
+  /** Called for each file of the source that is no target because it is a database in use. */
+  onSkipped?: (file: SkippedFile) => void;
+}
+
+/**
+ * Lists the targets of a round: those of the source, or the groups of a gather. It commits as it goes, and goes on behind
+ * its cursor after a crash; what came before that is looked at again then, because it may have changed since, or be gone.
+ */
+export class Lister {
+  readonly #parts: ListerParts;
+  readonly #only: Only;
+  #listed = 0;
+
+  constructor(parts: ListerParts) {
+    this.#parts = parts;
+    const { settings, model } = parts.scope;
+    this.#only = new Only(
+      settings.only.targets,
+      model.definition.stages.map(({ name }) => name),
+    );
+  }
+
+  /** `cursor`: where one that was interrupted goes on; null: it has to begin anew. */
+  async source(cursor: Cursor): Promise<void> {
+    const { scope, register } = this.#parts;
+    const { source } = scope.model.definition;
+    const segment = scope.model.segments[0] as Segment;
+    // Nothing was written down, and no cursor with it, before all that was asked for had been found.
+    if (cursor !== undefined) this.#only.meet();
+    if (source.kind === "files") {
+      await this.#files(source, segment, cursor ?? undefined);
+      if (typeof cursor === "string") await this.#filesAgain(source, segment, cursor);
+    } else {
+      await this.#items(source, segment, cursor);
+    }
+    // What was not asked for is not gone.
+    if (this.#only.isAll) await register.gone(segment);
+  }
+
+  /** Only the first few targets of the source, if there are any among the first that it lists. */
+  async first(most: number): Promise<void> {
+    const { scope, folders } = this.#parts;
+    const { source } = scope.model.definition;
+    const segment = scope.model.segments[0] as Segment;
+    if (source.kind === "files") {
+      const wanted: ListedFile[] = [];
+      let size = 0;
+      for await (const file of this.#some(listFiles(source, folders))) {
+        size += file.stat.size;
+        if (wanted.push(file) >= most || size > READ_AT_FIRST) break;
+      }
+      if (wanted.length > 0) await this.#someFiles(source, segment, wanted);
+    } else {
+      const wanted: ListedItems = [];
+      for await (const item of this.#some(listItems(source)))
+        if (wanted.push({ found: await this.#item(segment, item), cursor: null }) >= most) break;
+      if (wanted.length > 0) await this.#someItems(segment, wanted);
+    }
+  }
+
+  async *#some<T extends { id: string }>(listed: AsyncIterable<T>): AsyncIterable<T> {
+    let looked = 0;
+    for await (const one of listed) {
+      this.refuseLeaving();
+      if (this.#only.takes(one.id)) yield one;
+      if (++looked >= BATCH) return;
+    }
+  }
+
+  /** One target for each group of what has come to the end of the segment before. */
+  async groups(round: number, failed: number): Promise<void> {
+    const { scope, register } = this.#parts;
+    const segment = gatherSegment(scope.model.segments, round) as Segment;
+    const [gather] = segment.stages as [Segment["stages"][number]];
+    let group: { id: string; members: MembersHash } | null = gather.by === null ? this.#group(gather.name) : null;
+    let found: Found[] = [];
+    const there = new Set<string>();
+    const end = (): void => {
+      if (group === null) return;
+      there.add(group.id);
+      found.push(this.#parts.targets.plain(segment, group.id, group.members.end(failed), NO_VALUE));
+    };
+    for await (const row of this.#members(segment.index - 1)) {
+      const id = row.group ?? gather.name;
+      if (group?.id !== id) {
+        end();
+        group = this.#group(id);
+      }
+      group.members.add(row.path, row.member as string);
+      if (found.length >= BATCH) found = await this.#groupsListed(segment, found);
+    }
+    end();
+    await this.#groupsListed(segment, found);
+    await register.gone(segment);
+    // The build may have listed the groups before, with members that have another group since.
+    await register.goneSince(segment, there);
+  }
+
+  async #groupsListed(segment: Segment, found: Found[]): Promise<Found[]> {
+    const { register } = this.#parts;
+    const rows = await register.rows(
+      segment,
+      found.map(({ path }) => path),
+    );
+    await register.enlist(segment, found, rows);
+    return [];
+  }
+
+  #group(id: string): { id: string; members: MembersHash } {
+    return { id, members: new MembersHash() };
+  }
+
+  async *#members(segment: number): AsyncIterable<TargetRow> {
+    const { scope } = this.#parts;
+    for (let last: TargetRow | undefined; ;) {
+      this.refuseLeaving();
+      const after = last === undefined ? {} : { after: { group: last.group, path: last.path } };
+      const page = await scope.store.work.members({ pipeline: scope.model.name, segment, limit: 1_000, ...after });
+      yield* page;
+      last = page.at(-1);
+      if (last === undefined) return;
+    }
+  }
+
+  async #files(source: FilesSource, segment: Segment, after: string | undefined): Promise<void> {
+    const { folders, onSkipped = () => {} } = this.#parts;
+    let batch: ListedFile[] = [];
+    for await (const file of listFiles(source, { ...folders, onSkipped, ...(after === undefined ? {} : { after }) })) {
+      if (this.#only.takes(file.id)) batch.push(file);
+      if (this.#isFull(batch)) batch = await this.#filesListed(source, segment, batch);
+    }
+    this.#only.refuseMissing();
+    await this.#filesListed(source, segment, batch);
+  }
+
+  async #filesListed(source: FilesSource, segment: Segment, files: ListedFile[]): Promise<ListedFile[]> {
+    for (let at = 0; at < files.length; at += BATCH) {
+      const some = files.slice(at, at + BATCH);
+      await this.#someFiles(source, segment, some, some.at(-1)?.id);
+    }
+    return [];
+  }
+
+  /** Those up to the cursor: what has changed of them since they were written down, and which are not there any more. */
+  async #filesAgain(source: FilesSource, segment: Segment, cursor: string): Promise<void> {
+    const { folders, register } = this.#parts;
+    let after: string | undefined;
+    let batch: ListedFile[] = [];
+    const look = async (upTo: string): Promise<void> => {
+      const found = await this.#someFiles(source, segment, batch);
+      const there = new Set(found.map(({ path }) => path));
+      // What was not asked for is not gone.
+      if (this.#only.isAll) await register.goneSince(segment, there, { after, upTo });
+      after = upTo;
+      batch = [];
+    };
+    for await (const file of listFiles(source, folders)) {
+      if (compareIds(file.id, cursor) > 0) break;
+      if (this.#only.takes(file.id)) batch.push(file);
+      if (this.#isFull(batch)) await look(file.id);
+    }
+    await look(cursor);
+  }
+
+  async #someFiles(source: FilesSource, segment: Segment, files: ListedFile[], cursor?: string): Promise<Found[]> {
+    const { register } = this.#parts;
+    this.refuseLeaving();
+    const rows = await register.rows(
+      segment,
+      files.map(({ id }) => id),
+    );
+    const found: Found[] = [];
+    for (let at = 0; at < files.length; at += READ_AT_ONCE) {
+      const some = files.slice(at, at + READ_AT_ONCE);
+      const read = await Promise.all(some.map((file) => this.#file(source, file, rows.get(file.id))));
+      found.push(...read.filter((one) => one !== null));
+    }
+    await register.enlist(segment, found, rows, cursor === undefined ? undefined : JSON.stringify(cursor));
+    return found;
+  }
+
+  /** Null: it has gone away meanwhile. */
+  async #file(source: FilesSource, { id, path, stat }: ListedFile, row: TargetRow | undefined): Promise<Found | null> {
+    const { targets, clock, artifacts, dry } = this.#parts;
+    const before = row?.fingerprint ? (JSON.parse(row.fingerprint) as Fingerprint) : null;
+    if (before !== null && !needsHash(before, stat)) return targets.file(id, before, row?.fingerprint ?? undefined);
+    if (!source.snapshot || dry) {
+      const fingerprint = await fingerprintFile(path, stat, clock);
+      return fingerprint === null ? null : targets.file(id, fingerprint);
+    }
+    const fingerprint = await snapshotFile(await artifacts(), path, stat, clock);
+    if (fingerprint === null) return null;
+    const { hash, size } = fingerprint;
+    return Object.assign(targets.file(id, fingerprint), { artifacts: [{ name: "snapshot", hash, size }] });
+  }
+
+  async #items(source: ItemsSource, segment: Segment, cursor: Cursor): Promise<void> {
+    let batch: ListedItems = [];
+    // Behind a cursor nobody is told of those before it. Without one all come again.
+    const there = cursor === null && this.#only.isAll ? new Set<string>() : null;
+    for await (const item of listItems(source, cursor ?? undefined)) {
+      there?.add(item.id);
+      if (this.#only.takes(item.id)) batch.push({ found: await this.#item(segment, item), cursor: item.cursor });
+      if (this.#isFull(batch)) batch = await this.#itemsListed(segment, batch);
+    }
+    this.#only.refuseMissing();
+    await this.#itemsListed(segment, batch);
+    if (there !== null) await this.#parts.register.goneSince(segment, there);
+  }
+
+  async #item(segment: Segment, { id, hash, value: text }: ListedItem): Promise<Found> {
+    const { values, targets } = this.#parts;
+    // What counts is its version, or what is in it, however that is written.
+    const value: KeptValue = { ...(await values.keepText(text)), hash: `item:${hash}` };
+    const plain = targets.plain(segment, checkTargetId(id, "The id of an item"), hash, value);
+    return value.artifact === null ? plain : { ...plain, artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
+  }
+
+  async #itemsListed(segment: Segment, items: ListedItems): Promise<ListedItems> {
+    this.refuseLeaving();
+    for (let at = 0; at < items.length; at += BATCH) await this.#someItems(segment, items.slice(at, at + BATCH));
+    return [];
+  }
+
+  async #someItems(segment: Segment, batch: ListedItems): Promise<void> {
+    const { register } = this.#parts;
+    this.refuseLeaving();
+    const last = batch.at(-1) as ListedItems[number];
+    // One that was listed twice is the same both times.
+    const byPath = new Map(batch.map(({ found }) => [found.path, found]));
+    const rows = await register.rows(segment, [...byPath.keys()]);
+    await register.enlist(segment, [...byPath.values()], rows, JSON.stringify(last.cursor));
+  }
+
+  /** Time to write it down. Until all that was asked for is found, nothing is: if it was mistyped, nothing may be worked on. */
+  #isFull(batch: readonly unknown[]): boolean {
+    if (++this.#listed % BATCH === 0) this.refuseLeaving();
+    return this.#only.isMet && batch.length >= BATCH;
+  }
+
+  /** Throws when this process is about to leave the build: another process continues the listing. */
+  refuseLeaving(): void {
+    const { signal, isLeaving } = this.#parts;
+    signal.throwIfAborted();
+    if (isLeaving?.() !== true) return;
+    throw new Ending({ kind: "later", delay: LEFT, error: toJobError(new Error("the build is left as it is")) });
+  }
+}

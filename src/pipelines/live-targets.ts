@@ -1,0 +1,199 @@
+import { contextHash, type ContextParts, type ValueHash } from "../core/context-hash.ts";
+import type { Fingerprint } from "../core/fingerprint.ts";
+import type { ResultKey } from "../core/ids.ts";
+import type { Segment } from "../core/segment.ts";
+import type { Target } from "../core/source.ts";
+import { stageKey } from "../core/stage.ts";
+import { type Step, stepOf, type Trail } from "../core/trail.ts";
+import { type KeptValue, NO_VALUE } from "../core/value.ts";
+import type { BuildRow } from "../store/builds.ts";
+import type { Store } from "../store/store.ts";
+import type { TargetRow, WorkStore } from "../store/work.ts";
+import type { BuildSettings, Model, Place } from "./model.ts";
+
+/** How a target that is a file is shown to a pipeline's functions. */
+type MakeFile = (id: string, fingerprint: Fingerprint) => Target;
+
+/** A target's parent, with what it has gone through. */
+export interface Parent extends Traveller {
+  readonly trail: Trail;
+}
+
+/** Rows as targets that stages can work on. */
+export class LiveTargets {
+  readonly #model: Model;
+  readonly #store: WorkStore;
+  readonly #makeFile: MakeFile;
+
+  constructor(model: Model, store: WorkStore, makeFile: MakeFile) {
+    this.#model = model;
+    this.#store = store;
+    this.#makeFile = makeFile;
+  }
+
+  /** A file, as a listing finds it. `text`: the fingerprint as it is kept. */
+  file(id: string, fingerprint: Fingerprint, text = JSON.stringify(fingerprint)): Traveller {
+    return new FileTraveller(id, fingerprint, text, this.#makeFile);
+  }
+
+  /** An item of a source, or a group of a gather. */
+  plain(segment: Segment, id: string, hash: string, value: KeptValue): Traveller {
+    const target = Object.freeze({ id, hash });
+    return { segment: segment.index, path: id, id, parent: null, hash, fingerprint: null, value, inherited: [], target };
+  }
+
+  child({ segment, path, id, hash, value }: Child, parent: Parent): Traveller {
+    const target = Object.freeze({ id, hash, parent: parent.target });
+    // That it was expanded is of no concern to them.
+    const inherited = parent.trail.filter(({ stage }) => !this.#model.isExpand(stage));
+    return { segment, path, id, parent: parent.path, hash, fingerprint: null, value, inherited, target };
+  }
+
+  /** With its parents, as they are in the store. */
+  async of(row: TargetRow): Promise<Parent> {
+    return asParent(await this.#traveller(row), row.trail);
+  }
+
+  async #traveller(row: TargetRow): Promise<Traveller> {
+    const segment = this.#model.segments[row.segment] as Segment;
+    if (row.parent !== null) {
+      const [above] = await this.#store.targets(this.#model.name, row.segment - 1, [row.parent]);
+      if (above !== undefined) return this.child(row, await this.of(above));
+    }
+    if (row.fingerprint !== null) return this.file(row.id, JSON.parse(row.fingerprint) as Fingerprint, row.fingerprint);
+    return this.plain(segment, row.id, row.hash, row.value);
+  }
+}
+
+/** A target that others come from. */
+export function asParent(traveller: Traveller, trail: Trail): Parent {
+  const { segment, path, id, parent, hash, fingerprint, value, inherited, target } = traveller;
+  return { segment, path, id, parent, hash, fingerprint, value, inherited, target, trail };
+}
+
+/** Of nearly all files only the fingerprint is looked at. */
+class FileTraveller implements Traveller {
+  readonly segment = 0;
+  readonly parent = null;
+  readonly value = NO_VALUE;
+  readonly inherited: Trail = [];
+  readonly path: string;
+  readonly id: string;
+  readonly hash: string;
+  readonly fingerprint: string;
+  readonly #make: () => Target;
+  #target: Target | null = null;
+
+  constructor(id: string, fingerprint: Fingerprint, text: string, make: MakeFile) {
+    this.path = id;
+    this.id = id;
+    this.hash = fingerprint.hash;
+    this.fingerprint = text;
+    this.#make = () => make(id, fingerprint);
+  }
+
+  get target(): Target {
+    return (this.#target ??= this.#make());
+  }
+}
+
+type Child = Pick<TargetRow, "segment" | "path" | "id" | "hash" | "value">;
+
+/** A target on its way through its segment. */
+export interface Traveller {
+  /** The segment's index. */
+  readonly segment: number;
+  readonly path: string;
+  readonly id: string;
+  readonly parent: string | null;
+  /** Of its content. */
+  readonly hash: string;
+  readonly fingerprint: string | null;
+  /** What the first stage gets. */
+  readonly value: KeptValue;
+  /** What its parent has gone through. */
+  readonly inherited: Trail;
+  /** What functions of the pipeline are shown of it. */
+  readonly target: Target;
+}
+
+/** Where values are read. */
+export interface Reader {
+  value(value: KeptValue): Promise<unknown>;
+  /** Null: of what is about to be written with this attempt. */
+  output(result: ResultKey | null): Promise<unknown>;
+}
+
+/** What a stage gets, and what its result depends on. */
+export interface Context {
+  hash: string;
+  parts: ContextParts;
+  input: unknown;
+}
+
+/** What the next stage gets: the last output of this segment, or what the target came with. */
+export function inputHash({ value, inherited }: Traveller, trail: Trail): ValueHash {
+  return lastStep(trail, inherited)?.output ?? value.hash;
+}
+
+export async function loadInput(traveller: Traveller, trail: Trail, reader: Reader): Promise<unknown> {
+  const step = lastStep(trail, traveller.inherited);
+  if (step === undefined) return reader.value(traveller.value);
+  return step.output === "none" ? undefined : reader.output(step.result);
+}
+
+function contextParts({ stage }: Place, traveller: Traveller, trail: Trail, input: unknown): ContextParts {
+  return {
+    stage: stage.name,
+    version: stage.version,
+    key: stageKey(stage, { target: traveller.target, input }),
+    input: inputHash(traveller, trail),
+    uses: Object.fromEntries(stage.uses.map((name) => [name, stepOf(trail, name)?.output ?? null])),
+    target: { id: traveller.path, hash: traveller.hash },
+    reuse: stage.reuse,
+  };
+}
+
+export function contextOf(place: Place, traveller: Traveller, trail: Trail, input: unknown): Context {
+  const parts = contextParts(place, traveller, trail, input);
+  return { parts, hash: contextHash(parts), input };
+}
+
+/** The last step of the segment itself. */
+function lastStep(trail: Trail, inherited: Trail): Step | undefined {
+  return trail.length > inherited.length ? trail.at(-1) : undefined;
+}
+
+/** One build, as those see it who work on it. */
+export class BuildScope {
+  readonly store: Store;
+  readonly model: Model;
+  readonly build: Pick<BuildRow, "key" | "id" | "budget">;
+  readonly settings: BuildSettings;
+  /** The last stage that is to be run; all of them, if nothing was said. */
+  readonly #last: number;
+  readonly #rerun: ReadonlySet<string>;
+
+  constructor(store: Store, model: Model, build: BuildRow) {
+    this.store = store;
+    this.model = model;
+    this.build = build;
+    this.settings = JSON.parse(build.options) as BuildSettings;
+    const { stages } = this.settings.only;
+    this.#last = stages.length === 0 ? Number.POSITIVE_INFINITY : Math.max(...stages.map((name) => model.place(name).position));
+    this.#rerun = new Set(this.settings.rerun);
+  }
+
+  /** Whether all that there is, is built. */
+  get isWhole(): boolean {
+    return this.#last === Number.POSITIVE_INFINITY;
+  }
+
+  includes({ position }: Place): boolean {
+    return position <= this.#last;
+  }
+
+  reruns(stage: string): boolean {
+    return this.#rerun.has(stage);
+  }
+}

@@ -1,0 +1,260 @@
+import { hash } from "node:crypto";
+import { type Budget, toBudget } from "../core/budget.ts";
+import type { Cost } from "../core/cost.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { type Glob, matchGlob } from "../core/glob.ts";
+import type { BuildKey } from "../core/ids.ts";
+import { Only } from "../core/only.ts";
+import { checkCount, checkSignal, checkText, describeValue, invalidOption, refuseUnknown } from "../core/options.ts";
+import { describePipeline, type PipelineDescription, pipelineHash } from "../core/pipeline-description.ts";
+import type { PipelineDefinition } from "../core/pipeline.ts";
+import type { Policy } from "../core/retry.ts";
+import { checkConcurrency } from "../core/run-options.ts";
+import { type Segment, segmentsOf } from "../core/segment.ts";
+import type { StageDefinition } from "../core/stage.ts";
+import { listingJobName, pipelineQueue, stageJobName } from "../core/work.ts";
+import { type Declared, limitKeys } from "../engine/definition.ts";
+import type { NewJob } from "../store/store.ts";
+import type { NewWork } from "../store/work.ts";
+
+/** Where a stage is. */
+export interface Place {
+  segment: Segment;
+  /** Among the stages of its segment. */
+  index: number;
+  stage: StageDefinition;
+  /** Among all stages of the pipeline. */
+  position: number;
+  declared: Declared;
+  glob: Glob | null;
+}
+
+/** A listing may take as long as it takes: it commits as it goes, and is given up only when it stands still. */
+const LISTING: Policy = {
+  attempts: 3,
+  backoff: "exponential",
+  delay: 1_000,
+  maxDelay: 60_000,
+  crashes: 10,
+  onInterrupt: "resume",
+  timeout: 7 * 86_400_000,
+};
+
+/** A pipeline as the engine runs it: its segments, and the jobs that its work items are. */
+export class Model {
+  readonly definition: PipelineDefinition;
+  readonly description: PipelineDescription;
+  readonly hash: string;
+  readonly segments: readonly Segment[];
+  readonly queue: string;
+  /** Only the host that lists the targets can work on them. */
+  readonly bound: boolean;
+  readonly #places = new Map<string, Place>();
+
+  constructor(definition: PipelineDefinition, host: string) {
+    this.definition = definition;
+    this.description = describePipeline(definition);
+    this.hash = pipelineHash(this.description);
+    this.segments = segmentsOf(definition.stages);
+    this.bound = definition.source.kind === "files" && !definition.source.snapshot;
+    this.queue = pipelineQueue(definition.name, this.bound ? host : null);
+    let position = 0;
+    for (const segment of this.segments)
+      for (const [index, stage] of segment.stages.entries())
+        this.#places.set(stage.name, {
+          segment,
+          index,
+          stage,
+          position: position++,
+          declared: this.#declare(stage),
+          glob: typeof stage.match === "string" ? matchGlob(stage.match, `stage "${stage.name}"`) : null,
+        });
+  }
+
+  get name(): string {
+    return this.definition.name;
+  }
+
+  get places(): Iterable<Place> {
+    return this.#places.values();
+  }
+
+  place(stage: string): Place {
+    const place = this.#places.get(stage);
+    if (place !== undefined) return place;
+    throw new HoldfastError(
+      "STAGE_UNKNOWN",
+      `Pipeline "${this.name}" has no stage "${stage}".`,
+      `Its stages are ${[...this.#places.keys()].join(", ") || "none"}.`,
+    );
+  }
+
+  isExpand(stage: string): boolean {
+    return this.#places.get(stage)?.stage.kind === "expand";
+  }
+
+  /** Whether a stage is this one, or one behind it that the same targets go through. */
+  isFrom(stage: string, from: Place): boolean {
+    const place = this.#places.get(stage);
+    return place !== undefined && place.segment === from.segment && place.index >= from.index;
+  }
+
+  /** `limits` sees what the handler will see. */
+  stageJob(place: Place, work: { build: BuildKey; path: string; context: string }, input: unknown): NewJob {
+    const { declared } = place;
+    const job = this.#stageJob(place, work, {});
+    if (declared.empty) return job;
+    return { ...job, declares: declared.declaration, limitKeys: this.#limitKeys(place, input, work.context) };
+  }
+
+  /** Makes targets of what an expand has yielded. It calls nobody, so nothing limits it. */
+  childrenJob(place: Place, work: { build: BuildKey; path: string }): NewJob {
+    return this.#stageJob(place, work, { children: true });
+  }
+
+  /** Runs a stage's `remove` for what it once made. `gone`: the target is forgotten then; else it goes on from there. */
+  removeJob(
+    place: Place,
+    work: { build: BuildKey; path: string; segment: number },
+    what: { result: number; gone: boolean },
+  ): NewJob {
+    const { stage } = place;
+    return {
+      ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
+      priority: 0,
+      input: JSON.stringify({ stage: stage.name, target: work.path, remove: what }),
+      work: {
+        build: work.build,
+        kind: what.gone ? "remove" : "stage",
+        stage: stage.name,
+        segment: work.segment,
+        path: work.path,
+      },
+      ...(place.declared.empty ? {} : { declares: place.declared.declaration, limitKeys: place.declared.keys.map(() => "") }),
+    };
+  }
+
+  /** `failed`: only targets that failed before the build was resumed. */
+  listingJob(build: BuildKey | null, round: number, which?: "failed"): NewJob {
+    const work: NewWork = { build, kind: "listing", stage: "", segment: this.#listed(round).index, path: "" };
+    return { ...this.#job(listingJobName(this.name), 1, LISTING), priority: 0, input: JSON.stringify({ round, which }), work };
+  }
+
+  /** The lease of a listing is that of any job; it is renewed while it goes on. */
+  get listingPolicy(): Policy {
+    return LISTING;
+  }
+
+  #listed(round: number): Segment {
+    return this.segments.find((segment) => segment.round === round && segment.from !== "expand") as Segment;
+  }
+
+  #stageJob({ stage, segment, position }: Place, work: { build: BuildKey; path: string }, more: object): NewJob {
+    return {
+      ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
+      // What is nearest to its end goes first: targets are finished one after the other, not all at once at the end.
+      priority: position + 1,
+      input: JSON.stringify({ stage: stage.name, target: work.path, ...more }),
+      work: { build: work.build, kind: "stage", stage: stage.name, segment: segment.index, path: work.path },
+    };
+  }
+
+  #job(name: string, version: number, policy: Policy): Omit<NewJob, "work"> {
+    return { name, queue: this.queue, version, policy, input: null, priority: 0, delay: 0 };
+  }
+
+  #declare({ name, limits, reuse }: StageDefinition): Declared {
+    // Where other targets may have the same bytes, one of them is worked on, and the others find what it made.
+    const alone =
+      reuse === "bytes"
+        ? [{ rule: { of: "job" as const, position: limits.length, keyed: true, concurrency: 1, rate: null }, key: undefined }]
+        : [];
+    const all = [...limits, ...alone];
+    const sorted = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
+    const declaration = {
+      queue: this.queue,
+      name: stageJobName(this.name, name),
+      limits: sorted.map(({ rule }) => rule),
+    };
+    return { declaration, empty: sorted.length === 0, keys: sorted.map(({ key }) => key) };
+  }
+
+  #limitKeys({ declared, stage }: Place, input: unknown, context: string): string[] {
+    const keys = limitKeys(declared, input, stage.name);
+    if (stage.reuse !== "bytes") return keys;
+    const own = declared.declaration.limits.findIndex(({ position }) => position === stage.limits.length);
+    return keys.map((key, i) => (i === own ? context : key));
+  }
+}
+
+/** The same for every attempt at the same work, and for no other: for outside services. */
+export function workKey(databaseId: string, pipeline: string, stage: string, context: string): string {
+  return hash("sha256", JSON.stringify(["holdfast.work.1", databaseId, pipeline, stage, context]));
+}
+
+export interface BuildOptions {
+  /** How much it may spend before it pauses; default: what the pipeline says. */
+  budget?: Cost;
+  /** How many work items run at once in this process; default 8. */
+  concurrency?: number;
+  /** So many targets may fail before nothing new is started; default: what the pipeline says. */
+  maxFailures?: number;
+  /** Stages whose results are made anew. */
+  rerun?: string[];
+  /**
+   * Ids of targets, or globs of them: nothing else is looked at, and each has to be there. Names of stages: nothing behind the
+   * last of them is run.
+   */
+  only?: string[];
+  /** Stops it, as `stop` does. */
+  signal?: AbortSignal;
+}
+
+/** What is kept of them with the build, for whoever works on it. */
+export interface BuildSettings {
+  rerun: string[];
+  only: { stages: string[]; targets: string[] };
+}
+
+export interface CheckedOptions {
+  settings: BuildSettings;
+  budget: Budget;
+  maxFailures: number | null;
+  concurrency: number;
+  signal: AbortSignal | undefined;
+}
+
+const CONCURRENCY = 8;
+
+export function checkBuildOptions(model: Model, options: BuildOptions & { token?: string }, where: string): CheckedOptions {
+  const known = ["budget", "concurrency", "maxFailures", "rerun", "only", "signal"];
+  refuseUnknown(options, where === "builds.resume" ? [...known, "token"] : known, where);
+  const { budget, concurrency = CONCURRENCY, maxFailures, rerun = [], only = [], signal, token } = options;
+  if (token !== undefined) checkText(token, "token");
+  const { definition } = model;
+  for (const name of checkNames(rerun, "rerun")) model.place(name);
+  const names = new Set(definition.stages.map(({ name }) => name));
+  const chosen = checkNames(only, "only");
+  const targets = chosen.filter((name) => !names.has(name));
+  // Refuses what is no glob.
+  void new Only(targets);
+  if (signal !== undefined) checkSignal(signal, "signal");
+  return {
+    settings: {
+      rerun,
+      only: { stages: chosen.filter((name) => names.has(name)), targets },
+    },
+    budget: budget === undefined ? definition.budget : toBudget(budget, "`budget`"),
+    maxFailures: maxFailures === undefined ? definition.maxFailures : checkCount(maxFailures, "maxFailures", 0),
+    concurrency: checkConcurrency(concurrency, "concurrency"),
+    signal,
+  };
+}
+
+export function checkNames(names: unknown, option: string): string[] {
+  if (Array.isArray(names) && names.every((name) => typeof name === "string" && name !== "")) return names as string[];
+  throw invalidOption(
+    `\`${option}\` must be an array of names, got ${describeValue(names)}.`,
+    "Give non-empty strings in an array.",
+  );
+}

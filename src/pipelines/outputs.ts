@@ -1,0 +1,258 @@
+import { type Build, type CountedStage, viewOf } from "../core/build-view.ts";
+import type { ContextParts } from "../core/context-hash.ts";
+import type { Difference } from "../core/difference.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { changedMembers } from "../core/members.ts";
+import { Nearest } from "../core/nearest.ts";
+import { editedStages, type PipelineDescription } from "../core/pipeline-description.ts";
+import { GONE } from "../core/segment.ts";
+import { sayPath } from "../core/target-id.ts";
+import { type Why, why } from "../core/why.ts";
+import { readMembers } from "./stage-runner.ts";
+import type { Values } from "./values.ts";
+import type { BuildRow } from "../store/builds.ts";
+import type { Store } from "../store/store.ts";
+import type { StoredResult } from "../store/work.ts";
+import type { BuildSettings } from "./model.ts";
+
+const PAGE = 200;
+
+/** One output of a build, by the target's own id. */
+interface Output {
+  target: string;
+  output: unknown;
+}
+
+/** What the stages of a build have made, whether it ran them or found them made. */
+export class Outputs {
+  readonly #store: Store;
+  readonly #values: Values;
+
+  constructor(store: Store, values: Values) {
+    this.#store = store;
+    this.#values = values;
+  }
+
+  /** Of a stage with one target that one needs not be named. */
+  async one(build: BuildRow, stage: string, target?: string): Promise<unknown> {
+    const kind = kindOf(build, stage);
+    if (target !== undefined && kind !== "expand") {
+      const exact = await this.#store.work.resultOf(build.id, stage, target);
+      if (exact !== null) return this.#load(exact, stage);
+    }
+    const found: (() => Promise<unknown>)[] = [];
+    for await (const { path, id, load } of this.#each(build, stage, kind)) {
+      if (target === undefined || id === target || sayPath(path) === target) found.push(load);
+      if (found.length > 1) break;
+    }
+    const [only] = found;
+    if (only === undefined) throw noOutput(build.id, stage, target);
+    if (found.length > 1) throw severalOutputs(stage, target);
+    return only();
+  }
+
+  /** In the order of their paths. */
+  async *all(build: BuildRow, stage: string): AsyncIterable<Output> {
+    for await (const { id, load } of this.#each(build, stage, kindOf(build, stage))) {
+      yield { target: id, output: await load() };
+    }
+  }
+
+  async *#each(
+    build: BuildRow,
+    stage: string,
+    kind: string,
+  ): AsyncIterable<{ path: string; id: string; load: () => Promise<unknown> }> {
+    for (let after: string | undefined; ;) {
+      const page = { limit: PAGE, ...(after === undefined ? {} : { after }) };
+      if (kind === "expand") {
+        const rows = await this.#store.work.targetPage({
+          pipeline: build.pipeline,
+          segment: childSegment(build, stage),
+          ...page,
+        });
+        for (const { path, id, value, done } of rows) if (done !== GONE) yield { path, id, load: () => this.#values.load(value) };
+        after = rows.at(-1)?.path;
+      } else {
+        const results = await this.#store.work.resultsOf(build.id, stage, page);
+        for (const result of results) yield { path: result.path, id: result.target, load: () => this.#load(result, stage) };
+        after = results.at(-1)?.path;
+      }
+      if (after === undefined) return;
+    }
+  }
+
+  async #load(result: StoredResult, stage: string): Promise<unknown> {
+    if (result.state !== "FAILED") return this.#values.load(result.output);
+    throw new HoldfastError(
+      "TARGET_FAILED",
+      `Stage "${stage}" failed for ${JSON.stringify(sayPath(result.path))}: ${result.error?.message ?? "unknown"}`,
+      "Mend what it says, and start a new build: all that succeeded is reused.",
+    );
+  }
+}
+
+function kindOf(build: BuildRow, stage: string): string {
+  const { stages } = JSON.parse(build.description) as PipelineDescription;
+  const found = stages.find(({ name }) => name === stage);
+  if (found !== undefined) return found.kind;
+  throw new HoldfastError(
+    "STAGE_UNKNOWN",
+    `Build ${build.id} has no stage "${stage}".`,
+    `Its stages are ${stages.map(({ name }) => name).join(", ") || "none"}.`,
+  );
+}
+
+/** The segment of the targets that an expand has made. */
+function childSegment(build: BuildRow, expand: string): number {
+  const { stages } = JSON.parse(build.description) as PipelineDescription;
+  const before = stages.slice(0, stages.findIndex(({ name }) => name === expand) + 1);
+  return before.filter(({ kind }) => kind !== "stage").length;
+}
+
+function noOutput(build: string, stage: string, target: string | undefined): HoldfastError {
+  const what = target === undefined ? "" : ` for ${JSON.stringify(target)}`;
+  return new HoldfastError(
+    "NO_SUCH_OUTPUT",
+    `Build ${build} has no output of stage "${stage}"${what}.`,
+    "Look at what it has with outputs(stage); a target that failed, or that the stage does not match, has none.",
+  );
+}
+
+function severalOutputs(stage: string, target: string | undefined): HoldfastError {
+  if (target === undefined) {
+    return new HoldfastError(
+      "TARGET_NEEDED",
+      `Stage "${stage}" has outputs of several targets.`,
+      "Name the target whose output you want.",
+    );
+  }
+  return new HoldfastError(
+    "TARGET_AMBIGUOUS",
+    `Stage "${stage}" has several targets ${JSON.stringify(target)}, of different parents.`,
+    "Give the parent's id, a slash, and the target's: \"parent/target\".",
+  );
+}
+
+/** Why a stage ran for a target in a build, or did not, input by input. */
+export async function explainBuild(store: Store, build: BuildRow, stage: string, target: string): Promise<Why> {
+  const nearest = new Nearest(target);
+  const after = (await store.work.resultOf(build.id, stage, target)) ?? (await resultNamed(store, build, stage, target, nearest));
+  if (after === null) throw noResult(build, stage, target, nearest.found);
+  const ran = after.build === build.id && after.state !== "REUSED";
+  const before = ran ? await store.work.resultBefore(build.id, stage, after.path) : after;
+  return why({
+    ran,
+    before: partsOf(before),
+    after: partsOf(after) ?? NO_PARTS,
+    members: await changesOf(before, after),
+    forced: (JSON.parse(build.options) as BuildSettings).rerun.includes(stage),
+    failedBefore: before?.state === "FAILED",
+    edited: await isEdited(store, build, before, stage),
+  });
+}
+
+function noResult(build: BuildRow, stage: string, target: string, near: readonly string[]): HoldfastError {
+  const stages = described(build).stages.map(({ name }) => name);
+  const message = `Build ${build.id} has no result of stage "${stage}" for ${JSON.stringify(target)}.`;
+  if (!stages.includes(stage)) {
+    const nearest = new Nearest(stage, 1);
+    for (const name of stages) nearest.look(name);
+    const [meant] = nearest.found;
+    const hint = `${meant === undefined ? "" : `Did you mean stage "${meant}"? `}Stages: ${stages.join(", ")}.`;
+    return new HoldfastError("NO_SUCH_OUTPUT", message, hint);
+  }
+  const hint =
+    near.length > 0
+      ? `Did you mean ${near.map((one) => JSON.stringify(one)).join(" or ")}?`
+      : "The target failed before, the stage's `match` skips it, or its id is another: see the build's errors.";
+  return new HoldfastError("NO_SUCH_OUTPUT", message, hint);
+}
+
+/** Of a child, which is named by its own id, or by its parents' and its own. `nearest` sees the names of all others. */
+async function resultNamed(
+  store: Store,
+  build: BuildRow,
+  stage: string,
+  target: string,
+  nearest: Nearest,
+): Promise<StoredResult | null> {
+  const isIt = (one: StoredResult) => one.stage === stage && (one.target === target || sayPath(one.path) === target);
+  const found = (await store.work.failures(build.id, FAILURES)).filter(isIt);
+  for (let after: string | undefined; ;) {
+    const page = await store.work.resultsOf(build.id, stage, { limit: PAGE, ...(after === undefined ? {} : { after }) });
+    found.push(...page.filter(isIt));
+    for (const { path } of page) nearest.look(sayPath(path));
+    after = page.at(-1)?.path;
+    if (after === undefined || found.length > 1) break;
+  }
+  if (found.length > 1) throw severalOutputs(stage, target);
+  return found[0] ?? null;
+}
+
+/** Looked through for one of that name. */
+const FAILURES = 1_000;
+const NO_PARTS: ContextParts = {
+  stage: "",
+  version: 0,
+  key: null,
+  input: "none",
+  uses: {},
+  target: { id: "", hash: "" },
+  reuse: "target",
+};
+
+/** Of a gather, whose parts have a list of its members beside them. */
+async function changesOf(before: StoredResult | null, after: StoredResult): Promise<Difference[]> {
+  const [was, is] = [before, after].map((result) => partsOf(result)?.members);
+  if (was === undefined || is === undefined || was === is) return [];
+  return changedMembers(await readMembers(was), await readMembers(is));
+}
+
+function partsOf(result: StoredResult | null): (ContextParts & { members?: string }) | null {
+  return result === null || result.parts === null ? null : (JSON.parse(result.parts) as ContextParts & { members?: string });
+}
+
+/** Whether its code is not that of the result before, under the same version. */
+async function isEdited(store: Store, build: BuildRow, before: StoredResult | null, stage: string): Promise<boolean> {
+  if (before === null || before.build === build.id) return false;
+  const earlier = await store.builds.getBuild(before.build);
+  if (earlier === null) return false;
+  return editedStages(described(earlier), described(build)).includes(stage);
+}
+
+function described({ description }: BuildRow): PipelineDescription {
+  return JSON.parse(description) as PipelineDescription;
+}
+
+/** Shown of what failed. */
+const ERRORS = 20;
+
+export async function viewBuild(store: Store, row: BuildRow, token?: string): Promise<Build> {
+  const failures = row.failed > 0 || row.listing === "failed" ? await store.work.failures(row.id, ERRORS) : [];
+  const errors = failures.map(({ stage, path, error }) => ({
+    stage,
+    // Children of different targets may have the same id.
+    target: sayPath(path),
+    message: error?.message ?? "It failed.",
+  }));
+  return viewOf(row, countedStages(row), errors, token);
+}
+
+/** With the segment and round of each, as they were described when the build was started. */
+function countedStages(row: BuildRow): CountedStage[] {
+  const { stages } = JSON.parse(row.description) as PipelineDescription;
+  const counts = new Map(row.stages.map((one) => [one.stage, one]));
+  let segment = 0;
+  let round = 0;
+  return stages.map(({ name, kind }) => {
+    if (kind === "gather") {
+      segment++;
+      round++;
+    }
+    const { ran = 0, cached = 0, failed = 0, open = 0 } = counts.get(name) ?? {};
+    const counted = { stage: name, segment, round, ran, cached, failed, open };
+    if (kind === "expand") segment++;
+    return counted;
+  });
+}

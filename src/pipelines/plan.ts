@@ -1,0 +1,323 @@
+import { type Amount, type Cost, NOTHING, plus, toCost } from "../core/cost.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { editedStages, type PipelineDescription } from "../core/pipeline-description.ts";
+import { gatherSegment, GONE, type Segment } from "../core/segment.ts";
+import { fixedEstimate } from "../core/stage.ts";
+import { inlineValue, type KeptValue } from "../core/value.ts";
+import { Purse } from "./purse.ts";
+import { Values } from "./values.ts";
+import { Walker } from "./walker.ts";
+import type { Worksite } from "./worksite.ts";
+import { describeSkipped, type SkippedFile } from "./sources/databases.ts";
+import type { BuildRow } from "../store/builds.ts";
+import type { TargetRow } from "../store/work.ts";
+import type { Found, Register } from "./enlister.ts";
+import { childrenIn } from "./expansion.ts";
+import { Lister } from "./lister.ts";
+import { asParent, BuildScope, loadInput, type Parent, type Traveller } from "./live-targets.ts";
+import type { CheckedOptions, Model, Place } from "./model.ts";
+
+/** What a build would do now, and cost. */
+export interface Plan {
+  /** `unknown`: what comes behind something that has to run first. */
+  stages: Record<string, { run: number; cached: number; unknown: number } & Estimated>;
+  /** Targets that are gone. */
+  removed: number;
+  /** Of all stages. */
+  estimate: Cost;
+  upperBound?: true;
+  incomplete?: true;
+  warnings: string[];
+}
+
+/** What something is estimated to cost. */
+export interface Estimated {
+  /** Without parts where nothing is known about the cost. */
+  estimate: Cost;
+  /** The cost is at most that: a constant for each target that may have to run. */
+  upperBound?: true;
+  /** Something that would run, or may have to, has an unknown cost, which is not in the estimate. */
+  incomplete?: true;
+}
+
+interface Counted {
+  run: number;
+  cached: number;
+  unknown: number;
+  estimate: Amount;
+  /** How many have a known cost, and how many have not. */
+  priced: number;
+  unpriced: number;
+}
+
+const PAGE = 500;
+
+/** Targets that are looked at before a build is started. */
+const FIRST = 10;
+
+/** Lists as a build would, and writes nothing. */
+export async function plan(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
+  for (const { stage } of site.model.places) fixedEstimate(stage);
+  const newest = await site.engine.store.builds.newestBuild(site.model.name);
+  const skipped: string[] = [];
+  const { scope, counter, lister } = dryRun(site, options, signal, (file) => skipped.push(describeSkipped(file)));
+  await lister.source(undefined);
+  for (let round = 1; ; round++) {
+    const segment = gatherSegment(site.model.segments, round);
+    const gather = segment?.stages[0];
+    if (segment === undefined || gather === undefined || !scope.includes(site.model.place(gather.name))) break;
+    // What its members will be is known only if nothing has to run before.
+    if (counter.isSettled) await lister.groups(round, 0);
+    else await counter.unknownGroups(segment);
+  }
+  return counter.plan([...warningsOf(site.model, newest), ...skipped]);
+}
+
+/**
+ * Asks for the estimates of the first targets that a build would find, as a plan does: what is refused there is refused before
+ * there is a build. Whatever else is wrong, its listing finds.
+ */
+export async function askFirst(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<void> {
+  for (const { stage } of site.model.places) fixedEstimate(stage);
+  if ((site.model.segments[0] as Segment).stages.every(({ estimate }) => estimate === null)) return;
+  try {
+    await dryRun(site, options, signal).lister.first(FIRST);
+  } catch (error) {
+    signal.throwIfAborted();
+    if (error instanceof HoldfastError && error.code === "COST_INVALID") throw error;
+  }
+}
+
+function dryRun(site: Worksite, options: CheckedOptions, signal: AbortSignal, onSkipped: (file: SkippedFile) => void = () => {}) {
+  const scope = new BuildScope(site.engine.store, site.model, wouldBe(site, options));
+  const counter = new Counter(site, scope);
+  const values = new DryValues(site.artifacts);
+  const lister = new Lister({
+    scope,
+    register: counter,
+    targets: site.targets,
+    values,
+    clock: site.engine.clock,
+    artifacts: site.artifacts,
+    folders: site.folders,
+    signal,
+    dry: true,
+    onSkipped,
+  });
+  return { scope, counter, lister };
+}
+
+/** What is large stays in memory for a moment. */
+class DryValues extends Values {
+  override async keepText(text: string): Promise<KeptValue> {
+    return inlineValue(text);
+  }
+}
+
+/** A build that is not there, and has made nothing. */
+function wouldBe({ model }: Worksite, { settings, budget }: CheckedOptions): BuildRow {
+  return { key: 0, id: "", hash: model.hash, options: JSON.stringify(settings), budget } as unknown as BuildRow;
+}
+
+class Counter implements Register {
+  readonly #site: Worksite;
+  readonly #scope: BuildScope;
+  readonly #walker: Walker;
+  /** Its own: what it says is of now. */
+  readonly #purse: Purse;
+  readonly #stages: Map<string, Counted>;
+  /** The estimates that are the same for every target. */
+  readonly #fixed: Map<string, Amount>;
+  #known = 0;
+  #removed = 0;
+
+  constructor(site: Worksite, scope: BuildScope) {
+    this.#site = site;
+    this.#scope = scope;
+    this.#walker = new Walker(scope, site.reader, (parent, trail, list) => this.#children(asParent(parent, trail), list), true);
+    this.#purse = new Purse(site.engine, site.model.name);
+    this.#stages = new Map(
+      [...site.model.places].map(({ stage }) => [
+        stage.name,
+        { run: 0, cached: 0, unknown: 0, estimate: NOTHING, priced: 0, unpriced: 0 },
+      ]),
+    );
+    this.#fixed = new Map(
+      [...site.model.places].flatMap(({ stage }) => {
+        const fixed = fixedEstimate(stage);
+        return fixed === null ? [] : [[stage.name, fixed] as const];
+      }),
+    );
+  }
+
+  /** Nothing that was looked at so far has to run. */
+  get isSettled(): boolean {
+    return (
+      this.#known === this.#found &&
+      [...this.#stages.values()].every(({ run, unknown }) => run + unknown === 0) &&
+      this.#removed === 0
+    );
+  }
+
+  #found = 0;
+
+  async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
+    const rows = await this.#site.engine.store.work.targets(this.#site.model.name, segment.index, paths);
+    return new Map(rows.map((row) => [row.path, row]));
+  }
+
+  async enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>): Promise<void> {
+    if (segment.from === "source") {
+      this.#found += found.length;
+      this.#known += found.filter(({ path }) => rows.has(path)).length;
+    }
+    await Promise.all(found.map((traveller) => this.#count(segment, traveller, rows.get(traveller.path))));
+  }
+
+  async gone(segment: Segment): Promise<void> {
+    if (segment.from !== "source") return;
+    this.#removed = (await this.#site.engine.store.work.countTargets(this.#site.model.name, segment.index)) - this.#known;
+  }
+
+  /** It has found nothing before. */
+  async goneSince(): Promise<void> {}
+
+  /** A gather without `by` has one group; of others it is not known how many there will be. */
+  async unknownGroups(segment: Segment): Promise<void> {
+    await this.#unknown(segment.stages, 1, segment.stages[0]?.by === null);
+    await this.#unknownChildren(segment, null);
+  }
+
+  plan(warnings: string[]): Plan {
+    const total = { estimate: NOTHING, priced: 0, unpriced: 0 };
+    let isBound = false;
+    const stages: Plan["stages"] = {};
+    for (const [name, counted] of this.#stages) {
+      const { run, cached, unknown, estimate, priced, unpriced } = counted;
+      const isFixed = this.#fixed.has(name) && priced > 0;
+      stages[name] = { run, cached, unknown, ...estimated(counted, isFixed) };
+      total.estimate = plus(total.estimate, estimate);
+      total.priced += priced;
+      total.unpriced += unpriced;
+      isBound ||= isFixed;
+    }
+    return { stages, removed: this.#removed, ...estimated(total, isBound), warnings };
+  }
+
+  async #count(segment: Segment, traveller: Traveller, row: TargetRow | undefined): Promise<void> {
+    if (row !== undefined && this.#walker.isUnchanged(row, traveller, segment)) {
+      for (const { stage, as } of this.#walker.unchanged(row, segment)) if (as === "cached") this.#of(stage).cached++;
+      return;
+    }
+    const { flow, passed } = await this.#walker.walk(traveller, segment, 0, traveller.inherited, row?.trail ?? []);
+    for (const { stage, as } of passed) if (as === "cached") this.#of(stage).cached++;
+    if (flow.to === "end") return;
+    const name = flow.to === "work" ? flow.job.work?.stage : flow.stage;
+    const place = this.#site.model.place(name as string);
+    const counted = this.#of(place.stage.name);
+    counted.run++;
+    // First reckoned, then added: others are counted meanwhile.
+    const amount = flow.to === "work" ? await this.#estimate(place, traveller, flow.trail) : NOTHING;
+    price(counted, amount, 1);
+    await this.#unknown(segment.stages.slice(place.index + 1), 1);
+    await this.#unknownChildren(segment, traveller.path);
+  }
+
+  async #estimate(place: Place, traveller: Traveller, trail: Parent["trail"]): Promise<Amount | null> {
+    const before = trail.filter(({ stage }) => !this.#site.model.isFrom(stage, place));
+    const input = place.stage.estimate === null ? undefined : await loadInput(traveller, before, this.#site.reader);
+    return this.#purse.knownEstimate(place, { target: traveller.target, input });
+  }
+
+  /**
+   * What the stages behind it will find is known only then: their cost is that of a fixed estimate, else the mean of past
+   * attempts. `isCounted`: there will not be more than `many`.
+   */
+  async #unknown(stages: Segment["stages"], many: number, isCounted = true): Promise<void> {
+    for (const stage of stages) {
+      if (!this.#scope.includes(this.#site.model.place(stage.name))) return;
+      const counted = this.#of(stage.name);
+      const amount = isCounted ? (this.#fixed.get(stage.name) ?? (await this.#purse.mean(stage.name))) : null;
+      counted.unknown += many;
+      price(counted, amount, many);
+    }
+  }
+
+  /** Nobody knows how many there will be: as many as there were the last time, or one. */
+  async #unknownChildren(segment: Segment, parent: string | null): Promise<void> {
+    if (segment.ends !== "expand") return;
+    const below = this.#site.model.segments[segment.index + 1] as Segment;
+    let known = 0;
+    for await (const rows of parent === null ? [] : this.#pagesBelow(below, parent)) {
+      known += rows.length;
+      for (const { path } of rows) await this.#unknownChildren(below, path);
+    }
+    await this.#unknown(below.stages, Math.max(1, known), known > 0);
+    if (known === 0) await this.#unknownChildren(below, parent);
+  }
+
+  async #children(parent: Parent, list: KeptValue | undefined): Promise<void> {
+    const segment = this.#site.model.segments[parent.segment + 1] as Segment;
+    if (list !== undefined) {
+      const values = new DryValues(this.#site.artifacts);
+      for await (const found of childrenIn(list, parent, this.#site, values))
+        await this.enlist(
+          segment,
+          found,
+          await this.rows(
+            segment,
+            found.map(({ path }) => path),
+          ),
+        );
+      return;
+    }
+    for await (const rows of this.#pagesBelow(segment, parent.path)) {
+      const found = rows.map((row) => this.#site.targets.child(row, parent));
+      await this.enlist(segment, found, new Map(rows.map((row) => [row.path, row])));
+    }
+  }
+
+  async *#pagesBelow(segment: Segment, parent: string): AsyncIterable<TargetRow[]> {
+    for (let after: string | undefined; ;) {
+      const page = { pipeline: this.#site.model.name, segment: segment.index, parent, limit: PAGE };
+      const rows = await this.#site.engine.store.work.targetPage({ ...page, ...(after === undefined ? {} : { after }) });
+      if (rows.length === 0) return;
+      yield rows.filter(({ done }) => done !== GONE);
+      after = rows.at(-1)?.path;
+    }
+  }
+
+  #of(stage: string): Counted {
+    return this.#stages.get(stage) as Counted;
+  }
+}
+
+/** Adds what `many` targets cost, each of them the same; null: that is not known. */
+function price(counted: Counted, amount: Amount | null, many: number): void {
+  if (amount === null) return void (counted.unpriced += many);
+  counted.priced += many;
+  counted.estimate = plus(counted.estimate, { micros: amount.micros * many, tokens: amount.tokens * many });
+}
+
+function estimated({ estimate, priced, unpriced }: Omit<Counted, "run" | "cached" | "unknown">, isBound: boolean): Estimated {
+  const isUnknown = priced === 0 && unpriced > 0;
+  return {
+    estimate: isUnknown ? {} : toCost(estimate),
+    ...(isBound && unpriced === 0 ? { upperBound: true } : {}),
+    ...(unpriced > 0 ? { incomplete: true } : {}),
+  };
+}
+
+/** What somebody who is about to spend money should know. */
+export function warningsOf({ description }: Model, newest: BuildRow | null): string[] {
+  const warnings: string[] = [];
+  if (newest !== null) {
+    const before = JSON.parse(newest.description) as PipelineDescription;
+    for (const stage of editedStages(before, description)) {
+      warnings.push(
+        `The code of stage "${stage}" was edited, and its version was not raised: what it has made so far is reused.`,
+      );
+    }
+  }
+  return warnings;
+}

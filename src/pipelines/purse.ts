@@ -1,0 +1,91 @@
+import { type CostHistory, estimate } from "../core/budget.ts";
+import type { Clock } from "../core/clock.ts";
+import { type Amount, NOTHING } from "../core/cost.ts";
+import { isPassing, LeaseLostError } from "../core/errors.ts";
+import { toJobError } from "../core/job.ts";
+import { stageEstimate } from "../core/stage.ts";
+import { type Attempt, Ending } from "../engine/attempt.ts";
+import type { Holdings } from "../engine/leases.ts";
+import { failForGood } from "../engine/outcome.ts";
+import type { BuildRow } from "../store/builds.ts";
+import type { Store } from "../store/store.ts";
+import type { Place } from "./model.ts";
+
+/** How long what is known of past costs is believed. */
+const FRESH = 1_000;
+/** Somebody else's end may leave room; where nothing is heard of it, it is asked again after this. */
+const ASK_AGAIN = 250;
+
+/** Sets money aside for an attempt before it starts; while there is none, it waits, or gives the work back. */
+export class Purse {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #holdings: Holdings;
+  readonly #pipeline: string;
+  #costs: Promise<Record<string, CostHistory>> | null = null;
+  #askedAt = 0;
+
+  constructor(parts: { store: Store; clock: Clock; holdings: Holdings }, pipeline: string) {
+    this.#store = parts.store;
+    this.#clock = parts.clock;
+    this.#holdings = parts.holdings;
+    this.#pipeline = pipeline;
+  }
+
+  /** Returns when the attempt may start. */
+  async begin(attempt: Attempt, build: BuildRow, place: Place, context: { target: unknown; input: unknown }): Promise<void> {
+    const isLimited = build.budget.micros !== null || build.budget.tokens !== null;
+    if (!isLimited && place.stage.estimate === null) return;
+    const amount = await this.estimate(place, context).catch((error: unknown) => {
+      // It would say the same again.
+      throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
+    });
+    const { job, fence, claimed } = attempt;
+    for (;;) {
+      const [answer] = await this.#store.work.begin([{ job, fence, estimate: amount }]);
+      // To wait for money is no part of its work: its time begins when it does.
+      if (attempt.lost === null) this.#holdings.prolong(attempt.slot, this.#clock.monotonic() + claimed.policy.timeout);
+      if (answer === "start") return;
+      if (answer === "lost") throw new LeaseLostError(claimed.id, "start");
+      if (answer === "pause") throw new Ending({ kind: "released" });
+      attempt.signal.throwIfAborted();
+      await this.#change(attempt.signal);
+    }
+  }
+
+  async estimate(place: Place, context: { target: unknown; input: unknown }): Promise<Amount> {
+    return (await this.knownEstimate(place, context)) ?? NOTHING;
+  }
+
+  /** What the stage says, else the mean of its past attempts; null: neither is there. */
+  async knownEstimate({ stage }: Place, context: { target: unknown; input: unknown }): Promise<Amount | null> {
+    return stageEstimate(stage, context) ?? this.mean(stage.name);
+  }
+
+  /** What past attempts have cost, each; null while there are none. */
+  async mean(stage: string): Promise<Amount | null> {
+    const history = (await this.#history())[stage];
+    return history === undefined || history.attempts === 0 ? null : estimate(null, history);
+  }
+
+  #history(): Promise<Record<string, CostHistory>> {
+    const now = this.#clock.monotonic();
+    if (this.#costs === null || now - this.#askedAt > FRESH) {
+      this.#askedAt = now;
+      this.#costs = this.#store.work.costs(this.#pipeline);
+    }
+    return this.#costs;
+  }
+
+  /** Until something was committed here, or a while has passed. */
+  #change(signal: AbortSignal): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const unlisten = this.#store.onChange(() => resolve(), { ownOnly: true });
+    const cancel = this.#clock.after(ASK_AGAIN, resolve);
+    signal.addEventListener("abort", () => resolve(), { once: true });
+    return promise.finally(() => {
+      unlisten();
+      cancel();
+    });
+  }
+}

@@ -1,0 +1,252 @@
+import { createHash, hash as hashNow } from "node:crypto";
+import { closeSync, constants, copyFileSync, readSync, rmSync } from "node:fs";
+import { type FileHandle, open, rm } from "node:fs/promises";
+import { basename, join } from "node:path";
+import { Readable } from "node:stream";
+import type { Artifacts } from "../../artifacts/artifacts.ts";
+import { hashOfNow, ownNow, verifiedPieces } from "../../artifacts/collect.ts";
+import { explain, faultOf } from "../../artifacts/folder.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { type FileStat, type Fingerprint, isSameStat, mayHaveChanged } from "../../core/fingerprint.ts";
+import type { FileTarget } from "../../core/source.ts";
+import {
+  bytesChanged,
+  hashFile,
+  isGone,
+  openNow,
+  orGone,
+  READ,
+  SMALL,
+  statNow,
+  statOpen,
+  turn,
+  unreadable,
+} from "./fingerprint-file.ts";
+
+interface ClaimedFileParts {
+  id: string;
+  /** Where it lies; absolute. */
+  path: string;
+  /** The bytes that the work is for. */
+  fingerprint: Fingerprint;
+  /** Whether they are kept as an artifact. Then the file itself is not looked at any more. */
+  snapshot: boolean;
+  artifacts: Artifacts;
+}
+
+/**
+ * A file that an attempt was claimed for. What `target` gives are the claimed bytes, or an error `BYTES_CHANGED`. An attempt
+ * ends with `recheck`, before its commit, and in any case with `dispose`.
+ */
+export class ClaimedFile {
+  /** For the handler. */
+  readonly target: FileTarget;
+  readonly #parts: ClaimedFileParts;
+  #folder: string | null = null;
+  /** Other bytes were met. */
+  #spoiled = false;
+  /** Streams that have not come to their end: a part says nothing about which bytes it is of. */
+  #partly = 0;
+  #disposed = false;
+
+  constructor(parts: ClaimedFileParts) {
+    this.#parts = parts;
+    this.target = new ExactFile(this, parts);
+  }
+
+  async bytes(): Promise<Uint8Array> {
+    const { artifacts, fingerprint, snapshot, path } = this.#parts;
+    if (snapshot) return artifacts.read(fingerprint.hash);
+    const bytes = await readBytes(path, fingerprint).catch(orGone(path));
+    return bytes ?? this.#refuse();
+  }
+
+  stream(): Readable {
+    const { artifacts, fingerprint, snapshot } = this.#parts;
+    if (snapshot) return artifacts.stream(fingerprint.hash);
+    return Readable.from(this.#pieces(), { objectMode: false });
+  }
+
+  /** A copy of its own, so that nobody writes to it while it is read; made at once, since a property cannot be waited for. */
+  copy(): string {
+    const { artifacts, id } = this.#parts;
+    if (this.#disposed) throw disposed(id);
+    if (this.#folder !== null) return join(this.#folder, basename(id));
+    const folder = artifacts.privateFolderNow();
+    try {
+      const path = join(folder, basename(id));
+      this.#copyTo(path);
+      this.#folder = folder;
+      return path;
+    } finally {
+      if (this.#folder === null) rmSync(folder, { recursive: true, force: true });
+    }
+  }
+
+  /**
+   * Whether its bytes are still those that were claimed. They are read only if something about the file is different, or
+   * if it was written so shortly before it was hashed that nothing would be.
+   */
+  async recheck(): Promise<boolean> {
+    const { fingerprint, snapshot, path } = this.#parts;
+    // A handler that goes on after that may have seen other bytes, also if they are the right ones again by now.
+    if (this.#spoiled) return false;
+    if (snapshot) return true;
+    const stat = statNow(path);
+    if (stat === null || stat.size !== fingerprint.size) return false;
+    if (this.#partly > 0 && !isSameStat(fingerprint, stat)) return false;
+    if (!mayHaveChanged(fingerprint, stat)) return true;
+    const reading = await hashFile(path, stat.size).catch(orGone(path));
+    return reading?.hash === fingerprint.hash;
+  }
+
+  /** Removes the copy. Should that fail, the next who opens these artifacts after this process does it. */
+  async dispose(): Promise<void> {
+    this.#disposed = true;
+    const folder = this.#folder;
+    this.#folder = null;
+    if (folder !== null) await rm(folder, { recursive: true, force: true }).catch(() => {});
+  }
+
+  async *#pieces(): AsyncGenerator<Buffer> {
+    const { fingerprint, path } = this.#parts;
+    const handle: FileHandle | null = await open(path, READ).catch(orGone(path));
+    if (handle === null) this.#refuse();
+    this.#partly++;
+    try {
+      const stat = await handle.stat();
+      if (!stat.isFile() || stat.size !== fingerprint.size) this.#refuse();
+      yield* verifiedPieces(handle, fingerprint, () => this.#changed());
+      this.#partly--;
+    } catch (error) {
+      throw error instanceof HoldfastError ? error : unreadable(path, error);
+    } finally {
+      await handle.close();
+    }
+  }
+
+  #copyTo(to: string): void {
+    const { artifacts, fingerprint, snapshot, path } = this.#parts;
+    if (snapshot) return artifacts.copyNow(fingerprint.hash, to);
+    if (statNow(path)?.size !== fingerprint.size) this.#refuse();
+    try {
+      copyFileSync(path, to, constants.COPYFILE_FICLONE | constants.COPYFILE_EXCL);
+    } catch (error) {
+      if (isGone(error) && statNow(path) === null) this.#refuse();
+      throw NO_ROOM.has(faultOf(error) ?? "") ? explain(error, to) : unreadable(path, error);
+    }
+    ownNow(to);
+    if (hashOfNow(to) !== fingerprint.hash) this.#refuse();
+  }
+
+  #refuse(): never {
+    throw this.#changed();
+  }
+
+  #changed(): HoldfastError {
+    const { fingerprint, path } = this.#parts;
+    this.#spoiled = true;
+    return bytesChanged(path, happened(fingerprint, statNow(path)));
+  }
+}
+
+const NO_ROOM = new Set(["ENOSPC", "EDQUOT", "EROFS"]);
+
+/** What a handler sees of it. */
+class ExactFile implements FileTarget {
+  readonly id: string;
+  readonly hash: string;
+  readonly size: number;
+  readonly #file: ClaimedFile;
+
+  constructor(file: ClaimedFile, { id, fingerprint }: ClaimedFileParts) {
+    this.#file = file;
+    this.id = id;
+    this.hash = fingerprint.hash;
+    this.size = fingerprint.size;
+  }
+
+  get path(): string {
+    return this.#file.copy();
+  }
+
+  bytes(): Promise<Uint8Array> {
+    return this.#file.bytes();
+  }
+
+  stream(): Readable {
+    return this.#file.stream();
+  }
+}
+
+function happened(before: Fingerprint, now: FileStat | null): string {
+  if (now === null) return "it is gone";
+  if (now.size !== before.size) return `it had ${before.size} bytes, and has ${now.size} now`;
+  if (now.inode !== before.inode) return "it was replaced by another file of the same size";
+  if (now.mtime !== before.mtime) return "it was written to";
+  return "it was written to, without a new time";
+}
+
+function disposed(id: string): HoldfastError {
+  return new HoldfastError(
+    "CLOSED",
+    `The attempt for ${id} is over, so there is no copy of it any more.`,
+    "Ask for `path` while the handler runs, and keep the bytes that are needed later.",
+  );
+}
+
+/** So much is read, and hashed, at a time. */
+const PIECE = 1024 * 1024;
+
+/** All bytes of a file; null: they are others than these. Errors are the system's. */
+async function readBytes(path: string, expected: { size: number; hash: string }): Promise<Uint8Array | null> {
+  if (expected.size > SMALL) return readLarge(path, expected);
+  await turn();
+  return readSmall(path, expected);
+}
+
+function readSmall(path: string, { size, hash }: { size: number; hash: string }): Uint8Array | null {
+  const fd = openNow(path);
+  try {
+    if (statOpen(fd)?.size !== size) return null;
+    const bytes = new Uint8Array(size);
+    let filled = 0;
+    for (let read = -1; read !== 0 && filled < size; filled += read) read = readSync(fd, bytes, filled, size - filled, null);
+    return filled === size && hashNow("sha256", bytes) === hash ? bytes : null;
+  } finally {
+    closeSync(fd);
+  }
+}
+
+async function readLarge(path: string, { size, hash }: { size: number; hash: string }): Promise<Uint8Array | null> {
+  const handle = await open(path, READ);
+  try {
+    const stat = await handle.stat();
+    if (!stat.isFile() || stat.size !== size) return null;
+    const bytes = room(path, size);
+    const digest = createHash("sha256");
+    let filled = 0;
+    while (filled < size) {
+      const { bytesRead } = await handle.read(bytes, filled, Math.min(PIECE, size - filled), null);
+      if (bytesRead === 0) return null;
+      digest.update(bytes.subarray(filled, filled + bytesRead));
+      filled += bytesRead;
+    }
+    return digest.digest("hex") === hash ? bytes : null;
+  } finally {
+    await handle.close();
+  }
+}
+
+function room(path: string, size: number): Uint8Array {
+  try {
+    return new Uint8Array(size);
+  } catch (cause) {
+    throw new HoldfastError(
+      "TARGET_TOO_LARGE",
+      `${path} has ${size} bytes, which is too much to be read at once.`,
+      "Read it with `stream()`, or by its `path`.",
+      { cause },
+    );
+  }
+}

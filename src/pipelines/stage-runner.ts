@@ -1,0 +1,373 @@
+import { promisify } from "node:util";
+import { deflateRaw, inflateRaw } from "node:zlib";
+import type { JobContext } from "../core/context.ts";
+import { NOTHING } from "../core/cost.ts";
+import { HoldfastError, isPassing } from "../core/errors.ts";
+import type { ResultKey } from "../core/ids.ts";
+import { toJobError } from "../core/job.ts";
+import { type Member, type Members, toMember } from "../core/members.ts";
+import { GONE, type Segment } from "../core/segment.ts";
+import type { Target } from "../core/source.ts";
+import type { Trail } from "../core/trail.ts";
+import type { KeptValue } from "../core/value.ts";
+import { type Attempt, Ending } from "../engine/attempt.ts";
+import { failForGood } from "../engine/outcome.ts";
+import { callIsolated } from "./isolated/call.ts";
+import { outputOf } from "./values.ts";
+import { listedTarget, type Walked } from "./walker.ts";
+import type { Worksite } from "./worksite.ts";
+import type { NewResult, TargetRow, WorkView } from "../store/work.ts";
+import { hasChildren, segmentBelow } from "./enlister.ts";
+import { carryOn, Expansion, Offspring, Supersession, unrestOf } from "./expansion.ts";
+import { type BuildScope, type Context, contextOf, loadInput, type Parent, type Reader } from "./live-targets.ts";
+import type { Place } from "./model.ts";
+import { type HandedContext, Session, stageContext } from "./session.ts";
+
+/** A removal that is in the way is waited for, and looked for again after this. */
+const REMOVING = 100;
+
+/** All that is known of a work item when its handler is about to run. */
+export interface Task {
+  attempt: Attempt;
+  scope: BuildScope;
+  view: WorkView;
+  place: Place;
+  row: TargetRow;
+  traveller: Parent;
+  /** What the target has gone through before this stage. */
+  trail: Trail;
+  context: Context;
+}
+
+/** Runs one stage for one target, and says what follows from it. */
+export class StageRunner {
+  readonly #site: Worksite;
+
+  constructor(site: Worksite) {
+    this.#site = site;
+  }
+
+  async perform(attempt: Attempt, job: JobContext<unknown>): Promise<void> {
+    attempt.work = { cost: NOTHING, result: null, target: null };
+    await this.#site.ready();
+    const view = await this.#site.view(attempt.job);
+    if (view?.target == null) throw new Ending(failForGood(toJobError(noTarget(attempt.claimed.id))));
+    const scope = this.#site.scope(view.build);
+    const removes = unwanted(attempt);
+    if (removes !== undefined)
+      return new Removal(this.#site, scope, this.#site.model.place(view.stage)).run(attempt, job, view.target, removes);
+    this.#refuseRemoving(view);
+    const task = await this.#task(attempt, scope, view, view.target);
+    const offspring = task.place.stage.kind === "expand" ? new Offspring(this.#site, task) : null;
+    const children = offspring === null ? null : await offspring.find();
+    if (children !== null) return offspring?.enlist(children);
+    if (await this.#isMade(task)) return this.#reuse(task);
+    if (await this.#hasChangedSince(task)) return this.#supersede(task);
+    await this.#site.purse.begin(attempt, view.build, task.place, { target: task.traveller.target, input: task.context.input });
+    const session = new Session(this.#site, task);
+    try {
+      await this.#run(task, session, job);
+    } catch (error) {
+      if (!session.isBytesChanged(error)) throw error;
+      await session.supersede();
+    } finally {
+      session.close();
+    }
+  }
+
+  /** What it does outside would be undone by what is still being removed there. */
+  #refuseRemoving({ stage, removing, target }: WorkView): void {
+    if (!removing || this.#site.model.place(stage).stage.remove === null) return;
+    const error = new Error(`what stage "${stage}" once made of ${JSON.stringify(target?.id)} is still being removed`);
+    throw new Ending({ kind: "later", delay: REMOVING, error: toJobError(error) });
+  }
+
+  async #task(attempt: Attempt, scope: BuildScope, view: WorkView, row: TargetRow): Promise<Task> {
+    const place = this.#site.model.place(view.stage);
+    const traveller = await this.#site.targets.of(row);
+    const trail = row.trail.filter(({ stage }) => !this.#site.model.isFrom(stage, place));
+    const input = await loadInput(traveller, trail, this.#site.reader);
+    try {
+      const context = contextOf(place, traveller, trail, input);
+      if (attempt.work !== undefined) attempt.work.context = { hash: context.hash, parts: JSON.stringify(context.parts) };
+      return { attempt, scope, view, place, row, traveller, trail, context };
+    } catch (error) {
+      throw new Ending(failForGood(toJobError(error)));
+    }
+  }
+
+  /** Whether somebody else has made it since it was enqueued. Only where that can be: the same bytes. */
+  async #isMade({ attempt, scope, place, context, row }: Task): Promise<boolean> {
+    if (place.stage.reuse !== "bytes" || place.stage.kind === "expand") return false;
+    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
+    return (await walker.lookUp(place, context, row.trail)) !== null;
+  }
+
+  async #reuse({ attempt, scope, place, row, traveller, trail }: Task): Promise<void> {
+    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
+    const walked = await walker.walk(traveller, place.segment, place.index, trail, row.trail);
+    const target = listedTarget(traveller, row.rev, carryOn(attempt, walked));
+    attempt.work = { cost: NOTHING, result: null, target };
+  }
+
+  /** Whether its file has changed again while it waited for it to hold still. */
+  async #hasChangedSince({ attempt, traveller }: Task): Promise<boolean> {
+    const file = unrestOf(attempt).waited ? this.#site.fileOf(traveller.target) : null;
+    return file !== null && !(await file.recheck());
+  }
+
+  async #supersede(task: Task): Promise<void> {
+    const target = await new Supersession(this.#site, task).afterWait();
+    task.attempt.work = { cost: NOTHING, result: null, target };
+  }
+
+  async #run(task: Task, session: Session, job: JobContext<unknown>): Promise<void> {
+    const { attempt, place, row, traveller, context } = task;
+    const parts = await this.#parts(task);
+    const handed = await stageContext(task, session, job, this.#site);
+    const isExpand = place.stage.kind === "expand";
+    const [returned, output] = isExpand
+      ? await this.#expand(task, handed, job, session)
+      : await this.#make(task, handed, job, session);
+    if (!(await session.isUnchanged())) return session.supersede();
+    const walked = isExpand ? new Offspring(this.#site, task).next : await this.#walkOn(task, returned, output);
+    const result: NewResult = {
+      hash: context.hash,
+      parts,
+      output,
+      artifacts: session.artifacts,
+    };
+    const target = listedTarget(traveller, row.rev, carryOn(attempt, walked));
+    attempt.work = { cost: session.meter.total, result, target };
+  }
+
+  /** What its result is made of, as it is kept: of a gather also which members there are, also should it fail. */
+  async #parts(task: Task): Promise<string> {
+    const { attempt, place, context } = task;
+    const members = place.stage.kind === "gather" ? await memberList(this.#site, task) : null;
+    const parts = JSON.stringify(members === null ? context.parts : { ...context.parts, members });
+    if (attempt.work !== undefined) attempt.work.context = { hash: context.hash, parts };
+    return parts;
+  }
+
+  async #make(task: Task, handed: HandedContext, job: JobContext<unknown>, session: Session): Promise<[unknown, KeptValue]> {
+    const returned = await this.#call(task, handed, job, session, null);
+    return [returned, await this.#keep(returned, outputOf(task.place.stage.name, task.row.path))];
+  }
+
+  /** What it yields is its output. */
+  async #expand(task: Task, handed: HandedContext, job: JobContext<unknown>, session: Session): Promise<[unknown, KeptValue]> {
+    const expansion = new Expansion(this.#site, task);
+    try {
+      await this.#call(task, handed, job, session, expansion);
+      return [undefined, await expansion.end()];
+    } catch (error) {
+      expansion.drop();
+      throw error;
+    }
+  }
+
+  /** Behind the stage, with what it has just made. */
+  #walkOn({ attempt, scope, place, row, traveller, trail }: Task, returned: unknown, output: KeptValue): Promise<Walked> {
+    // What `match`, `key` and `by` see of it is what they would see of it later.
+    const made = () => (returned instanceof Uint8Array ? returned : this.#site.values.load(output));
+    const reader: Reader = {
+      value: (value) => this.#site.reader.value(value),
+      output: async (key) => (key === null ? made() : this.#site.reader.output(key)),
+    };
+    const { walker } = this.#site.enlister(scope, attempt.claimed, reader);
+    const steps = [...trail, { stage: place.stage.name, result: null, output: output.hash }];
+    return walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
+  }
+
+  /** The handler, here or in a process of its own; what an expand yields is in its list then. */
+  async #call(
+    task: Task,
+    handed: HandedContext,
+    job: JobContext<unknown>,
+    session: Session,
+    expansion: Expansion | null,
+  ): Promise<unknown> {
+    const { stage } = task.place;
+    const inputs = new Inputs(this.#site, task);
+    if (stage.isolate === "process") return callIsolated({ site: this.#site, task, handed, job, session, inputs, expansion });
+    if (stage.kind === "gather") Object.assign(handed, { inputs, failed: task.view.build.failed });
+    const returned: unknown = await (stage.run as (context: unknown) => unknown)(handed);
+    await expansion?.run(returned);
+    return returned;
+  }
+
+  /** What cannot be kept the first time cannot be kept the next time either. */
+  async #keep(returned: unknown, what: string) {
+    try {
+      return await this.#site.values.keep(returned, what);
+    } catch (error) {
+      throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
+    }
+  }
+}
+
+function noTarget(id: string): HoldfastError {
+  return new HoldfastError(
+    "TARGET_GONE",
+    `The work item ${id} is about a target that is not there any more.`,
+    "Nothing needs to be done: the next build lists what there is.",
+  );
+}
+
+/** Read at a time. */
+const PAGE = 200;
+
+/** What a gather reads: the members of its group in the order of their paths, however many there are. */
+export class Inputs implements AsyncIterable<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
+  readonly #site: Worksite;
+  readonly #task: Task;
+
+  constructor(site: Worksite, task: Task) {
+    this.#site = site;
+    this.#task = task;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncIterator<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
+    const { place, row, attempt } = this.#task;
+    const group = place.stage.by === null ? null : row.id;
+    for (let last: TargetRow | undefined; ;) {
+      attempt.signal.throwIfAborted();
+      const page = await this.#site.engine.store.work.members({
+        pipeline: this.#site.model.name,
+        segment: place.segment.index - 1,
+        group,
+        limit: PAGE,
+        ...(last === undefined ? {} : { after: { group, path: last.path } }),
+      });
+      const members = await Promise.all(page.map((member) => this.#member(member)));
+      yield* members;
+      // Copies of files that were asked for.
+      for (const { target } of members) await this.#site.fileOf(target as Target)?.dispose();
+      last = page.at(-1);
+      if (last === undefined) return;
+    }
+  }
+
+  async #member(row: TargetRow): Promise<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
+    const traveller = await this.#site.targets.of(row);
+    const outputs: Record<string, unknown> = {};
+    await Promise.all(
+      row.trail.map(async ({ stage, result, output }) => {
+        outputs[stage] = output === "none" ? undefined : await this.#site.reader.output(result);
+      }),
+    );
+    const last = row.trail.length > traveller.inherited.length ? row.trail.at(-1) : undefined;
+    const output = last === undefined ? await loadInput(traveller, row.trail, this.#site.reader) : outputs[last.stage];
+    return { target: traveller.target, output, outputs };
+  }
+}
+
+const MEMBERS_PAGE = 1_000;
+
+/** Of more, no list is kept: this many are a megabyte or two in the result's row, and nobody would read it. */
+const MOST = 50_000;
+
+/** What a gather is made of, as it is kept beside the parts of its context; null: there are too many. */
+async function memberList(site: Worksite, task: Task): Promise<string | null> {
+  const members: Member[] = [];
+  for await (const member of membersOf(site, task)) if (members.push(member) > MOST) return null;
+  const kept: Members = { failed: task.view.build.failed, members };
+  return (await promisify(deflateRaw)(JSON.stringify(kept))).toString("base64");
+}
+
+export async function readMembers(list: string): Promise<Members> {
+  return JSON.parse((await promisify(inflateRaw)(Buffer.from(list, "base64"))).toString()) as Members;
+}
+
+async function* membersOf({ engine, model }: Worksite, { place, row, attempt }: Task): AsyncIterable<Member> {
+  const { index } = place.segment;
+  const own = new Set((model.segments[index - 1] as Segment).stages.map(({ name }) => name));
+  const group = place.stage.by === null ? null : row.id;
+  for (let last: TargetRow | undefined; ;) {
+    attempt.signal.throwIfAborted();
+    const after = last === undefined ? {} : { after: { group, path: last.path } };
+    const page = await engine.store.work.members({
+      pipeline: model.name,
+      segment: index - 1,
+      group,
+      limit: MEMBERS_PAGE,
+      ...after,
+    });
+    for (const { path, trail, value, member } of page) {
+      const output = trail.findLast(({ stage }) => own.has(stage))?.output ?? value.hash;
+      yield toMember(path, output, member as string);
+    }
+    last = page.at(-1);
+    if (last === undefined) return;
+  }
+}
+
+/** What is to be removed. `gone`: with its target; else the stage does not match that any more. */
+interface Unwanted {
+  result: ResultKey;
+  gone: boolean;
+}
+
+/** What a job's input says of it; undefined: the stage is to be run. */
+function unwanted({ claimed }: Attempt): Unwanted | undefined {
+  return (JSON.parse(claimed.input as string) as { remove?: Unwanted }).remove;
+}
+
+/** Has a stage remove what it once made of a target, which then is forgotten, or goes on without. */
+class Removal {
+  readonly #site: Worksite;
+  readonly #scope: BuildScope;
+  readonly #place: Place;
+
+  constructor(site: Worksite, scope: BuildScope, place: Place) {
+    this.#site = site;
+    this.#scope = scope;
+    this.#place = place;
+  }
+
+  async run(attempt: Attempt, job: JobContext<unknown>, row: TargetRow, { result, gone }: Unwanted): Promise<void> {
+    attempt.work = { cost: NOTHING, result: null, target: null };
+    // It has come back meanwhile.
+    if (gone && row.done !== GONE) return;
+    const traveller = await this.#site.targets.of(row);
+    const { id, hash, parent } = traveller.target;
+    const [made] = await this.#site.engine.store.work.results([result]);
+    await this.#place.stage.remove?.({
+      target: { id, hash, ...(parent === undefined ? {} : { parent }) },
+      output: made === undefined ? undefined : await this.#site.values.load(made.output),
+      idempotencyKey: `${job.idempotencyKey}:remove`,
+      signal: job.signal,
+    });
+    if (!gone)
+      attempt.work.target = listedTarget(traveller, row.rev, carryOn(attempt, await this.#walk(attempt, traveller, row)));
+    else if (await this.#hasChildren(row)) attempt.work.target = listedTarget(traveller, row.rev, this.#waits(row));
+    else attempt.work.forget = { path: row.path, rev: row.rev };
+  }
+
+  /** From here on, as one of which this stage has made nothing. */
+  async #walk(attempt: Attempt, traveller: Parent, row: TargetRow): Promise<Walked> {
+    const { stage, segment, index } = this.#place;
+    const { walker } = this.#site.enlister(this.#scope, attempt.claimed, this.#site.reader);
+    const trail = row.trail.filter((step) => !this.#site.model.isFrom(step.stage, this.#place));
+    const walked = await walker.walk(traveller, segment, index, trail, this.#without(row));
+    const [here, ...behind] = walked.passed;
+    // What it had of this stage it has no more.
+    const isPassed = here?.stage === stage.name && here.as === "passed";
+    return isPassed ? { ...walked, passed: [{ ...here, result: null }, ...behind] } : walked;
+  }
+
+  /** Its children need it. The next listing finds it gone again, and this stage has nothing more to remove then. */
+  #waits(row: TargetRow): Walked {
+    return { flow: { to: "end", trail: this.#without(row), done: GONE, group: null, member: null }, passed: [] };
+  }
+
+  #without({ trail }: TargetRow): TargetRow["trail"] {
+    return trail.filter(({ stage }) => stage !== this.#place.stage.name);
+  }
+
+  async #hasChildren({ path }: TargetRow): Promise<boolean> {
+    const below = segmentBelow(this.#site.model, this.#place.segment);
+    return below !== null && hasChildren(this.#scope, path, below);
+  }
+}

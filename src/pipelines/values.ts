@@ -1,0 +1,142 @@
+import { hash } from "node:crypto";
+import { once } from "node:events";
+import { PassThrough } from "node:stream";
+import type { Artifacts } from "../artifacts/artifacts.ts";
+import { valueHash, type ValueHash } from "../core/context-hash.ts";
+import { damagedRow } from "../core/errors.ts";
+import { toJson } from "../core/json.ts";
+import { sayPath } from "../core/target-id.ts";
+import { INLINE, inlineValue, type KeptValue, NO_VALUE } from "../core/value.ts";
+
+/** Values that go from stage to stage: small JSON in rows, bytes and what is large in artifacts, by themselves. */
+export class Values {
+  readonly #artifacts: () => Promise<Artifacts>;
+
+  constructor(artifacts: () => Promise<Artifacts>) {
+    this.#artifacts = artifacts;
+  }
+
+  /** A handler's output, durable where it is in an artifact. `what` names it in errors. */
+  async keep(value: unknown, what: string): Promise<KeptValue> {
+    if (value instanceof Uint8Array) return this.#store(value);
+    const text = toJson(value, what);
+    return text === null ? NO_VALUE : this.keepText(text);
+  }
+
+  /** JSON text. */
+  async keepText(text: string): Promise<KeptValue> {
+    return text.length <= INLINE ? inlineValue(text) : this.#store(text);
+  }
+
+  /** What an expand has yielded is no value of its own. */
+  async load(value: KeptValue): Promise<unknown> {
+    const { hash, text, artifact } = value;
+    if (isChildList(value)) return undefined;
+    if (text !== null) {
+      if (hash.startsWith("json:") && valueHash(text) !== hash) throw damagedRow("What a stage is to be given");
+      return JSON.parse(text);
+    }
+    if (artifact === null) return undefined;
+    const bytes = await (await this.#artifacts()).read(artifact);
+    return hash.startsWith("bytes:") ? bytes : JSON.parse(new TextDecoder().decode(bytes));
+  }
+
+  async #store(data: string | Uint8Array): Promise<KeptValue> {
+    const { hash: artifact, size } = await (await this.#artifacts()).put(data);
+    return { hash: valueHash(data), text: null, artifact, size };
+  }
+}
+
+/** What names a stage's output in errors. */
+export function outputOf(stage: string, path: string): string {
+  return `For target ${JSON.stringify(sayPath(path))} the output of stage "${stage}"`;
+}
+
+/** A child that an expand has yielded. */
+export interface Yielded {
+  id: string;
+  /** Its value, as JSON; null: it has none. */
+  text: string | null;
+}
+
+/** Where lists that are large are kept; null: nowhere but in their rows. */
+type ListArtifacts = (() => Promise<Artifacts>) | null;
+
+/**
+ * All that an expand has yielded, kept as its output: a line for each child. It is written as it is yielded, so it may be
+ * larger than memory.
+ */
+export class ChildListWriter {
+  readonly #artifacts: ListArtifacts;
+  #text = "";
+  #stream: PassThrough | null = null;
+  #stored: ReturnType<Artifacts["put"]> | null = null;
+
+  constructor(artifacts: ListArtifacts) {
+    this.#artifacts = artifacts;
+  }
+
+  async add({ id, text }: Yielded): Promise<void> {
+    // In JSON both are written otherwise.
+    this.#text += `${JSON.stringify(id)}\t${text ?? ""}\n`;
+    if (this.#text.length > INLINE && this.#artifacts !== null) await this.#flush(this.#artifacts);
+  }
+
+  async end(): Promise<KeptValue> {
+    if (this.#stream === null) {
+      const text = this.#text;
+      return { hash: listHash(text), text, artifact: null, size: Buffer.byteLength(text) };
+    }
+    this.#stream.end(this.#text);
+    const stored = await (this.#stored as ReturnType<Artifacts["put"]>);
+    return { hash: `members:${stored.hash}`, text: null, artifact: stored.hash, size: stored.size };
+  }
+
+  /** Nothing is kept of it. */
+  drop(): void {
+    this.#stream?.destroy(new Error("the expand has not ended well"));
+  }
+
+  async #flush(artifacts: () => Promise<Artifacts>): Promise<void> {
+    if (this.#stream === null) {
+      const stream = (this.#stream = new PassThrough());
+      this.#stored = (await artifacts()).put(stream);
+      // Whoever waits for the end of the list is told; nobody may.
+      this.#stored.catch((error: unknown) => stream.destroy(error as Error));
+    }
+    const text = this.#text;
+    this.#text = "";
+    if (!this.#stream.write(text)) await once(this.#stream, "drain");
+  }
+}
+
+function listHash(text: string): ValueHash {
+  return `members:${hash("sha256", text)}`;
+}
+
+export function isChildList({ hash: of }: KeptValue): boolean {
+  return of.startsWith("members:");
+}
+
+/** The children of a list, in the order in which they were yielded. */
+export async function* readChildList(list: KeptValue, artifacts: () => Promise<Artifacts>): AsyncIterable<Yielded> {
+  let rest = "";
+  for await (const piece of piecesOf(list, artifacts)) {
+    const lines = (rest + piece).split("\n");
+    rest = lines.pop() as string;
+    for (const line of lines) {
+      const tab = line.indexOf("\t");
+      yield { id: JSON.parse(line.slice(0, tab)) as string, text: line.slice(tab + 1) || null };
+    }
+  }
+}
+
+async function* piecesOf(list: KeptValue, artifacts: () => Promise<Artifacts>): AsyncIterable<string> {
+  const { text, artifact } = list;
+  if (text !== null && list.hash !== listHash(text)) throw damagedRow("What an expand has yielded");
+  if (text !== null) return yield text;
+  if (artifact === null) return;
+  const decoder = new TextDecoder();
+  for await (const bytes of (await artifacts()).stream(artifact)) yield decoder.decode(bytes as Uint8Array, { stream: true });
+  yield decoder.decode();
+}

@@ -1,0 +1,227 @@
+import { HoldfastError } from "../core/errors.ts";
+import type { BuildKey, ResultKey } from "../core/ids.ts";
+import { toJobError } from "../core/job.ts";
+import { memberHash } from "../core/members-hash.ts";
+import { doneMark, type Segment } from "../core/segment.ts";
+import { groupOf } from "../core/stage.ts";
+import { childrenOf, type Step, stepOf, type Trail } from "../core/trail.ts";
+import type { KeptValue } from "../core/value.ts";
+import type { NewJob } from "../store/store.ts";
+import type { Flow, FoundResult, ListedTarget, Passed, TargetRow } from "../store/work.ts";
+import { type BuildScope, type Context, contextOf, inputHash, loadInput, type Reader, type Traveller } from "./live-targets.ts";
+import type { Model, Place } from "./model.ts";
+import { Batcher } from "./reader.ts";
+import { isChildList } from "./values.ts";
+
+/** Looked up in one statement. */
+const LOOKED_UP = 500;
+
+/** How far a target came, and what that means for it. */
+export interface Walked {
+  flow: Flow;
+  passed: Passed[];
+}
+
+/**
+ * Told of targets whose children are as they were when their parent was last expanded; or, for who only looks, of those that
+ * have others now (`list`).
+ */
+export type OnExpanded = (parent: Traveller, trail: Trail, list?: KeptValue) => Promise<void>;
+
+/**
+ * Takes targets from stage to stage, as far as there are results for them: past those that do not match, through those
+ * that are there already, up to one that has to be run, or to the end of the segment. It writes nothing.
+ */
+export class Walker {
+  readonly #model: Model;
+  readonly #scope: BuildScope;
+  readonly #reader: Reader;
+  readonly #onExpanded: OnExpanded;
+  readonly #looksOnly: boolean;
+  readonly #marks = new Map<number, string | null>();
+  readonly #found: Batcher<{ stage: string; hash: string; build?: BuildKey }, FoundResult | null>;
+
+  /** `looksOnly`: nothing will be run, so nobody goes on after something else. */
+  constructor(scope: BuildScope, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
+    this.#scope = scope;
+    this.#model = scope.model;
+    this.#reader = reader;
+    this.#onExpanded = onExpanded;
+    this.#looksOnly = looksOnly;
+    this.#found = new Batcher(LOOKED_UP, (keys) => scope.store.work.lookUp(this.#model.name, keys));
+  }
+
+  /** From the stage of this index on. `old`: what it went through the last time. */
+  async walk(traveller: Traveller, segment: Segment, from: number, trail: Trail, old: Trail): Promise<Walked> {
+    const walked: Walked = { flow: { to: "end", trail, done: null, group: null, member: null }, passed: [] };
+    const steps: Step[] = [...trail];
+    for (const stage of segment.stages.slice(from)) {
+      const place = this.#model.place(stage.name);
+      if (!this.#scope.includes(place)) {
+        walked.flow = { to: "end", trail: this.#withOld(steps, old, place), done: null, group: null, member: null };
+        return walked;
+      }
+      try {
+        const went = await this.#step(traveller, place, steps, old, walked);
+        if (went !== null) {
+          walked.flow = went;
+          return walked;
+        }
+      } catch (error) {
+        walked.flow = {
+          to: "failed",
+          trail: this.#withOld(steps, old, place),
+          stage: stage.name,
+          hash: "",
+          error: toJobError(error),
+        };
+        return walked;
+      }
+    }
+    walked.flow = await this.#end(traveller, segment, steps);
+    return walked;
+  }
+
+  /** What a target that is all as it was has to say: nothing, but how often something was reused. */
+  unchanged(row: TargetRow, segment: Segment): Passed[] {
+    return segment.stages.map(({ name }) => ({ stage: name, as: stepOf(row.trail, name) === undefined ? "passed" : "cached" }));
+  }
+
+  /** Whether its last way is still the one it would go. */
+  isUnchanged(row: TargetRow, traveller: Traveller, segment: Segment): boolean {
+    if (row.done === null || row.hash !== traveller.hash || row.value.hash !== traveller.value.hash) return false;
+    if (!this.#scope.isWhole || segment.ends === "expand") return false;
+    if (segment.stages.some(({ name }) => this.#scope.reruns(name))) return false;
+    return row.done === this.#doneMark(segment, traveller.inherited);
+  }
+
+  /** Nearly all targets inherit nothing, and have the same. */
+  #doneMark(segment: Segment, inherited: Trail): string | null {
+    if (inherited.length > 0) return doneMark(segment, inherited);
+    let mark = this.#marks.get(segment.index);
+    if (mark === undefined) this.#marks.set(segment.index, (mark = doneMark(segment, inherited)));
+    return mark;
+  }
+
+  /** Null: on to the next. */
+  async #step(traveller: Traveller, place: Place, steps: Step[], old: Trail, walked: Walked): Promise<Flow | null> {
+    const { stage } = place;
+    const needed = typeof stage.match === "function" || typeof stage.key === "function";
+    let input = needed ? await loadInput(traveller, steps, this.#reader) : undefined;
+    if (!matches(place, traveller, input)) {
+      const before = stepOf(old, stage.name);
+      // It goes on when that is done: until then it is in its trail what there is to remove.
+      if (before !== undefined && stage.remove !== null && !this.#looksOnly)
+        return { to: "work", trail: this.#withOld(steps, old, place), job: this.#removal(place, traveller, before) };
+      walked.passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });
+      return null;
+    }
+    const context = contextOf(place, traveller, steps, input);
+    // Children are written before their parent's end, so what they inherit must be there by then.
+    const waits = stage.kind === "expand" && steps.some(({ result }) => result === null);
+    const isExpand = stage.kind === "expand";
+    const found = waits ? null : await this.lookUp(place, context, old);
+    const other = found === null && isExpand && this.#looksOnly ? await this.lookUpChildren(place, context, old) : null;
+    if (found === null && other === null) {
+      if (!needed && !place.declared.empty) input = await loadInput(traveller, steps, this.#reader);
+      const work = { build: this.#scope.build.key, path: traveller.path, context: context.hash };
+      const trail = this.#outdated(place, context, this.#withOld(steps, old, place));
+      return { to: "work", trail, job: this.#model.stageJob(place, work, input) };
+    }
+    const { key, output } = (found ?? other) as FoundResult;
+    if (isExpand) {
+      walked.passed.push({ stage: stage.name, as: "cached" });
+      await this.#onExpanded(traveller, [...steps], other?.output);
+      steps.push({ stage: stage.name, result: key, output: childrenOf(context.hash) });
+      return null;
+    }
+    const isOther = stepOf(old, stage.name)?.result !== key;
+    walked.passed.push({ stage: stage.name, as: "cached", ...(isOther ? { result: key } : {}) });
+    steps.push({ stage: stage.name, result: key, output: output.hash });
+    return null;
+  }
+
+  /**
+   * What there is for this context; of a stage that is to be run anew, only what this build has made. Of an expand there is
+   * something only if the target's children are those: others may have been made since, or only those of its copy; they are
+   * made by a job of their own then (`lookUpChildren`). And what a stage with `remove` does outside is there for this target only if that was the last that it did for it.
+   */
+  async lookUp({ stage }: Place, { hash }: Context, old: Trail): Promise<FoundResult | null> {
+    if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
+    const found = await this.#find(stage.name, hash);
+    const isOutside = stage.kind !== "expand" && stage.remove !== null;
+    const before = stepOf(old, stage.name);
+    return isOutside && (before?.result !== found?.key || before?.undone === true) ? null : found;
+  }
+
+  /**
+   * What an expand has yielded in this context, whichever children its target has by now: they can be made of that without
+   * running it. One with `remove` has done something else outside since, and is run again. `isOwn`: it was just run.
+   */
+  async lookUpChildren({ stage }: Place, { hash }: Context, old: Trail, isOwn = false): Promise<FoundResult | null> {
+    const areThere = stepOf(old, stage.name)?.output === childrenOf(hash);
+    if (stage.remove !== null && !areThere && !isOwn) return null;
+    const found = await this.#find(stage.name, hash);
+    return found !== null && isChildList(found.output) ? found : null;
+  }
+
+  #find(stage: string, hash: string): Promise<FoundResult | null> {
+    const build = this.#scope.reruns(stage) ? { build: this.#scope.build.key } : {};
+    return this.#found.get({ stage, hash, ...build });
+  }
+
+  async #end(traveller: Traveller, segment: Segment, steps: Step[]): Promise<Flow> {
+    const flow: Flow = { to: "end", trail: steps, done: this.#doneMark(segment, traveller.inherited), group: null, member: null };
+    if (segment.gather === null) return flow;
+    try {
+      if (segment.gather.by !== null) {
+        flow.group = groupOf(segment.gather, traveller.target, await loadInput(traveller, steps, this.#reader));
+      }
+    } catch (error) {
+      return { to: "failed", trail: steps, stage: segment.gather.name, hash: "", error: toJobError(error) };
+    }
+    flow.member = memberHash({
+      target: traveller.path,
+      output: inputHash(traveller, steps),
+      outputs: Object.fromEntries(steps.map(({ stage, output }) => [stage, output])),
+    });
+    return flow;
+  }
+
+  /** With what it went through the last time from here on: if it does not come there again, that has to be removed. */
+  #withOld(steps: readonly Step[], old: Trail, from: Place): Trail {
+    return [...steps, ...old.filter(({ stage }) => this.#model.isFrom(stage, from))];
+  }
+
+  /** From the moment when others may be made, children are not known to be those of their context any more. */
+  #outdated({ stage }: Place, { hash }: Context, trail: Trail): Trail {
+    if (stage.kind !== "expand") return trail;
+    const isSame = ({ output }: Step) => output === childrenOf(hash) && !this.#scope.reruns(stage.name);
+    return trail.map((step) => (step.stage !== stage.name || isSame(step) ? step : { ...step, output: "none" }));
+  }
+
+  #removal(place: Place, { path }: Traveller, step: Step): NewJob {
+    const work = { build: this.#scope.build.key, path, segment: place.segment.index };
+    return this.#model.removeJob(place, work, { result: step.result as ResultKey, gone: false });
+  }
+}
+
+/** As the store writes it. */
+export function listedTarget(traveller: Traveller, rev: number, walked: Walked): ListedTarget {
+  const { path, id, parent, hash, fingerprint, value } = traveller;
+  const { passed, flow } = walked;
+  return { path, id, parent, hash, fingerprint, value, rev, passed, flow };
+}
+
+function matches({ stage, glob }: Place, { target, id }: Traveller, input: unknown): boolean {
+  if (glob !== null) return glob.matches(id);
+  if (typeof stage.match !== "function") return true;
+  const matched: unknown = stage.match(target, input);
+  if (!(matched instanceof Promise)) return Boolean(matched);
+  matched.catch(() => {});
+  throw new HoldfastError(
+    "MATCH_INVALID",
+    `\`match\` of stage "${stage.name}" answers a promise.`,
+    "Answer true or false at once.",
+  );
+}

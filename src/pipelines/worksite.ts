@@ -1,0 +1,178 @@
+import { resolve } from "node:path";
+import type { Artifacts } from "../artifacts/artifacts.ts";
+import type { Fingerprint } from "../core/fingerprint.ts";
+import type { BuildKey, JobKey } from "../core/ids.ts";
+import { toJobError } from "../core/job.ts";
+import type { LeaseRef } from "../core/lease.ts";
+import type { Target } from "../core/source.ts";
+import { Ending } from "../engine/attempt.ts";
+import type { Engine } from "../engine/engine.ts";
+import type { ToldTarget } from "./isolated/messages.ts";
+import { Root } from "./sources/root.ts";
+import { ClaimedFile } from "./sources/file-target.ts";
+import type { BuildRow } from "../store/builds.ts";
+import type { WorkView } from "../store/work.ts";
+import { Enlister } from "./enlister.ts";
+import type { Folders } from "./lister.ts";
+import { BuildScope, LiveTargets, type Reader } from "./live-targets.ts";
+import type { Model } from "./model.ts";
+import { Purse } from "./purse.ts";
+import { Batcher, ResultReader } from "./reader.ts";
+import { Meters } from "./session.ts";
+import { Values } from "./values.ts";
+
+/** Work items that are looked at together. */
+const VIEWED = 100;
+
+/** A worker whose code is another looks again after this. */
+const OTHER_CODE = 5_000;
+/** What is left of an ended build is gone by then, or is looked at again. */
+const CLEARED = 1_000;
+
+/** What it takes to work on the builds of one pipeline in this process. */
+export class Worksite {
+  readonly engine: Engine;
+  readonly model: Model;
+  readonly artifacts: () => Promise<Artifacts>;
+  readonly values: Values;
+  readonly reader: ResultReader;
+  readonly meters: Meters;
+  readonly purse: Purse;
+  readonly targets: LiveTargets;
+  readonly folders: Folders;
+  readonly #files = new WeakMap<Target, ClaimedFile>();
+  readonly #told = new WeakMap<Target, NonNullable<ToldTarget["file"]>>();
+  readonly #views: Batcher<JobKey, WorkView | null>;
+  #scope: BuildScope | null = null;
+  /** Builds that this process has led. */
+  readonly #leaving = new Set<BuildKey>();
+  /** On the monotonic clock. */
+  #restsUntil = Number.NEGATIVE_INFINITY;
+
+  constructor(engine: Engine, model: Model) {
+    this.engine = engine;
+    this.model = model;
+    this.artifacts = () => engine.artifacts();
+    this.values = new Values(this.artifacts);
+    this.reader = new ResultReader(engine.store.work, this.values);
+    this.meters = new Meters(engine);
+    this.purse = new Purse(engine, model.name);
+    this.#views = new Batcher(VIEWED, (jobs) => engine.store.work.works(jobs));
+    this.folders = { cwd: process.cwd(), skip: ownFiles(engine) };
+    this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claim(id, fingerprint));
+  }
+
+  /** Whether there is a place for them: on a server, only where somebody has said one. */
+  get hasArtifacts(): boolean {
+    return this.engine.location.kind === "sqlite" || this.engine.artifactFolder.path !== null;
+  }
+
+  /** Before a build, and before the first attempt: copies of files, and snapshots, are in the folder of artifacts. */
+  async ready(): Promise<void> {
+    if (this.model.definition.source.kind === "files") await this.artifacts();
+  }
+
+  /** What a work item is about; null: it is none any more. */
+  view(job: JobKey): Promise<WorkView | null> {
+    return this.#views.get(job);
+  }
+
+  /** The file that a target is. */
+  fileOf(target: Target): ClaimedFile | null {
+    return this.#files.get(target) ?? null;
+  }
+
+  /** Whether what it leads to is in the source's root. */
+  isInside(path: string): boolean {
+    return new Root(this.pathOf("."), this.folders.skip).holds(path);
+  }
+
+  /** As it is told to a process of its own. */
+  tell(target: Target): ToldTarget {
+    const { id, hash, parent } = target;
+    const file = this.#told.get(target);
+    return {
+      id,
+      hash,
+      ...(parent === undefined ? {} : { parent: this.tell(parent) }),
+      ...(file === undefined ? {} : { file }),
+    };
+  }
+
+  pathOf(id: string): string {
+    const { source } = this.model.definition;
+    return resolve(this.folders.cwd, (source.kind === "files" ? source.root : null) ?? ".", id);
+  }
+
+  #claim(id: string, fingerprint: Fingerprint): Target {
+    const { source } = this.model.definition;
+    const snapshot = source.kind === "files" && source.snapshot;
+    const { artifactFolder } = this.engine;
+    const file = new ClaimedFile({
+      id,
+      path: this.pathOf(id),
+      fingerprint,
+      snapshot,
+      get artifacts() {
+        return artifactFolder.opened;
+      },
+    });
+    this.#files.set(file.target, file);
+    this.#told.set(file.target, { path: this.pathOf(id), fingerprint, snapshot });
+    return file.target;
+  }
+
+  /** The build, if this process knows its pipeline as it was when the build was started; else its work is for others. */
+  scope(build: BuildRow): BuildScope {
+    if (build.state !== "ACTIVE" && build.state !== "BUDGET_PAUSE") {
+      // What is left of an ended build is about to be cleared away.
+      throw new Ending({ kind: "later", delay: CLEARED, error: toJobError(new Error(`build ${build.id} is ${build.state}`)) });
+    }
+    if (build.hash !== this.model.hash) {
+      if (!this.isResting()) this.#sayOther(build);
+      this.#restsUntil = this.engine.clock.monotonic() + OTHER_CODE;
+      throw new Ending({ kind: "released" });
+    }
+    if (this.#scope?.build.key !== build.key) this.#scope = new BuildScope(this.engine.store, this.model, build);
+    return this.#scope;
+  }
+
+  /** This process leads a build; the answer is called when it is about to let go of it. */
+  lead(build: BuildKey): () => void {
+    this.#leaving.delete(build);
+    return () => void this.#leaving.add(build);
+  }
+
+  /** Whether a listing of this build is to be left as it is, for whoever goes on with it. */
+  isLeaving(build: BuildKey): boolean {
+    return this.#leaving.has(build);
+  }
+
+  /** While another definition is built, this process leaves the pipeline alone, and looks again now and then. */
+  isResting(): boolean {
+    return this.engine.clock.monotonic() < this.#restsUntil;
+  }
+
+  #sayOther({ id, pipeline }: BuildRow): void {
+    this.engine.log.warn("a build was started with another definition of its pipeline than this process has; others work on it", {
+      build: id,
+      pipeline,
+      hint: "Run the same code here as where the build was started, or let it end there first.",
+    });
+  }
+
+  enlister(scope: BuildScope, lease: LeaseRef & { id: string }, reader: Reader): Enlister {
+    return new Enlister(scope, lease, reader, this.targets);
+  }
+}
+
+/** A database is no document of itself. */
+function ownFiles({ location, artifactFolder }: Engine): string[] {
+  const { path } = artifactFolder;
+  const own =
+    location.kind === "sqlite" && location.path !== ":memory:"
+      ? ["", "-wal", "-shm", "-journal", "-alive", "-findings", "-witness"]
+      : [];
+  const database = location.kind === "sqlite" ? location.path : "";
+  return [...own.map((suffix) => database + suffix), ...(path === null ? [] : [path])];
+}
