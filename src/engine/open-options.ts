@@ -15,7 +15,7 @@ import {
   refuseUnknown,
 } from "../core/options.ts";
 import type { SinkOptions } from "./events/settings.ts";
-import { backupsFolder } from "../store/backup-folder.ts";
+import { backupsFolder } from "../store/backups.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Durability } from "../store/store.ts";
 import { type Log, quietLog, silentLog } from "./log.ts";

@@ -8,13 +8,13 @@ import { bootId } from "../engine/host.ts";
 import { verifyAudit } from "../engine/maintenance/check.ts";
 import { readable } from "../engine/readable.ts";
 import type { Holdfast } from "../holdfast.ts";
-import { backupsFolder, backupsIn } from "../store/backup-folder.ts";
+import { backupsFolder, backupsIn } from "../store/backups.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import { reportOf } from "../store/recoveries.ts";
 import { Arrival } from "../store/sqlite/damage/arrival.ts";
 import { Findings } from "../store/sqlite/damage/findings.ts";
-import { networkFileSystem } from "../store/sqlite/file-system.ts";
-import { schemaAt } from "../store/sqlite/schema-at.ts";
+import { networkFileSystem } from "../store/sqlite/open.ts";
+import { schemaAt } from "../store/sqlite/migrate.ts";
 import type { Store } from "../store/store.ts";
 import type { Vitals } from "../store/vitals.ts";
 

@@ -1,3 +1,6 @@
+import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { basename, extname, join } from "node:path";
+import { HoldfastError } from "../core/errors.ts";
 import type { JobState } from "../core/job.ts";
 
 /** Copies of a whole database, made while others work in it. */
@@ -72,7 +75,7 @@ export interface BackupFacts {
   rows: string[];
 }
 
-export interface BackupCounts {
+interface BackupCounts {
   jobs: Partial<Record<JobState, number>>;
   builds: Record<string, number>;
   /** Rows of every table, also of those that are not Holdfast's. */
@@ -101,4 +104,92 @@ export interface Manifest extends BackupFacts {
   copiedAt: number;
   reason: BackupReason;
   artifacts: BackupArtifacts;
+}
+
+/** Where backups of a file go, where nobody says otherwise. */
+export function backupsFolder(path: string): string {
+  return `${path}-backups`;
+}
+
+/** They sort by their time. */
+export function backupName(source: string, now: number): string {
+  const stamp = new Date(now).toISOString().replaceAll(":", "-");
+  return `${basename(source, extname(source))}-${stamp}.db`;
+}
+
+/** The backups of one database, or of whichever, in a folder, as their manifests say; what has none, or one that cannot be read, is left alone. */
+export function backupsIn(folder: string, databaseId: string | null): Manifest[] {
+  if (!existsSync(folder)) return [];
+  return readdirSync(folder).flatMap((name) => {
+    const file = name.slice(0, -".json".length);
+    if (!name.endsWith(".json") || file === "") return [];
+    try {
+      const manifest = parseManifest(readFileSync(join(folder, name), "utf8"), name);
+      const isOf = databaseId === null || manifest.databaseId === databaseId;
+      return isOf && manifest.file === file ? [manifest] : [];
+    } catch {
+      return [];
+    }
+  });
+}
+
+/** The manifest last: as long as it is there, somebody finds what is left of the rest. */
+export function removeBackup(folder: string, file: string): void {
+  const path = join(folder, file);
+  for (const one of [path, artifactsPath(path), manifestPath(path)]) rmSync(one, { recursive: true, force: true });
+}
+
+/** Where the manifest of a backup is, and the artifacts that are included. */
+export function manifestPath(backup: string): string {
+  return `${backup}.json`;
+}
+
+export function artifactsPath(backup: string): string {
+  return `${backup}-artifacts`;
+}
+
+export function manifestText(manifest: Manifest): string {
+  return `${JSON.stringify(manifest, null, 2)}\n`;
+}
+
+/** Refused is what is no manifest, and what a newer Holdfast may have meant otherwise. */
+export function parseManifest(text: string, path: string): Manifest {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch (cause) {
+    throw invalid(`${path} is no JSON: it was cut off, or something else was written there.`, cause);
+  }
+  const manifest = value as Partial<Manifest> | null;
+  if (typeof manifest !== "object" || manifest?.holdfast !== "backup") throw invalid(`${path} is not the manifest of a backup.`);
+  if (manifest.format !== 1) {
+    throw new HoldfastError(
+      "BACKUP_NEWER",
+      `${path} was written by a newer Holdfast (format ${String(manifest.format)}).`,
+      "Update holdfast here to the version that made the backup.",
+    );
+  }
+  const { size, sha256, databaseId, takenAt, artifacts, findings } = manifest;
+  const isWhole =
+    Number.isSafeInteger(size) &&
+    typeof sha256 === "string" &&
+    /^[0-9a-f]{64}$/.test(sha256) &&
+    typeof databaseId === "string" &&
+    Number.isSafeInteger(takenAt) &&
+    Number.isSafeInteger(manifest.commits) &&
+    Number.isSafeInteger(manifest.epoch) &&
+    Number.isSafeInteger(manifest.schema) &&
+    Array.isArray(findings) &&
+    Array.isArray(artifacts?.hashes);
+  if (!isWhole) throw invalid(`${path} lacks what a manifest says.`);
+  return manifest as Manifest;
+}
+
+function invalid(message: string, cause?: unknown): HoldfastError {
+  return new HoldfastError(
+    "BACKUP_INVALID",
+    message,
+    "Use another backup; or move the manifest away, and the file is taken for what it is, without being compared to anything.",
+    { cause },
+  );
 }

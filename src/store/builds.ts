@@ -1,7 +1,18 @@
-import type { BuildReason, BuildState, WantedMove } from "../core/build.ts";
-import type { Budget } from "../core/budget.ts";
+import { approve, type Budget, fromBudget } from "../core/budget.ts";
+import {
+  type BuildFacts,
+  type BuildReason,
+  type BuildState,
+  mayMoveBuild,
+  startsNothingNew,
+  type WantedMove,
+} from "../core/build.ts";
+import { refusedToken, type StoredToken } from "../core/confirmation-token.ts";
 import type { Amount, Cost } from "../core/cost.ts";
-import type { BuildKey, ProcessId } from "../core/ids.ts";
+import { HoldfastError } from "../core/errors.ts";
+import { type BuildKey, parseBuildId, type ProcessId } from "../core/ids.ts";
+import { pipelineChanged, type PipelineDescription } from "../core/pipeline-description.ts";
+import { type Flag, isYes } from "./job-row.ts";
 import type { NewJob } from "./store.ts";
 
 /**
@@ -198,4 +209,186 @@ export interface BuildFilter {
   state?: BuildState;
   limit: number;
   after?: string;
+}
+
+/** What is read of a build. */
+export const BUILD = `key, id, pipeline, queue, state, reason, note, seq, hash, description, options,
+  budget_micros, budget_tokens, spent_micros, spent_tokens, reserved_micros, reserved_tokens, approved, blocked,
+  refused_micros, refused_tokens, max_failures, round, listing, open, failed, created_at, finished_at`;
+
+export interface BuildColumns extends Pick<
+  BuildRow,
+  | "key"
+  | "id"
+  | "pipeline"
+  | "queue"
+  | "state"
+  | "reason"
+  | "note"
+  | "seq"
+  | "hash"
+  | "description"
+  | "options"
+  | "blocked"
+  | "round"
+  | "listing"
+  | "open"
+  | "failed"
+> {
+  budget_micros: number | null;
+  budget_tokens: number | null;
+  spent_micros: number;
+  spent_tokens: number;
+  reserved_micros: number;
+  reserved_tokens: number;
+  approved: Flag;
+  refused_micros: number;
+  refused_tokens: number;
+  max_failures: number | null;
+  created_at: number;
+  finished_at: number | null;
+}
+
+/** `stages` in their order. */
+export function toBuild(row: BuildColumns, stages: readonly StageCounts[]): BuildRow {
+  return {
+    key: row.key,
+    id: row.id,
+    pipeline: row.pipeline,
+    queue: row.queue,
+    state: row.state,
+    reason: row.reason,
+    note: row.note,
+    seq: row.seq,
+    hash: row.hash,
+    description: row.description,
+    options: row.options,
+    budget: { micros: row.budget_micros, tokens: row.budget_tokens },
+    spent: { micros: row.spent_micros, tokens: row.spent_tokens },
+    reserved: { micros: row.reserved_micros, tokens: row.reserved_tokens },
+    approved: isYes(row.approved),
+    maxFailures: row.max_failures,
+    round: row.round,
+    listing: row.listing,
+    open: row.open,
+    failed: row.failed,
+    blocked: row.blocked,
+    refused: { micros: row.refused_micros, tokens: row.refused_tokens },
+    createdAt: row.created_at,
+    finishedAt: row.finished_at,
+    stages: stages.map(({ stage, ran, cached, failed, passed, open }) => ({ stage, ran, cached, failed, passed, open })),
+  };
+}
+
+/** A page of a list, of which one more was read to see whether there is more. */
+export function buildPage(builds: BuildRow[], limit: number): { items: BuildRow[]; next?: string } {
+  const items = builds.slice(0, limit);
+  const last = items.at(-1);
+  return builds.length > limit && last !== undefined ? { items, next: last.id } : { items };
+}
+
+/** The key after which a page begins. */
+export function keyOfBuildCursor(after: string | undefined): BuildKey | 0 {
+  if (after === undefined) return 0;
+  const parsed = parseBuildId(after);
+  if (parsed !== null) return parsed.key;
+  throw new HoldfastError("OPTION_INVALID", "`after` is no cursor of a list.", "Give the `next` of the page before.");
+}
+
+/** What is read of the orchestrator's lock; `build` is the build's id. */
+export interface LeadColumns extends LeadView {
+  token: string;
+  key: BuildKey;
+}
+
+/** The token is its holder's business. */
+export function toLead(row: LeadColumns): LeadView {
+  const { pipeline, build, holder, pid, host, program, programHash, acquiredAt, beatAt } = row;
+  return { pipeline, build, holder, pid, host, program, programHash, acquiredAt, beatAt };
+}
+
+export interface TokenColumns {
+  hash: string;
+  build: string;
+  pause: number;
+  minted_at: number;
+  expires_at: number;
+  used_at: number | null;
+  replaced_at: number | null;
+}
+
+export function toToken(row: TokenColumns): StoredToken {
+  const { hash, build, pause, minted_at, expires_at, used_at, replaced_at } = row;
+  return { hash, build, pause, mintedAt: minted_at, expiresAt: expires_at, usedAt: used_at, replacedAt: replaced_at };
+}
+
+/**
+ * What `results.build` holds for a failure that a resumed build has yet to run again: the failure is counted nowhere until
+ * then. Superseded results have their own negated key there, which is never this small.
+ */
+export function retriedIn(build: BuildKey): number {
+  return -(2 ** 52) - build;
+}
+
+/** The job that lists a round, as a work item of this build. */
+export function listingOf(build: BuildKey, listing: NewJob): NewJob {
+  return listing.work === undefined ? listing : { ...listing, work: { ...listing.work, build } };
+}
+
+export function noSuchBuild(id: string): HoldfastError {
+  return new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "Look at the list of builds for its id.");
+}
+
+/** What is asked of core about builds, and with which facts: the same on every store. */
+export const STARTED = { move: "start", reason: "started" } as const satisfies WantedMove;
+export const LOST = { move: "crash", reason: "orchestrator_lost" } as const satisfies WantedMove;
+export const REPLACED = {
+  move: "abandon",
+  reason: "abandoned",
+  note: "another build was started",
+} as const satisfies WantedMove;
+
+export function brokenBy(by: string): WantedMove {
+  return { ...LOST, note: `the lock was broken by ${by}` };
+}
+
+/** Of a build as it was read, by whoever holds its lock, or does not. */
+export function factsOf(
+  build: BuildRow,
+  { isRetrying, ...known }: { holdsLock: boolean; running: number; isRetrying: boolean; tokenMinted: boolean },
+): BuildFacts {
+  const listings = build.listing === "done" && !isRetrying ? 0 : 1;
+  return { ...known, left: build.open + listings, failed: build.failed };
+}
+
+/** Whether an ACTIVE build starts nothing new, for its budget or for what has failed: its queue rests. */
+export function startsNothing(build: BuildRow): boolean {
+  return build.blocked !== null || startsNothingNew({ ...build, running: 0, left: build.open });
+}
+
+/** How a build goes on whose lock was just taken; throws if its pipeline is another by now. A token is used after that. */
+export function resumption(build: BuildRow, wanted: ResumeBuild): { move: WantedMove; facts: BuildFacts } {
+  const samePipeline = build.hash === wanted.hash;
+  if (!samePipeline && mayMoveBuild("resume", build.state)) {
+    throw pipelineChanged(build.id, described(build.description), described(wanted.description));
+  }
+  const reason = build.state === "BUDGET_PAUSE" ? "budget_approved" : "resumed";
+  return { move: { move: "resume", reason }, facts: { holdsLock: true, samePipeline, approved: true } };
+}
+
+/** The budget with which a build goes on without a token: the one that it has, if it needs none, or none any more. */
+export function budgetOf(build: BuildRow): Budget {
+  if (build.state !== "BUDGET_PAUSE") return build.budget;
+  if (!build.approved) throw refusedToken({ code: "TOKEN_NEEDED" }, build);
+  // What was in flight at the pause may have cost more since than was approved.
+  return approve(build, fromBudget(build.budget), build.refused);
+}
+
+/** For the audit: that it goes on by a token, and not which one. */
+export function tokenUse({ approval }: Pick<ResumeBuild, "approval">): { more?: object } {
+  return approval === undefined ? {} : { more: { token: "used" } };
+}
+
+function described(text: string): PipelineDescription {
+  return JSON.parse(text) as PipelineDescription;
 }

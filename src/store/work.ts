@@ -1,9 +1,10 @@
 import type { CostHistory } from "../core/budget.ts";
+import type { ValueHash } from "../core/context-hash.ts";
 import type { Amount } from "../core/cost.ts";
 import type { BuildKey, JobKey, ResultKey } from "../core/ids.ts";
 import type { JobError } from "../core/job.ts";
 import type { Fate, LeaseRef } from "../core/lease.ts";
-import type { Trail } from "../core/trail.ts";
+import { parseTrail, type Trail } from "../core/trail.ts";
 import type { KeptValue } from "../core/value.ts";
 import type { BuildRow } from "./builds.ts";
 import type { NewJob } from "./store.ts";
@@ -265,3 +266,113 @@ export type Beginning =
   | "pause"
   /** The lease is gone. */
   | "lost";
+
+/** A result as it is read from whichever database; `build` is the build's id. */
+export interface ResultColumns extends OutputColumns {
+  key: ResultKey;
+  build: string | null;
+  stage: string;
+  path: string;
+  target: string;
+  state: StoredResult["state"];
+  hash: string;
+  parts: string | null;
+  micros: number;
+  tokens: number;
+  error: string | null;
+  at: number;
+}
+
+export interface OutputColumns {
+  output_hash: string;
+  output_text: string | null;
+  output_file: string | null;
+  output_size: number;
+}
+
+export function toResult(row: ResultColumns): StoredResult {
+  return {
+    key: row.key,
+    // One that was superseded in its build is of none.
+    build: row.build ?? "",
+    stage: row.stage,
+    path: row.path,
+    target: row.target,
+    state: row.state,
+    hash: row.hash,
+    parts: row.parts,
+    output: toOutput(row),
+    cost: { micros: row.micros, tokens: row.tokens },
+    error: row.error === null ? null : (JSON.parse(row.error) as JobError),
+    at: row.at,
+  };
+}
+
+export function toOutput(row: OutputColumns): KeptValue {
+  return {
+    hash: row.output_hash as ValueHash,
+    text: row.output_text,
+    artifact: row.output_file,
+    size: row.output_size,
+  };
+}
+
+/** Under this name, which no user can give, a result refers to the artifact that its output is kept in. */
+export const OUTPUT = "";
+
+/** As it is read from whichever database. */
+export function toArtifactRef({ build, stage, path, name, hash, size }: ArtifactRef): ArtifactRef {
+  return { build, stage, path, name, hash, size };
+}
+
+/** Where a page of a build's artifacts ended: what is given as `after` for the next. */
+export function artifactCursor({ stage, path, name }: Pick<ArtifactRef, "stage" | "path" | "name">): string {
+  return JSON.stringify([stage, path, name]);
+}
+
+export function parseArtifactCursor(cursor: string | undefined): [stage: string, path: string, name: string] {
+  return cursor === undefined ? ["", "", ""] : (JSON.parse(cursor) as [string, string, string]);
+}
+
+/** A target as it is read from whichever database. */
+export interface TargetColumns {
+  segment: number;
+  path: string;
+  id: string;
+  parent: string | null;
+  hash: string;
+  fingerprint: string | null;
+  value_hash: string;
+  value_text: string | null;
+  value_file: string | null;
+  value_size: number;
+  seen: number;
+  done: string | null;
+  trail: string;
+  grouping: string | null;
+  member: string | null;
+  failure: number | null;
+  rev: number;
+}
+
+export const TARGET = `segment, path, id, parent, hash, fingerprint, value_hash, value_text, value_file, value_size, seen, done,
+  trail, grouping, member, failure, rev`;
+
+export function toTarget(row: TargetColumns): TargetRow {
+  return {
+    segment: row.segment,
+    path: row.path,
+    id: row.id,
+    parent: row.parent,
+    hash: row.hash,
+    fingerprint: row.fingerprint,
+    value: { hash: row.value_hash as ValueHash, text: row.value_text, artifact: row.value_file, size: row.value_size },
+    seen: row.seen as BuildKey,
+    done: row.done,
+    trail: parseTrail(row.trail),
+    group: row.grouping,
+    member: row.member,
+    failure: row.failure as ResultKey | null,
+    rev: row.rev,
+  };
+}

@@ -6,7 +6,7 @@ import { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { items, job, open, pipeline } from "../../src/index.ts";
-import { schemaAt } from "../../src/store/sqlite/schema-at.ts";
+import { schemaAt } from "../../src/store/sqlite/migrate.ts";
 import { Scene } from "../crash/scene.ts";
 import { killedProducer } from "../damage/killed.ts";
 import { alter, flip, silent, whereIs } from "../damage/place.ts";

@@ -6,7 +6,7 @@ import { loadDriver } from "../../src/store/postgres/driver.ts";
 import { codeOf } from "../../src/store/postgres/faults.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { Receipts } from "../../src/store/postgres/receipts.ts";
-import { REFUSED } from "../../src/store/postgres/refused.ts";
+import { REFUSED } from "../../src/store/postgres/relied.ts";
 import { Session } from "../../src/store/postgres/session.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 

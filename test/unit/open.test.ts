@@ -20,8 +20,7 @@ import { HoldfastError } from "../../src/core/errors.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { explain, faultOf } from "../../src/store/sqlite/faults.ts";
 import { schemaVersion } from "../../src/store/sqlite/migrate.ts";
-import { canonicalPath, openSqlite, type OpenSqliteOptions } from "../../src/store/sqlite/open.ts";
-import { refuseOldSqlite } from "../../src/store/sqlite/sqlite-version.ts";
+import { canonicalPath, openSqlite, type OpenSqliteOptions, refuseOldSqlite } from "../../src/store/sqlite/open.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
 const root = mkdtempSync(join(tmpdir(), "holdfast-open-"));

@@ -3,9 +3,17 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { lacking } from "../../artifacts/collect.ts";
 import { type BackupPlan, dueIn, type KnownBackup, retired } from "../../core/backup-plan.ts";
-import { backupName, backupsIn, removeBackup } from "../../store/backup-folder.ts";
-import { artifactsPath } from "../../store/backup-manifest.ts";
-import type { BackupArtifacts, BackupReason, Manifest, OnProgress, StagedBackup } from "../../store/backups.ts";
+import {
+  artifactsPath,
+  type BackupArtifacts,
+  backupName,
+  type BackupReason,
+  backupsIn,
+  type Manifest,
+  type OnProgress,
+  removeBackup,
+  type StagedBackup,
+} from "../../store/backups.ts";
 import { damaged, type VerifiedBackup, verifyBackup } from "../../store/sqlite/backup/verify.ts";
 import { createFolder, modeLike } from "../../store/sqlite/modes.ts";
 import type { Engine } from "../engine.ts";

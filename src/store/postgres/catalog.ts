@@ -2,7 +2,7 @@ import type { ClaimSource } from "../../core/claiming.ts";
 import { LaneIndex, type MatchedLanes } from "../../core/lane-index.ts";
 import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
-import { laneText, policyText } from "../catalogued.ts";
+import { laneText, policyText } from "../queues.ts";
 import type { Counter } from "./counter.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Tx } from "./transaction.ts";

@@ -7,7 +7,7 @@ import { byStartedTurn, holdsSuspect, isSuspect, laneOf, STARTED, type Started, 
 import { listOf, type Rows, type Value } from "./driver.ts";
 import { Overtaken } from "./faults.ts";
 import type { Sole, Tx } from "./transaction.ts";
-import type { JobEvents } from "./job-events.ts";
+import type { JobEvents } from "./events.ts";
 import { LimitedClaim } from "./limited-claim.ts";
 import type { Limits } from "./limits.ts";
 import { LOCKED, type ClaimLocks } from "./claim-locks.ts";

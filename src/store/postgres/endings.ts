@@ -6,7 +6,7 @@ import type { Catalog } from "./catalog.ts";
 import { listOf } from "./driver.ts";
 import type { Expiring } from "./expiring.ts";
 import type { Tx } from "./transaction.ts";
-import type { JobEvents } from "./job-events.ts";
+import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
 import type { Tally } from "./tally.ts";
 import type { Waits } from "./waits.ts";

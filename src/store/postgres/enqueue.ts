@@ -8,7 +8,7 @@ import { listOf } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import { cut } from "./calls.ts";
 import type { Sole, Tx } from "./transaction.ts";
-import type { Happened, JobEvents } from "./job-events.ts";
+import type { Happened, JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
 import type { Made, SoleStatement } from "./receipts.ts";
 import { type LookedUp, LookUp } from "./residents.ts";

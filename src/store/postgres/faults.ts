@@ -1,5 +1,5 @@
 import { HoldfastError } from "../../core/errors.ts";
-import { REFUSED as CODES } from "./refused.ts";
+import { REFUSED as CODES } from "./relied.ts";
 
 /** The connection is gone; whatever was under way on it and not committed is undone by the server. */
 export class ConnectionLost extends Error {

@@ -20,7 +20,7 @@ import { listOf, placeIn } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 import type { Limits } from "./limits.ts";
 import { LOCKED } from "./claim-locks.ts";
-import { startedSql } from "./running.ts";
+import { startedSql } from "./leases.ts";
 
 type HeadRow = [key: JobKey, lane: number, priority: number, suspect: boolean, limits: string | null];
 

@@ -1,10 +1,18 @@
 import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
 import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../../core/job.ts";
 import type { Lane } from "../../core/queue.ts";
-import { type JobRow, keyOfCursor, pageOf, toJob } from "../job-row.ts";
-import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from "../overview.ts";
-import type { LaneOverview, ListFilter, LookStore, QueueOverview } from "../look.ts";
-import type { Tallied } from "../tallied.ts";
+import { type JobRow, keyOfCursor, pageOf, type Tallied, toJob } from "../job-row.ts";
+import {
+  countsOf,
+  type LaneCount,
+  type LaneOverview,
+  laneOverviews,
+  lanesOf,
+  type ListFilter,
+  type LookStore,
+  type QueueOverview,
+  queueOverviews,
+} from "../look.ts";
 import type { Access } from "./access.ts";
 import type { Catalog } from "./catalog.ts";
 import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";

@@ -1,7 +1,6 @@
 import type { Change } from "../store.ts";
 import { Crier, earOf } from "./crier.ts";
-import { Listener, type ListenerOptions } from "./listener.ts";
-import { channelOf, parseNotice } from "./notice.ts";
+import { channelOf, Listener, type ListenerOptions, parseNotice } from "./notice.ts";
 import type { Value } from "./driver.ts";
 
 export interface NewsOptions {

@@ -13,7 +13,7 @@ import { listOf, type Value } from "./driver.ts";
 import type { Ended } from "./endings.ts";
 import type { Expiring } from "./expiring.ts";
 import type { Tx } from "./transaction.ts";
-import type { JobEvents } from "./job-events.ts";
+import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
 import { idValues, keyOf } from "./look.ts";
 import type { Settings } from "./settings.ts";

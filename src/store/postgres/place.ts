@@ -16,7 +16,7 @@ import {
 import { tmpdir } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { Alive } from "../alive.ts";
-import { networkFileSystem } from "../sqlite/file-system.ts";
+import { networkFileSystem } from "../sqlite/open.ts";
 
 /** Where processes of one host and one user prove their lives to each other. */
 export interface Place {

@@ -1,8 +1,18 @@
 import { rmdirSync } from "node:fs";
 import type { ProcessId } from "../../core/ids.ts";
 import { Alive } from "../alive.ts";
-import { lifeOf, type RegisteredProcess, stopAsked, toProcess, worksText } from "../process-row.ts";
-import type { Life, NewProcess, ProcessStore, ProcessView, Works } from "../processes.ts";
+import {
+  type Life,
+  lifeOf,
+  type NewProcess,
+  type ProcessStore,
+  type ProcessView,
+  type RegisteredProcess,
+  stopAsked,
+  toProcess,
+  type Works,
+  worksText,
+} from "../processes.ts";
 import type { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
 import type { Access } from "./access.ts";

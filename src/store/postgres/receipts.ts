@@ -3,7 +3,7 @@ import type { Durability } from "../store.ts";
 import type { Value } from "./driver.ts";
 import { codeOf } from "./faults.ts";
 import { WAIT_FOR_TELLERS } from "./notice.ts";
-import { REFUSED } from "./refused.ts";
+import { REFUSED } from "./relied.ts";
 import type { Session } from "./session.ts";
 
 /** Nobody asks for one that is as old as this: whoever left it has its answer, or is no more. */

@@ -1,7 +1,7 @@
 import type { Host } from "./address.ts";
 import { connect, type Connection, type Server, type Value } from "./driver.ts";
 import { codeOf, ConnectionLost, isLost, isRefused, NO_WRITES } from "./faults.ts";
-import { Pulse } from "./pulse.ts";
+import { Pulse } from "./backoff.ts";
 import { RELIED_SET } from "./relied.ts";
 
 export interface SessionOptions {

@@ -3,7 +3,7 @@ import type { LimitRule } from "../../core/limit.ts";
 import type { Keep } from "../../core/queue.ts";
 import { type Declaration, declared, NOTHING_SET, type SettingsChange, type SettingsView, Words } from "../../core/settings.ts";
 import { limitsText } from "../../core/turnstile.ts";
-import { type QueueRow, type RuleRow, toSettings } from "../settings-row.ts";
+import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { NewJob } from "../store.ts";
 import type { Counter } from "./counter.ts";
 import type { Decisions } from "./decisions.ts";

@@ -2,7 +2,7 @@ import type { Fence, JobKey } from "../../core/ids.ts";
 import { holdsSuspect, READY, STARTED, STARTED_OF_LANE, startSql, SUSPECT } from "./claimed-row.ts";
 import { LOCKED } from "./claim-locks.ts";
 import type { SoleStatement } from "./receipts.ts";
-import { startedAlikeSql, startedBySpotSql } from "./running.ts";
+import { startedAlikeSql, startedBySpotSql } from "./leases.ts";
 
 /**
  * The next of one lane, each locked or stepped over: what is locked and not taken is free again with the commit. As long as

@@ -1,5 +1,5 @@
 import type { FinishedState } from "../../core/job.ts";
-import { COUNTED, type Tallied } from "../tallied.ts";
+import { COUNTED, type Tallied } from "../job-row.ts";
 import { listOf, type Rows } from "./driver.ts";
 import type { Tx } from "./transaction.ts";
 

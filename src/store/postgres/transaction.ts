@@ -4,11 +4,11 @@ import type { NewAuditEntry } from "../audit.ts";
 import type { Rows, Value } from "./driver.ts";
 import { type Epoch, Returned } from "./epoch.ts";
 import { codeOf, isLost, Overtaken } from "./faults.ts";
-import { Opening } from "./opening.ts";
+import { Opening } from "./calls.ts";
 import { Stalled } from "./queue-locks.ts";
 import type { Receipts, SoleStatement } from "./receipts.ts";
 import type { Tx as AnyTx } from "../sql/access.ts";
-import { REFUSED } from "./refused.ts";
+import { REFUSED } from "./relied.ts";
 import { ScriptTx, type Statements } from "./scripts.ts";
 import type { Session } from "./session.ts";
 

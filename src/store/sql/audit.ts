@@ -1,7 +1,19 @@
 import { subjectOf, UNNAMED } from "../../core/audit.ts";
 import { type AuditHead, type AuditRecord, followAudit, NO_ENTRY, unguarded } from "../../core/audit-chain.ts";
-import type { Act, AuditCheck, AuditEntry, AuditQuery, AuditStore, AuditVerification, NewAuditEntry } from "../audit.ts";
-import { type CheckedRow, headless, nextRecord, toAuditEntry, toChecked } from "../audit-row.ts";
+import {
+  type Act,
+  type AuditCheck,
+  type AuditEntry,
+  type AuditQuery,
+  type AuditStore,
+  type AuditVerification,
+  type CheckedRow,
+  headless,
+  type NewAuditEntry,
+  nextRecord,
+  toAuditEntry,
+  toChecked,
+} from "../audit.ts";
 import type { Access, Params, Reads, Tx } from "./access.ts";
 import type { Dialect } from "./dialect.ts";
 import type { Events } from "./parts.ts";

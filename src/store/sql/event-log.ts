@@ -1,6 +1,5 @@
 import type { Event } from "../../core/event.ts";
-import { EVENT, type EventRow, toEvent } from "../event-row.ts";
-import type { EventQuery, EventStore } from "../events.ts";
+import { EVENT, type EventQuery, type EventRow, type EventStore, toEvent } from "../events.ts";
 import type { Access, Reads, Tx } from "./access.ts";
 import type { Dialect } from "./dialect.ts";
 import type { Script } from "./script.ts";

@@ -1,7 +1,6 @@
 import type { ProcessId } from "../../core/ids.ts";
 import type { LeaseRef } from "../../core/lease.ts";
-import { type BrokenLock, type LockRow, toLocks } from "../lock-row.ts";
-import type { LockStore, LockView } from "../locks.ts";
+import { type BrokenLock, type LockRow, type LockStore, type LockView, toLocks } from "../locks.ts";
 import type { Access, Reads, Tx } from "./access.ts";
 import type { Audit } from "./audit.ts";
 import type { Dialect } from "./dialect.ts";

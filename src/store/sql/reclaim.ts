@@ -3,7 +3,7 @@ import type { ProcessId } from "../../core/ids.ts";
 import type { LeaseRef, StaleLease } from "../../core/lease.ts";
 import { type Reclaimed, reclaimedOf } from "../../core/retry.ts";
 import type { HealingStore, Judgement, RecoveryTotals } from "../healing.ts";
-import { reclaimedBy } from "../recovery-row.ts";
+import { reclaimedBy } from "../recoveries.ts";
 import type { Access, Tx } from "./access.ts";
 import type { Audit } from "./audit.ts";
 import type { Dialect } from "./dialect.ts";

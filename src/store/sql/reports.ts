@@ -8,18 +8,21 @@ import {
   type ReportState,
 } from "../../core/recovery-report.ts";
 import type { Life } from "../processes.ts";
-import { type Left, REPORTS_KEPT, type ReportTotals, type StoredReport } from "../recoveries.ts";
 import {
   ADDED,
   COUNTED,
   errorsOf,
+  type Left,
   REPORT_COLUMNS,
   type ReportRow,
-  TOTALLED,
+  REPORTS_KEPT,
+  type ReportTotals,
+  type ReportTotalsRow,
+  type StoredReport,
   toReport,
-  type TotalsRow,
+  TOTALLED,
   toTotals,
-} from "../report-row.ts";
+} from "../recoveries.ts";
 import type { Reads, Tx } from "./access.ts";
 import type { Dialect } from "./dialect.ts";
 import type { Script } from "./script.ts";
@@ -52,7 +55,7 @@ export class Reports {
   }
 
   *totals(db: Reads): Script<ReportTotals> {
-    return toTotals(yield* db.get<TotalsRow>(this.#sql.totals));
+    return toTotals(yield* db.get<ReportTotalsRow>(this.#sql.totals));
   }
 
   *get(db: Reads, id: number): Script<StoredReport> {

@@ -1,9 +1,20 @@
 import { generatedId, type JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
 import { firing } from "../../core/schedule.ts";
-import { type Flag, isYes } from "../flag.ts";
-import { auditedSchedule, jobsOf, madeLast, type ScheduleRow, scheduleSaved, toSchedule } from "../schedule-row.ts";
-import type { DueSchedules, ScheduleDraft, ScheduleStore, StoredSchedule, Tick } from "../schedules.ts";
+import { type Flag, isYes } from "../job-row.ts";
+import {
+  auditedSchedule,
+  type DueSchedules,
+  jobsOf,
+  madeLast,
+  type ScheduleDraft,
+  type ScheduleRow,
+  scheduleSaved,
+  type ScheduleStore,
+  type StoredSchedule,
+  type Tick,
+  toSchedule,
+} from "../schedules.ts";
 import type { Enqueued } from "../store.ts";
 import type { Access, Params, Reads, Tx } from "./access.ts";
 import type { Dialect } from "./dialect.ts";

@@ -1,5 +1,5 @@
 import type { Fence, ProcessId } from "../../core/ids.ts";
-import { type Flag, isYes } from "../flag.ts";
+import { type Flag, isYes } from "../job-row.ts";
 import type { SinkHold, SinkStore, SinkView } from "../sinks.ts";
 import type { Access, Tx } from "./access.ts";
 import type { Audit } from "./audit.ts";

@@ -3,11 +3,10 @@ import { type JobState, mayMove } from "../../core/job.ts";
 import { isPipelineQueue } from "../../core/work.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
-import type { Endings } from "./endings.ts";
+import type { Endings, Waits } from "./endings.ts";
 import type { Tx } from "./group-commit.ts";
-import type { JobEvents } from "./job-events.ts";
+import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
-import type { Waits } from "./waits.ts";
 import type { Items } from "../work/items.ts";
 
 interface Row {

@@ -13,20 +13,18 @@ import {
   Turns,
 } from "../../core/claiming.ts";
 import type { JobKey } from "../../core/ids.ts";
+import { LaneBatch, type MatchedLane, type MatchedLanes } from "../../core/lane-index.ts";
 import { ELSEWHERE, HEAD, type HeadRow, publicId, storedWorker, toClaimed } from "../job-row.ts";
-import type { MatchedLanes } from "../../core/lane-index.ts";
-import type { Claimed, ClaimRequest, ClaimSource, Outlook } from "../store.ts";
+import type { ClaimRequest, ClaimSource, Claimed, Outlook } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { jobChecksum } from "./checksum.ts";
-import type { ClaimedLanes } from "./claimed-lanes.ts";
+import type { ClaimLocks } from "./claim-locks.ts";
 import type { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { corrupt } from "./faults.ts";
 import type { Tx } from "./group-commit.ts";
-import type { JobEvents } from "./job-events.ts";
+import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
-import type { ClaimLocks } from "./claim-locks.ts";
-import { ReadyLanes } from "./ready-lanes.ts";
 import type { Settings } from "./settings.ts";
 
 interface Head extends Candidate {
@@ -260,4 +258,166 @@ function headSql(crashes: string): string {
   return `
     select ${HEAD} from holdfast_jobs
     where lane = ? and state = 'pending' and gate is null and crashes ${crashes} order by priority desc, key limit ?`;
+}
+
+/**
+ * Up to this many lanes are asked one by one. Beyond, the indexes are asked for the lanes that have jobs, so that a claim
+ * does not cost more because there are more queues and definitions.
+ */
+const FEW_LANES = 8;
+
+/** Finds the lanes that have something to claim, among those that a claim may take from. */
+class ReadyLanes {
+  readonly #random: () => number;
+  readonly #readyIn: Statement;
+  readonly #nextAt: Statement;
+  readonly #nextReady: Statement;
+  readonly #nextSuspect: Statement;
+  readonly #nextTimed: Statement;
+  /** The last lane that a claim has taken from; the next claim begins behind it, so that every lane has its turn. */
+  #cursor: number | null = null;
+
+  constructor(db: Connection, random: () => number) {
+    this.#random = random;
+    this.#readyIn = db.prepare(
+      `select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes = 0
+       union all
+       select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes > 0
+       limit 1`,
+    );
+    // The first entry of the lane in holdfast_jobs_timed.
+    this.#nextAt = db.prepare("select min(run_at) from holdfast_jobs where gate = 'time' and lane = ?");
+    // Each a seek to the first entry behind a lane: in holdfast_jobs_ready, holdfast_jobs_suspect, holdfast_jobs_timed.
+    const next = (what: string, which: string) =>
+      db.prepare(`select ${what} from holdfast_jobs where ${which} and lane > ? order by lane limit 1`);
+    this.#nextReady = next("lane", "state = 'pending' and gate is null and crashes = 0");
+    this.#nextSuspect = next("lane", "state = 'pending' and gate is null and crashes > 0");
+    this.#nextTimed = db.prepare(
+      "select lane, run_at from holdfast_jobs where gate = 'time' and lane > ? order by lane, run_at limit 1",
+    );
+  }
+
+  /**
+   * The queues to take up to `max` jobs from. Few lanes are all in one batch, whether they have jobs or not. Of many, a
+   * batch has the next `max` queues that have jobs; a queue of many lanes is in it with those that have jobs.
+   */
+  *batches(matched: MatchedLanes, shares: Shares, max: number, suspects: boolean): Generator<LaneShare[][]> {
+    if (matched.all.length <= FEW_LANES) return yield shares.byQueue(matched.all);
+    const done = new Set<string>();
+    let batch = new LaneBatch(matched, max);
+    for (const lane of this.#cycle(matched, suspects)) {
+      const one = matched.byId.get(lane);
+      if (one === undefined || done.has(one.lane.queue) || shares.of(one) === null || !batch.add(one)) continue;
+      this.#cursor = lane;
+      yield shares.byQueue(batch.lanes);
+      for (const queue of batch.queues) done.add(queue);
+      batch = new LaneBatch(matched, max);
+    }
+    if (batch.queues.size > 0) yield shares.byQueue(batch.lanes);
+  }
+
+  /** Whether one of them has a job that may start. */
+  isReady(matched: MatchedLanes, shares: Shares): boolean {
+    if (matched.all.length <= FEW_LANES)
+      return matched.all.some((one) => shares.of(one) !== null && this.#readyIn.get({ lane: one.lane.id }) !== undefined);
+    for (const lane of this.#between(0, null, true)) {
+      const one = matched.byId.get(lane);
+      if (one !== undefined && shares.of(one) !== null) return true;
+    }
+    return false;
+  }
+
+  /** Those that have delayed jobs, and when the first of them is due. */
+  *timed(matched: MatchedLanes, shares: Shares): Generator<{ lane: number; at: number | null }> {
+    if (matched.all.length <= FEW_LANES) {
+      for (const one of matched.all) {
+        if (shares.of(one) === null) continue;
+        yield { lane: one.lane.id, at: (this.#nextAt.row(one.lane.id)?.[0] ?? null) as number | null };
+      }
+      return;
+    }
+    let row = this.#nextTimed.row(0) as [number, number] | undefined;
+    for (; row !== undefined; row = this.#nextTimed.row(row[0]) as [number, number] | undefined) {
+      const one = matched.byId.get(row[0]);
+      if (one !== undefined && shares.of(one) !== null) yield { lane: row[0], at: row[1] };
+    }
+  }
+
+  /** Every lane that has jobs, once, beginning behind the cursor; at first anywhere, so that processes do not begin alike. */
+  *#cycle(matched: MatchedLanes, suspects: boolean): Generator<number> {
+    const start = (this.#cursor ??= (matched.all[Math.floor(this.#random() * matched.all.length)] as MatchedLane).lane.id);
+    yield* this.#between(start, null, suspects);
+    yield* this.#between(0, start, suspects);
+  }
+
+  /** Lanes above `after`, up to `last`. What was found before may have been taken meanwhile. */
+  *#between(after: number, last: number | null, suspects: boolean): Generator<number> {
+    for (let lane = after; ;) {
+      const ready = (this.#nextReady.row(lane)?.[0] ?? null) as number | null;
+      const suspect = suspects ? ((this.#nextSuspect.row(lane)?.[0] ?? null) as number | null) : null;
+      const next = ready === null || suspect === null ? (ready ?? suspect) : Math.min(ready, suspect);
+      if (next === null || (last !== null && next > last)) return;
+      yield (lane = next);
+    }
+  }
+}
+
+/** Beyond this many, what was claimed here and settled elsewhere is forgotten with the rest. */
+const MOST = 50_000;
+
+/** What never changes of a job that runs. */
+interface ClaimedLane {
+  lane: number;
+  limits: string | null;
+}
+
+/**
+ * The lane of each job that was claimed through this store, and its limits where it has any, so that settling a batch
+ * need not read its rows first.
+ */
+export class ClaimedLanes {
+  readonly #claimed = new Map<JobKey, ClaimedLane>();
+  readonly #row: Statement;
+  /** Jobs without limits share one object a lane. */
+  readonly #plain = new Map<number, ClaimedLane>();
+
+  constructor(db: Connection) {
+    this.#row = db.prepare("select lane, limits from holdfast_jobs where key = ?");
+  }
+
+  add(job: JobKey, lane: number, limits: string | null): void {
+    if (this.#claimed.size >= MOST) this.#claimed.clear();
+    this.#claimed.set(job, limits === null ? this.#of(lane) : { lane, limits });
+  }
+
+  /** Looked up once, because the job has just ended. */
+  take(job: JobKey): ClaimedLane {
+    const claimed = this.#claimed.get(job);
+    if (claimed !== undefined) {
+      this.#claimed.delete(job);
+      return claimed;
+    }
+    const [lane, limits] = this.#row.row(job) as [number, string | null];
+    return { lane, limits };
+  }
+
+  /** Of a job that may have to be looked up again. */
+  lane(job: JobKey): number | undefined {
+    return this.#claimed.get(job)?.lane ?? (this.#row.row(job)?.[0] as number | undefined);
+  }
+
+  forget(job: JobKey): void {
+    this.#claimed.delete(job);
+  }
+
+  /** After an undone transaction: the keys of its jobs are given out again. */
+  forgetAll(): void {
+    this.#claimed.clear();
+  }
+
+  #of(lane: number): ClaimedLane {
+    let plain = this.#plain.get(lane);
+    if (plain === undefined) this.#plain.set(lane, (plain = { lane, limits: null }));
+    return plain;
+  }
 }

@@ -6,7 +6,7 @@ import { CommitRowsFailed } from "../commit-rows.ts";
 import type { Settlement } from "../store.ts";
 import { explain } from "./faults.ts";
 import type { GroupCommit, Tx } from "./group-commit.ts";
-import type { OwnTransaction } from "./own-transaction.ts";
+import type { OwnTransaction } from "./guest.ts";
 import type { Settle } from "./settle.ts";
 
 interface Parts {

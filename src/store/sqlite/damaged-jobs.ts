@@ -9,7 +9,7 @@ import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import { corrupt } from "./faults.ts";
 import type { Tx } from "./group-commit.ts";
-import type { JobEvents } from "./job-events.ts";
+import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
 
 /** A job whose row cannot be believed, as far as it can be. */

@@ -2,7 +2,7 @@ import type { DatabaseSync, SQLInputValue } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { HoldfastError } from "../../core/errors.ts";
 import { requirePackage } from "../own-file.ts";
-import { noSqlite, refuseOldSqlite } from "./sqlite-version.ts";
+import { noSqlite, refuseOldSqlite } from "./open.ts";
 
 export type DriverName = "node:sqlite" | "better-sqlite3";
 export type Value = string | number | null;

@@ -10,12 +10,11 @@ import type { Items } from "../work/items.ts";
 import type { Catalog } from "./catalog.ts";
 import { jobChecksum, rowChecksum } from "./checksum.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
-import type { Endings } from "./endings.ts";
+import type { Endings, Waits } from "./endings.ts";
 import type { Tx } from "./group-commit.ts";
-import type { JobEvents } from "./job-events.ts";
+import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
 import type { Settings } from "./settings.ts";
-import type { Waits } from "./waits.ts";
 import type { ItemTable } from "./work/item-table.ts";
 
 const ROWS = 25;

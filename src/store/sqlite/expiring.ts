@@ -5,7 +5,7 @@ import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Settings } from "./settings.ts";
-import type { Tally } from "./tally.ts";
+import type { Tally } from "./endings.ts";
 
 /**
  * Finished jobs of queues that do not keep them for ever, in the order in which they ended: what has to go is found

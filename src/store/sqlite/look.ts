@@ -3,8 +3,17 @@ import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/job.ts";
 import type { Lane } from "../../core/queue.ts";
 import { ELSEWHERE, type JobRow, keyOfCursor, pageOf, publicId, toJob } from "../job-row.ts";
-import { countsOf, type LaneCount, laneOverviews, lanesOf, queueOverviews } from "../overview.ts";
-import type { LaneOverview, ListFilter, LookStore, QueueOverview } from "../look.ts";
+import {
+  countsOf,
+  type LaneCount,
+  type LaneOverview,
+  laneOverviews,
+  lanesOf,
+  type ListFilter,
+  type LookStore,
+  type QueueOverview,
+  queueOverviews,
+} from "../look.ts";
 import type { Access } from "./access.ts";
 import type { Catalog } from "./catalog.ts";
 import { jobChecksum } from "./checksum.ts";
@@ -13,7 +22,7 @@ import type { Connection, Statement, Value } from "./driver.ts";
 import type { Settings } from "./settings.ts";
 import { endedWithWork } from "../sql/builds/leftovers.ts";
 import { DIALECT } from "./dialect.ts";
-import type { Tally } from "./tally.ts";
+import type { Tally } from "./endings.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,

@@ -1,18 +1,19 @@
-import { HoldfastError } from "../../core/errors.ts";
-import { passPoint } from "../points.ts";
-import { Audit } from "../sql/audit.ts";
-import { runSync } from "../sql/script.ts";
-import { DIALECT } from "./dialect.ts";
-import type { Connection } from "./driver.ts";
-import { Events } from "./events.ts";
 import * as audit from "./schema/audit.ts";
 import * as builds from "./schema/builds.ts";
 import * as jobs from "./schema/jobs.ts";
 import * as queues from "./schema/queues.ts";
 import * as recoveries from "./schema/recoveries.ts";
+import { HoldfastError } from "../../core/errors.ts";
+import { passPoint } from "../points.ts";
+import { Audit } from "../sql/audit.ts";
+import { runSync } from "../sql/script.ts";
+import { DIALECT } from "./dialect.ts";
+import { connect, type Connection, type DriverName } from "./driver.ts";
+import { Events } from "./events.ts";
+import { faultOf } from "./faults.ts";
 import { txOn } from "./scripts.ts";
 
-export interface Migration {
+interface Migration {
   name: string;
   sql: string;
 }
@@ -32,7 +33,7 @@ export function schemaVersion(): number {
   return MIGRATIONS.length;
 }
 
-export interface MigrateOptions {
+interface MigrateOptions {
   path: string;
   now: number;
   /** Who opens it, for the audit. */
@@ -106,4 +107,19 @@ function refuseNewer(version: number, path: string): void {
     `${path} was written by a newer Holdfast (schema ${version}; this one knows ${schemaVersion()}). It was left as it is.`,
     "Update holdfast here to the version that the other processes run.",
   );
+}
+
+/** The schema of a file that may be an older Holdfast's, without bringing it up to date; null: that cannot be read. */
+export function schemaAt(path: string, driver: DriverName): { version: number; known: number } | null {
+  try {
+    const db = connect(driver, path, { busyTimeout: 100, readOnly: true });
+    try {
+      return { version: versionOf(db), known: schemaVersion() };
+    } finally {
+      db.close();
+    }
+  } catch (error) {
+    if (faultOf(error) === null) throw error;
+    return null;
+  }
 }

@@ -9,7 +9,7 @@ export interface OpenFile {
   locks: LockedBytes[];
 }
 
-export interface LockedBytes {
+interface LockedBytes {
   from: number;
   to: number;
 }
@@ -31,7 +31,7 @@ export function openFiles(): OpenFile[] | null {
 }
 
 /** Null: the descriptor is closed, or of a socket, a pipe or a folder. */
-export function openFile(fd: number): OpenFile | null {
+function openFile(fd: number): OpenFile | null {
   try {
     // Not `fstat`: Deno's descriptors are numbers of its own.
     const stat = statSync(`/proc/self/fd/${fd}`);
@@ -60,3 +60,92 @@ function infoOf(fd: number): Pick<OpenFile, "isReadWrite" | "locks"> {
 /** Of `flags` in fdinfo. */
 const ACCESS_MODE = 0o3;
 const READ_WRITE = 0o2;
+
+/** A byte that SQLite keeps locked for as long as a connection is open. */
+interface WatchedLock {
+  path: string;
+  byte: number;
+}
+
+/** SQLite's shared lock on a database in WAL mode, its lock on the `-shm` file, and the lock of an open write transaction. */
+export const SHARED_BYTE = 0x4000_0002;
+export const SHM_BYTE = 128;
+export const RESERVED_BYTE = 0x4000_0001;
+
+/**
+ * The POSIX locks that this process holds on a database. Closing any descriptor of a file drops them all, and SQLite does not
+ * notice: other processes then take this one for closed or dead. Linux lists them; elsewhere none is watched.
+ */
+export class OwnLocks {
+  readonly #held: { path: string; byte: number; id: string; fd: number }[] = [];
+
+  /** Watches those of `wanted` that this process holds now. */
+  constructor(wanted: readonly WatchedLock[]) {
+    const files = openFiles() ?? [];
+    for (const { path, byte } of wanted) {
+      const stat = statSync(path, { throwIfNoEntry: false });
+      const id = stat === undefined ? null : fileId(stat);
+      const file = files.find((one) => one.id === id && hasLocked(one, byte));
+      if (id !== null && file !== undefined) this.#held.push({ path, byte, id, fd: file.fd });
+    }
+  }
+
+  /** The files on which this process held a lock after opening, and holds none now. */
+  vanished(): string[] {
+    return this.#held.filter((one) => !this.#holds(one)).map(({ path }) => path);
+  }
+
+  #holds(held: { byte: number; id: string; fd: number }): boolean {
+    const isIt = (file: OpenFile | null): file is OpenFile => file?.id === held.id && hasLocked(file, held.byte);
+    if (isIt(openFile(held.fd))) return true;
+    // Another connection of this process may have taken it over, through a descriptor of its own.
+    const other = (openFiles() ?? []).find(isIt);
+    if (other !== undefined) held.fd = other.fd;
+    return other !== undefined;
+  }
+}
+
+function hasLocked({ locks }: OpenFile, byte: number): boolean {
+  return locks.some(({ from, to }) => from <= byte && byte <= to);
+}
+
+/** A lock on some bytes of a file. */
+interface ByteLock {
+  pid: number;
+  from: number;
+  to: number;
+}
+
+/** Who has locked which bytes of a file, as Linux says; elsewhere nobody does. The file itself is not opened. */
+export function locksOn(path: string): ByteLock[] {
+  const stat = statSync(path, { throwIfNoEntry: false });
+  if (stat === undefined) return [];
+  const device = deviceOf(stat.dev);
+  // Some file systems say another device here than there; then the file's number has to do.
+  const isSaid = read("/proc/self/mountinfo").includes(` ${device.said} `);
+  return read("/proc/locks")
+    .split("\n")
+    .flatMap((line) => {
+      const match = /^\d+: POSIX +\S+ +\S+ +(\d+) (\w+:\w+):(\d+) (\d+) (\d+|EOF)/.exec(line);
+      if (match === null || match[3] !== String(stat.ino) || (isSaid && match[2] !== device.locked)) return [];
+      return [{ pid: Number(match[1]), from: Number(match[4]), to: match[5] === "EOF" ? Infinity : Number(match[5]) }];
+    });
+}
+
+/** A device as mounts and as locks spell it. */
+function deviceOf(dev: number): { said: string; locked: string } {
+  const [major, minor] = [(dev >>> 8) & 0xfff, (dev & 0xff) | ((dev >>> 12) & 0xfff00)];
+  return { said: `${major}:${minor}`, locked: `${hex(major)}:${hex(minor)}` };
+}
+
+function hex(part: number): string {
+  return part.toString(16).padStart(2, "0");
+}
+
+function read(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return "";
+  }
+}

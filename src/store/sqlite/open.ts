@@ -1,22 +1,31 @@
 import { randomUUID } from "node:crypto";
-import { accessSync, constants, existsSync, lstatSync, readlinkSync, realpathSync, rmSync, statSync } from "node:fs";
+import {
+  accessSync,
+  constants,
+  existsSync,
+  lstatSync,
+  readFileSync,
+  readlinkSync,
+  realpathSync,
+  rmSync,
+  statfsSync,
+  statSync,
+} from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
 import { DEFAULT_FILE_MODE } from "../../core/file-mode.ts";
 import { extentOf } from "../../core/loss.ts";
 import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
-import { enter, untilRestored } from "./backup/restore.ts";
 import { syncFolder } from "./backup/files.ts";
+import { enter, untilRestored } from "./backup/restore.ts";
 import { setJournal } from "./changes/journal.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
-import { refuseNetwork } from "./file-system.ts";
+import { LockPatience } from "./lock-patience.ts";
+import { migrate, schemaVersion, versionOf } from "./migrate.ts";
 import { createFile } from "./modes.ts";
 import { mostSeen, readSlots } from "./witness/slots.ts";
-import { LockPatience } from "./lock-patience.ts";
-import { refuseOldSqlite } from "./sqlite-version.ts";
-import { migrate, schemaVersion, versionOf } from "./migrate.ts";
 
 export interface OpenSqliteOptions {
   driver: DriverName;
@@ -245,5 +254,91 @@ export async function patiently<T>(db: Connection, run: () => T): Promise<T> {
       const pause = Math.min(200, 10 + 5 * tries) * (0.5 + Math.random());
       await new Promise((resume) => setTimeout(resume, pause));
     }
+  }
+}
+
+/** Before, a write-ahead log can be corrupted when it is reset. */
+const OLDEST = [3, 51, 3] as const;
+
+/** Node is judged by the SQLite that comes with it: 25.0 is newer than 24.21, and its SQLite is older. */
+export function refuseOldSqlite(version: string, whose: string): void {
+  const parts = version.split(".").map(Number);
+  for (const [i, least] of OLDEST.entries()) {
+    const part = parts[i] ?? 0;
+    if (part > least) return;
+    if (part < least) throw unsupported(`${whose} has SQLite ${version}`);
+  }
+}
+
+export function noSqlite(): HoldfastError {
+  return unsupported(`Node ${process.versions.node} has no SQLite`);
+}
+
+function unsupported(what: string): HoldfastError {
+  return new HoldfastError(
+    "SQLITE_TOO_OLD",
+    `${what}, and Holdfast needs SQLite ${OLDEST.join(".")} or newer: use Node 22.23, 24.21, 26 or newer ones of these.`,
+    'Install a newer Node, or better-sqlite3 13.0.3 or newer and open the database with { driver: "better-sqlite3" }.',
+  );
+}
+
+/** File systems whose locks and shared memory do not work between hosts, by the magic number of statfs(2). */
+const NETWORK = new Map<number, string>([
+  [0x6969, "NFS"],
+  [0x517b, "SMB"],
+  [0xff534d42, "CIFS"],
+  [0xfe534d42, "SMB2"],
+  [0x01021997, "9P"],
+  [0x5346414f, "AFS"],
+  [0x00c36400, "Ceph"],
+  [0x0bd00bd0, "Lustre"],
+  [0x47504653, "GPFS"],
+  [0x01161970, "GFS2"],
+  [0x7461636f, "OCFS2"],
+]);
+const FUSE = 0x65735546;
+const NETWORK_FUSE = /^fuse\.(sshfs|s3fs|rclone|glusterfs|gcsfuse|goofys|davfs2?|cephfs|ceph-fuse|juicefs)$/;
+
+/** The name of the network file system that a folder is on, or null. */
+export function networkFileSystem(
+  folder: string,
+  stat: (path: string) => number = typeOf,
+  mounts: () => string = readMounts,
+): string | null {
+  const type = stat(folder) >>> 0;
+  if (type === FUSE) return networkFuse(folder, mounts());
+  return NETWORK.get(type) ?? null;
+}
+
+export function refuseNetwork(folder: string, stat?: (path: string) => number): void {
+  const kind = networkFileSystem(folder, stat);
+  if (kind === null) return;
+  throw new HoldfastError(
+    "NETWORK_FILE_SYSTEM",
+    `${folder} is on a network file system (${kind}), where SQLite's locks cannot be trusted. Nothing was created.`,
+    "Put the database on a local disk of the machine that runs the workers.",
+  );
+}
+
+function networkFuse(folder: string, mounts: string): string | null {
+  let found = { at: "", type: "" };
+  for (const line of mounts.split("\n")) {
+    const [, at, type] = line.split(" ");
+    if (at === undefined || type === undefined) continue;
+    const inside = at === "/" || folder === at || folder.startsWith(`${at}/`);
+    if (inside && at.length >= found.at.length) found = { at, type };
+  }
+  return NETWORK_FUSE.test(found.type) ? found.type : null;
+}
+
+function typeOf(path: string): number {
+  return statfsSync(path).type;
+}
+
+function readMounts(): string {
+  try {
+    return readFileSync("/proc/self/mounts", "utf8");
+  } catch {
+    return "";
   }
 }

@@ -10,13 +10,12 @@ import { runSync } from "../sql/script.ts";
 import type { Cancel } from "./cancel.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "./driver.ts";
-import type { Endings } from "./endings.ts";
+import type { Endings, Tally } from "./endings.ts";
 import type { Expiring } from "./expiring.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Look } from "./look.ts";
-import type { JobEvents } from "./job-events.ts";
+import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
-import type { Tally } from "./tally.ts";
 
 interface Row {
   key: JobKey;

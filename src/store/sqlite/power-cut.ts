@@ -20,7 +20,7 @@ import {
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/errors.ts";
 import type { Durability } from "../store.ts";
-import { type Booted, bootAnew } from "./boot-anew.ts";
+import { type Booted, bootAnew } from "./epoch.ts";
 import { connect } from "./driver.ts";
 import { FRAME_HEADER, LOG_HEADER } from "./wal/frames.ts";
 import { readWalIndex, type WalIndex } from "./wal/wal-index.ts";

@@ -2,14 +2,18 @@ import type { ProcessId } from "../../core/ids.ts";
 import { HoldfastError } from "../../core/errors.ts";
 import {
   type AskedProcess,
+  type Life,
   lifeOf,
+  type NewProcess,
   type ProcessRow,
+  type ProcessStore,
+  type ProcessView,
   type RegisteredProcess,
   stopAsked,
   toProcess,
+  type Works,
   worksText,
-} from "../process-row.ts";
-import type { Life, NewProcess, ProcessStore, ProcessView, Works } from "../processes.ts";
+} from "../processes.ts";
 import type { Alive } from "../alive.ts";
 import type { Audit } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";

@@ -1,6 +1,6 @@
 import type { LimitRule } from "../../core/limit.ts";
 import { type Declaration, declared, NOTHING_SET, type SettingsChange, type SettingsView, Words } from "../../core/settings.ts";
-import { type QueueRow, type RuleRow, toSettings } from "../settings-row.ts";
+import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 

@@ -2,25 +2,27 @@ import { untenable } from "../../core/admission.ts";
 import { EVENT_OF } from "../../core/event.ts";
 import type { Fence, JobKey } from "../../core/ids.ts";
 import { isFinished, type JobState } from "../../core/job.ts";
-import { type Fate, fateOf, type LeaseRef } from "../../core/lease.ts";
-import { isPipelineQueue } from "../../core/work.ts";
+import { type Fate, fateOf, type HeldLease, type LeaseRef } from "../../core/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../core/retry.ts";
+import { isPipelineQueue } from "../../core/work.ts";
+import type { Tx as ScriptTx } from "../sql/access.ts";
+import type { ReclaimedLease } from "../sql/parts.ts";
+import { runSync } from "../sql/script.ts";
 import type { NewJob, Settlement } from "../store.ts";
 import type { WorkEnd } from "../work.ts";
+import type { Flows } from "../work/flows.ts";
+import type { Items } from "../work/items.ts";
 import type { Catalog } from "./catalog.ts";
-import type { ClaimedLanes } from "./claimed-lanes.ts";
-import type { ReclaimedLease } from "../sql/parts.ts";
+import type { ClaimLocks } from "./claim-locks.ts";
+import type { ClaimedLanes } from "./claim.ts";
 import type { Connection, Statement } from "./driver.ts";
 import type { Endings } from "./endings.ts";
 import type { Enqueue } from "./enqueue.ts";
 import type { Tx } from "./group-commit.ts";
-import type { JobEvents } from "./job-events.ts";
+import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
-import type { ClaimLocks } from "./claim-locks.ts";
 import type { Notes } from "./notes.ts";
 import type { ItemTable } from "./work/item-table.ts";
-import type { Flows } from "../work/flows.ts";
-import type { Items } from "../work/items.ts";
 
 /** From this many on it pays to end them with one statement. */
 const MANY = 4;
@@ -298,3 +300,39 @@ type HistoryRow = [
   priority: number,
   limits: string | null,
 ];
+
+/** Renewing and inspecting what one believes to hold. */
+export class Leases {
+  readonly #settle: Settle;
+  readonly #renew: Statement;
+  readonly #cut: string;
+
+  constructor(db: Connection, settle: Settle) {
+    this.#settle = settle;
+    // Only a lease that is still the job's; an expired one that nobody took yet may be renewed.
+    this.#renew = db.prepare(
+      "update holdfast_jobs set expires_at = ?, lease = ? where key = ? and fence = ? and state = 'running'",
+    );
+    this.#cut = `
+      update holdfast_jobs set expires_at = :now + lease
+      where key = :job and fence = :fence and expires_at = :expiresAt and state = 'running'`;
+  }
+
+  renew(tx: Tx, leases: readonly (LeaseRef & { lease: number })[]): Fate[] {
+    return leases.map((held) => {
+      const { job, fence, lease } = held;
+      if (this.#renew.run(tx.now + lease, lease, job, fence) === 0) return this.#settle.fate(held);
+      tx.wrote();
+      return "held";
+    });
+  }
+
+  /** Leases that end further away than they can, because the clock was set back, end a lease from now. */
+  cut(tx: ScriptTx, leases: readonly HeldLease[]): void {
+    for (const { job, fence, expiresAt } of leases) runSync(tx.run(this.#cut, { job, fence, expiresAt }));
+  }
+
+  inspect(leases: readonly LeaseRef[]): Fate[] {
+    return leases.map((lease) => this.#settle.fate(lease));
+  }
+}

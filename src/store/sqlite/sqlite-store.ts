@@ -52,7 +52,7 @@ import { News } from "./news.ts";
 import { modeLike } from "./modes.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
 import type { EventLog } from "../sql/event-log.ts";
-import { OwnLocks, RESERVED_BYTE, SHARED_BYTE, SHM_BYTE } from "./own-locks.ts";
+import { OwnLocks, RESERVED_BYTE, SHARED_BYTE, SHM_BYTE } from "./open-files.ts";
 import type { Processes } from "./processes.ts";
 import type { Queues } from "../sql/queues.ts";
 import type { Recoveries } from "../sql/recoveries.ts";

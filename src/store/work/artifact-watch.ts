@@ -1,6 +1,5 @@
 import { artifactMissing } from "../../core/work.ts";
-import { OUTPUT } from "../result-row.ts";
-import type { ListedTarget, NamedArtifact, NewResult, WorkEnd } from "../work.ts";
+import { type ListedTarget, type NamedArtifact, type NewResult, OUTPUT, type WorkEnd } from "../work.ts";
 
 /** Sees, inside transactions, that what is to be referenced is there. */
 export class ArtifactWatch {

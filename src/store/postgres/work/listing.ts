@@ -1,6 +1,6 @@
 import type { JobKey } from "../../../core/ids.ts";
 import type { Fate, LeaseRef } from "../../../core/lease.ts";
-import { retriedIn } from "../../build-row.ts";
+import { retriedIn } from "../../builds.ts";
 import type { ListedBatch } from "../../work.ts";
 import { Arrivals } from "../../work/arrivals.ts";
 import type { Cancel } from "../cancel.ts";

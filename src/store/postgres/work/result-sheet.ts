@@ -1,5 +1,5 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { retriedIn } from "../../build-row.ts";
+import { retriedIn } from "../../builds.ts";
 import type { MadeResult, ResultRows } from "../../work/rows.ts";
 import { listOf } from "../driver.ts";
 import type { Tx } from "../transaction.ts";

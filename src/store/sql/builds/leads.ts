@@ -1,6 +1,5 @@
 import type { BuildKey, ProcessId } from "../../../core/ids.ts";
-import { type LeadColumns, toLead } from "../../build-row.ts";
-import { LEAD_TTL, type LeadView, type LockToken, type NewLead } from "../../builds.ts";
+import { LEAD_TTL, type LeadColumns, type LeadView, type LockToken, type NewLead, toLead } from "../../builds.ts";
 import type { Reads, Tx } from "../access.ts";
 import type { Dialect } from "../dialect.ts";
 import type { Script } from "../script.ts";

@@ -1,8 +1,24 @@
 import { type Actor, actorText } from "../../../core/audit.ts";
 import { hasEnded, type WantedMove } from "../../../core/build.ts";
-import { budgetOf, factsOf, LOST, REPLACED, resumption, STARTED, startsNothing, tokenUse } from "../../build-moves.ts";
-import { listingOf, noSuchBuild } from "../../build-row.ts";
-import type { BuildRow, LedBuild, LockConflict, LockToken, MintedToken, NewBuild, ResumeBuild } from "../../builds.ts";
+import {
+  budgetOf,
+  type BuildRow,
+  factsOf,
+  type LedBuild,
+  listingOf,
+  type LockConflict,
+  type LockToken,
+  LOST,
+  type MintedToken,
+  type NewBuild,
+  noSuchBuild,
+  REPLACED,
+  type ResumeBuild,
+  resumption,
+  STARTED,
+  startsNothing,
+  tokenUse,
+} from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
 import type { Tx } from "../access.ts";
 import type { Audit } from "../audit.ts";

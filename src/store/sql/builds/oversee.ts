@@ -1,8 +1,7 @@
 import { RECOVERY, subjectOf } from "../../../core/audit.ts";
 import type { BuildReason } from "../../../core/build.ts";
 import type { BuildKey, ProcessId } from "../../../core/ids.ts";
-import { brokenBy, tokenUse } from "../../build-moves.ts";
-import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
+import { type Approval, brokenBy, type BuildRow, type MintedToken, tokenUse } from "../../builds.ts";
 import type { Tx } from "../access.ts";
 import type { Audit } from "../audit.ts";
 import type { Events } from "../parts.ts";

@@ -1,6 +1,5 @@
 import type { BuildKey } from "../../../core/ids.ts";
-import { retriedIn } from "../../build-row.ts";
-import type { BuildRow } from "../../builds.ts";
+import { type BuildRow, retriedIn } from "../../builds.ts";
 import type { Reads, Tx } from "../access.ts";
 import type { Dialect } from "../dialect.ts";
 import type { Script } from "../script.ts";

@@ -1,8 +1,17 @@
 import type { Budget } from "../../../core/budget.ts";
 import { type BuildState, type BuildTransition, hasEnded } from "../../../core/build.ts";
 import { buildId, type BuildKey } from "../../../core/ids.ts";
-import { BUILD, type BuildColumns, buildPage, keyOfBuildCursor, toBuild } from "../../build-row.ts";
-import type { BuildFilter, BuildRow, NewBuild, StageCounts } from "../../builds.ts";
+import {
+  BUILD,
+  type BuildColumns,
+  type BuildFilter,
+  buildPage,
+  type BuildRow,
+  keyOfBuildCursor,
+  type NewBuild,
+  type StageCounts,
+  toBuild,
+} from "../../builds.ts";
 import type { Params, Reads, Tx } from "../access.ts";
 import type { Dialect } from "../dialect.ts";
 import { type Script, together } from "../script.ts";

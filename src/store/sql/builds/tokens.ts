@@ -1,7 +1,6 @@
 import { approve, type Budget } from "../../../core/budget.ts";
 import { hashToken, judgeToken, mint, refusedToken, type StoredToken } from "../../../core/confirmation-token.ts";
-import { type TokenColumns, toToken } from "../../build-row.ts";
-import type { Approval, BuildRow, MintedToken } from "../../builds.ts";
+import { type Approval, type BuildRow, type MintedToken, type TokenColumns, toToken } from "../../builds.ts";
 import type { Reads, Tx } from "../access.ts";
 import type { Dialect } from "../dialect.ts";
 import type { Script } from "../script.ts";

@@ -1,7 +1,14 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { retriedIn } from "../../build-row.ts";
-import { type OutputColumns, type ResultColumns, toOutput, toResult } from "../../result-row.ts";
-import type { FoundResult, Retry, StoredResult } from "../../work.ts";
+import { retriedIn } from "../../builds.ts";
+import {
+  type FoundResult,
+  type OutputColumns,
+  type ResultColumns,
+  type Retry,
+  type StoredResult,
+  toOutput,
+  toResult,
+} from "../../work.ts";
 import type { Params, Reads } from "../access.ts";
 import type { Dialect } from "../dialect.ts";
 import type { Script } from "../script.ts";

@@ -1,5 +1,4 @@
-import { TARGET, type TargetColumns, toTarget } from "../../target-row.ts";
-import type { MemberPage, TargetPage, TargetRow } from "../../work.ts";
+import { type MemberPage, TARGET, type TargetColumns, type TargetPage, type TargetRow, toTarget } from "../../work.ts";
 import type { Params, Reads } from "../access.ts";
 import type { Dialect } from "../dialect.ts";
 import type { Script } from "../script.ts";

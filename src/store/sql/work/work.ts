@@ -3,22 +3,23 @@ import type { Amount } from "../../../core/cost.ts";
 import type { BuildKey, JobKey, ResultKey } from "../../../core/ids.ts";
 import type { Fate, LeaseRef } from "../../../core/lease.ts";
 import type { BuildRow } from "../../builds.ts";
-import { type Flag, isYes } from "../../flag.ts";
-import { parseArtifactCursor, toArtifactRef } from "../../result-row.ts";
-import type {
-  ArtifactRef,
-  Beginning,
-  Clearing,
-  FoundResult,
-  ListedBatch,
-  MemberPage,
-  NamedArtifact,
-  Retry,
-  StoredResult,
-  TargetPage,
-  TargetRow,
-  WorkStore,
-  WorkView,
+import { type Flag, isYes } from "../../job-row.ts";
+import {
+  type ArtifactRef,
+  type Beginning,
+  type Clearing,
+  type FoundResult,
+  type ListedBatch,
+  type MemberPage,
+  type NamedArtifact,
+  parseArtifactCursor,
+  type Retry,
+  type StoredResult,
+  type TargetPage,
+  type TargetRow,
+  toArtifactRef,
+  type WorkStore,
+  type WorkView,
 } from "../../work.ts";
 import { toHistory } from "../../work/books.ts";
 import { askedTargets, placeOf, type ViewedItem, viewOf } from "../../work/views.ts";

@@ -4,15 +4,18 @@ import { basename, dirname, join, resolve } from "node:path";
 import type { Clock } from "../../../core/clock.ts";
 import { HoldfastError } from "../../../core/errors.ts";
 import { Alive } from "../../alive.ts";
-import { artifactsPath, manifestPath, manifestText, parseManifest } from "../../backup-manifest.ts";
-import type {
-  BackupArtifacts,
-  BackupStore,
-  JournalLag,
-  Manifest,
-  OnProgress,
-  StageOptions,
-  StagedBackup,
+import {
+  artifactsPath,
+  type BackupArtifacts,
+  type BackupStore,
+  type JournalLag,
+  type Manifest,
+  manifestPath,
+  manifestText,
+  type OnProgress,
+  parseManifest,
+  type StagedBackup,
+  type StageOptions,
 } from "../../backups.ts";
 import { passStep } from "../../points.ts";
 import { changesFolder, trimSegments } from "../changes/segments.ts";

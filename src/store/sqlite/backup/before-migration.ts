@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
 import { basename, extname, join } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
-import { backupsFolder } from "../../backup-folder.ts";
+import { backupsFolder } from "../../backups.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { versionOf } from "../migrate.ts";
 import { Backups, clearWorkshop } from "./backups.ts";

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import type { Fence } from "../../../core/ids.ts";
 import type { OnProgress } from "../../backups.ts";
-import { RESTORED } from "../../process-row.ts";
+import { RESTORED } from "../../processes.ts";
 import { Audit } from "../../sql/audit.ts";
 import { runSync } from "../../sql/script.ts";
 import { DIALECT } from "../dialect.ts";

@@ -1,8 +1,7 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { basename, dirname, resolve } from "node:path";
 import { HoldfastError } from "../../../core/errors.ts";
-import { manifestPath, parseManifest } from "../../backup-manifest.ts";
-import type { BackupFacts, Manifest, OnProgress } from "../../backups.ts";
+import { type BackupFacts, type Manifest, manifestPath, type OnProgress, parseManifest } from "../../backups.ts";
 import type { DriverName } from "../driver.ts";
 import { schemaVersion } from "../migrate.ts";
 import { clearWorkshop } from "./backups.ts";

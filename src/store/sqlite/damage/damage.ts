@@ -10,7 +10,7 @@ import type { DatabaseFiles } from "../database-files.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { epochIn, knownIn } from "../epoch.ts";
 import { explain, faultOf } from "../faults.ts";
-import type { OwnLocks } from "../own-locks.ts";
+import type { OwnLocks } from "../open-files.ts";
 import { scanLog, walSize } from "../wal/scan.ts";
 import { mostSeen, readSlots } from "../witness/slots.ts";
 import { type CheckedPages, checkDatabase } from "./check.ts";

@@ -1,7 +1,7 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
 import { damagedRow } from "../../../core/errors.ts";
-import { retriedIn } from "../../build-row.ts";
-import type { OutputColumns, ResultColumns } from "../../result-row.ts";
+import { retriedIn } from "../../builds.ts";
+import type { OutputColumns, ResultColumns } from "../../work.ts";
 import type { ResultGuard } from "../../sql/work/results.ts";
 import type { MadeResult, ResultRows } from "../../work/rows.ts";
 import { CHECKED, type CheckedRow, isIntact, rowChecksum } from "../checksum.ts";
