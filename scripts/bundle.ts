@@ -13,7 +13,7 @@ export const ENTRIES: Record<string, string> = {
   testing: "testing/index.ts",
   cli: "cli/main.ts",
   guest: "pipelines/isolated/guest.ts",
-  "check-process": "store/sqlite/damage/check-process.ts",
+  "check-process": "store/sqlite/maintenance/damage/check-process.ts",
   "power-cut-process": "testing/power-cut-process.ts",
   "memory-eater": "testing/memory-eater.ts",
 };
@@ -74,7 +74,7 @@ const READABLE = {
  */
 async function bundleThreads(): Promise<string> {
   const entry = "holdfast:threads";
-  const [task, keeper] = ["store/sqlite/backup/thread.ts", "engine/keeper-thread.ts"].map((path) =>
+  const [task, keeper] = ["store/sqlite/maintenance/backup/thread.ts", "engine/keeper-thread.ts"].map((path) =>
     JSON.stringify(join(SRC, path)),
   );
   const code = `import { workerData } from "node:worker_threads"; if ("task" in workerData) import(${task}); else import(${keeper});`;
@@ -134,7 +134,7 @@ function chunkOf(): (id: string, modules: Modules) => string | null {
   return (id, modules) => {
     parts ??= {
       library: reachable(modules, "index.ts"),
-      sqlite: reachable(modules, "store/sqlite/sqlite-store.ts", "store/sqlite/backup/before-migration.ts"),
+      sqlite: reachable(modules, "store/sqlite/sqlite-store.ts", "store/sqlite/maintenance/backup/before-migration.ts"),
       postgres: reachable(modules, "store/postgres/postgres-store.ts"),
       program: reachable(modules, "cli/main.ts"),
       testing: reachable(modules, "testing/index.ts"),

@@ -1,6 +1,6 @@
 import type { Clock } from "../core/clock.ts";
 import { HoldfastError } from "../core/errors.ts";
-import { checkSchema, isAddress, parseAddress } from "./postgres/address.ts";
+import { checkSchema, isAddress, parseAddress } from "./postgres/connection/address.ts";
 import { canonicalPath } from "./sqlite/open.ts";
 import type { DriverName } from "./sqlite/driver.ts";
 import type { Durability, Store } from "./store.ts";

@@ -1,4 +1,4 @@
-export type { PowerCutImage } from "../store/sqlite/power-cut.ts";
+export type { PowerCutImage } from "../store/sqlite/maintenance/power-cut.ts";
 export { call } from "./call.ts";
 export { type TestClock, testClock } from "./clock.ts";
 export { crashAt } from "./crash.ts";

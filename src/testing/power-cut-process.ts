@@ -2,7 +2,7 @@
 import { hostname } from "node:os";
 import { HoldfastError } from "../core/errors.ts";
 import { bootId } from "../engine/host.ts";
-import { cutPower, type PowerCutImage, type PowerCutOptions } from "../store/sqlite/power-cut.ts";
+import { cutPower, type PowerCutImage, type PowerCutOptions } from "../store/sqlite/maintenance/power-cut.ts";
 
 export type PowerCutAnswer = { image: PowerCutImage } | { failure: { code: string; message: string; hint: string } };
 

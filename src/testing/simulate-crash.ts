@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/duration.ts";
 import { HoldfastError } from "../core/errors.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
-import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/power-cut.ts";
+import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/maintenance/power-cut.ts";
 import { confine } from "./kernel-limit.ts";
 import { EAT } from "./memory-eater.ts";
 import type { PowerCutAnswer } from "./power-cut-process.ts";

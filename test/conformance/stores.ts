@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Clock } from "../../src/core/clock.ts";
 import type { CommitTx, TransactionHandle } from "../../src/core/commit-rows.ts";
-import { checkRows } from "../../src/store/sqlite/damage/check.ts";
+import { checkRows } from "../../src/store/sqlite/maintenance/damage/check.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Store } from "../../src/store/store.ts";

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
 import { Busy } from "./busy.ts";
-import { fillChecksums } from "../../src/store/sqlite/damage/check.ts";
+import { fillChecksums } from "../../src/store/sqlite/maintenance/damage/check.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
 import { openToOperate } from "../../src/open.ts";

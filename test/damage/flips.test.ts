@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, test } from "node:test";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
-import { checkDatabase } from "../../src/store/sqlite/damage/check.ts";
+import { checkDatabase } from "../../src/store/sqlite/maintenance/damage/check.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { testClock } from "../../src/testing/index.ts";

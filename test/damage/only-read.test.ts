@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
 import { items, job, open, pipeline } from "../../src/index.ts";
-import { clearFindings } from "../../src/store/sqlite/damage/findings.ts";
+import { clearFindings } from "../../src/store/sqlite/maintenance/damage/findings.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { add, claim, newJob, running } from "../conformance/parts.ts";

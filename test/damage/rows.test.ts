@@ -6,7 +6,7 @@ import { describe, test, type TestContext } from "node:test";
 import type { Fence } from "../../src/core/ids.ts";
 import { items, open, pipeline } from "../../src/index.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
-import { knownIn, raiseEpoch } from "../../src/store/sqlite/epoch.ts";
+import { knownIn, raiseEpoch } from "../../src/store/sqlite/maintenance/epoch.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { add, addOne, claim, claimIds, claimOne, ERROR, newJob, running, settle } from "../conformance/parts.ts";

@@ -6,8 +6,8 @@ import { describe, test, type TestContext } from "node:test";
 import { type Holdfast, job, open } from "../../src/index.ts";
 import { salvageWhole } from "../../src/operator/restore.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
-import type { SalvagedTable } from "../../src/store/sqlite/salvage/report.ts";
-import { TableCopy } from "../../src/store/sqlite/salvage/table-copy.ts";
+import type { SalvagedTable } from "../../src/store/sqlite/maintenance/salvage/report.ts";
+import { TableCopy } from "../../src/store/sqlite/maintenance/salvage/table-copy.ts";
 import { alter, flip, offsetOf, PAGE, place, rootOf, silent, whereIs } from "./place.ts";
 
 const note = job<{ text: string }>({ name: "note", run: () => {} });

@@ -4,7 +4,7 @@ import { realpathSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { type Holdfast, job, open } from "../../src/index.ts";
-import { Findings } from "../../src/store/sqlite/damage/findings.ts";
+import { Findings } from "../../src/store/sqlite/maintenance/damage/findings.ts";
 import { corrupt } from "../../src/store/sqlite/faults.ts";
 import { Place } from "../cli/holdfast.ts";
 import { killedProducer } from "./killed.ts";

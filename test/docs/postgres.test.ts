@@ -19,7 +19,7 @@ const [first, others, restored, copied] = sql.map((block) => block.code) as [str
 test("the page on PostgreSQL has every code that its store says, and no other", () => {
   const [, table = ""] = text.split("| code | what it means | what to do |\n|---|---|---|\n");
   const rows = (table.split("\n\n")[0] ?? "").split("\n").map((row) => /^\| `(\w+)` \| \S/.exec(row)?.[1]);
-  const files = globSync("src/store/postgres/*.ts", { cwd: ROOT });
+  const files = globSync("src/store/postgres/**/*.ts", { cwd: ROOT });
   const said = files.flatMap((file) => codesIn(readFileSync(join(ROOT, file), "utf8")));
   assert.deepEqual(rows.toSorted(), [...new Set(said)].sort());
 });

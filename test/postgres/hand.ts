@@ -1,7 +1,7 @@
 import postgres from "postgres";
 import type { NewEvent } from "../../src/core/event.ts";
-import { Events } from "../../src/store/postgres/events.ts";
-import type { Tx } from "../../src/store/postgres/transaction.ts";
+import { Events } from "../../src/store/postgres/news/events.ts";
+import type { Tx } from "../../src/store/postgres/transactions/transaction.ts";
 
 /**
  * Writes as a store does, but in transactions that a test begins and ends: it takes a job's row, and tells of it through

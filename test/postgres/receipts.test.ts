@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { systemClock } from "../../src/engine/host.ts";
-import { parseAddress } from "../../src/store/postgres/address.ts";
-import { loadDriver } from "../../src/store/postgres/driver.ts";
-import { codeOf } from "../../src/store/postgres/faults.ts";
+import { parseAddress } from "../../src/store/postgres/connection/address.ts";
+import { loadDriver } from "../../src/store/postgres/connection/driver.ts";
+import { codeOf } from "../../src/store/postgres/connection/faults.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import { Receipts } from "../../src/store/postgres/receipts.ts";
-import { REFUSED } from "../../src/store/postgres/relied.ts";
-import { Session } from "../../src/store/postgres/session.ts";
+import { Receipts } from "../../src/store/postgres/transactions/receipts.ts";
+import { REFUSED } from "../../src/store/postgres/connection/relied.ts";
+import { Session } from "../../src/store/postgres/connection/session.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const S = '"holdfast"';

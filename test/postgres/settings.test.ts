@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { systemClock } from "../../src/engine/host.ts";
-import { openPostgres } from "../../src/store/postgres/open.ts";
+import { openPostgres } from "../../src/store/postgres/connection/open.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { add, claim, claimOne, declaring, ERROR, limitRule, see, settle, SUCCEEDED } from "../conformance/parts.ts";

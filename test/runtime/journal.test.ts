@@ -6,9 +6,9 @@ import { suite, test, type TestContext } from "node:test";
 import { type Holdfast, items, job, open, pipeline } from "../../src/index.ts";
 import { restoreWhole, type RestoredWhole } from "../../src/operator/restore.ts";
 import type { Manifest } from "../../src/store/backups.ts";
-import { keepUp } from "../../src/store/sqlite/changes/journal.ts";
-import { replay } from "../../src/store/sqlite/changes/replay.ts";
-import { changesFolder, readSegment, segmentsIn } from "../../src/store/sqlite/changes/segments.ts";
+import { keepUp } from "../../src/store/sqlite/maintenance/changes/journal.ts";
+import { replay } from "../../src/store/sqlite/maintenance/changes/replay.ts";
+import { changesFolder, readSegment, segmentsIn } from "../../src/store/sqlite/maintenance/changes/segments.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { code, folder } from "./parts.ts";
 

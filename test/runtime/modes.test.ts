@@ -5,9 +5,9 @@ import { after, before, suite, test, type TestContext } from "node:test";
 import { items, job, open, type OpenOptions, pipeline } from "../../src/index.ts";
 import { restoreWhole } from "../../src/operator/restore.ts";
 import type { NewFinding } from "../../src/store/findings.ts";
-import { copyFrom } from "../../src/store/sqlite/backup/copy.ts";
+import { copyFrom } from "../../src/store/sqlite/maintenance/backup/copy.ts";
 import { connect, type Connection } from "../../src/store/sqlite/driver.ts";
-import { Findings } from "../../src/store/sqlite/damage/findings.ts";
+import { Findings } from "../../src/store/sqlite/maintenance/damage/findings.ts";
 import { folder } from "./parts.ts";
 
 const skip = process.platform === "win32" ? "Windows has no file modes" : false;

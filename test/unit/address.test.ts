@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { HoldfastError } from "../../src/core/errors.ts";
 import { locate } from "../../src/store/open-store.ts";
-import { checkSchema, isAddress, parseAddress } from "../../src/store/postgres/address.ts";
+import { checkSchema, isAddress, parseAddress } from "../../src/store/postgres/connection/address.ts";
 
 const NOTHING = {
   user: undefined,

@@ -3,7 +3,13 @@ import { appendFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFi
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
-import { type Change, readSegment, SegmentWriter, segmentsIn, trimSegments } from "../../src/store/sqlite/changes/segments.ts";
+import {
+  type Change,
+  readSegment,
+  SegmentWriter,
+  segmentsIn,
+  trimSegments,
+} from "../../src/store/sqlite/maintenance/changes/segments.ts";
 
 const FULL = 1_500;
 const put = (seq: number): Change => ({ seq, kind: "put", name: "t", key: null, row: `'${"x".repeat(800)}'`, at: null });

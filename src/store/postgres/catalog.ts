@@ -4,8 +4,8 @@ import type { Lane } from "../../core/queue.ts";
 import type { Policy } from "../../core/retry.ts";
 import { laneText, policyText } from "../queues.ts";
 import type { Counter } from "./counter.ts";
-import { listOf, type Rows } from "./driver.ts";
-import type { Tx } from "./transaction.ts";
+import { listOf, type Rows } from "./connection/driver.ts";
+import type { Tx } from "./transactions/transaction.ts";
 
 type LaneRow = [id: number, queue: string, name: string, version: number];
 

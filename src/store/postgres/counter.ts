@@ -1,5 +1,5 @@
-import { Overtaken } from "./faults.ts";
-import type { Tx } from "./transaction.ts";
+import { Overtaken } from "./connection/faults.ts";
+import type { Tx } from "./transactions/transaction.ts";
 
 /** So often in a row somebody else may change what is known before a commit; then nobody does until it is done. */
 const MOST_MISSES = 3;

@@ -1,6 +1,6 @@
 import type { AuditHead } from "../../core/audit-chain.ts";
 import type { Checked, DamageStore, Finding, Thoroughness } from "../findings.ts";
-import type { Rows } from "./driver.ts";
+import type { Rows } from "./connection/driver.ts";
 
 /** Jobs in a state or behind a gate that there is not: the server lets everything in, since to look each time costs too much. */
 export const misstated = (s: string): string => `

@@ -13,10 +13,10 @@ import {
   type QueueOverview,
   queueOverviews,
 } from "../look.ts";
-import type { Access } from "./access.ts";
+import type { Access } from "./transactions/access.ts";
 import type { Catalog } from "./catalog.ts";
-import { READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
-import { listOf, type Rows } from "./driver.ts";
+import { READY, SUSPECT, UNSEEN } from "./claims/claimed-row.ts";
+import { listOf, type Rows } from "./connection/driver.ts";
 import { endedWithWork } from "../sql/builds/leftovers.ts";
 import { dialectOf } from "./dialect.ts";
 

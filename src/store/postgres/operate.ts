@@ -7,17 +7,17 @@ import { jobsRemoved } from "../job-row.ts";
 import type { PruneFilter } from "../store.ts";
 import type { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
-import type { Cancel, Locked } from "./cancel.ts";
+import type { Cancel, Locked } from "./settling/cancel.ts";
 import type { Catalog } from "./catalog.ts";
-import { listOf, type Value } from "./driver.ts";
-import type { Ended } from "./endings.ts";
-import type { Expiring } from "./expiring.ts";
-import type { Tx } from "./transaction.ts";
-import type { JobEvents } from "./events.ts";
-import type { Limits } from "./limits.ts";
+import { listOf, type Value } from "./connection/driver.ts";
+import type { Ended } from "./settling/endings.ts";
+import type { Expiring } from "./settling/expiring.ts";
+import type { Tx } from "./transactions/transaction.ts";
+import type { JobEvents } from "./news/events.ts";
+import type { Limits } from "./limits/limits.ts";
 import { idValues, keyOf } from "./look.ts";
 import type { Settings } from "./settings.ts";
-import type { Tally } from "./tally.ts";
+import type { Tally } from "./settling/tally.ts";
 import type { Sheets } from "./work/sheets.ts";
 
 /** What an operator does to jobs. A row is locked first, and then read as it is. */

@@ -15,13 +15,13 @@ import {
 } from "../processes.ts";
 import type { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
-import type { Access } from "./access.ts";
-import { listOf, type Rows } from "./driver.ts";
-import { codeOf, NO_WRITES } from "./faults.ts";
-import type { Tx } from "./transaction.ts";
-import { findPlace, type Place, sweepOld } from "./place.ts";
-import type { ServerTime } from "./server-time.ts";
-import type { Session } from "./session.ts";
+import type { Access } from "./transactions/access.ts";
+import { listOf, type Rows } from "./connection/driver.ts";
+import { codeOf, NO_WRITES } from "./connection/faults.ts";
+import type { Tx } from "./transactions/transaction.ts";
+import { findPlace, type Place, sweepOld } from "./connection/place.ts";
+import type { ServerTime } from "./connection/server-time.ts";
+import type { Session } from "./connection/session.ts";
 
 /** A process whose life nothing proves says this often that it is there; in milliseconds, like what follows. */
 const SAY = 20_000;

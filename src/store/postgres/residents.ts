@@ -5,8 +5,8 @@ import type { JobState } from "../../core/job.ts";
 import { publicId, slotOf } from "../job-row.ts";
 import type { NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
-import { listOf } from "./driver.ts";
-import type { Tx } from "./transaction.ts";
+import { listOf } from "./connection/driver.ts";
+import type { Tx } from "./transactions/transaction.ts";
 
 /** A job that is there, or was: a pruned one has the state in which it ended. */
 interface Found {

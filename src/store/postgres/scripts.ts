@@ -2,9 +2,9 @@ import type { Access, Param, Params, Reads, Tx as AnyTx } from "../sql/access.ts
 import { runAsync, type Script, wait } from "../sql/script.ts";
 import type { Fence } from "../../core/ids.ts";
 import type { NewJob } from "../store.ts";
-import type { Access as PostgresAccess } from "./access.ts";
-import { listOf, type Rows, type Value } from "./driver.ts";
-import type { Tx } from "./transaction.ts";
+import type { Access as PostgresAccess } from "./transactions/access.ts";
+import { listOf, type Rows, type Value } from "./connection/driver.ts";
+import type { Tx } from "./transactions/transaction.ts";
 
 /** A script's statement as the server takes it. */
 interface Statement {

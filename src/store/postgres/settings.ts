@@ -6,10 +6,10 @@ import { limitsText } from "../../core/turnstile.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { NewJob } from "../store.ts";
 import type { Counter } from "./counter.ts";
-import type { Decisions } from "./decisions.ts";
-import type { Rows, Value } from "./driver.ts";
-import type { Tx } from "./transaction.ts";
-import type { QueueLocks } from "./queue-locks.ts";
+import type { Decisions } from "./limits/decisions.ts";
+import type { Rows, Value } from "./connection/driver.ts";
+import type { Tx } from "./transactions/transaction.ts";
+import type { QueueLocks } from "./limits/queue-locks.ts";
 
 type QueueValues = [QueueRow["name"], boolean, boolean, QueueRow["keep"]];
 type RuleValues = [number, string, string, number, boolean, number | null, number | null, number | null];

@@ -4,7 +4,7 @@ import type { Durability, Enqueued, NewJob } from "../store.ts";
 import { type Connection, type DriverName, isHandleOf, type Statement, through } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
 import { COUNTED, type CountedRow, type Tx } from "./group-commit.ts";
-import { Intake } from "./intake.ts";
+import { Intake } from "./jobs/intake.ts";
 import { canonicalPath } from "./open.ts";
 import { type Statements, statementsOn } from "./scripts.ts";
 

@@ -15,14 +15,14 @@ import {
   queueOverviews,
 } from "../look.ts";
 import type { Access } from "./access.ts";
-import type { Catalog } from "./catalog.ts";
+import type { Catalog } from "./jobs/catalog.ts";
 import { jobChecksum } from "./checksum.ts";
-import { damagedError } from "./damaged-jobs.ts";
+import { damagedError } from "./jobs/damaged-jobs.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
-import type { Settings } from "./settings.ts";
+import type { Settings } from "./jobs/settings.ts";
 import { endedWithWork } from "../sql/builds/leftovers.ts";
 import { DIALECT } from "./dialect.ts";
-import type { Tally } from "./endings.ts";
+import type { Tally } from "./jobs/endings.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,

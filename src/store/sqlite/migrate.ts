@@ -9,7 +9,7 @@ import { Audit } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";
 import { DIALECT } from "./dialect.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
-import { Events } from "./events.ts";
+import { Events } from "./jobs/events.ts";
 import { faultOf } from "./faults.ts";
 import { txOn } from "./scripts.ts";
 

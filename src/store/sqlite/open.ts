@@ -17,15 +17,15 @@ import { DEFAULT_FILE_MODE } from "../../core/file-mode.ts";
 import { extentOf } from "../../core/loss.ts";
 import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
-import { syncFolder } from "./backup/files.ts";
-import { enter, untilRestored } from "./backup/restore.ts";
-import { setJournal } from "./changes/journal.ts";
+import { syncFolder } from "./maintenance/backup/files.ts";
+import { enter, untilRestored } from "./maintenance/backup/restore.ts";
+import { setJournal } from "./maintenance/changes/journal.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
-import { LockPatience } from "./lock-patience.ts";
+import { LockPatience } from "./maintenance/lock-patience.ts";
 import { migrate, schemaVersion, versionOf } from "./migrate.ts";
 import { createFile } from "./modes.ts";
-import { mostSeen, readSlots } from "./witness/slots.ts";
+import { mostSeen, readSlots } from "./maintenance/witness/slots.ts";
 
 export interface OpenSqliteOptions {
   driver: DriverName;
@@ -116,7 +116,7 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
 async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteOptions): Promise<void> {
   const version = await patiently(db, () => versionOf(db));
   if (version === 0 || version >= schemaVersion() || (await patiently(db, () => isUnfinished(db)))) return;
-  const { backUpBeforeMigration } = await import("./backup/before-migration.ts");
+  const { backUpBeforeMigration } = await import("./maintenance/backup/before-migration.ts");
   await backUpBeforeMigration(db, { path, driver, now });
 }
 

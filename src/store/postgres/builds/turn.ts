@@ -1,6 +1,6 @@
-import { Overtaken } from "../faults.ts";
-import { lockMutex, MUTEX, tryLockMutex } from "../mutexes.ts";
-import type { Tx } from "../transaction.ts";
+import { Overtaken } from "../connection/faults.ts";
+import { lockMutex, MUTEX, tryLockMutex } from "../transactions/mutexes.ts";
+import type { Tx } from "../transactions/transaction.ts";
 
 /**
  * Whoever moves builds, or does anything else to them that is written down, has the turn until the commit: these acts are few,

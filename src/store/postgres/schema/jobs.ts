@@ -1,4 +1,4 @@
-import { MUTEX, QUEUE_MUTEXES } from "../mutexes.ts";
+import { MUTEX, QUEUE_MUTEXES } from "../transactions/mutexes.ts";
 
 /**
  * Jobs in one table, updated in place, as on SQLite: tables of their own for running or finished jobs were slower here,

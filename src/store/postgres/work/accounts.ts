@@ -1,8 +1,8 @@
 import type { BuildKey } from "../../../core/ids.ts";
 import { ACCOUNT, type Account, type AccountRow, Books, hasChanged, toAccount } from "../../work/books.ts";
-import { listOf } from "../driver.ts";
+import { listOf } from "../connection/driver.ts";
 import type { Settings } from "../settings.ts";
-import type { Tx } from "../transaction.ts";
+import type { Tx } from "../transactions/transaction.ts";
 import { listsOf } from "./columns.ts";
 
 const MOST = Number.MAX_SAFE_INTEGER;

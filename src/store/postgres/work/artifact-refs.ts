@@ -1,10 +1,10 @@
 import type { BuildKey } from "../../../core/ids.ts";
 import type { NamedArtifact } from "../../work.ts";
 import type { ArtifactRows } from "../../work/rows.ts";
-import { listOf } from "../driver.ts";
-import { LOCK_WAIT_MS } from "../mutexes.ts";
-import type { Reader } from "../reader.ts";
-import type { Tx } from "../transaction.ts";
+import { listOf } from "../connection/driver.ts";
+import { LOCK_WAIT_MS } from "../transactions/mutexes.ts";
+import type { Reader } from "../connection/reader.ts";
+import type { Tx } from "../transactions/transaction.ts";
 import { listsOf } from "./columns.ts";
 
 interface Ref extends NamedArtifact {

@@ -1,4 +1,4 @@
-import { listOf } from "../driver.ts";
+import { listOf } from "../connection/driver.ts";
 
 type Cell = string | number | boolean | null;
 

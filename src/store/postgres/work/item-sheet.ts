@@ -3,8 +3,8 @@ import type { BuildKey, JobKey } from "../../../core/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { NewWork } from "../../work.ts";
 import type { Item, ItemRows } from "../../work/rows.ts";
-import { listOf, type Rows } from "../driver.ts";
-import type { Tx } from "../transaction.ts";
+import { listOf, type Rows } from "../connection/driver.ts";
+import type { Tx } from "../transactions/transaction.ts";
 import { listsOf } from "./columns.ts";
 
 const ITEM = `work.job, work.build, work.kind, work.stage, work.segment, work.path, work.estimate_micros, work.estimate_tokens,

@@ -2,10 +2,10 @@ import type { Amount } from "../../../core/cost.ts";
 import type { Fate, LeaseRef } from "../../../core/lease.ts";
 import type { Beginning } from "../../work.ts";
 import { begin, type Begun } from "../../work/starts.ts";
-import type { Limits } from "../limits.ts";
+import type { Limits } from "../limits/limits.ts";
 import type { Settings } from "../settings.ts";
-import type { Settle } from "../settle.ts";
-import type { Tx } from "../transaction.ts";
+import type { Settle } from "../settling/settle.ts";
+import type { Tx } from "../transactions/transaction.ts";
 import type { Sheets } from "./sheets.ts";
 
 /** What is set aside for attempts before they start, and what they say that they have cost. */

@@ -3,14 +3,14 @@ import type { Fate, LeaseRef } from "../../../core/lease.ts";
 import { retriedIn } from "../../builds.ts";
 import type { ListedBatch } from "../../work.ts";
 import { Arrivals } from "../../work/arrivals.ts";
-import type { Cancel } from "../cancel.ts";
-import { listOf, type Rows } from "../driver.ts";
+import type { Cancel } from "../settling/cancel.ts";
+import { listOf, type Rows } from "../connection/driver.ts";
 import type { Enqueue } from "../enqueue.ts";
-import type { Limits } from "../limits.ts";
-import type { Notes } from "../notes.ts";
+import type { Limits } from "../limits/limits.ts";
+import type { Notes } from "../settling/notes.ts";
 import type { Settings } from "../settings.ts";
-import type { Settle } from "../settle.ts";
-import type { Tx } from "../transaction.ts";
+import type { Settle } from "../settling/settle.ts";
+import type { Tx } from "../transactions/transaction.ts";
 import type { Sheet, Sheets } from "./sheets.ts";
 
 interface Parts {

@@ -1,8 +1,8 @@
 import type { BuildKey, ResultKey } from "../../../core/ids.ts";
 import { retriedIn } from "../../builds.ts";
 import type { MadeResult, ResultRows } from "../../work/rows.ts";
-import { listOf } from "../driver.ts";
-import type { Tx } from "../transaction.ts";
+import { listOf } from "../connection/driver.ts";
+import type { Tx } from "../transactions/transaction.ts";
 import { listsOf } from "./columns.ts";
 
 /** Of which build, stage and target a result is. */

@@ -3,9 +3,9 @@ import { GONE } from "../../../core/segment.ts";
 import { trailText } from "../../../core/trail.ts";
 import type { ListedTarget } from "../../work.ts";
 import type { Place, Standing, TargetRef, TargetRows } from "../../work/rows.ts";
-import { listOf } from "../driver.ts";
-import { Overtaken } from "../faults.ts";
-import type { Tx } from "../transaction.ts";
+import { listOf } from "../connection/driver.ts";
+import { Overtaken } from "../connection/faults.ts";
+import type { Tx } from "../transactions/transaction.ts";
 import { listsOf } from "./columns.ts";
 
 /** What is read of a target before anything is decided about it. */

@@ -2,7 +2,7 @@ import type { BuildKey } from "../../../core/ids.ts";
 import { ACCOUNT, type Account, type AccountRow, Books, hasChanged, isTooMuch, toAccount } from "../../work/books.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Settings } from "../settings.ts";
+import type { Settings } from "../jobs/settings.ts";
 
 /** The accounts of builds, read and written where they are. */
 export class Accounts extends Books {

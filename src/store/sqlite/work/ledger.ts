@@ -4,8 +4,8 @@ import type { Beginning } from "../../work.ts";
 import { begin, type Start } from "../../work/starts.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Settings } from "../settings.ts";
-import type { Settle } from "../settle.ts";
+import type { Settings } from "../jobs/settings.ts";
+import type { Settle } from "../jobs/settle.ts";
 import type { Accounts } from "./accounts.ts";
 import type { ItemTable } from "./item-table.ts";
 

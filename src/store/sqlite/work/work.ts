@@ -4,12 +4,12 @@ import type { UnfinishedItem } from "../../sql/work/unfinished.ts";
 import type { WorkWrites } from "../../sql/work/work.ts";
 import type { Beginning, ListedBatch } from "../../work.ts";
 import type { Access } from "../access.ts";
-import type { Cancel } from "../cancel.ts";
+import type { Cancel } from "../jobs/cancel.ts";
 import type { Connection } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Intake } from "../intake.ts";
-import type { Notes } from "../notes.ts";
-import type { Settle } from "../settle.ts";
+import type { Intake } from "../jobs/intake.ts";
+import type { Notes } from "../jobs/notes.ts";
+import type { Settle } from "../jobs/settle.ts";
 import { Ledger } from "./ledger.ts";
 import { Listing } from "./listing.ts";
 

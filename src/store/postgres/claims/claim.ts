@@ -1,0 +1,357 @@
+import { type LaneShare, onlyQueue, PROMOTED, queueOf, quotas, Shares, Turns } from "../../../core/claiming.ts";
+import { isPipelineQueue } from "../../../core/work.ts";
+import { storedWorker } from "../../job-row.ts";
+import type { ClaimRequest, Claimed } from "../../store.ts";
+import type { Catalog } from "../catalog.ts";
+import { type ClaimLocks, LOCKED } from "./claim-locks.ts";
+import { byStartedTurn, holdsSuspect, isSuspect, laneOf, STARTED, type Started, toClaimed } from "./claimed-row.ts";
+import { listOf, type Rows, type Value } from "../connection/driver.ts";
+import { Overtaken } from "../connection/faults.ts";
+import type { JobEvents } from "../news/events.ts";
+import { LimitedClaim } from "../limits/limited-claim.ts";
+import type { Limits } from "../limits/limits.ts";
+import { allOf, type FoundLanes, ReadyLanes } from "./ready-lanes.ts";
+import type { Settings } from "../settings.ts";
+import { SoleClaim } from "./sole-claim.ts";
+import { takeManySql, takeOneSql } from "./taking.ts";
+import type { Outcome } from "../transactions/receipts.ts";
+import type { Sole, Tx } from "../transactions/transaction.ts";
+
+/** Jobs out. */
+export class Claim {
+  readonly #catalog: Catalog;
+  readonly #settings: Settings;
+  readonly #events: JobEvents;
+  readonly #locks: ClaimLocks;
+  readonly #limits: Limits;
+  readonly #limited: LimitedClaim;
+  readonly #sole: SoleClaim;
+  readonly #ready: ReadyLanes;
+  readonly #turns = new Turns();
+  readonly #random: () => number;
+  readonly #read: Rows;
+  readonly #sql: Record<"promote" | "outset" | "takeOne" | "takeMany" | "recall", string>;
+  #claims = 0;
+
+  constructor(
+    s: string,
+    parts: {
+      catalog: Catalog;
+      settings: Settings;
+      limits: Limits;
+      events: JobEvents;
+      locks: ClaimLocks;
+      random: () => number;
+      /** Outside of any transaction. */
+      read: Rows;
+    },
+  ) {
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#events = parts.events;
+    this.#locks = parts.locks;
+    this.#limits = parts.limits;
+    this.#limited = new LimitedClaim(s, parts.limits);
+    this.#sole = new SoleClaim(s);
+    this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => parts.settings.view.longest });
+    this.#random = parts.random;
+    this.#read = parts.read;
+    this.#sql = {
+      // The instant as a value of its own: compared with a function, each delayed job would be looked at.
+      promote: `
+        update ${s}.jobs set gate = null where key in (
+          select key from ${s}.jobs
+          where gate = 'time' and lane = any($2::integer[]) and run_at <= (select ${s}.clock($1)) and limits is null
+          order by run_at limit ${PROMOTED} for update skip locked)
+        returning 1`,
+      // By jobs_suspect: most often there is none at all. And the names of those queues whose lock is held.
+      outset: `
+        with clock as materialized (select ${s}.clock($4) as now)
+        select exists (
+          select 1 from ${s}.jobs where suspect = 'pending' and gate is null and lane = any($1::integer[]))
+          and ($2::bigint is null or not ${holdsSuspect(s, "$2::bigint")}),
+          (select json_agg(lock.name)::text from ${s}.locks as lock, clock where lock.name = any($3::text[]) and ${LOCKED(s)})`,
+      takeOne: takeOneSql(s),
+      takeMany: takeManySql(s),
+      recall: `
+        select ${STARTED} from ${s}.claims as claim join ${s}.jobs as job on job.key = any(claim.jobs)
+        where claim.fence = $1::bigint and job.fence = claim.fence and job.state = 'running'`,
+    };
+  }
+
+  /** Whether it is one statement, which nobody needs to wait for. */
+  isQuick({ from, exclusive }: ClaimRequest): boolean {
+    if (exclusive !== undefined || !this.#isKnown()) return false;
+    const matched = this.#catalog.matching(from);
+    if (ReadyLanes.areMany(matched)) return false;
+    const queue = onlyQueue(matched.all, this.#settings);
+    return queue !== null && !this.#settings.limits(queue);
+  }
+
+  /** The queues whose lock it takes; of many lanes, only those that have jobs, which is not known yet. */
+  wants({ from }: ClaimRequest): string[] {
+    const matched = this.#catalog.matching(from);
+    if (ReadyLanes.areMany(matched)) return [];
+    const limited = this.#shares()
+      .byQueue(matched.all)
+      .filter((lanes) => this.#isLimited(lanes));
+    return limited.map(queueOf);
+  }
+
+  async run(tx: Tx, request: ClaimRequest): Promise<Claimed[]> {
+    if (!this.#isKnown()) {
+      await this.#settings.at(tx);
+      await this.#catalog.count(tx.rows);
+    }
+    this.#settings.assumed(tx);
+    tx.assume("lanes", this.#catalog.counted);
+    const rows = await this.#takeBatches(tx, request);
+    if (rows.length === 0) return [];
+    tx.wrote();
+    const claimed = await this.#claimed(tx.rows, rows);
+    if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
+    await this.#events.tell(
+      tx,
+      rows.map((row) => ({ type: "job.started", job: row[0], lane: laneOf(row) })),
+    );
+    return claimed;
+  }
+
+  /** Of few lanes one batch, sent at once; of many, batches of those that have jobs, until there are as many as are wanted. */
+  async #takeBatches(tx: Tx, request: ClaimRequest): Promise<Started[]> {
+    const matched = this.#catalog.matching(request.from);
+    const shares = this.#shares();
+    if (!ReadyLanes.areMany(matched)) return this.#takeFrom(tx, request, shares.byQueue(matched.all));
+    const taken: Started[] = [];
+    const done = new Set<string>();
+    for (;;) {
+      const wanted = { ...request, at: tx.at, max: request.max - taken.length };
+      const found = await this.#ready.find(tx.rows, wanted, matched, shares, done);
+      const rows = await this.#takeFrom(tx, wanted, shares.byQueue(found.lanes));
+      if (rows.length > 0) this.#ready.served(found);
+      taken.push(...rows);
+      if (found.isWhole || found.lanes.length === 0 || taken.length === request.max || rows.some(isSuspect)) return taken;
+      for (const { lane } of found.lanes) done.add(lane.queue);
+    }
+  }
+
+  async #takeFrom(tx: Tx, request: ClaimRequest, open: LaneShare[][]): Promise<Started[]> {
+    const queues = this.#turns.order(open, this.#random);
+    if (queues.length === 0) return [];
+    const limited = queues.filter((lanes) => this.#isLimited(lanes));
+    // Sent one after the other: the locks of queues with limits come before any row's.
+    const prepared = limited.length === 0 ? undefined : this.#limited.prepare(tx, limited);
+    const promoted = tx.rows<never[]>(this.#sql.promote, tx.at, listOf(queues.flat().map(({ lane }) => lane.id)));
+    const ready = Promise.all([prepared, promoted]);
+    ready.catch(() => {});
+    const [only, ...others] = queues as [LaneShare[], ...LaneShare[][]];
+    const taking =
+      others.length > 0
+        ? this.#takeShares(tx, request, queues, limited, ready)
+        : prepared !== undefined
+          ? this.#limited.takeOnly(tx, request, only, suspectsOf(request), prepared)
+          : this.#take(tx, request, [only], request.max, request.max, suspectsOf(request));
+    const rows = await taking;
+    await ready;
+    if (rows[0] !== undefined) this.#served(queues, rows[0]);
+    return rows;
+  }
+
+  /** By one statement, after another that finds its lanes where there are many; null where it takes more, as several claims do. */
+  sole(tx: Tx, [request, ...others]: ClaimRequest[], rows: Rows): Sole<Claimed[][]> | null | Promise<Sole<Claimed[][]> | null> {
+    if (request === undefined || others.length > 0 || request.exclusive !== undefined || !this.#isKnown()) return null;
+    const matched = this.#catalog.matching(request.from);
+    const shares = this.#shares();
+    if (!ReadyLanes.areMany(matched)) return this.#soleOf(tx, request, shares, allOf(matched));
+    const found = this.#ready.find(rows, { ...request, at: tx.at }, matched, shares);
+    // Where no lane has jobs, one of them stands for all: the statement also finds out whether all lanes are known.
+    return found.then(({ lanes, ...rest }) =>
+      this.#soleOf(tx, request, shares, { ...rest, lanes: lanes.length === 0 ? matched.all.slice(0, 1) : lanes }),
+    );
+  }
+
+  #soleOf(tx: Tx, request: ClaimRequest, shares: Shares, found: FoundLanes): Sole<Claimed[][]> | null {
+    const queues = this.#turns.order(shares.byQueue(found.lanes), this.#random);
+    if (found.isDue || queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
+    // What one queue gives decides what the next may.
+    if (queues.length > 1 && sharesBudgets(queues, request.max)) return null;
+    this.#settings.assumed(tx);
+    tx.assume("lanes", this.#catalog.counted);
+    return this.#sole.of(tx, request, queues, found, async (rows) => {
+      const [first] = rows;
+      if (first === undefined) return [[]];
+      tx.wrote();
+      this.#ready.served(found);
+      this.#served(queues, first);
+      // Policies never change, so it does not matter when they are read.
+      return [await this.#claimed(this.#read, rows)];
+    });
+  }
+
+  /** The answer to a claim whose answer was lost, by its fence: what it has started, as far as it still runs. */
+  async recall(rows: Rows, { made: fence }: Outcome): Promise<Claimed[]> {
+    if (fence === null) return [];
+    const started = await rows<Started>(this.#sql.recall, fence);
+    return this.#claimed(rows, started.sort(byStartedTurn));
+  }
+
+  /** At once where their policies are known. */
+  #claimed(rows: Rows, started: readonly Started[]): Claimed[] | Promise<Claimed[]> {
+    if (started.every((row) => this.#catalog.knowsPolicy(row[2]))) return this.#known(started);
+    const policies = started.map((row) => row[2]);
+    return this.#catalog.knowPolicies(rows, policies).then(() => this.#known(started));
+  }
+
+  #known(started: readonly Started[]): Claimed[] {
+    const claimed = started.map((row) => toClaimed(row, this.#catalog));
+    for (const { job, queue } of claimed) if (isPipelineQueue(queue)) this.#limits.claimed(job, queue);
+    return claimed;
+  }
+
+  /** Each queue its share; one whose lock is held has none. */
+  async #takeShares(
+    tx: Tx,
+    request: ClaimRequest,
+    queues: LaneShare[][],
+    limited: LaneShare[][],
+    ready: Promise<unknown>,
+  ): Promise<Started[]> {
+    if (limited.length > 0) await ready;
+    const [[suspects, locked]] = (await tx.rows<[boolean, string | null]>(
+      this.#sql.outset,
+      listOf(queues.flat().map(({ lane }) => lane.id)),
+      request.holder,
+      listOf(queues.map(queueOf)),
+      tx.at,
+    )) as [[boolean, string | null]];
+    const closed = new Set(locked === null ? [] : (JSON.parse(locked) as string[]));
+    const open = queues.filter((lanes) => !closed.has(queueOf(lanes)));
+    // What one queue gives decides what the next may, where they have a source in common, or suspects, of which one is taken.
+    const apart = suspects || limited.length > 0 || sharesBudgets(open, request.max);
+    return apart ? this.#takeEach(tx, request, open, limited) : this.#takeAll(tx, request, open);
+  }
+
+  /** One statement for all queues, and another where some have less than their share. */
+  async #takeAll(tx: Tx, request: ClaimRequest, queues: LaneShare[][]): Promise<Started[]> {
+    const rows: Started[] = [];
+    for (const quota of quotas(request.max, queues.length)) {
+      const taken = await this.#take(tx, request, queues, quota, request.max - rows.length, false);
+      rows.push(...taken);
+      if (rows.length === request.max || taken.length === 0) break;
+    }
+    return rows;
+  }
+
+  /** One queue after the other. */
+  async #takeEach(tx: Tx, request: ClaimRequest, queues: LaneShare[][], limited: LaneShare[][]): Promise<Started[]> {
+    const rows: Started[] = [];
+    let suspects = suspectsOf(request);
+    for (const quota of quotas(request.max, queues.length)) {
+      for (const lanes of queues) {
+        const left = Math.min(quota, request.max - rows.length);
+        if (left <= 0) return rows;
+        const taken = limited.includes(lanes)
+          ? await this.#limited.take(tx, request, lanes, left, suspects)
+          : await this.#take(tx, request, [lanes], left, left, suspects);
+        rows.push(...taken);
+        if (taken.some(isSuspect)) suspects = false;
+      }
+    }
+    return rows;
+  }
+
+  /** The lock of each queue, with the first of its claims. Somebody may have been faster, and then nothing was free. */
+  async #lock(tx: Tx, claimed: readonly Claimed[], worker: string, token: string): Promise<void> {
+    const queues = new Set<string>();
+    for (const claim of claimed) {
+      if (queues.has(claim.queue)) continue;
+      queues.add(claim.queue);
+      if (!(await this.#locks.bind(tx, claim, worker, token))) throw new Overtaken("The queue is locked by now.");
+    }
+  }
+
+  #isKnown(): boolean {
+    return this.#settings.isKnown && this.#catalog.counted !== -1;
+  }
+
+  #tells(queues: LaneShare[][]): boolean {
+    return queues.some(([share]) => share !== undefined && this.#settings.tells(share.lane.queue));
+  }
+
+  #isLimited([share]: readonly LaneShare[]): boolean {
+    return share !== undefined && this.#settings.limits(share.lane.queue);
+  }
+
+  #shares(): Shares {
+    return new Shares(this.#settings, []);
+  }
+
+  /** At most `quota` of each queue, in their order, and `max` of all. Suspects are taken of one queue only. */
+  async #take(
+    tx: Tx,
+    request: ClaimRequest,
+    queues: LaneShare[][],
+    quota: number,
+    max: number,
+    suspects: boolean | null,
+  ): Promise<Started[]> {
+    const shares = queues.flat().filter(({ budget }) => budget.left > 0);
+    const [only] = shares;
+    if (only === undefined) return [];
+    const most = ({ budget }: LaneShare) => Math.min(quota, max, budget.left);
+    const places = new Map(queues.flatMap((lanes, place) => lanes.map(({ lane }) => [lane.id, place])));
+    const common = [tx.at, request.holder, storedWorker(request), suspects] as const;
+    const rows =
+      shares.length === 1
+        ? await this.#takeOne(tx, only, ...common, most(only))
+        : await tx.rows<Started>(this.#sql.takeMany, ...common, max, ...this.#columns(shares, places, most, max), quota);
+    const byLane = new Map(shares.map((share) => [share.lane.id, share]));
+    for (const row of rows) (byLane.get(laneOf(row)) as LaneShare).budget.left -= 1;
+    const place = (row: Started) => places.get(laneOf(row)) as number;
+    return rows.sort((a, b) => place(a) - place(b) || byStartedTurn(a, b));
+  }
+
+  async #takeOne(tx: Tx, { lane, lease }: LaneShare, ...common: Value[]): Promise<Started[]> {
+    const rows = await tx.rows<unknown[] & Started>(this.#sql.takeOne, ...common, lane.id, lane.queue, lease);
+    for (const row of rows) row.push(lane.id, lease);
+    return rows;
+  }
+
+  #columns(
+    shares: readonly LaneShare[],
+    places: ReadonlyMap<number, number>,
+    most: (share: LaneShare) => number,
+    max: number,
+  ): string[] {
+    const budgets = [...new Set(shares.map(({ budget }) => budget))];
+    return [
+      listOf(shares.map(({ lane }) => lane.id)),
+      listOf(shares.map(({ lane }) => lane.queue)),
+      listOf(shares.map(({ lease }) => lease)),
+      listOf(shares.map(most)),
+      listOf(shares.map(({ lane }) => places.get(lane.id) as number)),
+      listOf(shares.map(({ budget }) => budgets.indexOf(budget))),
+      listOf(shares.map(({ budget }) => Math.min(budget.left, max))),
+    ];
+  }
+
+  #served(queues: LaneShare[][], started: Started): void {
+    const lane = laneOf(started);
+    const first = queues.find((shares) => shares.some((share) => share.lane.id === lane));
+    if (first !== undefined) this.#turns.served(first, ++this.#claims);
+  }
+}
+
+/** Whether some queues have a source in common that may not give as many as are wanted. */
+function sharesBudgets(queues: readonly LaneShare[][], max: number): boolean {
+  const seen = new Set<LaneShare["budget"]>();
+  return queues.some((lanes) => {
+    const scarce = new Set(lanes.map(({ budget }) => budget).filter(({ left }) => left < max));
+    return [...scarce].some((budget) => seen.size === seen.add(budget).size);
+  });
+}
+
+/** Whether it may take one that was running when a worker died: by hand always; null: if its process has none. */
+function suspectsOf({ holder }: ClaimRequest): boolean | null {
+  return holder === null ? true : null;
+}

@@ -1,0 +1,150 @@
+import type { Fence, JobKey } from "../../../core/ids.ts";
+import type { HeldLease, LeaseRef } from "../../../core/lease.ts";
+import type { Fate } from "../../store.ts";
+import { listOf } from "../connection/driver.ts";
+import { REFUSED } from "../connection/relied.ts";
+import type { Settle } from "../settling/settle.ts";
+import type { Tx } from "../transactions/transaction.ts";
+
+/**
+ * Whether a row `job` is still the attempt that is `asked` for. Wrapped, the state says nothing about itself. Else the planner,
+ * whose statistics seldom catch a running job, begins with the index of those, and walks all of them for each that is asked
+ * for: ten times as slow as by key.
+ */
+export const HELD = "job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'";
+
+/** Locks the rows of those of a list that are still held, in the order of their keys: nobody else can end them before the commit. */
+export const held = (s: string, asked: string): string => `
+  select asked.* from ${asked} join ${s}.jobs as job on ${HELD}
+  order by job.key for no key update of job`;
+
+/** So often a lease is tried whose row somebody has locked; after so many milliseconds, then twice as many, and so on. */
+const TRIES = 6;
+const PAUSE = 10;
+
+type Renewal = LeaseRef & { lease: number };
+
+/** Renewing what one believes to hold. */
+export class Leases {
+  readonly #settle: Settle;
+  readonly #renew: string;
+  readonly #cut: string;
+
+  constructor(s: string, settle: Settle) {
+    this.#settle = settle;
+    // Only a lease that is still the job's; an expired one that nobody took yet may be renewed. A row that is locked is
+    // stepped over: it may be so for as long as a user's own transaction takes, and the others must not expire for it.
+    this.#renew = `
+      with clock as materialized (select ${s}.clock($1) as now),
+      held as materialized (
+        ${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, lease)")} skip locked),
+      renewed as (
+        update ${s}.jobs as job set expires_at = clock.now + held.lease, lease = held.lease
+        from held, clock where job.key = held.key returning job.key, job.fence, job.expires_at),
+      ${boundSql(s, "renewed")}
+      select key, fence from renewed`;
+    this.#cut = `
+      with clock as materialized (select ${s}.clock($1) as now),
+      held as materialized (
+        ${held(s, "unnest($2::bigint[], $3::bigint[], $4::bigint[]) as asked (key, fence, expires_at)")} skip locked),
+      cut as (
+        update ${s}.jobs as job set expires_at = clock.now + job.lease
+        from held, clock where job.key = held.key and job.expires_at = held.expires_at returning job.fence, job.expires_at),
+      ${boundSql(s, "cut")}
+      select 1 from cut`;
+  }
+
+  /** Leases that end further away than they can, because the clock was set back, end a lease from now. */
+  async cut(tx: Tx, leases: readonly HeldLease[]): Promise<void> {
+    const cut = await tx.rows(
+      this.#cut,
+      tx.at,
+      listOf(leases.map(({ job }) => job)),
+      listOf(leases.map(({ fence }) => fence)),
+      listOf(leases.map(({ expiresAt }) => expiresAt)),
+    );
+    if (cut.length > 0) tx.wrote();
+  }
+
+  /** Each try is a transaction. One that is still locked after the last is held, and is renewed when its time comes again. */
+  async renew(write: <T>(run: (tx: Tx) => Promise<T>) => Promise<T>, leases: readonly Renewal[]): Promise<Fate[]> {
+    const fates = new Map<Renewal, Fate>();
+    for (let left = leases, tries = 1; left.length > 0; tries++) {
+      const { renewed, rest } = await write((tx) => this.#try(tx, left));
+      for (const lease of renewed) fates.set(lease, "held");
+      for (const { lease, fate } of rest) fates.set(lease, fate);
+      left = tries === TRIES ? [] : rest.flatMap(({ lease, fate }) => (fate === "held" ? [lease] : []));
+      if (left.length > 0) await new Promise((resolve) => setTimeout(resolve, PAUSE * 2 ** (tries - 1)));
+    }
+    return leases.map((lease) => fates.get(lease) as Fate);
+  }
+
+  async #try(tx: Tx, leases: readonly Renewal[]): Promise<{ renewed: Renewal[]; rest: { lease: Renewal; fate: Fate }[] }> {
+    const rows = await tx.rows<[JobKey, Fence]>(
+      this.#renew,
+      tx.at,
+      listOf(leases.map(({ job }) => job)),
+      listOf(leases.map(({ fence }) => fence)),
+      listOf(leases.map(({ lease }) => lease)),
+    );
+    if (rows.length > 0) tx.wrote();
+    const fences = new Map(rows);
+    const isRenewed = ({ job, fence }: Renewal) => fences.get(job) === fence;
+    const left = leases.filter((lease) => !isRenewed(lease));
+    const fates = await this.#settle.fates(tx.rows, left);
+    return { renewed: leases.filter(isRenewed), rest: left.map((lease, i) => ({ lease, fate: fates[i] as Fate })) };
+  }
+}
+
+/**
+ * Which jobs run is kept by claim, in a row for all that one statement started: `${s}.claims`, and the view `running` upon
+ * it. Whoever starts jobs, ends some of them or changes when their leases end keeps it right, in that very statement.
+ */
+
+/** Part of a statement that starts jobs: `chosen` are their keys and leases; there is a `clock` and a `fence`. $2: the process. */
+export function startedSql(s: string, chosen: string): string {
+  return `
+    insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
+    select (select fence from fence), $2::bigint, min(clock.now + ${chosen}.lease), count(*), array_agg(${chosen}.key)
+    from ${chosen}, clock having count(*) > 0`;
+}
+
+/**
+ * The same where what was chosen is found again by its place, and `job` are those that were. Whoever waited a moment for a
+ * row gets its newest version, which somebody may have made after this statement began: there it cannot change it. Then
+ * there would be a claim of a job that was never started, so all of it is done again.
+ */
+export function startedBySpotSql(s: string): string {
+  return `${startedSql(s, "chosen")} and (count(*) = (select count(*) from job) or ${s}.refuse('${REFUSED.moved}'))`;
+}
+
+/** The same where all of them have one lease, and `given` is the instant, the fence, and the places where they were found. */
+export function startedAlikeSql(s: string, lease: string): string {
+  return `
+    insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
+    select (select fence from given), $2::bigint, (select now from given) + ${lease}, count(*), array_agg(key)
+    from job having case when count(*) = (select cardinality(spots) from given) then count(*) > 0 else ${s}.refuse('${REFUSED.moved}') end`;
+}
+
+/** Parts of a statement that ends jobs: `ended` has the fence of each. The last one's row goes with it. */
+export function endedSql(s: string, ended: string): string {
+  return `
+    over as (select fence, count(*) as n from ${ended} group by fence),
+    left_over as materialized (
+      select claim.fence, claim.at_work - over.n as at_work from ${s}.claims as claim join over on over.fence = claim.fence
+      order by claim.fence for update of claim),
+    fewer as (
+      update ${s}.claims as claim set at_work = left_over.at_work
+      from left_over where claim.fence = left_over.fence and left_over.at_work > 0),
+    none as (delete from ${s}.claims as claim using left_over where claim.fence = left_over.fence and left_over.at_work <= 0)`;
+}
+
+/** Part of a statement that changes when leases end: `changed` has the fence and the new end of each. */
+function boundSql(s: string, changed: string): string {
+  return `
+    bounds as (select fence, count(*) as n, min(expires_at) as expires_at from ${changed} group by fence),
+    bound as (
+      update ${s}.claims as claim
+      set expires_at = case when bounds.n >= claim.at_work then bounds.expires_at else least(claim.expires_at, bounds.expires_at) end
+      from bounds where claim.fence = bounds.fence)`;
+}

@@ -1,0 +1,145 @@
+import type { Shares } from "../../../core/claiming.ts";
+import { LaneBatch, type MatchedLane, type MatchedLanes } from "../../../core/lane-index.ts";
+import type { Rows } from "../connection/driver.ts";
+import { LOCKED } from "./claim-locks.ts";
+import { holdsSuspect, READY, SUSPECT, UNSEEN } from "./claimed-row.ts";
+
+/**
+ * Up to this many lanes are all sent to the server with each claim. Beyond, the server is asked first which lanes have jobs,
+ * so that a claim does not cost more because there are more queues and definitions.
+ */
+const FEW_LANES = 32;
+/** Lanes read beyond those that are wanted: several may have one queue, or be of other workers' definitions. */
+const SPARE_LANES = 8;
+
+/** `found`: what there is, a list in JSON. `hidesSuspects`: suspects are left out, since the process holds one. */
+type FoundRow = [counted: number, now: number, hidesSuspects: boolean, found: string];
+/**
+ * A lane that has jobs; one whose first delayed job is due `at` some time; or, without a lane, a queue whose limits allow
+ * the next start then. A queue that is paused or locked is `closed`.
+ */
+type Found = [lane: number | null, at: number | null, queue: string | null, closed: boolean];
+
+/** The lanes to claim from, and what is known of the others. */
+export interface FoundLanes {
+  lanes: MatchedLane[];
+  /** False: other lanes may have jobs. */
+  isWhole: boolean;
+  /** Whether delayed or limited jobs are due, which one statement cannot claim. */
+  isDue: boolean;
+  /** When the next delayed or limited job is due. */
+  nextAt: number | null;
+  /** The last lane of a batch that is not whole. */
+  last: number | null;
+}
+
+/** All lanes of a claim that may take from few. */
+export function allOf({ all }: MatchedLanes): FoundLanes {
+  return { lanes: all, isWhole: true, isDue: false, nextAt: null, last: null };
+}
+
+/** Finds the lanes that have something to claim, among those that a claim may take from. */
+export class ReadyLanes {
+  readonly #random: () => number;
+  readonly #longest: () => number;
+  readonly #sql: string;
+  /** The last lane that a claim has taken from; the next claim begins behind it, so that every lane has its turn. */
+  #cursor: number | null = null;
+
+  /** `longest`: how long the longest limit by rate lasts. */
+  constructor(s: string, parts: { random: () => number; longest: () => number }) {
+    this.#random = parts.random;
+    this.#longest = parts.longest;
+    this.#sql = foundSql(s);
+  }
+
+  /** Whether a claim from these asks first which of them have jobs. */
+  static areMany({ all }: MatchedLanes): boolean {
+    return all.length > FEW_LANES;
+  }
+
+  /**
+   * The lanes of the next `max` queues that have jobs, without queues that are `done`; and all lanes with jobs that have
+   * become due.
+   */
+  async find(
+    rows: Rows,
+    { at, holder, max }: { at: number | null; holder: number | null; max: number },
+    matched: MatchedLanes,
+    shares: Shares,
+    done: ReadonlySet<string> = new Set(),
+  ): Promise<FoundLanes & { now: number; counted: number }> {
+    const open = (lanes: readonly MatchedLane[]) => lanes.filter((one) => !done.has(one.lane.queue) && shares.of(one) !== null);
+    // At first anywhere, so that processes do not begin alike.
+    this.#cursor ??= (matched.all[Math.floor(this.#random() * matched.all.length)] as MatchedLane).lane.id;
+    for (let most = max + SPARE_LANES; ; most *= 8) {
+      const [row] = await rows<FoundRow>(this.#sql, at, holder, this.#cursor, most);
+      const [counted, now, hidesSuspects, found] = row as FoundRow;
+      const batch = new LaneBatch(matched, max);
+      let ready = 0;
+      let last: number | null = null;
+      let nextAt: number | null = null;
+      let isDue = false;
+      for (const [id, due, queue, closed] of JSON.parse(found) as Found[]) {
+        if (due === null) ready++;
+        if (closed || (due === null && last !== null)) continue;
+        const lanes = open(id === null ? (matched.byQueue.get(queue as string) ?? []) : [matched.byId.get(id) ?? []].flat());
+        if (lanes.length === 0) continue;
+        if (due !== null) nextAt = Math.min(nextAt ?? due, due);
+        // A limit that allows no start for longer than it lasts was written by a clock that was set back since.
+        if (due !== null && due > now && !(id === null && due > now + this.#longest())) continue;
+        isDue ||= due !== null;
+        for (const one of lanes) if (batch.add(one) && due === null) last = id;
+      }
+      if (last === null && ready === most) continue;
+      return { lanes: batch.lanes, isWhole: last === null && !hidesSuspects, isDue, nextAt, last, now, counted };
+    }
+  }
+
+  /** A claim has taken jobs of these. */
+  served({ last }: FoundLanes): void {
+    this.#cursor = last ?? this.#cursor;
+  }
+}
+
+/**
+ * Each step is a seek in an index from one lane to the next: what it costs depends on how many lanes have jobs, not on how
+ * many there are. Subqueries that return one value keep the server from joining whole tables; and the fewer there are, the
+ * less it takes to begin.
+ */
+function foundSql(s: string): string {
+  const walk = (name: string, table: string, id: string, at: string, which: string) => `
+    ${name} (id, at) as (
+      select 0, null::bigint
+      union all
+      select next.* from ${name} cross join lateral (
+        select ${id}, ${at} from ${s}.${table} where ${which} and ${id} > ${name}.id order by ${id}, ${at} limit 1) as next)`;
+  return `
+    with recursive clock as materialized (select ${s}.clock($1) as now, ${holdsSuspect(s, "$2::bigint")} as holds),
+    ready (lane, round) as (
+      select $3::integer, 0
+      union all
+      select coalesce(next, 0), case when next is null then 1 else round end from (
+        select round, least(
+          (select lane from ${s}.jobs where ${READY} and lane > ready.lane order by lane limit 1),
+          (select lane from ${s}.jobs where ${SUSPECT} and lane > ready.lane and not (select holds from clock) order by lane limit 1)
+        ) as next from ready offset 0) as step
+      where round = 0 or next <= $3),
+    ${walk("timed", "jobs", "lane", "run_at", "gate = 'time'")},
+    ${walk("rule", "counters", "rule", "due_at", "due_at is not null")},
+    found as (
+      (select lane, null::bigint as at, null::integer as rule from ready where lane > 0 offset 1 limit $4)
+      union all
+      select id, coalesce((select 0 from ${s}.jobs where lane = timed.id and ${UNSEEN} limit 1), at), null from timed where id > 0
+      union all
+      select null, at, id from rule where id > 0)
+    select counter.lanes, clock.now, clock.holds, (
+      select coalesce(json_agg(json_build_array(lane, at, case when lane is null then queue end,
+        coalesce((select paused from ${s}.queues where name = found.queue), false)
+          or exists (select 1 from ${s}.locks as lock where lock.name = found.queue and ${LOCKED(s)}))), '[]')::text
+      from (
+        select *, case when lane is null then (select queue from ${s}.limits where limits.id = found.rule)
+          else (select queue from ${s}.lanes where lanes.id = found.lane) end as queue
+        from found offset 0) as found)
+    from ${s}.counter cross join clock where counter.id = 1`;
+}

@@ -1,0 +1,165 @@
+import { HoldfastError } from "../../../core/errors.ts";
+
+/** Where a server is, as whom one comes, and how. */
+export interface Address {
+  /** For people, and never with a user or a password: `localhost:5432/shop`. */
+  name: string;
+  /** Tried in this order. */
+  hosts: readonly Host[];
+  user: string | undefined;
+  password: string | undefined;
+  database: string | undefined;
+  /** What the driver takes: false, or how much of the server's certificate is checked. */
+  ssl: string | boolean;
+  /** Only a server that takes writes will do: the others are stepped over. */
+  writable: boolean;
+  /** `?pooler=transaction`: a pooler in between gives each transaction another connection. */
+  pooled: boolean;
+  /** How long to try to connect, in milliseconds. */
+  within: number;
+  /** Further settings of the server's, for each connection. */
+  settings: Readonly<Record<string, string>>;
+}
+
+/** By name, or by the path of a socket: `?host=/run/postgresql` names its folder. */
+export type Host = { host: string; port: number } | { path: string; host?: undefined };
+
+const FORM = /^postgres(?:ql)?:\/\/(?:(?<user>[^/?#]*)@)?(?<hosts>[^/?#@]*)(?<path>\/[^?#]*)?(?:\?(?<query>[^#]*))?$/;
+const PORT = 5432;
+const WITHIN = 10_000;
+const SSL_MODES = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
+/** What other programs understand, and the driver does not: left out silently, one would be less safe than one believes. */
+const UNSUPPORTED = [
+  "channel_binding",
+  "client_encoding",
+  "passfile",
+  "service",
+  "sslcert",
+  "sslcrl",
+  "sslkey",
+  "sslpassword",
+  "sslrootcert",
+];
+
+/** Whether it is meant to be one; a path is none. */
+export function isAddress(where: string): boolean {
+  return /^postgres(ql)?:/.test(where);
+}
+
+/**
+ * postgres://user:password@host:port,host:port/database?name=value. What is said in the query and is not understood
+ * here is a setting of the server's, which refuses those that it does not know.
+ */
+export function parseAddress(given: string, env: Readonly<Record<string, string | undefined>> = process.env): Address {
+  const { user, hosts: at = "", path = "", query = "" } = FORM.exec(given)?.groups ?? malformed();
+  // An @ this late stands behind a password that was not encoded: none of it may be taken for a host, and shown.
+  if (`${path}${query}`.includes("@") && user === undefined) malformed();
+  if (path.includes("@")) malformed();
+  const asked = new Map(new URLSearchParams(query));
+  const take = (name: string) => {
+    const value = asked.get(name);
+    asked.delete(name);
+    return value === "" ? undefined : value;
+  };
+  const [userName, password] = (user ?? "").split(/:(.*)/s, 2).map(decode);
+  const names = decode(at) || (take("host") ?? env["PGHOST"] ?? "localhost");
+  const port = take("port") ?? env["PGPORT"];
+  const address = {
+    name: `${names}${path}`,
+    hosts: names.split(",").map((name) => hostOf(name, port)),
+    user: once("user", userName || undefined, take("user")),
+    password: once("password", password || undefined, take("password")),
+    database: decode(path.slice(1)) || env["PGDATABASE"],
+    ssl: sslOf(take("sslmode") ?? take("ssl") ?? (env["PGSSLMODE"] || undefined)),
+    writable: isWritable(take("target_session_attrs")),
+    pooled: isPooled(take("pooler")),
+    within: withinOf(take("connect_timeout")),
+  };
+  for (const name of UNSUPPORTED) if (asked.has(name)) refuse(name, "is not supported", "Leave it out.");
+  return { ...address, settings: Object.fromEntries(asked) };
+}
+
+/** What the query says is as good as what stands before the host; both at once is a mistake. */
+function once(name: string, before: string | undefined, asked: string | undefined): string | undefined {
+  if (before !== undefined && asked !== undefined)
+    refuse(name, "is given twice", "Give it once, before the host or in the query.");
+  return before ?? asked;
+}
+
+/** Names a schema that is Holdfast's own. Written in quotes everywhere, it could be anything; this is what people can type. */
+export function checkSchema(schema: unknown): string {
+  if (typeof schema === "string" && /^[a-z_][a-z0-9_]{0,39}$/.test(schema)) {
+    if (!schema.startsWith("pg_") && schema !== "public" && schema !== "information_schema") return schema;
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `The schema ${JSON.stringify(schema)} is not for Holdfast alone.`,
+      'Its tables have plain names (jobs, queues, locks …): give them a schema of their own, such as "holdfast".',
+    );
+  }
+  throw new HoldfastError(
+    "OPTION_INVALID",
+    `${JSON.stringify(schema) ?? String(schema)} is no name for a schema.`,
+    "Give up to 40 of a–z, 0–9 and _, beginning with a letter or _.",
+  );
+}
+
+function hostOf(name: string, given: string | undefined): Host {
+  if (name.startsWith("/")) return { path: `${name}/.s.PGSQL.${portOf(given)}` };
+  const [, six, plain, port] = /^(?:\[([0-9a-f:.%]+)\]|([^:[\]\s]+))(?::(\d+))?$/i.exec(name) ?? malformed();
+  return { host: (six ?? plain) as string, port: portOf(port ?? given) };
+}
+
+function portOf(given: string | undefined): number {
+  const port = given === undefined ? PORT : Number(given);
+  return Number.isInteger(port) && port > 0 && port < 65_536 ? port : malformed();
+}
+
+function sslOf(mode: string | undefined): string | boolean {
+  if (mode === undefined || mode === "disable" || mode === "false") return false;
+  if (mode === "true") return "verify-full";
+  return SSL_MODES.includes(mode) ? mode : refuse("sslmode", "is not known", `Give one of ${SSL_MODES.join(", ")}.`);
+}
+
+function isWritable(attrs: string | undefined): boolean {
+  if (attrs === undefined || attrs === "any") return false;
+  if (attrs === "read-write" || attrs === "primary") return true;
+  return refuse("target_session_attrs", "is of no use here", "Holdfast writes: give `read-write`, or leave it out.");
+}
+
+function isPooled(pooler: string | undefined): boolean {
+  if (pooler === undefined || pooler === "transaction") return pooler !== undefined;
+  return refuse(
+    "pooler",
+    "is not known",
+    "Give ?pooler=transaction behind a pooler in transaction mode; in session mode give nothing.",
+  );
+}
+
+function withinOf(seconds: string | undefined): number {
+  if (seconds === undefined) return WITHIN;
+  const within = Number(seconds) * 1_000;
+  // 0 is, as everywhere, as long as it takes: here, the longest a timer can be.
+  if (within >= 0) return within === 0 ? 2 ** 31 - 1 : within;
+  return refuse("connect_timeout", "is no number", "Give a number of seconds.");
+}
+
+function decode(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return malformed();
+  }
+}
+
+/** It may hold a password, so it is not repeated. */
+function malformed(): never {
+  throw new HoldfastError(
+    "ADDRESS_INVALID",
+    "That is no address of a PostgreSQL database.",
+    "Write postgres://user:password@host:5432/database; in user and password, encode / ? # @ : as %2F %3F %23 %40 %3A.",
+  );
+}
+
+function refuse(name: string, why: string, hint: string): never {
+  throw new HoldfastError("ADDRESS_INVALID", `\`${name}\`, as it stands in the address of the PostgreSQL server, ${why}.`, hint);
+}

@@ -1,0 +1,169 @@
+import type postgres from "postgres";
+import { connect as dial, type Socket } from "node:net";
+import { HoldfastError } from "../../../core/errors.ts";
+import { isModuleMissing, requirePackage } from "../../own-file.ts";
+import { IS_THREAD_CODE } from "../../thread-code.ts";
+import { ConnectionLost } from "./faults.ts";
+import type { Address, Host } from "./address.ts";
+
+export type Sql = postgres.Sql<{ bigint: number }>;
+/** What a statement takes. Lists go in as one text, see `listOf`. */
+export type Value = string | number | boolean | null;
+
+/** Sends a statement, of a transaction or of a reader; the rows of its answer, each in the order of its columns. */
+export type Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]) => Promise<Row[]>;
+
+/** A server, and what it takes to talk to it. */
+export interface Server {
+  driver: typeof postgres;
+  address: Address;
+  /** For how long no answer may come before somebody looks whether one will, in milliseconds. */
+  silence: number;
+}
+
+export interface ConnectOptions {
+  /** Under this name it stands in the server's list of connections. */
+  name: string;
+  /** Why, where the driver would not say. */
+  onClose: (cause?: Error) => void;
+  onNotice?: (channel: string, text: string) => void;
+}
+
+/** One connection, and the way to end it at once. */
+export interface Connection {
+  sql: Sql;
+  /** How many bytes have come over it. */
+  heard(): number;
+  /** Whether it keeps the process alive. */
+  keep(alive: boolean): void;
+  destroy(): void;
+}
+
+/** The driver is the user's to install, and is loaded only where it is needed. */
+export async function loadDriver(): Promise<typeof postgres> {
+  try {
+    return IS_THREAD_CODE ? (requirePackage("postgres") as typeof postgres) : (await import("postgres")).default;
+  } catch (error) {
+    if (!isModuleMissing(error)) throw error;
+    throw new HoldfastError(
+      "DRIVER_MISSING",
+      "To work on PostgreSQL, Holdfast needs the package `postgres`, which is not installed here.",
+      "Run `npm install postgres` and start again.",
+      { cause: error },
+    );
+  }
+}
+
+/**
+ * Nothing is connected yet: that happens with the first statement, once and never again. The driver would connect anew by
+ * itself, with what it remembers of the lost connection: it then waits for answers that nobody will give, sends what was
+ * left of a transaction to a server that knows nothing of it, or tries for ever without saying so. A driver that has lost
+ * its connection is of no more use, and a new one costs little.
+ */
+export function connect({ driver, address }: Server, host: Host, options: ConnectOptions): Connection {
+  let socket: Socket | null = null;
+  const once = () => {
+    if (socket !== null) throw new ConnectionLost();
+    socket = dial(host.host === undefined ? { path: host.path } : { ...host, noDelay: true });
+    return dialled(socket, host).then((made) => {
+      // The driver goes on as if it had been granted, and what fails then says nothing about the reason.
+      if (address.ssl !== false && address.ssl !== "prefer")
+        made.once("data", (answer) => answer[0] === NOT_ENCRYPTED && options.onClose(tlsRefused()));
+      return made;
+    });
+  };
+  const sql = driver({
+    ...host,
+    ...(address.user === undefined ? {} : { user: address.user }),
+    ...(address.password === undefined ? {} : { password: address.password }),
+    ...(address.database === undefined ? {} : { database: address.database }),
+    ssl: address.ssl as "require",
+    max: 1,
+    prepare: !address.pooled,
+    // Lists are sent as text, so nobody needs the types. Nobody could catch what goes wrong while the driver asks for them.
+    fetch_types: false,
+    max_lifetime: null,
+    idle_timeout: 0,
+    connect_timeout: 0,
+    keep_alive: 15,
+    onnotice: () => {},
+    onclose: () => options.onClose(),
+    // What the driver's own `listen` is made of; that one cannot be told how long to wait before it connects again.
+    ...(options.onNotice === undefined ? {} : { onnotify: options.onNotice }),
+    connection: { application_name: options.name, ...address.settings },
+    types: {
+      // Instants and keys are below 2^53.
+      bigint: { to: 20, from: [20], parse: Number, serialize: String },
+      ...TEXTS_AS_THEY_ARE,
+    },
+    // Its types do not know it, its manual does.
+    ...({ socket: once } as object),
+  });
+  return {
+    sql,
+    heard: () => socket?.bytesRead ?? 0,
+    keep: (alive) => void (alive ? socket?.ref() : socket?.unref()),
+    destroy: () => void socket?.destroy(),
+  };
+}
+
+/**
+ * Values of these types may be given as text, as PostgreSQL writes them. The driver would make a JSON string of a JSON text,
+ * `false` of "true", and an error of "infinity".
+ */
+const TEXTS_AS_THEY_ARE = {
+  json: { to: 114, from: [114, 3802], parse: JSON.parse, serialize: textOr(JSON.stringify) },
+  boolean: { to: 16, from: [16], parse: (text: string) => text === "t", serialize: textOr(String) },
+  date: {
+    to: 1184,
+    from: [1082, 1114, 1184],
+    parse: (text: string) => new Date(text),
+    serialize: textOr((value) => new Date(value as Date).toISOString()),
+  },
+};
+
+function textOr(serialize: (value: unknown) => string) {
+  return (value: unknown) => (typeof value === "string" ? value : serialize(value));
+}
+
+/** A server's answer to whoever wants to talk in private. */
+const NOT_ENCRYPTED = "N".charCodeAt(0);
+
+function tlsRefused(): Error {
+  return Object.assign(new Error("it does not offer TLS"), { code: "TLS_REFUSED" });
+}
+
+function dialled(socket: Socket, host: Host): Promise<Socket> {
+  return new Promise((resolve, reject) => {
+    socket.once("error", reject);
+    socket.once("close", () => reject(new ConnectionLost()));
+    socket.once("connect", () => {
+      socket.removeAllListeners();
+      // The driver compares it with the server's certificate.
+      resolve(Object.assign(socket, { host: host.host }));
+    });
+  });
+}
+
+/** A list as PostgreSQL writes it: one value, however many there are. */
+export function listOf(values: readonly (string | number | boolean | null)[]): string {
+  let text = "{";
+  for (let i = 0; i < values.length; i++) {
+    const value = values[i] as string | number | boolean | null;
+    if (i > 0) text += ",";
+    text += typeof value === "string" ? quoted(value) : value === null ? "NULL" : String(value);
+  }
+  return `${text}}`;
+}
+
+/**
+ * Where a number stands in a list of numbers that grow. A row that is found by `= any(list)` gets its values by that: one
+ * walk over the index instead of a look-up for each, as a join with the list would need.
+ */
+export function placeIn(number: string, list: string): string {
+  return `width_bucket(${number}, ${list}::bigint[])`;
+}
+
+function quoted(text: string): string {
+  return `"${/["\\]/.test(text) ? text.replaceAll(/["\\]/g, "\\$&") : text}"`;
+}

@@ -1,0 +1,305 @@
+import type { Fact, Fetched } from "../../../core/facts.ts";
+import type { JobKey } from "../../../core/ids.ts";
+import type { KnownShare, Remembered } from "../../../core/remembered.ts";
+import type { Parked, Share, Stored, Turn } from "../../../core/share.ts";
+import { type Changes, limitsIn } from "../../../core/turnstile.ts";
+import { listOf, placeIn } from "../connection/driver.ts";
+import type { Tx } from "../transactions/transaction.ts";
+
+/**
+ * How many parked jobs of each counter are read with it: the first, to see whether its turn has come; two, where a place
+ * becomes free, and a few, where those behind will be remembered or several do; or as many as can pass at once. What is
+ * missing after all is fetched, but each time everything is decided anew: so a batch must not find it out key by key.
+ */
+const DEPTHS = { first: 1, two: 2, few: 8, many: 100 } as const;
+type Depth = keyof typeof DEPTHS;
+/** Behind the job whose turn is $2 and $3, or from the first on. */
+const FURTHER = "and ($2::integer is null or counter > $1 or priority < $2 or (priority = $2 and job > $3::bigint))";
+
+/** A limit, and the key under which it is used. */
+export type Pair = [rule: number, key: string];
+
+/** A counter that is looked at, and how many parked jobs of it may have to be known. */
+interface Asked {
+  pair: Pair;
+  uses: number;
+}
+
+type CounterRow = [rule: number, key: string, ...share: ShareRow];
+type ShareRow = [
+  id: number,
+  lane: number,
+  running: number,
+  passed: number,
+  beyond: number,
+  parked: number,
+  lowest: number,
+  last: number,
+  bucket: number,
+  dueAt: number | null,
+];
+type ParkedRow = [counter: number, job: JobKey, priority: number, more: boolean, limits: string | null];
+
+/** The rows that counters and parked jobs have: fetched for the turnstile, and written as it says. */
+export class CounterRows {
+  readonly #sql: Record<
+    "shares" | "unread" | "further" | "isParked" | "limitsOf" | "unpark" | "remove" | "save" | "add" | "park" | "shut" | "open",
+    string
+  >;
+  readonly #heads: Record<Depth, string>;
+  readonly #remembered: (rule: number) => Remembered;
+
+  /** `remembered`: what is known of the counters of a limit. */
+  constructor(s: string, remembered: (rule: number) => Remembered) {
+    this.#remembered = remembered;
+    const numbers = ["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "due_at"];
+    const types = ["bigint", "bigint", "bigint", "bigint", "integer", "bigint", "double precision", "bigint"];
+    const lists = (first: number) => types.map((type, i) => `$${first + i}::${type}[]`).join(", ");
+    // One look-up each, however few there were when it was planned.
+    const asked = `unnest($1::integer[], $2::text[]) as asked (asked_rule, asked_key) cross join lateral (
+      select * from ${s}.counters where rule = asked_rule and key = asked_key offset 0) as share`;
+    const limits = `case when head.more then (select limits from ${s}.jobs where key = head.job) end`;
+    // From its first one on in the order of the index, into the next counter where it has fewer: for "equal" a plan that
+    // expects few would sort all that are parked there, a million of them. How many are read stands in the text: of a
+    // number that it does not know, a plan expects the worst.
+    const onwards = (counter: string, where: string, limit: number) => `
+      select counter, job, priority, more from ${s}.parked where counter >= ${counter} ${where}
+      order by counter, priority desc, job limit ${limit}`;
+    const heads = (from: string, limit: number) => `
+      select head.counter, head.job, head.priority, head.more, ${limits}
+      from ${from} cross join lateral (${onwards("share.id", "", limit)}) as head
+      where head.counter = share.id order by head.counter, head.priority desc, head.job`;
+    const gate = (to: string) => `
+      update ${s}.jobs set gate = ${to}
+      where key = any($1::bigint[]) and coalesce(state, '') = 'pending' and coalesce(gate, 'limit') = 'limit'`;
+    this.#heads = {
+      first: heads(asked, DEPTHS.first),
+      two: heads(asked, DEPTHS.two),
+      few: heads(asked, DEPTHS.few),
+      many: heads(asked, DEPTHS.many),
+    };
+    this.#sql = {
+      shares: `select rule, key, id, lane, ${numbers.join(", ")} from ${asked}`,
+      unread: heads("unnest($1::bigint[]) as share (id)", DEPTHS.few),
+      // Those that are stepped over were read before.
+      further: `
+        select head.counter, head.job, head.priority, head.more, ${limits}
+        from (${onwards("$1", FURTHER, DEPTHS.many)}) as head
+        where head.counter = $1 order by head.priority desc, head.job`,
+      isParked: `select 1 from ${s}.parked where counter = $1 and priority = $2 and job = $3`,
+      limitsOf: `select limits from ${s}.jobs where key = $1`,
+      unpark: `
+        delete from ${s}.parked as parked using unnest($1::bigint[], $2::integer[], $3::bigint[]) as asked (counter, priority, job)
+        where parked.counter = asked.counter and parked.priority = asked.priority and parked.job = asked.job`,
+      remove: `delete from ${s}.counters where id = any($1::bigint[])`,
+      // In the order of their ids.
+      save: `
+        update ${s}.counters as share
+        set ${numbers.map((column, i) => `${column} = ($${2 + i}::${types[i]}[])[${placeIn("share.id", "$1")}]`).join(", ")}
+        where share.id = any($1::bigint[])`,
+      // New ones together with those that are parked there: their ids are not known before.
+      add: `
+        with added as (
+          insert into ${s}.counters (rule, key, lane, ${numbers.join(", ")})
+          select * from unnest($1::integer[], $2::text[], $3::integer[], ${lists(4)})
+          returning id, rule, key, lane)
+        insert into ${s}.parked (counter, priority, job, more)
+        select added.id, asked.priority, asked.job, asked.more
+        from unnest($12::integer[], $13::text[], $14::integer[], $15::integer[], $16::bigint[], $17::boolean[])
+          as asked (rule, key, lane, priority, job, more)
+        join added on added.rule = asked.rule and added.key = asked.key and added.lane = asked.lane`,
+      park: `
+        insert into ${s}.parked (counter, priority, job, more)
+        select * from unnest($1::bigint[], $2::integer[], $3::bigint[], $4::boolean[])`,
+      shut: gate("'limit'"),
+      open: gate("null"),
+    };
+  }
+
+  /**
+   * What is known of these counters, with the first that are parked there, and what else those need to pass. A counter
+   * is named as often as it is used; `frees`: each time a place may become free.
+   */
+  async fetch(tx: Tx, facts: Fetched, pairs: Iterable<Pair>, frees: boolean): Promise<void> {
+    const heads = await this.#fetch(tx, facts, pairs, frees);
+    await this.#fetch(tx, facts, pairsOf(heads), false);
+  }
+
+  async #fetch(tx: Tx, facts: Fetched, pairs: Iterable<Pair>, frees: boolean): Promise<ParkedRow[]> {
+    const asked = new Map<string, Asked>();
+    for (const pair of pairs) {
+      const name = nameOf(pair);
+      const known = asked.get(name);
+      if (known !== undefined) known.uses++;
+      else if (!facts.hasShares(...pair)) asked.set(name, { pair, uses: 1 });
+    }
+    const unknown: Asked[] = [];
+    const unread: Asked[] = [];
+    for (const one of asked.values()) {
+      const known = this.#remembered(one.pair[0]).counter(...one.pair);
+      if (known === undefined) unknown.push(one);
+      else facts.recall(...one.pair, known);
+      if (known === undefined || !known.every((share) => isEnough(share, frees ? one.uses + 1 : 1))) unread.push(one);
+    }
+    const [, rows] = await Promise.all([this.#fetchShares(tx, facts, unknown), this.#fetchHeads(tx, facts, unread, frees)]);
+    return rows;
+  }
+
+  async #fetchShares(tx: Tx, facts: Fetched, asked: readonly Asked[]): Promise<void> {
+    if (asked.length === 0) return;
+    const rows = await tx.rows<CounterRow>(this.#sql.shares, ...pairLists(asked));
+    const shares = Map.groupBy(rows, ([rule, key]) => nameOf([rule, key]));
+    for (const { pair } of asked) facts.addShares(...pair, (shares.get(nameOf(pair)) ?? []).map(toStored));
+  }
+
+  async #fetchHeads(tx: Tx, facts: Fetched, asked: readonly Asked[], frees: boolean): Promise<ParkedRow[]> {
+    const groups = Map.groupBy(asked, ({ pair: [rule], uses }) => depthOf(frees, uses, this.#remembered(rule).isShared));
+    const read = Array.from(groups, async ([depth, group]) => {
+      const rows = await tx.rows<ParkedRow>(this.#heads[depth], ...pairLists(group));
+      addHeads(facts, rows, DEPTHS[depth]);
+      return rows;
+    });
+    return (await Promise.all(read)).flat();
+  }
+
+  /** A fact that turned out to be missing, and others of its kind that may well be the next. */
+  async fetchMissing(tx: Tx, facts: Fetched, fact: Fact): Promise<void> {
+    switch (fact.what) {
+      case "shares":
+        return this.fetch(tx, facts, [[fact.rule, fact.key]], true);
+      case "parked": {
+        const { share, after } = fact;
+        const others = after === null ? facts.unread().filter((id) => id !== share) : [];
+        const [rows, heads] = await Promise.all([
+          tx.rows<ParkedRow>(this.#sql.further, share, after?.priority ?? null, after?.key ?? null),
+          others.length === 0 ? [] : tx.rows<ParkedRow>(this.#sql.unread, listOf(others)),
+        ]);
+        facts.addParked(share, rows.map(toParked), rows.length < DEPTHS.many);
+        addHeads(facts, heads, DEPTHS.few);
+        await this.#fetch(tx, facts, pairsOf([...rows, ...heads]), false);
+        return;
+      }
+      case "isParked": {
+        const { share, job } = fact;
+        const rows = await tx.rows(this.#sql.isParked, share, job.priority, job.key);
+        return facts.addIsParked(share, job, rows.length > 0);
+      }
+      case "limitsOf": {
+        const [row] = await tx.rows<[string]>(this.#sql.limitsOf, fact.job);
+        facts.addLimits(fact.job, (row as [string])[0]);
+      }
+    }
+  }
+
+  /** Sends them all at once: the statements that it takes. The rows of `own` jobs are the caller's to write. */
+  write(tx: Tx, changes: Changes, own: ReadonlySet<JobKey>): Promise<unknown>[] {
+    const sql = this.#sql;
+    const { unparked, removed, due, shut } = changes;
+    const added = changes.saved.filter(({ id }) => id === null);
+    const saved = [...new Set([...changes.saved, ...due])].filter(({ id }) => id !== null).sort(byId);
+    const parkedAtNew = changes.parked.filter(({ share }) => share.id === null);
+    const parked = changes.parked.filter(({ share }) => share.id !== null);
+    const opened = changes.opened.filter(({ key }) => !own.has(key));
+    const statements: Promise<unknown>[] = [];
+    const send = (text: string, ...lists: string[]) => void statements.push(tx.rows(text, ...lists));
+    if (unparked.length > 0) {
+      send(sql.unpark, listOf(unparked.map(({ share }) => share.id)), ...turnLists(unparked.map(({ job }) => job)));
+    }
+    if (removed.length > 0) send(sql.remove, listOf(removed.map(({ id }) => id)));
+    if (saved.length > 0) send(sql.save, listOf(saved.map(({ id }) => id)), ...numberLists(saved));
+    if (added.length > 0) {
+      const at = parkedAtNew.map(({ share }) => share);
+      send(
+        sql.add,
+        ...placeLists(added),
+        ...numberLists(added),
+        ...placeLists(at),
+        ...turnLists(parkedAtNew.map(({ job }) => job)),
+        listOf(parkedAtNew.map(({ job }) => job.more)),
+      );
+    }
+    if (parked.length > 0) {
+      send(
+        sql.park,
+        listOf(parked.map(({ share }) => share.id)),
+        ...turnLists(parked.map(({ job }) => job)),
+        listOf(parked.map(({ job }) => job.more)),
+      );
+    }
+    if (shut.length > 0) send(sql.shut, listOf(shut));
+    if (opened.length > 0) send(sql.open, listOf(opened.map(({ key }) => key)));
+    return statements;
+  }
+}
+
+/** As often as it stands there. */
+export function pairsIn(texts: Iterable<string>): Pair[] {
+  const parsed = new Map<string, Pair[]>();
+  const pairs: Pair[] = [];
+  for (const text of texts) {
+    let own = parsed.get(text);
+    if (own === undefined) parsed.set(text, (own = limitsIn(text)));
+    pairs.push(...own);
+  }
+  return pairs;
+}
+
+function byId({ id }: Share, { id: other }: Share): number {
+  return (id as number) - (other as number);
+}
+
+function nameOf([rule, key]: Pair): string {
+  return `${rule}:${key}`;
+}
+
+function isEnough({ share, heads }: KnownShare, wanted: number): boolean {
+  return share.parked === 0 || (heads !== null && (heads.whole || heads.jobs.length >= wanted));
+}
+
+function depthOf(frees: boolean, uses: number, isShared: boolean): Depth {
+  if (!frees) return "first";
+  if (isShared && uses === 1) return "two";
+  return uses < DEPTHS.few / 2 ? "few" : "many";
+}
+
+function pairLists(asked: readonly { pair: Pair }[]): [rules: string, keys: string] {
+  return [listOf(asked.map(({ pair: [rule] }) => rule)), listOf(asked.map(({ pair: [, key] }) => key))];
+}
+
+/** Of some counters the first so many, where there are as many. */
+function addHeads(facts: Fetched, rows: readonly ParkedRow[], depth: number): void {
+  for (const [share, jobs] of Map.groupBy(rows, ([counter]) => counter)) {
+    facts.setParked(share, { jobs: jobs.map(toParked), whole: jobs.length < depth });
+  }
+}
+
+/** What those that have other limits, too, will have to pass. */
+function pairsOf(rows: readonly ParkedRow[]): Pair[] {
+  return pairsIn(rows.flatMap(([, , , , limits]) => limits ?? []));
+}
+
+function toParked([, key, priority, more, limits]: ParkedRow): Parked {
+  return limits === null ? { key, priority, more } : { key, priority, more, limits };
+}
+
+function toStored([, , id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt]: CounterRow): Stored {
+  return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
+}
+
+function placeLists(shares: readonly Share[]): string[] {
+  return [
+    listOf(shares.map(({ counter }) => counter.rule)),
+    listOf(shares.map(({ counter }) => counter.key)),
+    listOf(shares.map(({ lane }) => lane)),
+  ];
+}
+
+function numberLists(shares: readonly Share[]): string[] {
+  return (["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "dueAt"] as const).map((column) =>
+    listOf(shares.map((share) => share[column])),
+  );
+}
+
+function turnLists(jobs: readonly Turn[]): [priorities: string, keys: string] {
+  return [listOf(jobs.map(({ priority }) => priority)), listOf(jobs.map(({ key }) => key))];
+}

@@ -1,0 +1,219 @@
+import { type Candidate, choose, type LaneShare, PROMOTED, readAhead, ROUNDS } from "../../../core/claiming.ts";
+import type { JobKey } from "../../../core/ids.ts";
+import { byTurn } from "../../../core/job.ts";
+import type { LimitedJob } from "../../../core/turnstile.ts";
+import { storedWorker } from "../../job-row.ts";
+import type { ClaimRequest } from "../../store.ts";
+import { LOCKED } from "../claims/claim-locks.ts";
+import {
+  byStartedTurn,
+  holdsSuspect,
+  isSuspect,
+  READY,
+  STARTED,
+  type Started,
+  startSql,
+  SUSPECT,
+  UNSEEN,
+} from "../claims/claimed-row.ts";
+import { startedSql } from "../claims/leases.ts";
+import { listOf, placeIn } from "../connection/driver.ts";
+import { pairsIn } from "./counter-rows.ts";
+import type { Limits } from "./limits.ts";
+import type { Tx } from "../transactions/transaction.ts";
+
+type HeadRow = [key: JobKey, lane: number, priority: number, suspect: boolean, limits: string | null];
+
+interface Head extends Candidate {
+  limits: string | null;
+}
+
+/** The next jobs of some lanes, in turn; and the last that was read of each lane that may have more. */
+interface Heads {
+  all: Head[];
+  ends: ReadonlyMap<LaneShare, Head>;
+}
+
+/** Jobs out of queues with limits: they are read, and the turnstile says of each whether it starts. */
+export class LimitedClaim {
+  readonly #limits: Limits;
+  readonly #sql: Record<"due" | "setGates" | "heads" | "start", string>;
+
+  constructor(s: string, limits: Limits) {
+    this.#limits = limits;
+    const head = (which: string, limit: string) => `
+      select key, priority, crashes > 0 as suspect, limits from ${s}.jobs
+      where lane = lane.id and ${which}
+      order by priority desc, key limit ${limit} for update skip locked`;
+    const due = (which: string, order: string) => `
+      select key, lane, priority, limits from ${s}.jobs
+      where lane = any($2::integer[]) and limits is not null and ${which} order by ${order} limit ${PROMOTED} for update skip locked`;
+    this.#sql = {
+      due: `
+        select * from (${due(`gate = 'time' and run_at <= (select ${s}.clock($1))`, "run_at, key")}) as timed
+        union all
+        select * from (${due(`${UNSEEN} and run_at > ${s}.clock($1)`, "key")}) as unseen`,
+      setGates: `
+        update ${s}.jobs as job set gate = asked.gate from unnest($1::bigint[], $2::text[]) as asked (key, gate)
+        where job.key = asked.key and coalesce(job.gate, '') = 'time'`,
+      heads: `
+        with clock as materialized (select ${s}.clock($1) as now),
+        lane as (
+          select * from unnest($2::integer[], $3::text[], $4::integer[]) as lane (id, queue, most)
+          where not exists (select 1 from ${s}.locks as lock, clock where lock.name = lane.queue and ${LOCKED(s)}))
+        select job.key, lane.id, job.priority, job.suspect, job.limits from lane cross join lateral (
+          select * from (${head(READY, "lane.most")}) as ready
+          union all
+          select * from (${head(SUSPECT, "1")}) as suspect
+          where $5 or ($5 is null and not ${holdsSuspect(s, "$6::bigint")})) as job`,
+      start: `
+        with clock as materialized (select ${s}.clock($1) as now),
+        fence as materialized (select nextval('${s}.fence') as fence),
+        asked as (select * from unnest($4::bigint[], $5::bigint[]) as asked (key, lease)),
+        started as (${startedSql(s, "asked")})
+        update ${s}.jobs as job set ${startSql(`($5::bigint[])[${placeIn("job.key", "$4")}]`, "(select now from clock)")}
+        where job.key = any($4::bigint[]) and coalesce(job.state, '') = 'pending'
+        returning ${STARTED}`,
+    };
+  }
+
+  /** What is due by now stands in line, and what the rate allows by now passes. False, most often: there was nothing to do. */
+  async prepare(tx: Tx, queues: readonly LaneShare[][]): Promise<boolean> {
+    const shares = queues.flat();
+    const names = [...new Set(shares.map(({ lane }) => lane.queue))];
+    // All are sent at once; what is read behind the lock is as whoever had it has left it.
+    const [, jobs, counters] = await Promise.all([
+      this.#limits.lock(tx, names),
+      tx.rows<[JobKey, number, number, string]>(this.#sql.due, tx.at, listOf(shares.map(({ lane }) => lane.id))),
+      this.#limits.due(tx, names),
+      tx.now(),
+    ]);
+    await this.#admit(
+      tx,
+      jobs.map(([key, lane, priority, limits]) => ({ key, lane, priority, limits })),
+    );
+    await this.#limits.serve(tx, counters);
+    return jobs.length + counters.length > 0;
+  }
+
+  async #admit(tx: Tx, jobs: readonly LimitedJob[]): Promise<void> {
+    if (jobs.length === 0) return;
+    const gates = await this.#limits.admit(tx, jobs);
+    await tx.rows(this.#sql.setGates, listOf(jobs.map(({ key }) => key)), listOf(gates));
+    tx.wrote();
+  }
+
+  /** Of a single queue: what is next is read along with what prepares it, and again where that has changed something. */
+  async takeOnly(
+    tx: Tx,
+    request: ClaimRequest,
+    lanes: readonly LaneShare[],
+    suspects: boolean | null,
+    prepared: Promise<boolean>,
+  ): Promise<Started[]> {
+    const { max, holder } = request;
+    const read = this.#heads(tx, lanes, { max, ahead: 1, suspects, holder });
+    const [isChanged, heads] = await Promise.all([prepared, read]);
+    return this.take(tx, request, lanes, max, suspects, isChanged ? null : heads);
+  }
+
+  /**
+   * At most so many of one queue, by its lanes; what a limit holds back is parked on the way, so behind it the next ones
+   * are read. `suspects`: whether one may be taken that was running when a worker died; null: if its process has none.
+   * `first`: what is next, where that was read already.
+   */
+  async take(
+    tx: Tx,
+    request: ClaimRequest,
+    lanes: readonly LaneShare[],
+    max: number,
+    suspects: boolean | null,
+    first: Heads | null = null,
+  ): Promise<Started[]> {
+    const taken: Started[] = [];
+    let ahead = 1;
+    for (let round = 0; round < ROUNDS; round++) {
+      const left = max - taken.length;
+      const read = { max: left, ahead, suspects: taken.some(isSuspect) ? false : suspects, holder: request.holder };
+      const heads = (round === 0 ? first : null) ?? (await this.#heads(tx, lanes, read));
+      if (heads.all.length === 0) break;
+      const { chosen, held, opened, rows } = await this.#choose(tx, request, lanes, heads, left);
+      ahead = readAhead(ahead, { chosen, held });
+      taken.push(...rows);
+      // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
+      if (held + opened === 0 || taken.length === max) break;
+    }
+    return taken;
+  }
+
+  async #heads(
+    tx: Tx,
+    lanes: readonly LaneShare[],
+    { max, ahead, suspects, holder }: { max: number; ahead: number; suspects: boolean | null; holder: number | null },
+  ): Promise<Heads> {
+    const most = lanes.map(({ budget }) => Math.min(budget.left, max) * ahead);
+    const rows = await tx.rows<HeadRow>(
+      this.#sql.heads,
+      tx.at,
+      listOf(lanes.map(({ lane }) => lane.id)),
+      listOf(lanes.map(({ lane }) => lane.queue)),
+      listOf(most),
+      suspects,
+      holder,
+    );
+    const byLane = new Map(lanes.map((share) => [share.lane.id, share]));
+    const all = rows
+      .map(([key, lane, priority, suspect, limits]): Head => {
+        return { key, share: byLane.get(lane) as LaneShare, priority, suspect, limits };
+      })
+      .sort(byTurn);
+    const ends = new Map<LaneShare, Head>();
+    for (const [i, share] of lanes.entries()) {
+      const read = all.filter((head) => head.share === share && !head.suspect);
+      if (read.length > 0 && read.length === most[i]) ends.set(share, read.at(-1) as Head);
+    }
+    return { all, ends };
+  }
+
+  async #choose(
+    tx: Tx,
+    request: ClaimRequest,
+    lanes: readonly LaneShare[],
+    { all, ends }: Heads,
+    max: number,
+  ): Promise<{ chosen: Head[]; held: number; opened: number; rows: Started[] }> {
+    const budgets = new Map(lanes.map(({ budget }) => [budget, budget.left]));
+    let rows: Started[] = [];
+    const { answer, opened } = await this.#limits.decide(tx, {
+      pairs: pairsIn(all.flatMap(({ limits }) => limits ?? [])),
+      frees: true,
+      decide: (turnstile) => {
+        // It may run more than once.
+        for (const [budget, left] of budgets) budget.left = left;
+        return choose(all, ends, max, ({ key, priority, share, limits }) =>
+          limits === null ? "started" : turnstile.take({ key, priority, lane: share.lane.id, limits }),
+        );
+      },
+      write: async ({ chosen }) => (rows = await this.#start(tx, request, chosen)),
+    });
+    return { ...answer, opened: opened.size, rows };
+  }
+
+  async #start(tx: Tx, { holder, worker }: ClaimRequest, chosen: readonly Head[]): Promise<Started[]> {
+    if (chosen.length === 0) return [];
+    const byKey = chosen.toSorted((a, b) => a.key - b.key);
+    const rows = await tx.rows<Started>(
+      this.#sql.start,
+      tx.at,
+      holder,
+      storedWorker({ worker }),
+      listOf(byKey.map(({ key }) => key)),
+      listOf(byKey.map(({ share }) => share.lease)),
+    );
+    for (const { key, share, limits } of chosen) {
+      if (limits !== null) this.#limits.claimed(key, share.lane.queue, { lane: share.lane.id, limits });
+    }
+    tx.wrote();
+    return rows.sort(byStartedTurn);
+  }
+}

@@ -1,0 +1,77 @@
+import { listOf } from "../connection/driver.ts";
+import { Overtaken } from "../connection/faults.ts";
+import { queueMutex } from "../transactions/mutexes.ts";
+import type { Tx } from "../transactions/transaction.ts";
+import type { Decisions } from "./decisions.ts";
+
+/**
+ * How long whoever holds the lock of a queue waits for anything else, in milliseconds. What others do takes a few; a
+ * user's own transaction may stay open for hours, and nobody could claim from the queue meanwhile.
+ */
+const LONGEST_WAIT = 250;
+
+/** Somebody else has what it needs, and may well be waiting for what it holds: it lets go, and tries again until it can. */
+export class Stalled extends Overtaken {
+  constructor() {
+    super("Somebody else's transaction has it locked.");
+  }
+}
+
+/**
+ * Who decides about the limits of a queue holds its lock until the commit; everybody else waits. It comes before any
+ * other row, and those of several queues come in the order of their mutexes: so nobody waits in a circle. Whoever finds
+ * out later that he needs one does not wait for it.
+ */
+export class QueueLocks {
+  readonly #decisions: Decisions;
+  readonly #sql: Record<"lock" | "tryLock", string>;
+  /** What a transaction turned out to need when it was too late to wait: when it runs again, it takes all of them first. */
+  #wanted: readonly string[] = [];
+  #yields = false;
+
+  constructor(s: string, decisions: Decisions) {
+    this.#decisions = decisions;
+    const taking = (skipLocked: string) => `
+      with locked as materialized (
+        select id from ${s}.mutexes where id = any($1::integer[]) order by id for update ${skipLocked})
+      select count(*) = cardinality($1::integer[]), set_config('lock_timeout', '${LONGEST_WAIT}', true) from locked`;
+    this.#sql = { lock: taking(""), tryLock: taking("skip locked") };
+  }
+
+  /** The next statement finds what those have left who had the lock before. */
+  async take(tx: Tx, queues: Iterable<string>): Promise<void> {
+    const held = tx.queues;
+    const missing = [...new Set(queues)].filter((queue) => !held.includes(queue));
+    if (missing.length === 0) return;
+    const mutexes = [...new Set(missing.map(queueMutex))];
+    const first = Math.min(...mutexes);
+    const isLate = tx.isLate || held.some((queue) => first < queueMutex(queue));
+    tx.queues = [...held, ...missing];
+    const locked = tx.rows<[boolean]>(isLate ? this.#sql.tryLock : this.#sql.lock, listOf(mutexes));
+    const [[row]] = await Promise.all([locked, this.#decisions.read(tx, missing)]);
+    if (row?.[0]) return;
+    this.#wanted = [...held, ...missing];
+    throw new Overtaken("Somebody else has the lock of a queue that comes first.", { soon: true });
+  }
+
+  /** Before anything else, with others that are known to be needed; null when it is none. */
+  takeWanted(tx: Tx, also: readonly string[]): Promise<void> | null {
+    if (this.#wanted.length > 0 || this.#yields) {
+      tx.onCommit(() => {
+        this.#wanted = [];
+        this.#yields = false;
+      });
+    }
+    const queues = [...this.#wanted, ...also];
+    return queues.length === 0 ? null : this.take(tx, queues);
+  }
+
+  /** What had to wait too long runs again, and takes no lock that it can do without. */
+  get yields(): boolean {
+    return this.#yields;
+  }
+
+  stalled(): void {
+    this.#yields = true;
+  }
+}

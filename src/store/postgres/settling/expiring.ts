@@ -1,0 +1,233 @@
+import type { JobKey } from "../../../core/ids.ts";
+import type { FinishedState } from "../../../core/job.ts";
+import type { QueueSettings } from "../../../core/queue.ts";
+import { BACKFILL, excesses, longer, type Over } from "../../../core/retention.ts";
+import type { Catalog } from "../catalog.ts";
+import { listOf, type Rows } from "../connection/driver.ts";
+import type { Settings } from "../settings.ts";
+import { MUTEX, tryLockMutex } from "../transactions/mutexes.ts";
+import type { Tx } from "../transactions/transaction.ts";
+import type { Ended } from "./endings.ts";
+import type { Tally } from "./tally.ts";
+
+/** A queue that does not keep its finished jobs for ever, and how far those are listed that ended before it said so. */
+interface Forgetful {
+  name: string;
+  keep: QueueSettings["keep"];
+  backfill: number | null;
+  /** Its look into the past cannot begin yet. */
+  waits: boolean;
+}
+
+/** What is to be done, as a reader sees it before the transaction that does it begins. */
+export interface Outstanding {
+  due: boolean;
+  /** Something will be, when others have committed what they are about. */
+  soon: boolean;
+  /** Queues that said how long to keep jobs, and whose older ones may be missing from the list. */
+  unlisted: string[];
+}
+
+/**
+ * Finished jobs of queues that do not keep them for ever, in the order in which they ended: what has to go is found
+ * without walking history. A job that an operator has retried may still be listed; it is looked at before it goes.
+ */
+export class Expiring {
+  readonly #catalog: Catalog;
+  readonly #settings: Settings;
+  readonly #tally: Tally;
+  readonly #sql: Record<
+    "add" | "alone" | "forgetful" | "oldest" | "hold" | "still" | "forget" | "own" | "first" | "wait" | "upTo" | "ended" | "goOn",
+    string
+  >;
+
+  constructor(s: string, parts: { catalog: Catalog; settings: Settings; tally: Tally }) {
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#tally = parts.tally;
+    // Wrapped, the state says nothing about itself, or the planner might walk all of that state for each.
+    const listed = `
+      from unnest($1::bigint[], $2::text[], $3::bigint[]) as over (key, state, finished_at)
+      join ${s}.jobs as job on job.key = over.key and coalesce(job.state, '') = over.state and job.finished_at = over.finished_at`;
+    this.#sql = {
+      add: `
+        insert into ${s}.expiring (lane, state, finished_at, job)
+        select * from unnest($1::integer[], $2::text[], $3::bigint[], $4::bigint[]) as ended (lane, state, finished_at, job)
+        on conflict do nothing`,
+      alone: tryLockMutex(s, MUTEX.retention),
+      forgetful: `
+        select ${s}.clock($1), name, keep, backfill,
+          coalesce(pg_snapshot_xmin(pg_current_snapshot())::text::bigint < -backfill, false)
+        from ${s}.queues where keep is not null`,
+      oldest: `
+        select ask.turn, one.lane, ask.state, one.finished_at, one.job
+        from unnest($1::integer[], $2::integer[], $3::text[], $4::bigint[], $5::integer[]) as ask (turn, lane, state, before, most)
+        cross join lateral (
+          select lane, finished_at, job from ${s}.expiring
+          where lane = ask.lane and state = ask.state and finished_at < ask.before
+          order by finished_at, job limit ask.most) as one
+        order by ask.turn, one.finished_at, one.job`,
+      hold: `select job.key ${listed} order by job.key for update of job skip locked`,
+      still: `select job.key ${listed}`,
+      forget: `
+        delete from ${s}.expiring as one
+        using unnest($1::integer[], $2::text[], $3::bigint[], $4::bigint[]) as over (lane, state, finished_at, job)
+        where one.lane = over.lane and one.state = over.state and one.finished_at = over.finished_at and one.job = over.job`,
+      own: "select pg_current_xact_id()::text::bigint",
+      first: "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
+      wait: `update ${s}.queues set backfill = -$2::bigint where name = $1`,
+      upTo: `select max(key) from (select key from ${s}.jobs where key > $1 order by key limit ${BACKFILL}) as chunk`,
+      ended: `
+        select key, lane, state, finished_at from ${s}.jobs
+        where key > $1 and key <= $2 and finished_at is not null and lane = any($3::integer[])`,
+      goOn: `update ${s}.queues set backfill = $2 where name = $1`,
+    };
+  }
+
+  /** Lists those of them that are not kept for ever. */
+  async add(tx: Tx, ended: readonly Ended[], finishedAt: number): Promise<void> {
+    await this.#list(
+      tx,
+      ended.map((one) => ({ ...one, finishedAt })),
+    );
+  }
+
+  /** Whether there is anything to do: reads only, since most of the time there is not. */
+  async outstanding(rows: Rows, at: number | null, leastAge: number): Promise<Outstanding> {
+    const { queues, now } = await this.#forgetful(rows, at);
+    const unlisted = unlistedIn(queues);
+    const due = unlisted.some(({ waits }) => !waits) || (await this.#due(rows, queues, now, leastAge, 1)).length > 0;
+    return { due, soon: unlisted.length > 0, unlisted: unlisted.map(({ name }) => name) };
+  }
+
+  /** Whether nobody else takes anything off the list, until the commit. */
+  async alone(tx: Tx): Promise<boolean> {
+    return (await tx.rows(this.#sql.alone)).length > 0;
+  }
+
+  /** Takes jobs off the list whose time is over, at most so many; those that are to go are locked. */
+  async take(tx: Tx, limit: number, leastAge: number): Promise<{ taken: number; over: Over[] }> {
+    const { queues, now } = await this.#forgetful(tx.rows, tx.at);
+    const due = await this.#due(tx.rows, queues, now, leastAge, limit);
+    if (due.length === 0) return { taken: 0, over: [] };
+    const held = new Set(await this.#keys(tx, this.#sql.hold, due));
+    // Somebody has one in hand just now, e.g. to let another come after it: that one's turn is with the next step.
+    const busy = new Set(await this.#keys(tx, this.#sql.still, due));
+    // One that was retried since is listed anew when it ends again.
+    const taken = due.filter(({ job }) => held.has(job) || !busy.has(job));
+    await tx.rows(this.#sql.forget, ...columns(taken));
+    tx.wrote();
+    return { taken: taken.length, over: due.filter(({ job }) => held.has(job)) };
+  }
+
+  /**
+   * Lists what ended before its queue said how long to keep it; true while there is more to look through. Whoever did
+   * not know what the queue said when a job ended may still be about to commit that: the look begins when every
+   * transaction is over that began before this one. The queues in `unlisted` were seen before it began.
+   */
+  async backfill(tx: Tx, unlisted: readonly string[]): Promise<boolean> {
+    const { queues } = await this.#forgetful(tx.rows, tx.at);
+    const rest = unlistedIn(queues);
+    const queue = rest.find(({ waits }) => !waits);
+    if (queue === undefined) return rest.length > 0;
+    const { name, backfill: from } = queue;
+    if (from === 0 && !unlisted.includes(name)) return true;
+    if (from === 0 && !(await this.#isFirst(tx, name))) return true;
+    return this.#listFrom(tx, name, Math.max(0, from));
+  }
+
+  /** Whether no older transaction is under way; if one is, the queue waits until it is over. */
+  async #isFirst(tx: Tx, name: string): Promise<boolean> {
+    const own = await this.#number(tx, this.#sql.own);
+    if ((await this.#number(tx, this.#sql.first)) >= own) return true;
+    await tx.rows(this.#sql.wait, name, own);
+    tx.wrote();
+    return false;
+  }
+
+  async #listFrom(tx: Tx, name: string, from: number): Promise<boolean> {
+    const [[to]] = (await tx.rows<[number | null]>(this.#sql.upTo, from)) as [[number | null]];
+    if (to !== null) {
+      await this.#settings.at(tx);
+      await this.#catalog.reload(tx.rows);
+      const lanes = [...this.#catalog.lanes()].filter(({ queue }) => queue === name);
+      const ids = listOf(lanes.map(({ id }) => id));
+      const ended = await tx.rows<[JobKey, number, FinishedState, number]>(this.#sql.ended, from, to, ids);
+      await this.#list(
+        tx,
+        ended.map(([job, lane, state, finishedAt]) => ({ job, lane, state, finishedAt })),
+      );
+    }
+    await tx.rows(this.#sql.goOn, name, to);
+    tx.wrote();
+    return true;
+  }
+
+  async #list(tx: Tx, ended: readonly Over[]): Promise<void> {
+    const listed = ended.filter(({ lane, state }) => this.#settings.keep(this.#catalog.lane(lane).queue, state) !== undefined);
+    if (listed.length > 0) await tx.rows(this.#sql.add, ...columns(listed));
+  }
+
+  async #forgetful(rows: Rows, at: number | null): Promise<{ queues: Forgetful[]; now: number }> {
+    const found = await rows<[number, string, string, number | null, boolean]>(this.#sql.forgetful, at);
+    const queues = found.map(([, name, keep, backfill, waits]) => {
+      return { name, keep: JSON.parse(keep) as QueueSettings["keep"], backfill, waits };
+    });
+    return { queues, now: found[0]?.[0] ?? 0 };
+  }
+
+  async #due(rows: Rows, queues: readonly Forgetful[], now: number, leastAge: number, limit: number): Promise<Over[]> {
+    if (queues.length === 0) return [];
+    const [finished] = await Promise.all([this.#tally.all(rows), this.#catalog.reload(rows)]);
+    const set = new Map(queues.map((queue) => [queue.name, queue]));
+    const kept = { set, lanes: this.#catalog.lanes(), finished, unlisted: new Set(unlistedIn(queues).map(({ name }) => name)) };
+    const found = excesses(kept, now, leastAge);
+    // Of each, those that are too many have the even turn, those that are too old the odd one.
+    const asks = found.flatMap(({ lanes, state, count, countBefore, ageBefore }, i) => [
+      ...(count === 0
+        ? []
+        : lanes.map((lane) => ({ turn: 2 * i, lane, state, before: countBefore, most: Math.min(count, limit) }))),
+      ...(ageBefore === null ? [] : lanes.map((lane) => ({ turn: 2 * i + 1, lane, state, before: ageBefore, most: limit }))),
+    ]);
+    if (asks.length === 0) return [];
+    const oldest = await rows<[number, number, FinishedState, number, JobKey]>(
+      this.#sql.oldest,
+      listOf(asks.map(({ turn }) => turn)),
+      listOf(asks.map(({ lane }) => lane)),
+      listOf(asks.map(({ state }) => state)),
+      listOf(asks.map(({ before }) => before)),
+      listOf(asks.map(({ most }) => most)),
+    );
+    const byTurn = Map.groupBy(oldest, ([turn]) => turn);
+    const over = (turn: number, most: number): Over[] =>
+      (byTurn.get(turn) ?? []).slice(0, most).map(([, lane, state, finishedAt, job]) => ({ job, lane, state, finishedAt }));
+    return found.flatMap(({ count }, i) => longer(over(2 * i, count), over(2 * i + 1, limit))).slice(0, limit);
+  }
+
+  async #keys(tx: Tx, sql: string, over: readonly Over[]): Promise<JobKey[]> {
+    const rows = await tx.rows<[JobKey]>(
+      sql,
+      listOf(over.map(({ job }) => job)),
+      listOf(over.map(({ state }) => state)),
+      listOf(over.map(({ finishedAt }) => finishedAt)),
+    );
+    return rows.map(([key]) => key);
+  }
+
+  async #number(tx: Tx, sql: string): Promise<number> {
+    return ((await tx.rows<[number]>(sql)) as [[number]])[0][0];
+  }
+}
+
+function unlistedIn(queues: readonly Forgetful[]): (Forgetful & { backfill: number })[] {
+  return queues.filter((queue): queue is Forgetful & { backfill: number } => queue.backfill !== null);
+}
+
+function columns(over: readonly Over[]): [lanes: string, states: string, finishedAt: string, jobs: string] {
+  return [
+    listOf(over.map(({ lane }) => lane)),
+    listOf(over.map(({ state }) => state)),
+    listOf(over.map(({ finishedAt }) => finishedAt)),
+    listOf(over.map(({ job }) => job)),
+  ];
+}

@@ -1,0 +1,447 @@
+import { untenable } from "../../../core/admission.ts";
+import { EVENT_OF } from "../../../core/event.ts";
+import type { Fence, JobKey } from "../../../core/ids.ts";
+import { isFinished, type JobState } from "../../../core/job.ts";
+import { type Fate, fateOf, type LeaseRef } from "../../../core/lease.ts";
+import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/retry.ts";
+import { slotOf } from "../../job-row.ts";
+import type { ReclaimedLease } from "../../sql/parts.ts";
+import type { NewJob, Settlement } from "../../store.ts";
+import type { WorkEnd } from "../../work.ts";
+import type { Catalog } from "../catalog.ts";
+import { endedSql, HELD } from "../claims/leases.ts";
+import { listOf, type Rows } from "../connection/driver.ts";
+import type { Endings } from "./endings.ts";
+import type { Enqueue } from "../enqueue.ts";
+import type { JobEvents } from "../news/events.ts";
+import type { Limits } from "../limits/limits.ts";
+import type { Settings } from "../settings.ts";
+import { Successes } from "./successes.ts";
+import type { Tally } from "./tally.ts";
+import { cut, type Lone } from "../transactions/calls.ts";
+import type { Tx } from "../transactions/transaction.ts";
+import type { Sheet, Sheets } from "../work/sheets.ts";
+
+type HistoryRow = [
+  key: JobKey,
+  fence: Fence,
+  lane: number,
+  policy: number,
+  attempt: number,
+  errors: number,
+  crashes: number,
+  expiresAt: number,
+  priority: number,
+  limits: string | null,
+];
+
+/** An attempt that is to end, and how. */
+export interface Ending extends LeaseRef {
+  outcome: Outcome;
+  /** Only if its lease ends at this very instant: then it is still the lease that was judged. */
+  expiresAt?: number;
+  /** Of a work item: what belongs to its end. */
+  work?: WorkEnd | undefined;
+}
+
+/** How it ended: null when the lease is not held any more. */
+export type Ended = { next: Next; outcome: Outcome } | null;
+
+/** Ends attempts. Every write is guarded by job, fence and `running`: a zombie's late settle changes nothing. */
+export class Settle {
+  readonly #catalog: Catalog;
+  readonly #settings: Settings;
+  readonly #limits: Limits;
+  readonly #events: JobEvents;
+  readonly #endings: Endings;
+  readonly #enqueue: Enqueue;
+  readonly #tally: Tally;
+  readonly #sheets: Sheets;
+  readonly #random: () => number;
+  readonly #successes: Successes;
+  readonly #sql: Record<"holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
+
+  constructor(
+    s: string,
+    parts: {
+      catalog: Catalog;
+      settings: Settings;
+      limits: Limits;
+      events: JobEvents;
+      endings: Endings;
+      enqueue: Enqueue;
+      tally: Tally;
+      sheets: Sheets;
+      random: () => number;
+    },
+  ) {
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#limits = parts.limits;
+    this.#events = parts.events;
+    this.#endings = parts.endings;
+    this.#enqueue = parts.enqueue;
+    this.#tally = parts.tally;
+    this.#sheets = parts.sheets;
+    this.#random = parts.random;
+    this.#successes = new Successes(s, parts);
+    const history = `
+      select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
+      where key = any($1::bigint[]) and coalesce(state, '') = 'running' order by key for update`;
+    this.#sql = {
+      holders: `select key, reserved from ${s}.jobs where reserved = any($1::text[])`,
+      hold: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
+      history,
+      // A row that somebody has locked is about to be settled or renewed, or is so for as long as a user's transaction takes:
+      // its lease is judged again later, and nobody waits.
+      judged: `${history} skip locked`,
+      move: `
+        with moved as (
+        update ${s}.jobs as job set
+          state = asked.state, gate = asked.gate, run_at = coalesce(asked.run_at, job.run_at), attempt = asked.attempt,
+          errors = asked.errors, crashes = asked.crashes, error = case when asked.state = 'succeeded' then null else coalesce(asked.error, job.error) end,
+          output = asked.output, finished_at = asked.finished_at, expires_at = null, holder = null, worker = null
+        from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::integer[], $7::integer[], $8::integer[],
+          $9::text[], $10::text[], $11::bigint[])
+          as asked (key, fence, state, gate, run_at, attempt, errors, crashes, error, output, finished_at)
+        where ${HELD} returning job.fence),
+        ${endedSql(s, "moved")}
+        select 1 from moved`,
+      dropCheckpoints: `update ${s}.notes set checkpoint = null where job = any($1::bigint[]) and checkpoint is not null`,
+      states: `select key, state, fence from ${s}.jobs where key = any($1::bigint[])`,
+    };
+  }
+
+  /** Whether all of them are successes that one statement can end: which nobody needs to wait for. */
+  isQuick(settlements: readonly Settlement[]): boolean {
+    if (!this.#settings.isKnown || this.#settings.limited || !settlements.every(isPlain)) return false;
+    return !settlements.some(({ job }) => this.#limits.isClaimed(job));
+  }
+
+  async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
+    const late = settlements.every(isPlain) ? NONE : await this.#late(tx, settlements);
+    const plain = plainOf(settlements).filter(({ job }) => !late.has(job));
+    const quiet = plain.filter(({ job }) => !this.#limits.isClaimed(job));
+    const limited = plain.filter(({ job }) => this.#limits.isLimited(job));
+    const others = without(settlements, [...quiet, ...limited]);
+    if (others.length > 0) await this.#lock(tx, [...limited, ...others]);
+    else if (!this.#settings.isKnown) await this.#settings.at(tx);
+    // Sent ahead of all that lock rows.
+    const locked = this.#limits.lock(tx, this.#limits.claimedIn(limited.map(({ job }) => job)));
+    // In several statements, but in the order of their keys all the same.
+    if ([quiet, limited, others].filter(({ length }) => length > 0).length > 1)
+      tx.rows(this.#sql.hold, listOf(settlements.map(({ job }) => job))).catch(() => {});
+    const ends = [this.#successes.end(tx, quiet, this.#tally.share), this.#endLimited(tx, limited, locked)] as const;
+    const [quietly, freed] = await Promise.all(ends);
+    const done = new Set([...quietly, ...freed]);
+    if (done.size === settlements.length) return settlements.map(() => "held");
+    const ended = plain.filter(({ job }) => done.has(job));
+    const left = without([...quiet, ...limited], ended);
+    if (left.length > 0) await this.#lock(tx, left);
+    const fates = await this.#each(tx, without(settlements, ended), late);
+    return settlements.map((settlement) => fates.get(settlement) ?? "held");
+  }
+
+  /** Successes of jobs whose limits are known, and for which nobody waits: which of them it has ended. */
+  async #endLimited(tx: Tx, limited: readonly Settlement[], locked: Promise<void>): Promise<Set<JobKey>> {
+    if (limited.length === 0) return new Set();
+    const jobs = limited.map(({ job }) => job);
+    const ending = this.#successes.end(tx, limited, this.#tally.share, "limited");
+    // Somebody may have begun to wait for one of them, unseen by that statement.
+    const [ended, areAwaited] = await Promise.all([ending, this.#endings.areAwaited(tx, jobs), locked, tx.now()]);
+    for (const queue of this.#limits.claimedIn([...ended])) tx.ready(queue);
+    await this.#limits.free(tx, ended);
+    if (areAwaited) await this.#endings.succeeded(tx, [...ended]);
+    return ended;
+  }
+
+  /** As a statement that is a transaction by itself: null for each that is more than that. `apart`: over the second connection. */
+  lone(apart: boolean): Lone<readonly Settlement[], (Fate | null)[]> {
+    const share = () => (apart ? this.#tally.second : this.#tally.share);
+    return {
+      sole: (tx, batches) => {
+        const all = batches.flat();
+        // Something may have been said since.
+        const sole = this.isQuick(all) ? this.#successes.sole(tx, plainOf(all), share()) : null;
+        if (sole === null) return null;
+        const read = (rows: readonly (readonly unknown[])[]) => {
+          const ended = sole.read(rows);
+          return ended && cut(heldOf(all, ended), batches);
+        };
+        return { ...sole, read };
+      },
+      recall: async (_, made, batches) => {
+        const all = batches.flat();
+        return cut(heldOf(all, this.#successes.recall(made, plainOf(all))), batches);
+      },
+    };
+  }
+
+  /** Those from whose end nothing follows: null for each that is more than that. */
+  async quiet(tx: Tx, settlements: readonly Settlement[]): Promise<(Fate | null)[]> {
+    return heldOf(settlements, await this.#successes.end(tx, plainOf(settlements), this.#tally.second));
+  }
+
+  /** What became of leases. */
+  async fates(rows: Rows, leases: readonly LeaseRef[]): Promise<Fate[]> {
+    if (leases.length === 0) return [];
+    const found = await rows<[JobKey, JobState, Fence]>(this.#sql.states, listOf(leases.map(({ job }) => job)));
+    const byKey = new Map(found.map(([key, state, fence]) => [key, { state, fence }]));
+    return leases.map((lease) => fateOf(lease, byKey.get(lease.job)));
+  }
+
+  async reclaim(tx: Tx, leases: readonly ReclaimedLease[]): Promise<(Next | null)[]> {
+    const endings = leases.map(({ job, fence, expiresAt, kind }) => ({ job, fence, expiresAt, outcome: { kind } }));
+    return (await this.end(tx, endings)).map((ended) => ended && ended.next);
+  }
+
+  /** Decides by what is in the rows, and writes it; null for each whose lease is not held any more. */
+  async end(tx: Tx, endings: readonly Ending[]): Promise<Ended[]> {
+    if (endings.length === 0) return [];
+    await this.#settings.at(tx);
+    await this.#limits.lockOf(
+      tx,
+      endings.map(({ job }) => job),
+    );
+    const { ended, sheet } = await this.#end(tx, endings);
+    await sheet?.close(tx);
+    return ended;
+  }
+
+  /** `next`: the jobs that the ends of work items lead to, for the caller to add; `sheet`: where it is counted, not closed yet. */
+  async #end(tx: Tx, endings: readonly Ending[]): Promise<{ ended: Ended[]; next: NewJob[]; sheet: Sheet | null }> {
+    const [now, rows] = await Promise.all([tx.now(), this.#history(tx, endings)]);
+    const held = endings.filter((ending) => isHeld(ending, rows.get(ending.job)));
+    const sheet = await this.#sheets.ending(
+      tx,
+      held.map(({ job, work }) => ({ job, lane: (rows.get(job) as History).lane, work })),
+    );
+    const moves: Move[] = [];
+    const ended = endings.map((ending): Ended => {
+      const row = rows.get(ending.job);
+      if (row === undefined || !isHeld(ending, row)) return null;
+      // Only once, should it be asked for twice.
+      rows.delete(ending.job);
+      const outcome = (sheet !== null && this.#untenable(sheet, row, ending)) || ending.outcome;
+      const next = decide(row, this.#catalog.policy(row.policy), outcome, this.#random());
+      moves.push({ row, next, outcome, gate: isDelayed(next) ? "time" : null, ending });
+      return { next, outcome };
+    });
+    await this.#limit(tx, moves);
+    const next = sheet === null ? [] : moves.flatMap((move) => this.#workOver(sheet, now, move));
+    await Promise.all([this.#move(tx, now, moves), sheet?.write(tx)]);
+    return { ended, next, sheet };
+  }
+
+  /** What becomes of the success of a work item that cannot be written as it is. */
+  #untenable(sheet: Sheet, { lane }: History, { job, outcome, work }: Ending): Outcome | undefined {
+    if (outcome.kind !== "succeeded" || !this.#sheets.isPipelines(lane)) return undefined;
+    return sheet.flows.untenable(job, work);
+  }
+
+  /** What the end of a work item means for its build: the jobs that it leads to. */
+  #workOver(sheet: Sheet, now: number, { row, next, outcome, ending }: Move): NewJob[] {
+    if (!this.#sheets.isPipelines(row.lane)) return [];
+    const { work, expiresAt } = ending;
+    if (outcome.kind === "succeeded") return sheet.flows.succeeded(now, row.key, work);
+    sheet.items.left(now, row.key, { outcome, next, by: expiresAt === undefined ? "holder" : "reclaimer", work });
+    return [];
+  }
+
+  /** Those that have a key which a follow-up of one before them wants: it is not free yet by then. */
+  async #late(tx: Tx, settlements: readonly Settlement[]): Promise<ReadonlySet<JobKey>> {
+    const wanted = new Map<string, number>();
+    for (const [i, { followUps = [] }] of settlements.entries()) {
+      for (const { name, key } of followUps) {
+        const slot = key === undefined ? undefined : slotOf(name, key);
+        if (slot !== undefined && !wanted.has(slot)) wanted.set(slot, i);
+      }
+    }
+    if (wanted.size === 0 || settlements.length === 1) return NONE;
+    const held = await tx.rows<[JobKey, string]>(this.#sql.holders, listOf([...wanted.keys()]));
+    const isLate = ([job, slot]: [JobKey, string]) =>
+      settlements.findIndex((settlement) => settlement.job === job) > (wanted.get(slot) as number);
+    return new Set(held.filter(isLate).map(([job]) => job));
+  }
+
+  /** The queues whose lock it takes to settle these, as far as that is known here. */
+  wants(settlements: readonly Settlement[]): string[] {
+    return [...this.#limits.claimedIn(settlements.map(({ job }) => job)), ...this.#followed(settlements)];
+  }
+
+  #followed(settlements: readonly Settlement[]): string[] {
+    return this.#limits.queuesOf(settlements.flatMap(({ followUps }) => followUps ?? []));
+  }
+
+  /** The limits of all that they may touch. */
+  async #lock(tx: Tx, settlements: readonly Settlement[]): Promise<void> {
+    await this.#settings.at(tx);
+    const jobs = settlements.map(({ job }) => job);
+    await this.#limits.lockOf(tx, jobs, this.#followed(settlements));
+  }
+
+  /** In their order: a follow-up of one may have the id that the next one's is refused for. */
+  async #each(tx: Tx, settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Promise<Map<Settlement, Fate>> {
+    const fates = new Map<Settlement, Fate>();
+    for (const batch of batchesOf(settlements, late)) {
+      const outcomes = await Promise.all(batch.map((settlement) => this.#tenable(tx, settlement)));
+      const { ended, next, sheet } = await this.#end(
+        tx,
+        batch.map(({ job, fence, work }, i) => ({ job, fence, work, outcome: outcomes[i] as Outcome })),
+      );
+      const lost = batch.filter((_, i) => ended[i] === null);
+      const why = await this.fates(tx.rows, lost);
+      for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as Fate);
+      for (const [i, settlement] of batch.entries())
+        if (ended[i]?.outcome.kind !== "succeeded") settlement.decided = ended[i]?.next;
+      const followUps = batch.flatMap((settlement, i) =>
+        ended[i]?.outcome === settlement.outcome ? (settlement.followUps ?? []) : [],
+      );
+      if (followUps.length + next.length > 0) await this.#enqueue.run(tx, [...followUps, ...next], sheet ?? undefined);
+      await sheet?.close(tx);
+    }
+    return fates;
+  }
+
+  /** A success and its follow-ups are one; where one of these cannot be, the attempt has failed, and would fail again. */
+  async #tenable(tx: Tx, { outcome, followUps }: Settlement): Promise<Outcome> {
+    if (outcome.kind !== "succeeded" || followUps === undefined || !followUps.some(isRisky)) return outcome;
+    const refused = await this.#enqueue.refused(tx, followUps);
+    return refused === undefined ? outcome : untenable(refused);
+  }
+
+  async #history(tx: Tx, endings: readonly Ending[]): Promise<Map<JobKey, History>> {
+    const history = endings.some(({ expiresAt }) => expiresAt === undefined) ? this.#sql.history : this.#sql.judged;
+    const found = await tx.rows<HistoryRow>(history, listOf(endings.map(({ job }) => job)));
+    await this.#catalog.knowLanes(
+      tx.rows,
+      found.map((row) => row[2]),
+    );
+    await this.#catalog.knowPolicies(
+      tx.rows,
+      found.map((row) => row[3]),
+    );
+    return new Map(
+      found.map(([key, fence, lane, policy, attempt, errors, crashes, expiresAt, priority, limits]) => [
+        key,
+        { key, fence, lane, policy, attempt, errors, crashes, expiresAt, priority, limits },
+      ]),
+    );
+  }
+
+  /** Those with limits leave their places to others, and stand in line again if they are pending now. */
+  async #limit(tx: Tx, moves: readonly Move[]): Promise<void> {
+    const limited = moves.flatMap((move) => (move.row.limits === null ? [] : [{ move, ...move.row, limits: move.row.limits }]));
+    if (limited.length === 0) return;
+    const gates = await this.#limits.end(
+      tx,
+      limited.map((job) => ({
+        ...job,
+        began: hasBegun(job.move.outcome),
+        back: job.move.next.state === "pending" && job.move.gate === null,
+      })),
+    );
+    for (const [i, { move }] of limited.entries()) move.gate ??= gates[i] ?? null;
+  }
+
+  async #move(tx: Tx, now: number, moves: readonly Move[]): Promise<void> {
+    if (moves.length === 0) return;
+    await tx.rows(
+      this.#sql.move,
+      listOf(moves.map(({ row }) => row.key)),
+      listOf(moves.map(({ row }) => row.fence)),
+      listOf(moves.map(({ next }) => next.state)),
+      listOf(moves.map(({ gate }) => gate)),
+      listOf(moves.map(({ next }) => (isDelayed(next) ? now + next.delay : null))),
+      listOf(moves.map(({ next }) => next.attempt)),
+      listOf(moves.map(({ next }) => next.errors)),
+      listOf(moves.map(({ next }) => next.crashes)),
+      listOf(moves.map(({ next }) => (next.error === null ? null : JSON.stringify(next.error)))),
+      listOf(moves.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null))),
+      listOf(moves.map(({ next }) => (isFinished(next.state) ? now : null))),
+    );
+    tx.wrote();
+    const dropped = moves.filter(({ next }) => next.dropCheckpoint).map(({ row }) => row.key);
+    if (dropped.length > 0) await tx.rows(this.#sql.dropCheckpoints, listOf(dropped));
+    for (const { row } of moves) tx.ready(this.#catalog.lane(row.lane).queue);
+    await this.#events.tell(
+      tx,
+      moves.map(({ row, next }) => ({ type: EVENT_OF[next.state], job: row.key, lane: row.lane })),
+    );
+    await this.#endings.follow(
+      tx,
+      now,
+      moves.flatMap(({ row, next: { state } }) => (isFinished(state) ? [{ job: row.key, lane: row.lane, state }] : [])),
+    );
+  }
+}
+
+interface History {
+  key: JobKey;
+  fence: Fence;
+  lane: number;
+  policy: number;
+  attempt: number;
+  errors: number;
+  crashes: number;
+  expiresAt: number;
+  priority: number;
+  limits: string | null;
+}
+
+interface Move {
+  row: History;
+  next: Next;
+  outcome: Outcome;
+  gate: string | null;
+  ending: Ending;
+}
+
+/** Whether it is still the attempt that is to end. */
+function isHeld({ fence, expiresAt }: Ending, row: History | undefined): boolean {
+  return row !== undefined && row.fence === fence && (expiresAt ?? row.expiresAt) === row.expiresAt;
+}
+
+const NONE: ReadonlySet<JobKey> = new Set();
+
+function isPlain({ outcome, followUps, commit, work }: Settlement): boolean {
+  if (commit !== undefined) return false;
+  return outcome.kind === "succeeded" && work === undefined && (followUps === undefined || followUps.length === 0);
+}
+
+/**
+ * Those that can be ended together. Of two of one job the first counts, so only that one; and by key, because two who lock
+ * the same rows, each in another order, stand in each other's way, and because each is found by its place among them.
+ */
+function plainOf(settlements: readonly Settlement[]): Settlement[] {
+  const jobs = new Set<JobKey>();
+  const plain = settlements.filter((settlement) => jobs.size < jobs.add(settlement.job).size && isPlain(settlement));
+  return plain.sort((a, b) => a.job - b.job);
+}
+
+/** Of two of one job the first counts. */
+function heldOf(settlements: readonly Settlement[], done: ReadonlySet<JobKey>): (Fate | null)[] {
+  const counted = new Set<JobKey>();
+  return settlements.map(({ job }) => (done.has(job) && counted.size < counted.add(job).size ? "held" : null));
+}
+
+function without(settlements: readonly Settlement[], some: readonly Settlement[]): Settlement[] {
+  const gone = new Set(some);
+  return settlements.filter((settlement) => !gone.has(settlement));
+}
+
+/** Whether it may be refused: its id may be taken, or what it comes after unknown. */
+function isRisky({ id, after }: NewJob): boolean {
+  return id !== undefined || after !== undefined;
+}
+
+/** Those whose follow-ups may be refused each end a batch, and those that come after others' follow-ups begin one. */
+function batchesOf(settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Settlement[][] {
+  const batches: Settlement[][] = [[]];
+  for (const settlement of settlements) {
+    if (late.has(settlement.job)) batches.push([]);
+    (batches.at(-1) as Settlement[]).push(settlement);
+    if (settlement.followUps?.some(isRisky)) batches.push([]);
+  }
+  return batches.filter((batch) => batch.length > 0);
+}

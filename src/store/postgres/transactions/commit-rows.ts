@@ -1,0 +1,278 @@
+import type { CommitRows, CommitTx } from "../../../core/commit-rows.ts";
+import { HoldfastError } from "../../../core/errors.ts";
+import type { Fate } from "../../../core/lease.ts";
+import { describeValue } from "../../../core/options.ts";
+import { CommitRowsFailed } from "../../commit-rows.ts";
+import type { NewJob, Settlement } from "../../store.ts";
+import { codeOf, ConnectionLost } from "../connection/faults.ts";
+import { OURS_LOCALLY, USERS_LOCALLY } from "../connection/relied.ts";
+import type { Writer } from "../connection/writer.ts";
+import { Intake } from "./intake.ts";
+import { Settle } from "../settling/settle.ts";
+import { Group, type GroupOptions } from "./group.ts";
+import type { Transaction } from "./transaction.ts";
+
+/** Attempts whose `commit` callbacks run at once, each over a connection of its own; others wait for a free one. */
+const MAX_CONNECTIONS = 4;
+/** A connection that was not used for so long is closed. */
+const IDLE_MS = 10_000;
+/** The server ends a transaction of a stopped process so long after the callbacks' time is over. */
+const GRACE_MS = 5_000;
+/** PostgreSQL's code for a statement in a transaction that an earlier error has aborted. */
+const ABORTED = "25P02";
+
+interface Parts {
+  /** The schema, as it is written into statements. */
+  s: string;
+  makeWriter: () => Writer;
+  group: GroupOptions;
+  /** What the store's first connection knows; a fresh copy for each attempt, because their transactions overlap. */
+  intake: Intake;
+  random: () => number;
+  /** Records the definitions of jobs over the first connection. */
+  declare: (jobs: readonly NewJob[]) => Promise<void>;
+  /** Settles without callbacks. */
+  settle: (settlements: readonly Settlement[]) => Promise<Fate[]>;
+  /** How long the callbacks of one attempt may take, in milliseconds. */
+  limit: number;
+}
+
+/** One connection, and what is known while an attempt is settled over it. */
+interface Lane {
+  writer: Writer;
+  group: Group;
+  intake: Intake;
+}
+
+/** Settles attempts with `commit` callbacks: each in a transaction of its own that also contains the callbacks' statements. */
+export class RowCommits {
+  readonly #parts: Parts;
+  readonly #lanes: Lane[] = [];
+  #free: Lane[] = [];
+  readonly #waiting: ((lane: Lane) => void)[] = [];
+  readonly #underWay = new Set<Promise<Fate[]>>();
+  #closing: NodeJS.Timeout | null = null;
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  async run(settlement: Settlement): Promise<Fate[]> {
+    const settled = this.#run(settlement);
+    this.#underWay.add(settled);
+    try {
+      return await settled;
+    } finally {
+      this.#underWay.delete(settled);
+    }
+  }
+
+  /** Resolves when the attempts that were handed in are settled. */
+  async close(): Promise<void> {
+    await Promise.allSettled(this.#underWay);
+    if (this.#closing !== null) clearTimeout(this.#closing);
+    await Promise.all(this.#lanes.map(({ group, writer }) => group.close().then(() => writer.close())));
+  }
+
+  async #run(settlement: Settlement): Promise<Fate[]> {
+    const { s, intake, random, declare, settle } = this.#parts;
+    if (settlement.followUps !== undefined) await declare(settlement.followUps);
+    const lane = await this.#take();
+    try {
+      lane.intake = new Intake(s, { speaks: false, random, knows: intake.catalog, watch: intake.sheets.watch });
+      const until = performance.now() + this.#parts.limit;
+      const run = (tx: unknown) => this.#settle(tx as Transaction, lane.intake, settlement, until);
+      const fate = await lane.group.submit("settle", run, { owed: true });
+      intake.limits.unclaimed([settlement.job]);
+      return [fate];
+    } catch (error) {
+      if (!(error instanceof RolledBack)) throw error;
+      if (error.fate !== null) return [error.fate];
+      const withoutRows: Settlement = { ...settlement, commit: undefined };
+      const fates = await settle([withoutRows]);
+      settlement.decided = withoutRows.decided;
+      return fates;
+    } finally {
+      this.#give(lane);
+    }
+  }
+
+  async #settle(tx: Transaction, intake: Intake, settlement: Settlement, until: number): Promise<Fate> {
+    const { s, random } = this.#parts;
+    const settle = new Settle(s, { ...intake, events: intake.jobEvents, random });
+    const [before] = await settle.fates(tx.rows, [settlement]);
+    if (before !== "held") return before as Fate;
+    await callAll(tx, settlement.commit ?? [], Math.ceil(until - performance.now()));
+    const [fate] = await settle.run(tx, [settlement]);
+    // The lease was lost while the callbacks ran: their rows must not be committed.
+    if (fate !== "held") throw new RolledBack(fate as Fate);
+    // A success whose follow-up jobs are rejected is recorded as a failure, and a failure commits no rows.
+    const [row] = await tx.rows<[string]>(`select state from ${s}.jobs where key = $1`, settlement.job);
+    if (row?.[0] !== "succeeded") throw new RolledBack(null);
+    return fate;
+  }
+
+  #take(): Promise<Lane> {
+    const free = this.#free.pop();
+    if (free !== undefined) return Promise.resolve(free);
+    if (this.#lanes.length === MAX_CONNECTIONS) return new Promise((resolve) => this.#waiting.push(resolve));
+    const { makeWriter, group, intake } = this.#parts;
+    const writer = makeWriter();
+    const lane: Lane = { writer, intake, group: undefined as unknown as Group };
+    lane.group = new Group(writer, {
+      ...group,
+      first: (tx, queues) => lane.intake.first(tx, queues),
+      onStale: () => lane.intake.forget(),
+      onStall: () => lane.intake.limits.stalled(),
+      onReturn: () => {
+        group.onReturn();
+        lane.intake.forgetAll();
+      },
+    });
+    this.#lanes.push(lane);
+    return Promise.resolve(lane);
+  }
+
+  #give(lane: Lane): void {
+    const next = this.#waiting.shift();
+    if (next !== undefined) return next(lane);
+    this.#free.push(lane);
+    this.#closing ??= setTimeout(() => this.#closeIdle(), IDLE_MS).unref();
+    this.#closing.refresh();
+  }
+
+  #closeIdle(): void {
+    for (const { writer } of this.#free) void writer.close().catch(() => {});
+  }
+}
+
+/** Thrown to roll back callbacks that went well. `fate`: what became of the lease; null: settle without the callbacks. */
+class RolledBack extends Error {
+  readonly fate: Fate | null;
+  constructor(fate: Fate | null) {
+    super("The rows of `commit` callbacks are rolled back.");
+    this.fate = fate;
+  }
+}
+
+/** Runs the callbacks in the open transaction, and sees that they left it open and intact. */
+async function callAll(tx: Transaction, callbacks: readonly CommitRows[], limit: number): Promise<void> {
+  if (limit <= 0) throw new CommitRowsFailed(tooLong());
+  const [before] = await tx.rows<[string]>("select pg_current_xact_id()::text");
+  await tx.command(
+    `${USERS_LOCALLY}; set local statement_timeout = ${limit};
+     set local idle_in_transaction_session_timeout = ${limit + GRACE_MS}`,
+  );
+  const user = new UserStatements(tx);
+  try {
+    await within(limit, async () => {
+      for (const run of callbacks) await run(user.tx);
+    });
+    user.isOver = true;
+    await tx.command(OURS_LOCALLY);
+  } catch (error) {
+    // The server rolls the transaction back, and the group runs it again over another connection.
+    if (tx.isLost) throw new ConnectionLost(error);
+    throw new CommitRowsFailed(codeOf(error) === ABORTED ? ((await user.firstFailure()) ?? error) : error);
+  } finally {
+    user.isOver = true;
+  }
+  const [after] = await tx.rows<[string | null]>("select pg_current_xact_id_if_assigned()::text");
+  if (after?.[0] !== before?.[0]) throw new CommitRowsFailed(ended());
+}
+
+/** What callbacks get: statements of the user's own, in the transaction of the success. */
+class UserStatements {
+  readonly tx: CommitTx;
+  isOver = false;
+  #failure: unknown;
+  #last: Promise<unknown> = Promise.resolve();
+
+  constructor(transaction: Transaction) {
+    this.tx = {
+      get db(): never {
+        throw new HoldfastError(
+          "TX_INVALID",
+          "`tx.db` exists on SQLite only, and this database is on PostgreSQL.",
+          "Use `await tx.query(text, values)`.",
+        );
+      },
+      query: (text, values) => {
+        if (this.isOver) return Promise.reject(over());
+        if (typeof text !== "string" || (values !== undefined && !Array.isArray(values)))
+          return Promise.reject(noStatement(typeof text === "string" ? values : text));
+        const answer = transaction.query(text, values?.map(sentValue)).then((rows) => ({ rows }));
+        // Also where the callback does not await it: the error aborts the transaction, and with it the attempt.
+        this.#last = answer.catch((error: unknown) => (this.#failure ??= error));
+        return answer;
+      },
+    };
+  }
+
+  /** The first error that the server answered; a callback may have ignored it. The server answers in order. */
+  async firstFailure(): Promise<unknown> {
+    await this.#last;
+    return this.#failure;
+  }
+}
+
+/**
+ * A value as it is sent: as text, whose type the server infers from the statement, as `pg` does it. The driver by itself
+ * knows no types of lists. It sends bytes as they are.
+ */
+function sentValue(value: unknown): unknown {
+  // The driver rejects undefined.
+  if (value === undefined || value === null || value instanceof Uint8Array) return value;
+  if (Array.isArray(value)) return `{${value.map(listElement).join(",")}}`;
+  if (value instanceof Date && !Number.isNaN(value.getTime())) return value.toISOString();
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+function listElement(value: unknown): string {
+  if (Array.isArray(value)) return sentValue(value) as string;
+  const sent = value instanceof Uint8Array ? `\\x${Buffer.from(value).toString("hex")}` : sentValue(value);
+  return sent === null || sent === undefined ? "NULL" : `"${String(sent).replaceAll(/["\\]/g, "\\$&")}"`;
+}
+
+/** In real time, whatever clock is injected: the server's locks are held. */
+async function within(millis: number, run: () => Promise<void>): Promise<void> {
+  const late = Promise.withResolvers<never>();
+  const timer = setTimeout(() => late.reject(tooLong()), millis);
+  try {
+    await Promise.race([run(), late.promise]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function noStatement(given: unknown): HoldfastError {
+  return new HoldfastError(
+    "TX_INVALID",
+    `\`tx.query\` takes a statement and an array of values, got ${describeValue(given)}.`,
+    'Write e.g. tx.query("insert into orders (id) values ($1)", [id]).',
+  );
+}
+
+function tooLong(): HoldfastError {
+  return new HoldfastError(
+    "TX_TIMEOUT",
+    "The callbacks of `commit` took longer than they may, so their transaction was rolled back.",
+    "Do the slow part in the handler, before `commit`; only write rows in the callback.",
+  );
+}
+
+function over(): HoldfastError {
+  return new HoldfastError(
+    "TX_OVER",
+    "The transaction of this `tx` is over.",
+    "Await every `tx.query` inside the callback of `commit`; keep `tx` no longer than that.",
+  );
+}
+
+function ended(): HoldfastError {
+  return new HoldfastError(
+    "TX_ENDED",
+    "The callback of `commit` has ended its transaction by itself, so the success was not recorded with it.",
+    "Leave `commit` and `rollback` to Holdfast: return to commit, throw to undo. Savepoints are allowed.",
+  );
+}

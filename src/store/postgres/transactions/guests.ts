@@ -1,0 +1,288 @@
+import { HoldfastError } from "../../../core/errors.ts";
+import type { Durability, Enqueued, NewJob } from "../../store.ts";
+import type { Catalog } from "../catalog.ts";
+import type { Rows, Value } from "../connection/driver.ts";
+import { type Epoch, Returned } from "../connection/epoch.ts";
+import { codeOf, explain, mayRunAgain, Overtaken } from "../connection/faults.ts";
+import { borrowed, RELIED_READ } from "../connection/relied.ts";
+import { Intake } from "./intake.ts";
+import { ScriptTx, Statements } from "../scripts.ts";
+import type { Counted, Tx } from "./transaction.ts";
+
+/** The store whose database the guests write to. */
+export interface Host {
+  s: string;
+  address: string;
+  databaseId: string;
+  durability: Durability;
+  catalog: Catalog;
+  random: () => number;
+  /** The injected clock's time, else null. */
+  at: () => number | null;
+  epoch: Epoch;
+  /** The database has gone back: the store learns what it is now. */
+  enterAnew: () => Promise<void>;
+  /** A statement that tells others, when the guest commits, that these queues have something. */
+  wake: (queues: ReadonlySet<string>) => [text: string, ...values: Value[]] | null;
+}
+
+/** Between two that name the same job in their transactions one waits, and looks again: rarely more than once. */
+const TRIES = 5;
+
+/** Users' own transactions: jobs go in with their rows. What is answered holds if, and only if, they commit. */
+export class Guests {
+  readonly #host: Host;
+
+  constructor(host: Host) {
+    this.#host = host;
+  }
+
+  async enqueue(given: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    const access = accessOf(given);
+    try {
+      const settings = await this.#check(access.query);
+      for (let tries = 1; ; tries++) {
+        try {
+          return await this.#try(access, settings, jobs);
+        } catch (error) {
+          if (!mayRunAgain(error) || tries === TRIES) throw error;
+          if (error instanceof Returned) await this.#host.enterAnew();
+        }
+      }
+    } catch (error) {
+      if (codeOf(error) === ABORTED) throw aborted(error);
+      // It is his to run again, and he looks for this code.
+      throw CONFLICTS.has(codeOf(error)) ? error : explain(error, this.#host.address);
+    }
+  }
+
+  /** All or none; when it throws, it has left nothing behind, and the transaction may go on. */
+  async #try({ query, apart }: Access, settings: Settings, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    await query("savepoint holdfast_enqueue", []);
+    try {
+      const answers = await apart((inner) => this.#write(inner, settings, jobs));
+      await query("release savepoint holdfast_enqueue", []);
+      return answers;
+    } catch (error) {
+      await query("rollback to savepoint holdfast_enqueue", []).catch(() => {});
+      throw error;
+    }
+  }
+
+  async #write(query: Query, { take, giveBack }: Settings, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+    if (take !== null) await query(take, []);
+    const { s, random, catalog, at, epoch, wake } = this.#host;
+    const tx = new GuestTx(query, s, at(), epoch);
+    const intake = new Intake(s, { speaks: false, random, knows: catalog });
+    const answers = await intake.enqueue.whole(tx, jobs);
+    const woken = wake(tx.woken);
+    if (tx.woken.size > 0 && woken !== null) await tx.rows(...woken);
+    await tx.end();
+    if (giveBack !== null) await query(giveBack, []);
+    return answers;
+  }
+
+  /** Refused before anything is written, where he could not keep what this store promises. */
+  async #check(query: Query): Promise<Settings> {
+    const { s, databaseId, durability, address } = this.#host;
+    const [first] = await readRows<{ xid: string }>(query, "select pg_current_xact_id()::text as xid");
+    const [second] = await readRows(
+      query,
+      `select pg_current_xact_id_if_assigned()::text as xid, current_setting('synchronous_commit') as sync,
+         current_setting('transaction_read_only') as read_only, ${RELIED_READ},
+         (to_regclass('${s.replaceAll("'", "''")}.database') is not null)::text as known`,
+    );
+    const found = second as { xid: string | null; sync: string; read_only: string; known: string };
+    const { xid, sync, known } = found;
+    if (xid === null || xid !== first?.xid) throw notOpen();
+    if (found.read_only === "on") throw readOnly();
+    const databases =
+      known === "true" ? await readRows<{ id: string }>(query, `select database_id as id from ${s}.database where id = 1`) : [];
+    if (databases[0]?.id !== databaseId) throw otherDatabase(address);
+    // Unlike SQLite's, this can be raised inside a transaction, for this one alone.
+    if (durability === "power" && sync === "off") await query("set local synchronous_commit = on", []);
+    return borrowed(found);
+  }
+}
+
+/** What the server ends a transaction with that cannot be one of several at once. */
+const CONFLICTS = new Set(["40001", "40P01"]);
+
+/** A statement before has failed, and nothing but a rollback is taken any more. */
+const ABORTED = "25P02";
+
+type Settings = ReturnType<typeof borrowed>;
+
+type Query = (text: string, values: readonly Value[]) => Promise<readonly unknown[]>;
+
+/** The way into a user's transaction. */
+interface Access {
+  query: Query;
+  /** What fails in here does not fail the transaction, once it is undone. */
+  apart: <T>(run: (query: Query) => Promise<T>) => Promise<T>;
+}
+
+/**
+ * Reads rows as one JSON text: drivers and their settings differ in whether a row is an object or an array, and in how they
+ * return whole numbers.
+ */
+async function readRows<Row extends object>(query: Query, select: string, values: readonly Value[] = []): Promise<Row[]> {
+  const [row] = await query(
+    `with answer as (${select}) select coalesce(json_agg(answer), '[]')::text as rows from answer`,
+    values,
+  );
+  const text: unknown = isObject(row) ? Object.values(row)[0] : undefined;
+  if (typeof text !== "string") throw noRows();
+  return JSON.parse(text) as Row[];
+}
+
+class GuestTx extends ScriptTx implements Tx {
+  readonly at: number | null;
+  readonly woken = new Set<string>();
+  isLate = false;
+  queues: readonly string[] = [];
+  readonly #query: Query;
+  readonly #s: string;
+  readonly #epoch: Epoch;
+  readonly #known: number;
+  readonly #assumed: Partial<Record<Counted, number>> = {};
+  #now: Promise<number> | null = null;
+
+  constructor(query: Query, s: string, at: number | null, epoch: Epoch) {
+    super(new Statements(s));
+    this.#epoch = epoch;
+    this.#known = epoch.known;
+    this.#query = query;
+    this.#s = s;
+    this.at = at;
+  }
+
+  readonly rows: Rows = async <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
+    if (!/^\s*select\b|\breturning\b/.test(text)) {
+      await this.#query(text, values);
+      return [];
+    }
+    const answered = await readRows(this.#query, text, values);
+    const rows = answered.map((one) => Object.values(one) as unknown as Row);
+    return Object.assign(rows, { columns: Object.keys(answered[0] ?? {}).map((name) => ({ name })) });
+  };
+
+  now(): Promise<number> {
+    this.#now ??= this.rows<[number]>(`select ${this.#s}.clock($1) as now`, this.at).then(([row]) => (row as [number])[0]);
+    return this.#now;
+  }
+
+  /** Whether what was assumed is still so. */
+  async end(): Promise<void> {
+    const [row] = await this.rows<[number, number, boolean]>(
+      `select lanes, settings, ${this.#epoch.isGone("$1::bigint")} as gone from ${this.#s}.counter where id = 1`,
+      this.#known,
+    );
+    const [lanes, settings, isGone] = row as [number, number, boolean];
+    if (isGone) throw new Returned();
+    if ((this.#assumed.lanes ?? lanes) !== lanes || (this.#assumed.settings ?? settings) !== settings) throw new Overtaken();
+  }
+
+  assume(what: Counted, count: number): void {
+    this.#assumed[what] = count;
+  }
+
+  moved(what: Counted, _from: number, to: number): void {
+    this.#assumed[what] = to;
+  }
+
+  ready(queue: string): void {
+    this.woken.add(queue);
+  }
+
+  // Nothing that is learnt in it is kept, and it is not ours to commit.
+  onUndo(): void {}
+  onCommit(): void {}
+  wrote(): void {}
+  /** The head of the audit would be locked for as long as that transaction stays open. */
+  atLast(): void {
+    throw new Error("nothing that is written into the audit is done in a user's transaction");
+  }
+
+  ended(): void {}
+}
+
+function accessOf(given: unknown): Access {
+  if (isObject(given) && typeof given["unsafe"] === "function") return accessOfPostgres(given as unknown as PostgresSql);
+  if (isObject(given) && typeof given["query"] === "function") {
+    const ask = given["query"] as (text: string, values: unknown[]) => unknown;
+    const query: Query = async (text, values) => rowsOf(await ask.call(given, text, [...values]));
+    return { query, apart: (run) => run(query) };
+  }
+  throw new HoldfastError(
+    "TX_INVALID",
+    `What was given as \`tx\` is no transaction on PostgreSQL: ${given === null ? "null" : typeof given}.`,
+    "Give a client of `pg`, the `sql` of a transaction of `postgres`, or anything with query(text, values).",
+  );
+}
+
+/** The rows of what a user's `query` answered: `{ rows }`, or the rows themselves. */
+function rowsOf(answer: unknown): readonly unknown[] {
+  const rows = isObject(answer) && !Array.isArray(answer) ? answer["rows"] : answer;
+  if (Array.isArray(rows)) return rows;
+  throw noRows();
+}
+
+function noRows(): HoldfastError {
+  return new HoldfastError(
+    "TX_INVALID",
+    "The `query` of what was given as `tx` returned no rows.",
+    "Return { rows } or an array of rows from query(text, values); pass the values on to the statement.",
+  );
+}
+
+interface PostgresSql {
+  unsafe: (text: string, values: unknown[]) => PromiseLike<readonly unknown[]>;
+  /** Within a transaction. */
+  savepoint?: <T>(run: (sql: PostgresSql) => Promise<T>) => Promise<T>;
+}
+
+/** This driver rolls a transaction back in which any statement has failed, but for those of a savepoint of its own. */
+function accessOfPostgres(sql: PostgresSql): Access {
+  const query: Query = async (text, values) => sql.unsafe(text, [...values]);
+  const apart: Access["apart"] = (run) =>
+    sql.savepoint === undefined ? run(query) : sql.savepoint((inner) => run(accessOfPostgres(inner).query));
+  return { query, apart };
+}
+
+function isObject(given: unknown): given is Record<string, unknown> {
+  return (typeof given === "object" && given !== null) || typeof given === "function";
+}
+
+function notOpen(): HoldfastError {
+  return new HoldfastError(
+    "TX_NOT_OPEN",
+    "No transaction is open on what was given as `tx`, or each statement has a connection of its own.",
+    "Begin one first, and give the client or the `sql` of that transaction, not the pool.",
+  );
+}
+
+function aborted(cause: unknown): HoldfastError {
+  return new HoldfastError(
+    "TX_ABORTED",
+    "A statement of the transaction that was given as `tx` has failed before, so the server takes nothing more in it.",
+    "Roll it back, and look for the first error in it; what may fail belongs into a savepoint of its own.",
+    { cause },
+  );
+}
+
+function readOnly(): HoldfastError {
+  return new HoldfastError(
+    "TX_READ_ONLY",
+    "The transaction that was given as `tx` is read only, so no job can go in with it.",
+    "Begin it without `read only`; see that `default_transaction_read_only` is off for its user.",
+  );
+}
+
+function otherDatabase(address: string): HoldfastError {
+  return new HoldfastError(
+    "TX_OTHER_DATABASE",
+    `What was given as \`tx\` is open on another database, and this Holdfast on ${address}.`,
+    "Begin the transaction on the database that Holdfast was opened with.",
+  );
+}

@@ -1,0 +1,292 @@
+import type { Clock } from "../../../core/clock.ts";
+import type { Fence, JobKey } from "../../../core/ids.ts";
+import type { NewAuditEntry } from "../../audit.ts";
+import type { Tx as AnyTx } from "../../sql/access.ts";
+import type { Rows, Value } from "../connection/driver.ts";
+import { type Epoch, Returned } from "../connection/epoch.ts";
+import { codeOf, isLost, Overtaken } from "../connection/faults.ts";
+import { REFUSED } from "../connection/relied.ts";
+import type { Session } from "../connection/session.ts";
+import { Stalled } from "../limits/queue-locks.ts";
+import { ScriptTx, type Statements } from "../scripts.ts";
+import { Opening } from "./calls.ts";
+import type { Receipts, SoleStatement } from "./receipts.ts";
+
+/** One transaction, as the operations inside it see it. */
+export interface Tx extends AnyTx {
+  /** The injected clock's time; null where the database's own clock counts. Statements take it as it is. */
+  readonly at: number | null;
+  /** One instant for the whole transaction, for those who decide by it before they write. */
+  now(): Promise<number>;
+  readonly rows: Rows;
+  /** Relies on lanes, or settings, being as they were when this count of their changes was read. If not, all is done again. */
+  assume(what: Counted, count: number): void;
+  /** Holds rows, which come after the lock of any queue: none is waited for any more. */
+  isLate: boolean;
+  /** The queues whose lock it holds. */
+  queues: readonly string[];
+  /** Has itself moved that count. */
+  moved(what: Counted, from: number, to: number): void;
+  /** What was learnt in this transaction counts only if it is committed. */
+  onUndo(forget: () => void): void;
+  onCommit(keep: () => void): void;
+  /** An entry of the audit: its head is locked, and it is written, when all else is done. */
+  atLast(entry: NewAuditEntry): void;
+}
+
+/** What is cached of the database, and counted there when it changes. */
+export type Counted = "lanes" | "settings";
+
+/** An operation that is one statement, and a transaction by itself. */
+export interface Sole<T> {
+  statement: SoleStatement;
+  values: Value[];
+  /** What its rows say; null: it has changed nothing, and has to go the longer way. */
+  read: (rows: readonly (readonly unknown[])[]) => T | Promise<T> | null;
+}
+
+/** What the world is told after a commit. */
+export interface Committed {
+  ready: Set<string>;
+  ended: { job: JobKey; fence: Fence }[];
+}
+
+export interface TransactionOptions {
+  clock: Clock;
+  /** Whether statements take the given clock's time, or the database's. */
+  injected: boolean;
+  schema: string;
+  statements: Statements;
+  epoch: Epoch;
+  /** What was assumed is not so any more. */
+  onStale: () => void;
+}
+
+/** A statement that locks rows until the commit. The mutexes are taken before any row, so they are not counted. */
+const LOCKS_ROWS = /^(?!.*\.mutexes\b).*\b(insert into|update|delete from)\b/s;
+
+/** What is known of a transaction while it runs. */
+export class Transaction extends ScriptTx implements Tx {
+  readonly at: number | null;
+  readonly news: Committed = { ready: new Set(), ended: [] };
+  /** What it has to write into the audit. */
+  readonly entries: NewAuditEntry[] = [];
+  hasWritten = false;
+  /** By its only statement. */
+  isCommitted = false;
+  isLate = false;
+  queues: readonly string[] = [];
+  readonly #session: Session;
+  readonly #options: TransactionOptions;
+  /** What is to be sent with its beginning; null when that is under way. */
+  #opening: Opening | null;
+  #begun: Promise<void> = Promise.resolve();
+  readonly #undo: (() => void)[] = [];
+  readonly #keep: (() => void)[] = [];
+  #now: Promise<number> | null = null;
+  #failed: { error: unknown } | null = null;
+  #stopped: { cause: unknown } | null = null;
+  #sent = 0;
+  /** The number of its receipt, once it is asked for. */
+  batch = 0;
+  #end: { receipt: Promise<number | null>; sent: number } | null = null;
+  #undone = false;
+  readonly #epoch: number;
+  readonly #assumed: Partial<Record<Counted, number>> = {};
+
+  constructor(session: Session, options: TransactionOptions, within: Transaction | null = null) {
+    super(options.statements);
+    this.#session = session;
+    this.#options = options;
+    this.#epoch = options.epoch.known;
+    this.at = within === null ? (options.injected ? options.clock.now() : null) : within.at;
+    this.#opening = within === null ? new Opening() : null;
+  }
+
+  now(): Promise<number> {
+    this.#now ??=
+      this.at === null
+        ? this.rows<[number]>(`select ${this.#options.schema}.clock(null)`).then(([row]) => (row as [number])[0])
+        : Promise.resolve(this.at);
+    return this.#now;
+  }
+
+  readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
+    if (this.#stopped !== null) return Promise.reject(this.#stopped.cause);
+    this.#sent++;
+    this.isLate ||= LOCKS_ROWS.test(text);
+    const rows = this.#opening === null ? this.#send<Row>(text, values) : this.#opening.add<Row>(text, values);
+    // After the first error every other statement fails, too, for no reason of its own.
+    rows.catch((error: unknown) => (this.#failed ??= { error }));
+    return rows;
+  };
+
+  /** A statement of a user's own, whose rows are objects. */
+  query(text: string, values: unknown[] = []): Promise<unknown[]> {
+    return this.#session.query(text, values);
+  }
+
+  command(text: string): Promise<string> {
+    return this.#session.command(text);
+  }
+
+  get isLost(): boolean {
+    return this.#session.isLost;
+  }
+
+  /** Together with all that has been handed in so far. A second time it does nothing more. */
+  begin(begin: readonly string[]): Promise<void> {
+    const opening = this.#opening;
+    this.#opening = null;
+    if (opening !== null) this.#begun = opening.send(this.#session, begin);
+    return this.#begun;
+  }
+
+  /** All of it: the statement, its end, and the commit that the server makes of a statement outside of any transaction. */
+  async alone(
+    receipts: Receipts,
+    { statement, values }: Sole<unknown>,
+    told: [channel: string, text: string] | null,
+  ): Promise<unknown[][]> {
+    const batch = (this.batch = receipts.next());
+    const { lanes = null, settings = null } = this.#assumed;
+    const rows = await this.#session.rows<unknown[]>(receipts.sealed(statement, told !== null), [
+      ...values,
+      batch,
+      this.#epoch,
+      lanes,
+      settings,
+      ...(told ?? []),
+    ]);
+    this.isCommitted = true;
+    return rows;
+  }
+
+  async #send<Row extends readonly unknown[]>(text: string, values: Value[]): Promise<Row[]> {
+    await this.#begun;
+    return this.#session.rows<Row>(text, values);
+  }
+
+  /**
+   * Leaves the receipt, and sees whether what was assumed is still so. Null when nothing was written. Sent ahead of the
+   * answers, it counts if nothing else was sent after it.
+   */
+  end(receipts: Receipts): Promise<number | null> {
+    if (this.#end?.sent !== this.#sent) {
+      const receipt = this.#leave(receipts);
+      this.#end = { receipt, sent: this.#sent };
+    }
+    return this.#end.receipt;
+  }
+
+  async #leave(receipts: Receipts): Promise<number | null> {
+    const batch = (this.batch = receipts.next());
+    const { lanes = null, settings = null } = this.#assumed;
+    const [row] = await this.rows<[boolean]>(...receipts.end(batch, { epoch: this.#epoch, lanes, settings }));
+    return (row as [boolean])[0] ? batch : null;
+  }
+
+  /** It is about to be rolled back. What an item sent from here on would be done by itself, and stay. */
+  stop(cause: unknown): void {
+    this.#stopped ??= { cause };
+  }
+
+  assume(what: Counted, count: number): void {
+    this.#check(what, count);
+    this.#rely(what, count);
+  }
+
+  moved(what: Counted, from: number, to: number): void {
+    this.#check(what, from);
+    this.#rely(what, to);
+  }
+
+  /** An end that was sent before knew nothing of it. */
+  #rely(what: Counted, count: number): void {
+    if (this.#assumed[what] !== count) this.#end = null;
+    this.#assumed[what] = count;
+  }
+
+  #check(what: Counted, count: number): void {
+    if ((this.#assumed[what] ?? count) === count) return;
+    throw this.#stale();
+  }
+
+  #stale(): Overtaken {
+    this.#options.onStale();
+    return new Overtaken("What was known of queues has changed.");
+  }
+
+  cause(error: unknown): unknown {
+    // What was known has been forgotten under it, and whatever went wrong may come of that.
+    if (this.#options.epoch.known !== this.#epoch && !isLost(error)) return new Returned();
+    if (error instanceof Overtaken) return error;
+    const cause = this.#failed?.error ?? error;
+    switch (codeOf(cause)) {
+      case REFUSED.returned:
+        return new Returned();
+      case REFUSED.stale:
+        return this.#stale();
+      case REFUSED.moved:
+        return new Overtaken("A job was changed while it was claimed.", { soon: true });
+      case "55P03":
+        return this.queues.length > 0 ? new Stalled() : cause;
+      default:
+        return cause;
+    }
+  }
+
+  onUndo(forget: () => void): void {
+    if (this.#undone) forget();
+    else this.#undo.push(forget);
+  }
+
+  onCommit(keep: () => void): void {
+    this.#keep.push(keep);
+  }
+
+  atLast(entry: NewAuditEntry): void {
+    this.entries.push(entry);
+  }
+
+  wrote(): void {
+    this.hasWritten = true;
+  }
+
+  ready(queue: string): void {
+    this.news.ready.add(queue);
+  }
+
+  ended(job: JobKey, fence: Fence): void {
+    this.news.ended.push({ job, fence });
+  }
+
+  undo(): void {
+    this.#undone = true;
+    for (const forget of this.#undo.splice(0)) forget();
+  }
+
+  keep(): void {
+    for (const keep of this.#keep) keep();
+  }
+
+  /** One item's part: what it has to tell is held back until it is known to be done. */
+  part(): Transaction {
+    const part = new Transaction(this.#session, this.#options, this);
+    part.isLate = this.isLate;
+    part.queues = this.queues;
+    return part;
+  }
+
+  join(whole: Transaction): void {
+    if (this.hasWritten) whole.hasWritten = true;
+    whole.entries.push(...this.entries);
+    whole.isLate = this.isLate;
+    whole.queues = this.queues;
+    for (const queue of this.news.ready) whole.news.ready.add(queue);
+    whole.news.ended.push(...this.news.ended);
+    whole.#undo.push(...this.#undo);
+    whole.#keep.push(...this.#keep);
+    Object.assign(whole.#assumed, this.#assumed);
+  }
+}

@@ -1,0 +1,83 @@
+import type { Fence, JobKey } from "../../../core/ids.ts";
+import { type JobState, mayMove } from "../../../core/job.ts";
+import { isPipelineQueue } from "../../../core/work.ts";
+import type { Items } from "../../work/items.ts";
+import type { Catalog } from "./catalog.ts";
+import type { Connection, Statement } from "../driver.ts";
+import type { Endings, Waits } from "./endings.ts";
+import type { JobEvents } from "./events.ts";
+import type { Tx } from "../group-commit.ts";
+import type { Limits } from "./limits.ts";
+
+interface Row {
+  key: JobKey;
+  state: JobState;
+  lane: number;
+  fence: Fence;
+  gate: string | null;
+  priority: number;
+  limits: string | null;
+}
+
+/** Ends jobs that have not ended, whoever holds them. The caller then writes the endings. */
+export class Cancel {
+  readonly #catalog: Catalog;
+  readonly #endings: Endings;
+  readonly #waits: Waits;
+  readonly #limits: Limits;
+  readonly #events: JobEvents;
+  readonly #items: Items;
+  readonly #row: Statement;
+  readonly #cancel: Statement;
+
+  constructor(
+    db: Connection,
+    parts: { catalog: Catalog; endings: Endings; waits: Waits; limits: Limits; events: JobEvents; items: Items },
+  ) {
+    this.#catalog = parts.catalog;
+    this.#endings = parts.endings;
+    this.#waits = parts.waits;
+    this.#limits = parts.limits;
+    this.#events = parts.events;
+    this.#items = parts.items;
+    this.#row = db.prepare("select key, state, lane, fence, gate, priority, limits from holdfast_jobs where key = :key");
+    this.#cancel = db.prepare(
+      `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null
+       where key = :key`,
+    );
+  }
+
+  /** An operator's act: a work item has failed by it. False: it has ended already. */
+  run(tx: Tx, job: JobKey): boolean {
+    const row = this.#take(tx, job);
+    if (row === undefined) return false;
+    this.#events.always(tx, "job.cancelled", row.key);
+    if (isPipelineQueue(this.#catalog.lane(row.lane).queue)) this.#items.cancelled(tx.now, row.key, row.state);
+    return true;
+  }
+
+  /** A work item that is not wanted any more. */
+  quietly(tx: Tx, job: JobKey): void {
+    const row = this.#take(tx, job);
+    if (row === undefined) return;
+    this.#events.tell(tx, "job.cancelled", row.lane, row.key);
+    this.#items.dropped(row.key, row.state);
+  }
+
+  #take(tx: Tx, job: JobKey): Row | undefined {
+    const row = this.#row.get<Row>({ key: job });
+    if (row === undefined || !mayMove("cancel", row.state)) return undefined;
+    this.#cancel.runNamed({ key: row.key, now: tx.now });
+    this.#endings.add(row.key, row.lane, "cancelled");
+    if (row.state === "waiting") this.#waits.forget(row.key);
+    if (row.limits !== null && row.state === "pending") this.#limits.withdraw(tx, { ...row, limits: row.limits }, row.gate);
+    if (row.limits !== null && row.state === "running") this.#limits.end(tx, row.lane, row.limits, true);
+    if (row.state === "running") {
+      tx.ended(row.key, row.fence);
+      // It may have been an exclusive claim: its queue is open again.
+      tx.ready(this.#catalog.lane(row.lane).queue);
+    }
+    tx.wrote();
+    return row;
+  }
+}

@@ -1,0 +1,83 @@
+import { damagedRow } from "../../../core/errors.ts";
+import { EVENT_OF } from "../../../core/event.ts";
+import type { JobKey } from "../../../core/ids.ts";
+import type { JobError } from "../../../core/job.ts";
+import { isPipelineQueue } from "../../../core/work.ts";
+import type { Items } from "../../work/items.ts";
+import type { Catalog } from "./catalog.ts";
+import type { Connection, Statement } from "../driver.ts";
+import type { Endings } from "./endings.ts";
+import type { JobEvents } from "./events.ts";
+import { corrupt } from "../faults.ts";
+import type { Tx } from "../group-commit.ts";
+import type { Limits } from "./limits.ts";
+
+/** A job whose row cannot be believed, as far as it can be. */
+export interface DamagedJob {
+  key: JobKey;
+  /** What people know it by, as far as that can be told. */
+  id: string;
+  lane: number;
+  priority: number;
+  limits: string | null;
+}
+
+/**
+ * Jobs whose row is not what was written there. None of them is handed to anybody: whoever would have claimed one puts it
+ * into quarantine instead, where an operator finds it. Nothing that its row says is relied on, but the lane it was found in.
+ */
+export class DamagedJobs {
+  readonly #catalog: Catalog;
+  readonly #endings: Endings;
+  readonly #limits: Limits;
+  readonly #events: JobEvents;
+  readonly #items: Items;
+  readonly #quarantine: Statement;
+
+  constructor(db: Connection, parts: { catalog: Catalog; endings: Endings; limits: Limits; events: JobEvents; items: Items }) {
+    this.#catalog = parts.catalog;
+    this.#endings = parts.endings;
+    this.#limits = parts.limits;
+    this.#events = parts.events;
+    this.#items = parts.items;
+    // A claim and its end in one: the transaction holds the only write lock.
+    this.#quarantine = db.prepare(
+      `update holdfast_jobs set state = 'quarantined', fence = ?, error = ?, finished_at = ?
+       where key = ? and state = 'pending' and gate is null`,
+    );
+  }
+
+  quarantine(tx: Tx, job: DamagedJob): void {
+    const { key, lane } = job;
+    const error = damagedError(job.id);
+    const text = JSON.stringify(error);
+    if (this.#quarantine.run(tx.commit, text, tx.now, key) === 0)
+      throw corrupt("the index of jobs that are ready is not that of the jobs");
+    tx.wrote();
+    this.#freePlace(tx, job);
+    this.#endings.add(key, lane, "quarantined");
+    if (isPipelineQueue(this.#catalog.lane(lane).queue)) {
+      const next = { state: "quarantined", delay: 0, attempt: 0, errors: 0, crashes: 0, error, dropCheckpoint: false } as const;
+      this.#items.left(tx.now, key, { outcome: { kind: "unreadable", error }, next, by: "reclaimer", work: undefined });
+    }
+    this.#events.tell(tx, EVENT_OF.quarantined, lane, key);
+    this.#endings.write(tx);
+    tx.damaged(error.message);
+  }
+
+  /** Its limits may be what is damaged: then its place stays taken until the limit is declared anew. */
+  #freePlace(tx: Tx, { limits, ...job }: DamagedJob): void {
+    if (limits === null) return;
+    try {
+      this.#limits.withdraw(tx, { ...job, limits }, null);
+    } catch {
+      // Neither a rule nor a key can be read in it.
+    }
+  }
+}
+
+/** What its readers are told instead of what it holds. */
+export function damagedError(id: string): JobError {
+  const { code, message } = damagedRow(`Job ${id}`);
+  return { name: "DamagedError", code, message };
+}

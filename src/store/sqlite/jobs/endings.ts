@@ -1,0 +1,295 @@
+import { behind, isEarly, upstreamEnded, type Wait } from "../../../core/dependency.ts";
+import type { JobKey } from "../../../core/ids.ts";
+import type { FinishedState, JobState } from "../../../core/job.ts";
+import { isPipelineQueue } from "../../../core/work.ts";
+import { COUNTED, publicId, type Tallied } from "../../job-row.ts";
+import type { Items } from "../../work/items.ts";
+import type { Catalog } from "./catalog.ts";
+import type { Connection, Statement } from "../driver.ts";
+import type { JobEvents } from "./events.ts";
+import type { Expiring } from "./expiring.ts";
+import type { Tx } from "../group-commit.ts";
+import type { Limits } from "./limits.ts";
+import type { Settings } from "./settings.ts";
+import type { Accounts } from "../work/accounts.ts";
+
+interface Ended {
+  job: JobKey;
+  lane: number;
+  state: FinishedState;
+}
+
+type WaitingRow = [key: JobKey, lane: number, priority: number, runAt: number, createdAt: number, limits: string | null];
+
+/**
+ * What the end of a job means for everything around its row: counts, how long it is kept, and the jobs that come after
+ * it. Nothing waits for ever: a job that ends otherwise than succeeded cancels those that were to come after it, and
+ * those after them, in the same transaction.
+ */
+export class Endings {
+  readonly #catalog: Catalog;
+  readonly #settings: Settings;
+  readonly #tally: Tally;
+  readonly #waits: Waits;
+  readonly #limits: Limits;
+  readonly #expiring: Expiring;
+  readonly #events: JobEvents;
+  readonly #items: Items;
+  readonly #accounts: Accounts;
+  readonly #waiting: Statement;
+  readonly #unblock: Statement;
+  readonly #cancel: Statement;
+  readonly #idOf: Statement;
+  /** Somebody may wait for what ends, or it is not kept for ever. */
+  #followed = true;
+  #ended: Ended[] = [];
+
+  constructor(
+    db: Connection,
+    parts: {
+      catalog: Catalog;
+      settings: Settings;
+      tally: Tally;
+      waits: Waits;
+      limits: Limits;
+      expiring: Expiring;
+      events: JobEvents;
+      items: Items;
+      accounts: Accounts;
+    },
+  ) {
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#tally = parts.tally;
+    this.#waits = parts.waits;
+    this.#limits = parts.limits;
+    this.#expiring = parts.expiring;
+    this.#events = parts.events;
+    this.#items = parts.items;
+    this.#accounts = parts.accounts;
+    const these = "key in (select value from json_each(?)) and state = 'waiting'";
+    this.#waiting = db.prepare(
+      `select key, lane, priority, run_at, created_at, limits from holdfast_jobs where ${these} order by key`,
+    );
+    this.#unblock = db.prepare(`update holdfast_jobs set state = 'pending', gate = ? where ${these}`);
+    this.#cancel = db.prepare(`update holdfast_jobs set state = 'cancelled', error = ?, finished_at = ? where ${these}`);
+    this.#idOf = db.prepare("select created_at, id from holdfast_jobs where key = ?");
+  }
+
+  /** Before a whole batch ends: where nothing follows from an end, nothing is noted. */
+  begin(tx: Tx): void {
+    this.#followed = this.#settings.at(tx.settings).forgetting || this.#waits.any();
+  }
+
+  add(job: JobKey, lane: number, state: FinishedState): void {
+    this.#tally.add(lane, state, 1);
+    if (this.#followed) this.#ended.push({ job, lane, state });
+  }
+
+  /** The last act of each operation, so that an undone one leaves nothing here. */
+  write(tx: Tx): void {
+    if (this.#ended.length > 0) this.#follow(tx);
+    this.#tally.write(tx.now);
+    this.#limits.write(tx);
+    this.#accounts.write(tx);
+    this.#followed = true;
+  }
+
+  /** After an undone transaction. */
+  forget(): void {
+    this.#ended = [];
+    this.#followed = true;
+    this.#tally.forget();
+    this.#accounts.forget();
+  }
+
+  #follow(tx: Tx): void {
+    const forgetting = this.#settings.at(tx.settings).forgetting;
+    const waited = this.#waits.any();
+    // What is cancelled on the way has ended, too, and is looked at in the next round.
+    while (this.#ended.length > 0) {
+      const ended = this.#ended;
+      this.#ended = [];
+      if (forgetting) this.#expiring.add(ended, tx.now);
+      if (waited) this.#tellBehind(tx, ended);
+    }
+  }
+
+  /** In a handful of statements, however many come after them. */
+  #tellBehind(tx: Tx, ended: readonly Ended[]): void {
+    const states = new Map(ended.map(({ job, state }) => [job, state]));
+    const pairs = this.#waits.behind([...states.keys()]);
+    if (pairs.length === 0) return;
+    const { cancelled, freer } = behind(pairs, states);
+    this.#waits.over([...states.keys()], [...cancelled.keys()]);
+    for (const [upstream, jobs] of Map.groupBy(cancelled.keys(), (job) => cancelled.get(job) as JobKey)) {
+      this.#cancelBehind(tx, jobs, upstream, states.get(upstream) as FinishedState);
+    }
+    this.#unblocked(tx, this.#waits.free(freer));
+    tx.wrote();
+  }
+
+  #unblocked(tx: Tx, jobs: readonly JobKey[]): void {
+    const open: JobKey[] = [];
+    const timed: JobKey[] = [];
+    for (const [key, lane, priority, runAt, createdAt, limits] of this.#waitingOf(jobs)) {
+      if (isEarly(runAt, createdAt, tx.now)) timed.push(key);
+      else if (limits === null) open.push(key);
+      else this.#unblock.run(this.#limits.admit(tx, { key, lane, priority, limits }), JSON.stringify([key]));
+      tx.ready(this.#catalog.lane(lane).queue);
+    }
+    if (open.length > 0) this.#unblock.run(null, JSON.stringify(open));
+    if (timed.length > 0) this.#unblock.run("time", JSON.stringify(timed));
+  }
+
+  #cancelBehind(tx: Tx, jobs: readonly JobKey[], upstream: JobKey, state: FinishedState): void {
+    const [createdAt, id] = this.#idOf.row(upstream) as [number, string | null];
+    const rows = this.#waitingOf(jobs);
+    const error = JSON.stringify(upstreamEnded(publicId(id, createdAt, upstream), state));
+    this.#cancel.run(error, tx.now, JSON.stringify(jobs));
+    for (const [key, lane] of rows) {
+      this.#events.tell(tx, "job.cancelled", lane, key);
+      if (isPipelineQueue(this.#catalog.lane(lane).queue)) this.#items.cancelled(tx.now, key, "waiting");
+      this.add(key, lane, "cancelled");
+    }
+  }
+
+  #waitingOf(jobs: readonly JobKey[]): WaitingRow[] {
+    return jobs.length === 0 ? [] : (this.#waiting.rows(JSON.stringify(jobs)) as WaitingRow[]);
+  }
+}
+
+const FEW = 32;
+
+/** A job that comes after others. */
+export class Waits {
+  readonly #any: Statement;
+  readonly #add: Statement;
+  readonly #waiting: Statement;
+  readonly #upstreams: Statement;
+  readonly #removeBehind: Statement;
+  readonly #removeOf: Statement;
+  readonly #free: Statement;
+  readonly #removeAll: Statement;
+  readonly #state: Statement;
+  readonly #remembered: Statement;
+
+  constructor(db: Connection) {
+    this.#any = db.prepare("select 1 from holdfast_waits limit 1");
+    this.#add = db.prepare("insert into holdfast_waits (job, upstream) values (?, ?) on conflict do nothing");
+    // By holdfast_waits_upstream.
+    this.#waiting = db.prepare(
+      `select wait.job, wait.upstream from json_each(?) as ended
+       cross join holdfast_waits as wait on wait.upstream = ended.value order by wait.job`,
+    );
+    // From one to the next by holdfast_waits_upstream: `distinct` would walk all that wait for each.
+    this.#upstreams = db.prepare(
+      `with recursive awaited (job) as (
+         select min(upstream) from holdfast_waits
+         union all
+         select (select min(upstream) from holdfast_waits where upstream > awaited.job) from awaited where job is not null)
+       select job from awaited where job is not null limit ${FEW}`,
+    );
+    this.#removeBehind = db.prepare("delete from holdfast_waits where upstream in (select value from json_each(?))");
+    this.#removeOf = db.prepare("delete from holdfast_waits where job in (select value from json_each(?))");
+    this.#free = db.prepare(
+      "select value from json_each(?) as one where not exists (select 1 from holdfast_waits where job = one.value)",
+    );
+    this.#removeAll = db.prepare("delete from holdfast_waits where job = ?");
+    this.#state = db.prepare("select state from holdfast_jobs where key = ?");
+    this.#remembered = db.prepare("select ended from holdfast_ids where id = ? and ended is not null");
+  }
+
+  /** Whether any job waits for another. */
+  any(): boolean {
+    return this.#any.row() !== undefined;
+  }
+
+  add(job: JobKey, upstream: JobKey): void {
+    this.#add.run(job, upstream);
+  }
+
+  /** How an upstream job stands; a pruned one is remembered by the id that its caller chose. Null: nobody knows it. */
+  stateOf(id: string, key: JobKey | null): JobState | null {
+    const row = (key === null ? undefined : this.#state.row(key)) ?? this.#remembered.row(id);
+    return (row?.[0] ?? null) as JobState | null;
+  }
+
+  /** Those that wait for one of these, in the order in which they were made. */
+  behind(ended: readonly JobKey[]): Wait[] {
+    const upstreams = this.#awaited(ended);
+    if (upstreams.length === 0) return [];
+    return this.#waiting.rows(JSON.stringify(upstreams)).map(([job, upstream]) => {
+      return { job: job as JobKey, upstream: upstream as JobKey };
+    });
+  }
+
+  /** Those that somebody may wait for. Where few are waited for at all, that is told without asking for each that ended. */
+  #awaited(ended: readonly JobKey[]): readonly JobKey[] {
+    if (ended.length < FEW) return ended;
+    const all = this.#upstreams.rows();
+    if (all.length === FEW) return ended;
+    const awaited = new Set(all.map(([upstream]) => upstream as JobKey));
+    return ended.filter((job) => awaited.has(job));
+  }
+
+  /** These have ended, and those wait no longer for whatever it is. */
+  over(upstreams: readonly JobKey[], jobs: readonly JobKey[]): void {
+    this.#removeBehind.run(JSON.stringify(upstreams));
+    if (jobs.length > 0) this.#removeOf.run(JSON.stringify(jobs));
+  }
+
+  /** Those of them that wait for nothing any more. */
+  free(jobs: readonly JobKey[]): JobKey[] {
+    if (jobs.length === 0) return [];
+    return this.#free.rows(JSON.stringify(jobs)).map(([job]) => job as JobKey);
+  }
+
+  forget(job: JobKey): void {
+    this.#removeAll.run(job);
+  }
+}
+
+/** Counts of finished jobs, kept with each change of one, so that counting never walks history. */
+export class Tally {
+  readonly #add: Statement;
+  readonly #subtract: Statement;
+  readonly #all: Statement;
+  /** Sums of one operation, written once at its end: a settled batch is one row here. */
+  #sums = new Map<number, Map<FinishedState, number>>();
+
+  constructor(db: Connection) {
+    this.#add = db.prepare(
+      `insert into holdfast_tally as old (lane, state, n, ended, fresh, since) values (?, ?, ?, ?, ?, ?)
+       on conflict (lane, state) do update set ${COUNTED}`,
+    );
+    this.#subtract = db.prepare("update holdfast_tally set n = n + ? where lane = ? and state = ?");
+    this.#all = db.prepare("select lane, state, n, ended, since, fresh, before from holdfast_tally");
+  }
+
+  add(lane: number, state: FinishedState, n: number): void {
+    let states = this.#sums.get(lane);
+    if (states === undefined) this.#sums.set(lane, (states = new Map()));
+    states.set(state, (states.get(state) ?? 0) + n);
+  }
+
+  /** Called by each operation as its last act, so that an undone one leaves nothing here. */
+  write(now: number): void {
+    if (this.#sums.size === 0) return;
+    for (const [lane, states] of this.#sums) {
+      for (const [state, n] of states) {
+        if (n > 0) this.#add.run(lane, state, n, n, n, now);
+        else if (n < 0) this.#subtract.run(n, lane, state);
+      }
+    }
+    this.#sums.clear();
+  }
+
+  forget(): void {
+    this.#sums.clear();
+  }
+
+  all(): Tallied[] {
+    return this.#all.all<Tallied>();
+  }
+}

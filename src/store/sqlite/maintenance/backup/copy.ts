@@ -1,0 +1,162 @@
+import { rmSync, statfsSync, statSync } from "node:fs";
+import { dirname } from "node:path";
+import { HoldfastError } from "../../../../core/errors.ts";
+import { DEFAULT_FILE_MODE } from "../../../../core/file-mode.ts";
+import type { BackupFacts } from "../../../backups.ts";
+import { stateOf } from "../changes/journal.ts";
+import { checkDatabase } from "../damage/check.ts";
+import { connect, type Connection, copyPages, type DriverName } from "../../driver.ts";
+import { explain, faultOf } from "../../faults.ts";
+import { schemaVersion, versionOf } from "../../migrate.ts";
+import { createFile, modeLike } from "../../modes.ts";
+import { quoted, tablesOf } from "../tables.ts";
+
+/** On a thread of its own it may wait for somebody who is just opening the file. */
+const PATIENCE = 5_000;
+
+/**
+ * A copy of a database as it is at one instant, in a file that is not there yet. `vacuum into` reads one snapshot, so it
+ * ends however much others write meanwhile, and hinders none of them; it keeps rowids, and carries no free page along.
+ *
+ * What is too damaged to be read row by row is copied page by page, damage and all.
+ */
+export async function copyDatabase(driver: DriverName, from: string, to: string): Promise<{ whole: boolean }> {
+  const db = connect(driver, from, { busyTimeout: PATIENCE, readOnly: true });
+  try {
+    copyFrom(db, from, to, modeLike(from));
+    return { whole: true };
+  } catch (error) {
+    if (!(error instanceof HoldfastError) || error.code !== "DAMAGED") throw error;
+  } finally {
+    db.close();
+  }
+  rmSync(to, { force: true });
+  createFile(to, modeLike(from));
+  await copyPages(driver, from, to);
+  return { whole: false };
+}
+
+/** The same on a connection that is there already: what is in memory, nobody else can reach. */
+export function copyFrom(db: Connection, from: string, to: string, mode = DEFAULT_FILE_MODE): void {
+  try {
+    refuseFull(sizeOf(db), to);
+    // Who may not read the database may not read its backup, nor what there is of it while it is written.
+    createFile(to, mode);
+    db.prepare("vacuum into ?").run(to);
+  } catch (error) {
+    // Only what is read can be damaged; everything else is about what is written.
+    throw explain(error, faultOf(error) === "CORRUPT" ? from : to);
+  }
+}
+
+/** How large a copy will be, at most. */
+export function sizeOf(db: Connection): number {
+  const [pages, free, size] = ["page_count", "freelist_count", "page_size"].map(
+    (name) => (db.prepare(`pragma ${name}`).row() as [number])[0],
+  ) as [number, number, number];
+  return (pages - free) * size;
+}
+
+/** To fill a disk is worse than to make no backup: the database may be on it, too. */
+function refuseFull(size: number, to: string): void {
+  const { bavail, bsize } = statfsSync(dirname(to));
+  const there = statSync(to, { throwIfNoEntry: false })?.size ?? 0;
+  if (bavail * bsize + there >= size) return;
+  throw new HoldfastError(
+    "DISK_FULL",
+    `There is no room for ${size} bytes at ${dirname(to)}, so nothing was written.`,
+    "Free some space on that disk, or write to another.",
+  );
+}
+
+export interface Survey {
+  facts: BackupFacts;
+  hashes: string[];
+}
+
+/** Looks at a copy that nobody writes to: whether it is whole, and what is in it. Null: it is no database of Holdfast's. */
+export function survey(driver: DriverName, path: string): Survey | null {
+  // On a connection that may only read, SQLite passes over every CHECK. Nothing is written.
+  const db = connect(driver, path, { busyTimeout: PATIENCE, mustExist: true });
+  try {
+    return versionOf(db) === 0 ? null : surveyOf(db, driver);
+  } finally {
+    db.close();
+  }
+}
+
+function surveyOf(db: Connection, driver: DriverName): Survey {
+  const schema = versionOf(db);
+  const { findings, rows, artifacts } = check(db, driver, schema);
+  const hasEpoch = columnsOf(db, "holdfast_database").has("epoch");
+  const [databaseId, epoch] = db
+    .prepare(`select database_id, ${hasEpoch ? "epoch" : "0"} from holdfast_database where id = 1`)
+    .row() as [string, number];
+  const [commits, counted] = db.prepare("select commits, jobs from holdfast_counter where id = 1").row() as [number, number];
+  const jobs = readable(findings, counted, () => Math.max(counted, newestKey(db)));
+  const has = (table: string) => columnsOf(db, table).size > 0;
+  const counts = readable(findings, { jobs: {}, builds: {}, tables: {} }, () => ({
+    jobs: byState(db, "holdfast_jobs"),
+    builds: has("holdfast_builds") ? byState(db, "holdfast_builds") : {},
+    tables: rowsOf(db),
+  }));
+  const changes = readable(findings, null, () => changesOf(db));
+  const audit = readable(findings, { entries: 0, head: null }, () => auditOf(db));
+  return { facts: { databaseId, epoch, schema, commits, jobs, counts, changes, audit, findings, rows }, hashes: artifacts };
+}
+
+/** What is wrong with more than a row, with rows, and which artifacts there have to be. */
+function check(db: Connection, driver: DriverName, schema: number): { findings: string[]; rows: string[]; artifacts: string[] } {
+  // What a schema of before has no checksums for cannot be compared to any.
+  const { findings, structural, artifacts } = checkDatabase(db, driver, schema === schemaVersion() ? "whole" : "quick");
+  return structural ? { findings, rows: [], artifacts } : { findings: [], rows: findings, artifacts };
+}
+
+/** Of a damaged copy, what cannot be read is left out, and said. */
+function readable<T>(findings: string[], without: T, read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    if (faultOf(error) !== "CORRUPT") throw error;
+    findings.push(String((error as Error).message));
+    return without;
+  }
+}
+
+function newestKey(db: Connection): number {
+  return (db.prepare("select coalesce(max(key), 0) from holdfast_jobs").row() as [number])[0];
+}
+
+function byState(db: Connection, table: string): Record<string, number> {
+  return Object.fromEntries(db.prepare(`select state, count(*) from ${table} group by state order by state`).rows());
+}
+
+function rowsOf(db: Connection): Record<string, number> {
+  const count = (table: string) => (db.prepare(`select count(*) from ${quoted(table)}`).row() as [number])[0];
+  return Object.fromEntries(tablesOf(db).map((table) => [table, count(table)]));
+}
+
+/** Where the journal goes on. */
+function changesOf(db: Connection): number | null {
+  if (!stateOf(db)?.active) return null;
+  const row = db.prepare("select seq from sqlite_sequence where name = 'holdfast_changes'").row() as [number] | undefined;
+  return row?.[0] ?? 0;
+}
+
+/** The head of the chain, where entries are chained. */
+function auditOf(db: Connection): BackupFacts["audit"] {
+  const columns = columnsOf(db, "holdfast_audit");
+  if (columns.size === 0) return { entries: 0, head: null };
+  const head = columns.has("hash") ? "(select hash from holdfast_audit order by seq desc limit 1)" : "null";
+  const [entries, hash] = db.prepare(`select count(*), ${head} from holdfast_audit`).row() as [number, string | null];
+  return { entries, head: hash };
+}
+
+function columnsOf(db: Connection, table: string): Set<string> {
+  return new Set(
+    db
+      .prepare("select name from pragma_table_info(?)")
+      .rows(table)
+      .map(([name]) => name as string),
+  );
+}

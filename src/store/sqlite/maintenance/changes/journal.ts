@@ -1,0 +1,163 @@
+import type { AuditHead } from "../../../../core/audit-chain.ts";
+import { JOURNAL } from "../../../../core/audit.ts";
+import { HoldfastError } from "../../../../core/errors.ts";
+import { change } from "../../../../core/event.ts";
+import type { Fence } from "../../../../core/ids.ts";
+import { Audit } from "../../../sql/audit.ts";
+import { runSync } from "../../../sql/script.ts";
+import { dropTriggers, journaled, signatureOf, triggersIn, triggersOf } from "./tables.ts";
+import { DIALECT } from "../../dialect.ts";
+import type { Connection, Statement } from "../../driver.ts";
+import { Events } from "../../jobs/events.ts";
+import { wasUsed } from "../../migrate.ts";
+import { txOn } from "../../scripts.ts";
+
+const TABLES = `
+-- What was done to rows since it was last written to the journal's files. 'put', 'set', 'gone': a row, as SQL writes its
+-- values. 'commit': all before it and after the one before is one commit, made then. 'gap': something was done unseen.
+create table if not exists holdfast_changes (
+  seq   integer primary key autoincrement,
+  kind  text not null,
+  name  text,
+  key   text,
+  row   text,
+  at    integer
+);
+create table if not exists holdfast_journal (
+  id         integer primary key check (id = 1),
+  active     integer not null,
+  signature  text not null
+);
+`;
+
+/** When it is switched, and by whom; null: that was not said. */
+export interface Switching {
+  now: number;
+  actor: string | null;
+}
+
+/** Switches the journal of a database on or off, or sees to it that it knows the tables as they are now. */
+export function setJournal(db: Connection, wanted: boolean | undefined, by: Switching): boolean {
+  const before = stateOf(db);
+  const active = wanted ?? before?.active ?? false;
+  if (!active && !before?.active) return false;
+  inTransaction(db, () => (active ? keepOn(db, by) : switchOff(db, by)));
+  return active;
+}
+
+/** While it is on: tables, or triggers of others, were made or changed. What no journal can see switches it off. */
+export function keepUp(db: Connection, now: number): void {
+  const by = { now, actor: JOURNAL };
+  const uncovered = inTransaction(db, () => {
+    if (isCovered(db)) return [];
+    const { uncovered: unseen } = journaled(db);
+    if (unseen.length === 0) keepOn(db, by);
+    else switchOff(db, by, { tables: unseen });
+    return unseen;
+  });
+  if (uncovered.length > 0) throw unsuitable(uncovered);
+}
+
+/** Whether all that is done is written down: every table has its triggers, and others' are as they were. */
+export function isCovered(db: Connection): boolean {
+  const state = stateOf(db);
+  if (!state?.active) return true;
+  const { tables, uncovered } = journaled(db);
+  const { ours, others } = triggersIn(db);
+  const there = new Set(ours);
+  const isThere = tables.every((table) => triggersOf(table).every((trigger) => there.has(trigger)));
+  return isThere && uncovered.length === 0 && state.signature === signatureOf(tables, others);
+}
+
+function inTransaction<T>(db: Connection, run: () => T): T {
+  db.exec("begin immediate");
+  try {
+    const done = run();
+    db.exec("commit");
+    return done;
+  } catch (error) {
+    if (db.inTransaction) db.exec("rollback");
+    throw error;
+  }
+}
+
+/** Null: there never was one. */
+export function stateOf(db: Connection): { active: boolean; signature: string } | null {
+  if (db.prepare("select 1 from sqlite_schema where type = 'table' and name = 'holdfast_journal'").row() === undefined)
+    return null;
+  const row = db.prepare("select active, signature from holdfast_journal where id = 1").row() as [number, string] | undefined;
+  return row === undefined ? null : { active: row[0] === 1, signature: row[1] };
+}
+
+function keepOn(db: Connection, by: Switching): void {
+  const { tables, uncovered } = journaled(db);
+  if (uncovered.length > 0) throw unsuitable(uncovered);
+  const wasActive = stateOf(db)?.active ?? false;
+  if (wasActive && isCovered(db)) return;
+  db.exec(TABLES);
+  // Made anew, they are the newest, and of several on a table SQLite runs the newest first: what others do comes after it.
+  dropTriggers(db);
+  if (!wasActive) tell(db, by, { active: true });
+  for (const table of tables) for (const trigger of triggersOf(table)) db.exec(trigger);
+  const signature = signatureOf(tables, triggersIn(db).others);
+  db.prepare(
+    `insert into holdfast_journal (id, active, signature) values (1, 1, ?)
+     on conflict (id) do update set active = 1, signature = excluded.signature`,
+  ).run(signature);
+  // What was done before, or to a table as it was not known, is in no journal.
+  db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(by.now);
+}
+
+/** A database that is made of what was saved of another has a journal if that had one: whoever opens it next sees to it. */
+export function leaveOn(db: Connection): void {
+  db.exec(TABLES);
+  db.exec("insert into holdfast_journal (id, active, signature) values (1, 1, '')");
+}
+
+/** What is done from here on is in no journal, so none leads to an instant after it. */
+function switchOff(db: Connection, by: Switching, why: object = {}): void {
+  if (!stateOf(db)?.active) return;
+  dropTriggers(db);
+  db.exec("update holdfast_journal set active = 0");
+  db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(by.now);
+  tell(db, by, { active: false, ...why });
+}
+
+/** In the audit and as an event, in its transaction; not in the journal itself, which has no triggers then. */
+function tell(db: Connection, { now, actor }: Switching, after: { active: boolean }): void {
+  // That a database was made with one is no news.
+  if (!wasUsed(db)) return;
+  const type = after.active ? "journal.switched_on" : "journal.switched_off";
+  const [commit] = db.prepare("select commits from holdfast_counter where id = 1").row() as [Fence];
+  const tx = txOn(db, now, commit);
+  const events = new Events(db);
+  const audit = new Audit(DIALECT, { actor, events });
+  runSync(audit.add(tx, { action: type, subject: "journal", before: { active: !after.active }, after }));
+  const { seq } = audit.takeWritten() as AuditHead;
+  // Whoever opens it is not entered yet, so that this commit has no number; the entry has one.
+  events.add(tx, { type, transition: change(type, "journal", commit, seq), data: after });
+}
+
+/** At the end of each of this store's commits: up to here and no further, or to the next. */
+export class CommitMarks {
+  readonly #mark: Statement;
+
+  constructor(db: Connection) {
+    // Somebody may have switched it off since.
+    this.#mark = db.prepare(
+      "insert into holdfast_changes (kind, at) select 'commit', ? from holdfast_journal where id = 1 and active = 1",
+    );
+  }
+
+  add(now: number): void {
+    this.#mark.run(now);
+  }
+}
+
+function unsuitable(tables: readonly string[]): HoldfastError {
+  return new HoldfastError(
+    "JOURNAL_UNSUITABLE",
+    `The database has virtual tables (${tables.join(", ")}), and what is done to those no journal can see.`,
+    "Put them into a database of their own, or go without a journal; backups hold them all the same.",
+  );
+}

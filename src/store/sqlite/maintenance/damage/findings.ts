@@ -1,0 +1,143 @@
+import { randomBytes } from "node:crypto";
+import { readdirSync, readFileSync, rmSync } from "node:fs";
+import { basename, dirname, join } from "node:path";
+import type { Finding, NewFinding } from "../../../findings.ts";
+import { createFolder, modeLike } from "../../modes.ts";
+import { syncFolder, writeSynced } from "../backup/files.ts";
+
+/** The end of the name of a file that says which finding was cleared, until that stands in the audit. */
+const CLEARED = ".cleared";
+
+export interface Cleared extends Finding {
+  clearedBy: string;
+  clearedAt: number;
+}
+
+/**
+ * What was found wrong, beside the database, because a damaged database is not written to. Each finding is a file of its
+ * own: processes that find something at the same time need not know of each other.
+ */
+export class Findings {
+  readonly #path: string;
+  /** Null: of a database in memory, which nobody else has. */
+  readonly #folder: string | null;
+  readonly #kept: Finding[] = [];
+  readonly #cleared: Cleared[] = [];
+
+  constructor(path: string) {
+    this.#path = path;
+    this.#folder = path === ":memory:" ? null : findingsFolder(path);
+  }
+
+  /** The oldest first. */
+  all(): Finding[] {
+    return this.#folder === null ? [...this.#kept] : readAll(this.#folder);
+  }
+
+  /** On the disk when it returns. The same again, as long as the first is there, is one. */
+  add(finding: NewFinding, at: number): Finding {
+    const same = this.all().find(({ severity, what }) => severity === finding.severity && what === finding.what);
+    if (same !== undefined) return same;
+    const made: Finding = { id: `${at}-${randomBytes(4).toString("hex")}`, at, commitsMissing: null, ...finding };
+    if (this.#folder === null) this.#kept.push(made);
+    else write(this.#folder, made, modeLike(this.#path));
+    return made;
+  }
+
+  /** Damage stays until a clean check clears it, or another database is put into this one's place. */
+  remove(ids: readonly string[]): void {
+    const removable = new Set(ids);
+    for (const { id } of this.all().filter(({ id, severity }) => severity !== "damage" && removable.has(id))) this.#drop(id);
+  }
+
+  #drop(id: string): void {
+    if (this.#folder !== null) rmSync(join(this.#folder, `${id}.json`), { force: true });
+    else
+      this.#kept.splice(
+        this.#kept.findIndex((one) => one.id === id),
+        1,
+      );
+  }
+
+  /**
+   * Ends damage that a complete check has not found again. What was cleared, and by whom, is on the disk before the finding
+   * is removed: a process that dies in between leaves the finding, and the audit entry is written by the next that opens.
+   */
+  clear(ids: readonly string[], by: string, at: number): void {
+    const clearable = new Set(ids);
+    for (const finding of this.all().filter(({ id }) => clearable.has(id))) {
+      const cleared: Cleared = { ...finding, clearedBy: by, clearedAt: at };
+      if (this.#folder === null) this.#cleared.push(cleared);
+      else writeSynced(join(this.#folder, `${finding.id}${CLEARED}`), JSON.stringify(cleared), modeLike(this.#path));
+      this.#drop(finding.id);
+    }
+    if (this.#folder !== null && ids.length > 0) syncFolder(this.#folder);
+  }
+
+  /** Cleared findings that may not stand in the audit yet. */
+  cleared(): Cleared[] {
+    if (this.#folder === null) return [...this.#cleared];
+    const standing = new Set(this.all().map(({ id }) => id));
+    return clearedIn(this.#folder).filter(({ id }) => !standing.has(id));
+  }
+
+  /** A cleared finding stands in the audit. */
+  recorded(id: string): void {
+    if (this.#folder !== null) rmSync(join(this.#folder, `${id}${CLEARED}`), { force: true });
+    else this.#cleared.length = 0;
+  }
+}
+
+/** Beside the database. */
+export function findingsFolder(path: string): string {
+  return `${path}-findings`;
+}
+
+/** For whoever puts another database into its place: restore and salvage. */
+export function clearFindings(path: string): void {
+  rmSync(findingsFolder(path), { recursive: true, force: true });
+  syncFolder(dirname(path));
+}
+
+function write(folder: string, finding: Finding, mode: number): void {
+  createFolder(folder, mode);
+  writeSynced(join(folder, `${finding.id}.json`), `${JSON.stringify(finding, null, 2)}\n`, mode);
+  syncFolder(dirname(folder));
+}
+
+function clearedIn(folder: string): Cleared[] {
+  try {
+    const names = readdirSync(folder).filter((name) => name.endsWith(CLEARED));
+    return names.map((name) => JSON.parse(readFileSync(join(folder, name), "utf8")) as Cleared);
+  } catch {
+    // Another process has just recorded it.
+    return [];
+  }
+}
+
+function readAll(folder: string): Finding[] {
+  let names: string[];
+  try {
+    names = readdirSync(folder);
+  } catch {
+    return [];
+  }
+  const found = names.filter((name) => name.endsWith(".json")).map((name) => read(join(folder, name)));
+  return found.filter((finding) => finding !== null).sort((a, b) => a.at - b.at || (a.id < b.id ? -1 : 1));
+}
+
+/** One that another process has just removed is none. One that cannot be read is one all the same. */
+function read(file: string): Finding | null {
+  let text: string;
+  try {
+    text = readFileSync(file, "utf8");
+  } catch {
+    return null;
+  }
+  try {
+    return JSON.parse(text) as Finding;
+  } catch {
+    const what = `Something was found, and ${file} that says what cannot be read.`;
+    return { id: basename(file, ".json"), at: 0, severity: "damage", what, commitsMissing: null };
+  }
+}

@@ -1,0 +1,177 @@
+import { fsyncSync, openSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { crc32 } from "node:zlib";
+import type { AuditHead } from "../../../../core/audit-chain.ts";
+import type { Alive } from "../../../alive.ts";
+import { createFile, createFolder, modeLike } from "../../modes.ts";
+import { syncFolder } from "../backup/files.ts";
+import type { Known } from "../epoch.ts";
+
+export interface Slot {
+  token: string;
+  seen: Seen & { turn: number };
+}
+
+/** The folder beside the database in which each process that has it open says what it has seen committed. */
+export function witnessFolder(path: string): string {
+  return `${path}-witness`;
+}
+
+/** What they say, the dead and those who have left among them. */
+export function readSlots(path: string): Slot[] {
+  const folder = witnessFolder(path);
+  let names: string[];
+  try {
+    names = readdirSync(folder);
+  } catch {
+    return [];
+  }
+  return names.flatMap((token) => {
+    try {
+      const seen = fromRecords(readFileSync(join(folder, token)));
+      return seen === null ? [] : [{ token, seen }];
+    } catch {
+      // Another process has just taken it over.
+      return [];
+    }
+  });
+}
+
+/** The most that anybody has seen of a database: a lower bound of what must be in it. Null: nobody has said anything. */
+export function mostSeen(slots: readonly Slot[], databaseId?: string): Seen | null {
+  const all = slots.filter(({ seen }) => databaseId === undefined || seen.databaseId === databaseId).map(({ seen }) => seen);
+  // What is of an earlier epoch was given up.
+  const epoch = Math.max(...all.map((seen) => seen.epoch));
+  const [first, ...others] = all.filter((seen) => seen.epoch === epoch);
+  if (first === undefined) return null;
+  return others.reduce<Seen>((most, seen) => {
+    const newer = seen.commits > most.commits || (seen.commits === most.commits && seen.key > most.key) ? seen : most;
+    const audit = (seen.audit?.seq ?? 0) > (most.audit?.seq ?? 0) ? seen.audit : most.audit;
+    const missed = seen.missed ?? most.missed;
+    return { ...newer, key: Math.max(seen.key, most.key), audit, ...(missed === undefined ? {} : { missed }) };
+  }, first);
+}
+
+/** For whoever puts another database into this one's place: what it must go beyond. */
+export function knownOutside(path: string): Known {
+  const { epoch, commits, key } = mostSeen(readSlots(path)) ?? { epoch: 0, commits: 0, key: 0 };
+  return { epoch, commits, key };
+}
+
+/**
+ * A slot for the process of this token: that of one who is gone, with what stands in it, or a new one. So nothing that
+ * was written down is lost on the way, and there are never more of them than there were processes at once.
+ */
+export function takeSlot(path: string, token: string, alive: Alive): number {
+  const folder = witnessFolder(path);
+  createFolder(folder, modeLike(path));
+  const own = join(folder, token);
+  for (const { token: other } of readSlots(path)) {
+    if (alive.isThere(other)) continue;
+    try {
+      renameSync(join(folder, other), own);
+      return openSync(own, "r+");
+    } catch {
+      // Somebody else was faster.
+    }
+  }
+  return makeSlot(path, token);
+}
+
+/** One with nothing in it. */
+export function makeSlot(path: string, token: string): number {
+  const folder = witnessFolder(path);
+  const mode = modeLike(path);
+  createFolder(folder, mode);
+  createFile(join(folder, token), mode);
+  const fd = openSync(join(folder, token), "w+");
+  syncFolder(folder);
+  syncFolder(dirname(folder));
+  return fd;
+}
+
+/** Those of processes that are gone, now that what they say stands in another, which is on the disk first. */
+export function dropSlots(path: string, own: number, token: string, alive: Alive): void {
+  const gone = readSlots(path).filter((slot) => slot.token !== token && !alive.isThere(slot.token));
+  if (gone.length === 0) return;
+  fsyncSync(own);
+  for (const slot of gone) rmSync(join(witnessFolder(path), slot.token), { force: true });
+}
+
+/** What a process has seen committed. */
+export interface Seen extends Known {
+  databaseId: string;
+  durability: string;
+  /** The run of the host in which it was written. */
+  boot: string;
+  /** The last entry of the audit. */
+  audit: AuditHead | null;
+  /** One that was there once, and is not any more: it stays here whatever is written since, or a cut would heal by itself. */
+  missed?: AuditHead;
+}
+
+/** One sector: it is written whole, or not. */
+export const RECORD = 512;
+/** Two take turns, so that one that is torn leaves the other. */
+export const RECORDS = 2;
+
+/** As people can read it, too: a checksum, then JSON, then blanks and a line's end. */
+export function toRecord(seen: Seen, turn: number): Buffer {
+  const text = JSON.stringify({ turn, ...seen });
+  const line = Buffer.alloc(RECORD, " ");
+  line.write(`${crc32(text).toString(16).padStart(8, "0")} ${text}`, "utf8");
+  line[RECORD - 1] = 10;
+  return line;
+}
+
+/** The newest that is whole, with the counts of after it; null: none is. */
+export function fromRecords(bytes: Buffer): (Seen & { turn: number }) | null {
+  let newest: (Seen & { turn: number }) | null = null;
+  for (let i = 0; i < RECORDS; i++) {
+    const line = bytes.toString("utf8", i * RECORD, (i + 1) * RECORD).trimEnd();
+    const text = line.slice(9);
+    if (text === "" || line.slice(0, 8) !== crc32(text).toString(16).padStart(8, "0")) continue;
+    const record = JSON.parse(text) as Seen & { turn: number };
+    if (newest === null || record.turn > newest.turn) newest = record;
+  }
+  return newest && { ...newest, ...counted(newest, bytes) };
+}
+
+/** After the records: what changes with every commit, as numbers, because a record costs four times what this does. */
+export const COUNTS = RECORD * RECORDS;
+/** Two of these take turns, each in a sector of its own. */
+export const COUNTS_APART = RECORD;
+export const COUNT = 24;
+
+/** The counts after a commit; they hold for one database and epoch. */
+export class Counts {
+  readonly bytes = Buffer.alloc(COUNT);
+  readonly #numbers = new Float64Array(this.bytes.buffer, this.bytes.byteOffset, 2);
+  readonly #summed = this.bytes.subarray(0, 16);
+  readonly #of: number;
+
+  constructor(seen: Pick<Seen, "databaseId" | "epoch">) {
+    this.#of = seedOf(seen);
+  }
+
+  set(commits: number, key: number): Buffer {
+    this.#numbers[0] = commits;
+    this.#numbers[1] = key;
+    this.bytes.writeUInt32LE(crc32(this.#summed, this.#of), 16);
+    return this.bytes;
+  }
+}
+
+function counted(seen: Seen, bytes: Buffer): Pick<Seen, "commits" | "key"> {
+  let { commits, key } = seen;
+  for (let at = COUNTS; at + COUNT <= bytes.length; at += COUNTS_APART) {
+    if (bytes.readUInt32LE(at + 16) !== crc32(bytes.subarray(at, at + 16), seedOf(seen))) continue;
+    commits = Math.max(commits, bytes.readDoubleLE(at));
+    key = Math.max(key, bytes.readDoubleLE(at + 8));
+  }
+  return { commits, key };
+}
+
+function seedOf({ databaseId, epoch }: Pick<Seen, "databaseId" | "epoch">): number {
+  return crc32(`${databaseId} ${epoch}`);
+}
